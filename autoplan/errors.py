@@ -1,0 +1,67 @@
+"""Every error a user can meet: the value that was met, the cause, the remedy.
+
+The text is always ``value: cause. remedy.``, so that one reads what was wrong before what to do. The command line
+prints it and exits with 2; nothing that is raised here ever needs a traceback to be understood.
+"""
+
+from __future__ import annotations
+
+
+class AutoplanError(Exception):
+    """A mistake that a user can mend.
+
+    value   what was met, as the user wrote it
+    cause   why it can't be
+    remedy  what to do instead
+    """
+
+    def __init__(self, value: object, cause: str, remedy: str) -> None:
+        self.value, self.cause, self.remedy = str(value), cause.rstrip("."), remedy.rstrip(".")
+        super().__init__(f"{self.value}: {self.cause}. {self.remedy}.")
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.value, self.cause, self.remedy)
+
+
+class ClusterError(AutoplanError, ValueError):
+    """A cluster that is not one: an unknown device, no nodes, a malformed text."""
+
+
+class InputsError(AutoplanError, ValueError):
+    """Example inputs that are missing, or that don't fit the model or the cluster."""
+
+
+class TraceError(AutoplanError):
+    """A model that can't be traced; the line of the user's code is in the cause."""
+
+
+class NoRuleError(AutoplanError):
+    """An operator that has no rule."""
+
+
+class ParallelismError(AutoplanError, ValueError):
+    """A pinned parallelism or an option that doesn't fit the cluster, the batch or the model."""
+
+
+class DoesNotFitError(AutoplanError):
+    """No plan fits the memory; the remedy names the nearest that would."""
+
+
+class PlanFileError(AutoplanError, ValueError):
+    """A plan.json of another schema, or one edited into nonsense."""
+
+
+class LayoutError(AutoplanError):
+    """A lowered program whose layouts don't follow from one another: autoplan's own mistake, or an edited plan's."""
+
+
+class LaunchError(AutoplanError, RuntimeError):
+    """The program was started in a way that the plan wasn't made for."""
+
+
+class WeightsError(AutoplanError, ValueError):
+    """A weights file or state dict that lacks a parameter, or holds it in another shape."""
+
+
+class VerificationError(AutoplanError, AssertionError):
+    """The sharded program differs from one device."""

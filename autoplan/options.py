@@ -1,0 +1,90 @@
+"""What a user asks for: how to train, and which parts of the parallelism are pinned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from autoplan.errors import ParallelismError
+
+PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the program trains.
+
+    optimizer       "adamw", "adam", "sgd", …: a class of torch.optim by its lower-case name
+    precision       "fp32", "fp64", "bf16" (parameters too), "bf16-mixed" (float32 parameters, bfloat16 compute)
+    learning_rate, weight_decay, betas, eps, momentum   the optimizer's own
+    clip_grad_norm  the global norm that gradients are clipped to before each optimizer step; None: not clipped
+    compile         prices (and runs) the program as compiled rather than eager
+    """
+
+    optimizer: str = "adamw"
+    precision: str = "fp32"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum: float = 0.0
+    clip_grad_norm: float | None = None
+    compile: bool = True
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ParallelismError(f"precision={self.precision!r}", "no such precision", f"use one of {PRECISIONS}")
+
+
+@dataclass(frozen=True)
+class Inference:
+    """Plans the forward alone."""
+
+    precision: str = "fp32"
+    compile: bool = True
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """A parallelism; a field that is None is left to the search.
+
+    dp, tp, pp       sizes of the data, tensor and pipeline axes; their product is the cluster's device count
+    zero             0 (plain data parallel), 1, 2 or 3
+    micro_batch      rows of the batch in one microbatch on one data-parallel rank
+    schedule         "gpipe", "1f1b", "interleaved", "zero-bubble"
+    virtual_stages   stages on one pipeline rank
+    recompute        "none", "selective", "full"
+    sequence_parallel  activations between the tensor-parallel operators split along the sequence
+    offload          "optimizer", "parameters" or None
+    """
+
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    zero: int | None = None
+    micro_batch: int | None = None
+    schedule: str | None = None
+    virtual_stages: int | None = None
+    recompute: str | None = None
+    sequence_parallel: bool | None = None
+    offload: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "micro_batch", "virtual_stages"):
+            size = getattr(self, name)
+            if size is not None and (not isinstance(size, int) or size < 1):
+                raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
+        self._one_of("zero", (0, 1, 2, 3))
+        self._one_of("schedule", SCHEDULES)
+        self._one_of("recompute", RECOMPUTE)
+        self._one_of("offload", ("optimizer", "parameters"))
+
+    def _one_of(self, name: str, allowed: tuple) -> None:
+        value = getattr(self, name)
+        if value is not None and value not in allowed:
+            raise ParallelismError(f"{name}={value!r}", "no such choice", f"use one of {allowed}, or None")
+
+    def pinned(self) -> dict[str, object]:
+        """The fields that are not left to the search."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}

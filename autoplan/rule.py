@@ -1,0 +1,187 @@
+"""How one operator may be split: its factors, as an einsum names them.
+
+A rule is written in a notation. ``"b s k, n k -> b s n"`` is linear: a factor that stands in the result splits freely;
+one that stands in operands alone (k) leaves the result partial; a factor that only the result has (an expanded dim)
+splits without its operands noticing. ``"b (h d) -> b h d"`` is a view: of a compound dim only the outermost factor can
+be split. ``1`` is a dim of size one that broadcasts. What the notation can't say is an argument of ``Rule``.
+
+Operands are the tensors a node reads, in the order of its arguments (``Node.operands``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from autoplan.errors import NoRuleError
+from autoplan.graph import Argument, Node, Ref, TensorType
+from autoplan.layout import State
+
+Term = tuple[str, ...]  # the factors of one dim, outermost first; () for a broadcast "1"
+
+
+@dataclass(frozen=True)
+class AxisStrategy:
+    """One way to run an operator on one axis.
+
+    inputs   the state of each operand (R for one that carries no gradient and is whole)
+    output   the state of the result
+    factor   what is split, "" for replicated and partial
+    body     name of a function of autoplan.runtime.bodies that runs instead of the operator, "" for the operator
+             itself on local tensors; it takes the operator's arguments and ``axes=``, the axes it is used on
+    communicates  the body has collectives of its own, so it can't be used on the virtual axis
+    scaled   the local result is divided by the axis' size (a mean over a split dim is a sum of scaled means)
+    """
+
+    inputs: tuple[State, ...]
+    output: State
+    factor: str = ""
+    body: str = ""
+    communicates: bool = False
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What may be split, and what a split does.
+
+    spec     the notation
+    sizes    sizes of factors that no dim has alone: {"d": 64} in "b (h d) -> b h d" is not needed where a result dim
+             is d alone
+    whole    factors that never split (a softmax's dim)
+    linear   groups of operands through which partial sums pass: ((0,), (1,)) for a product, ((0, 1),) for a sum.
+             All operands of a group are partial together, the others are R; the result is partial
+    reduce   how a split factor that the result lacks is reduced: "sum", "max", or "mean" (a sum of scaled means)
+    extra    further strategies that the notation can't say, with a body where the code differs by rank
+    shape_arg  position among args, or name among kwargs, of an argument that holds the result's shape: it becomes
+             local when the result is split (view, expand)
+    cost     "matmul" (2 × the product of all factors), "attention", "memory" (bytes read and written), "free" (views)
+    saved    what autograd keeps for the backward: operand positions, and "out" for the result
+    saved_bytes_per_element  further bytes kept for each element of the result (a dropout mask, say)
+    """
+
+    spec: str
+    sizes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    whole: frozenset[str] | str | Sequence[str] = frozenset()
+    linear: tuple[tuple[int, ...], ...] = ()
+    reduce: str = "sum"
+    extra: tuple[AxisStrategy, ...] = ()
+    shape_arg: int | str | None = None
+    cost: str = "memory"
+    saved: tuple[int | str, ...] = ()
+    saved_bytes_per_element: float = 0.0
+
+    @property
+    def operands(self) -> tuple[tuple[Term, ...], ...]:
+        left = self.spec.split("->")[0].strip()
+        return tuple(parse_terms(part) for part in left.split(",")) if left else ()
+
+    @property
+    def result(self) -> tuple[Term, ...]:
+        return parse_terms(self.spec.split("->")[1])
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Every factor once, in the order of first appearance."""
+        terms = [term for operand in (*self.operands, self.result) for term in operand]
+        return tuple(dict.fromkeys(factor for term in terms for factor in term))
+
+    @property
+    def whole_factors(self) -> frozenset[str]:
+        return frozenset((self.whole,)) if isinstance(self.whole, str) else frozenset(self.whole)
+
+
+def parse_terms(text: str) -> tuple[Term, ...]:
+    """``"b (h d) 1"`` -> (("b",), ("h", "d"), ())."""
+    terms: list[Term] = []
+    group: list[str] | None = None
+    for word in text.replace("(", " ( ").replace(")", " ) ").split():
+        if word == "(":
+            group = []
+        elif word == ")":
+            assert group is not None, f"unbalanced parentheses in {text!r}"
+            terms.append(tuple(group))
+            group = None
+        elif group is not None:
+            group.append(word)
+        else:
+            terms.append(() if word == "1" else (word,))
+    assert group is None, f"unbalanced parentheses in {text!r}"
+    return tuple(terms)
+
+
+def letters(x: TensorType | int, prefix: str = "d") -> str:
+    """One factor for each dim of a tensor (or of a rank): ``"d0 d1 d2"``. Dims of size one keep a factor."""
+    rank = x if isinstance(x, int) else len(x.shape)
+    return " ".join(f"{prefix}{i}" for i in range(rank))
+
+
+def factor_sizes(rule: Rule, operands: Sequence[TensorType], result: TensorType) -> dict[str, int]:
+    """The size of every factor, from the dims where it stands alone, from ``sizes``, and from compound dims where all
+    others are known; an assertion fails where the notation and the shapes disagree."""
+    sizes = dict(rule.sizes)
+    dims = [
+        (term, size)
+        for terms, kind in zip((*rule.operands, rule.result), (*operands, result), strict=True)
+        for term, size in zip(terms, kind.shape, strict=True)
+    ]
+    for term, size in dims:
+        if len(term) == 1:
+            known = sizes.setdefault(term[0], size)
+            assert known == size, f"{rule.spec}: factor {term[0]} is {known} and {size}"
+    for term, size in sorted(dims, key=lambda pair: len(pair[0])):
+        unknown = [factor for factor in term if factor not in sizes]
+        known = math.prod(sizes[factor] for factor in term if factor in sizes)
+        if len(unknown) == 1:
+            sizes[unknown[0]] = size // known
+        assert math.prod(sizes[factor] for factor in term) == size, f"{rule.spec}: {term} is not {size}, with {sizes}"
+    return sizes
+
+
+Registry = Mapping[str, Callable[..., Rule]]
+_RULES: dict[str, Callable[..., Rule]] = {}  # filled by the decorator at import, and by users' own rules
+
+
+def rule(*ops: object) -> Callable[[Callable[..., Rule]], Callable[..., Rule]]:
+    """Registers the rule of one or several operators, given as torch.ops overloads or by name.
+
+    The function takes the operator's arguments, with a TensorType in place of each tensor, and returns a Rule.
+    """
+
+    def register(function: Callable[..., Rule]) -> Callable[..., Rule]:
+        for op in ops:
+            _RULES[str(op)] = function
+        return function
+
+    return register
+
+
+def registered() -> Registry:
+    """Every registered rule by operator name."""
+    return MappingProxyType(_RULES)
+
+
+def rule_of(node: Node, types: Mapping[str, TensorType]) -> Rule:
+    """The rule of a node; NoRuleError, naming the operator, its module and how to write one, where there is none."""
+    function = _RULES.get(node.op)
+    if function is None:
+        raise NoRuleError(
+            node.op,
+            f"this operator, run by module {node.module or 'the root'!r}, has no rule that says how it may be split",
+            f"register one: @autoplan.rule({node.op!r}) def my_rule(x, ...): return Rule('b n -> b n', whole='n'); or "
+            "accept it as replicated with constraints=[autoplan.replicated(...)]",
+        )
+    args = substitute(node.args, types)
+    kwargs = {key: substitute(value, types) for key, value in node.kwargs}
+    return function(*args, **kwargs)
+
+
+def substitute(argument: Argument, types: Mapping[str, TensorType]) -> Argument:
+    """The argument with each Ref replaced by its type."""
+    if isinstance(argument, Ref):
+        return types[argument.name]
+    if isinstance(argument, tuple):
+        return tuple(substitute(item, types) for item in argument)
+    return argument

@@ -1,0 +1,145 @@
+"""What the search decides: its result, and all that lowering needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoplan.layout import Layout
+from autoplan.mesh import Mesh
+from autoplan.options import Parallelism
+from autoplan.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One redistribution: a value of a block, wanted in another layout. Each is emitted once, whoever shares it."""
+
+    value: str
+    source: Layout
+    target: Layout
+
+
+@dataclass(frozen=True)
+class BlockChoice:
+    """How one block runs.
+
+    inputs, outputs   layouts at its boundary; the output of a segment is in the layout of the next one's input
+    parameters        (local name, layout in which the parameter is stored and first met): S(d), I, or R where its
+                      gradient is summed over the axis once a step
+    externals         (local name, layout in which the constant is found)
+    strategies        (node name, Strategy)
+    hops              redistributions in an order in which each source layout exists before it is used
+    """
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    parameters: tuple[tuple[str, Layout], ...]
+    externals: tuple[tuple[str, Layout], ...]
+    strategies: tuple[tuple[str, Strategy], ...]
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True)
+class StageChoice:
+    """Segments [first, last) of the chain, of which the first ``recompute`` repeated ones recompute activations."""
+
+    first: int
+    last: int
+    recompute: int = 0
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes on one device of a stage at its busiest moment."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    transients: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.transients
+
+
+@dataclass(frozen=True)
+class PricedCollective:
+    """One collective of the plan: where it stands, what it costs in a step.
+
+    where     "LlamaDecoderLayer o_proj", "gradients", "stage 0 -> 1"
+    count     times it runs in one step on one device
+    seconds   of all its runs; hidden_s of these overlap with compute
+    """
+
+    where: str
+    kind: str
+    axis: str
+    bytes: int
+    count: int
+    seconds: float
+    hidden_s: float
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a plan is predicted to cost.
+
+    step_time_s      one optimizer step
+    tokens_per_s     elements of the first batch input per second (tokens for token ids, rows otherwise)
+    mfu              model FLOPs (no recomputation) over the cluster's peak for the step's duration
+    peak_bytes       for each stage
+    """
+
+    step_time_s: float
+    tokens_per_s: float
+    mfu: float
+    peak_bytes: tuple[StageMemory, ...]
+    bubble_fraction: float
+    collectives: tuple[PricedCollective, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One complete choice.
+
+    mesh        pp, dp, tp (outermost first) and mb
+    constants   (constant's name, Strategy) for every constant node of the model
+    batch       layout of each batch input
+    """
+
+    mesh: Mesh
+    parallelism: Parallelism
+    microbatches: int
+    batch: tuple[Layout, ...]
+    constants: tuple[tuple[str, Strategy], ...]
+    blocks: tuple[BlockChoice, ...]
+    stages: tuple[StageChoice, ...]
+    predicted: Predicted
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A priced plan that was not chosen: a runner-up, or a named system.
+
+    over_bytes  by how much its fullest stage exceeds the wall; 0 where it fits
+    why_not     text where it doesn't apply at all ("" otherwise)
+    """
+
+    name: str
+    parallelism: Parallelism
+    step_time_s: float
+    over_bytes: int
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """How the search went: (phase, seconds), sizes of the largest ILP, the two-sided gap, candidates priced."""
+
+    seconds: tuple[tuple[str, float], ...]
+    variables: int
+    constraints: int
+    optimality_gap: float
+    candidates: int
+    solver: str
