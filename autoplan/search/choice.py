@@ -10,6 +10,14 @@ from autoplan.options import Parallelism
 from autoplan.strategies import Strategy
 
 
+def tensor_mesh(mesh: Mesh) -> Mesh:
+    """The mesh on which the tensors of one pipeline stage lie: without the pipeline's axis.
+
+    The strategies and layouts of a choice are over this one; strides stay those of the whole cluster.
+    """
+    return Mesh(tuple(axis for axis in mesh.axes if axis.name != "pp"))
+
+
 @dataclass(frozen=True)
 class Hop:
     """One redistribution: a value of a block, wanted in another layout. Each is emitted once, whoever shares it."""
