@@ -1,0 +1,213 @@
+"""A lowered block -> the source of one nn.Module class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoplan.emit.source import (
+    attribute_names,
+    collective_comment,
+    commented,
+    identifier,
+    literal,
+    placement,
+    shape_comment,
+)
+from autoplan.emit.spelling import spell
+from autoplan.graph import Node, Ref
+from autoplan.typed import Collective, Compute, LoweredBlock, Move, TypedValue
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How values are written where a body stands.
+
+    names   value name -> source ("self.q_weight", "hidden")
+    ranks   value name -> number of dims
+    taken   identifiers that a local variable may not have: imported functions
+    """
+
+    names: Mapping[str, str]
+    ranks: Mapping[str, int]
+
+    def __call__(self, name: str) -> str:
+        return self.names[name]
+
+
+def axis_source(axis: str) -> str:
+    return f"self.{axis}"
+
+
+def emit_body(statements: Sequence[Compute | Move], scope: Scope, indent: int) -> list[str]:
+    """The lines of a block's statements, a bias added right after its product written as part of it."""
+    readers = count_readers(statements)
+    lines, fused = [], fused_biases(statements, readers)
+    for statement in statements:
+        if isinstance(statement, Move):
+            lines += emit_move(statement, scope, indent)
+        elif statement.value.name not in fused.values():
+            product = fused.get(statement.value.name)
+            lines.append(emit_compute(statement, product, statements, scope, indent))
+    return lines
+
+
+def count_readers(statements: Sequence[Compute | Move]) -> dict[str, int]:
+    readers: dict[str, int] = {}
+    for statement in statements:
+        for name in read_by(statement):
+            readers[name] = readers.get(name, 0) + 1
+    return readers
+
+
+def read_by(statement: Compute | Move) -> tuple[str, ...]:
+    if isinstance(statement, Move):
+        return (statement.source,)
+    return Node("", "", statement.args, statement.kwargs, statement.value.type).operands
+
+
+def fused_biases(statements: Sequence[Compute | Move], readers: Mapping[str, int]) -> dict[str, str]:
+    """add's name -> the linear's, for each ``add(linear(x, w), bias)`` with a vector and nothing in between."""
+    computes = {s.value.name: s for s in statements if isinstance(s, Compute)}
+    fused = {}
+    for name, add in computes.items():
+        if add.op != "aten.add.Tensor" or add.kwargs or not all(isinstance(a, Ref) for a in add.args):
+            continue
+        left, right = (a.name for a in add.args if isinstance(a, Ref))
+        linear = computes.get(left)
+        bias_is_entering = right not in computes and right not in {s.value.name for s in statements}
+        if (
+            linear is not None and linear.op == "aten.linear.default" and not linear.body and linear.divisor == 1
+            and readers[left] == 1 and bias_is_entering and add.value.type == linear.value.type
+        ):  # fmt: skip
+            fused[name] = left
+    return fused
+
+
+def emit_compute(
+    compute: Compute, product: str | None, statements: Sequence[Compute | Move], scope: Scope, indent: int
+) -> str:
+    target = scope(compute.value.name)
+    if product is not None:
+        linear = next(s for s in statements if s.value.name == product)
+        assert isinstance(linear, Compute)
+        args = [*(literal(a, scope) for a in linear.args), literal(compute.args[1], scope)]
+        return commented(f"{target} = {spell(linear.op, args, {}, 0)}", shape_comment(compute.value), indent)
+    return commented(f"{target} = {expression(compute, scope)}", shape_comment(compute.value), indent)
+
+
+def expression(compute: Compute, scope: Scope) -> str:
+    args = [literal(a, scope) for a in compute.args]
+    kwargs = {key: literal(value, scope) for key, value in compute.kwargs}
+    operands = read_by(compute)
+    rank = scope.ranks[operands[0]] if operands else 0
+    if compute.body:
+        axes = ", ".join(axis_source(axis) for axis in compute.body_axes)
+        source = spell(f"autoplan.{compute.body}", args, {**kwargs, "axes": f"({axes},)"}, rank)
+    else:
+        source = spell(compute.op, args, kwargs, rank)
+    return source if compute.divisor == 1 else f"{source} / {compute.divisor}"
+
+
+def emit_move(move: Move, scope: Scope, indent: int) -> list[str]:
+    """One line for each collective; a relabelling that needs none is an assignment."""
+    target, source = scope(move.value.name), scope(move.source)
+    if not move.collectives:
+        return [" " * indent + f"{target} = {source}"]
+    lines = []
+    for number, step in enumerate(move.collectives):
+        last = number == len(move.collectives) - 1
+        said = [collective_comment(step), shape_comment(move.value) if last else ""]
+        code = f"{target} = {collective_source(step, source)}"
+        lines.append(commented(code, "; ".join(s for s in said if s), indent))
+        source = target
+    return lines
+
+
+def collective_source(step: Collective, source: str) -> str:
+    dims = "".join(f"{dim}, " for dim in step.dims)
+    return f"{step.op}({source}, {dims}{axis_source(step.axis)})"
+
+
+def emit_block(block: LoweredBlock, where: str, reserved: frozenset[str], stored_dtype: str | None) -> list[str]:
+    """The class of a block.
+
+    where         what it stands for, "model.layers.0 … 39, on mesh dp=4 tp=8"
+    reserved      names that local variables may not take: the functions that the program imports
+    stored_dtype  dtype in which floating parameters are stored where it differs from the one they are used in
+    """
+    attributes = attribute_names(tuple(v.name for v in (*block.parameters, *block.buffers)))
+    scope = block_scope(block, attributes, reserved, stored_dtype)
+    lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
+    lines += emit_init(block, attributes)
+    entering = (*block.inputs, *block.externals)
+    arguments = ", ".join(["self", *(scope(v.name) for v in entering)])
+    lines += ["", f"    def forward({arguments}):"]
+    lines += [f"        # {scope(v.name)} {shape_comment(v)}" for v in entering]
+    lines += emit_body(block.body, scope, 8)
+    lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
+    return lines
+
+
+def block_scope(
+    block: LoweredBlock, attributes: Mapping[str, str], reserved: frozenset[str], stored_dtype: str | None
+) -> Scope:
+    names: dict[str, str] = {}
+    for value in block.parameters:
+        source = f"self.{attributes[value.name]}"
+        cast = stored_dtype is not None and value.type.floating and value.type.dtype != stored_dtype
+        names[value.name] = f"{source}.to(torch.{value.type.dtype})" if cast else source
+    names |= {value.name: f"self.{attributes[value.name]}" for value in block.buffers}
+    produced = [*block.inputs, *block.externals, *(s.value for s in block.body)]
+    names |= local_names((v.name for v in produced if v.name not in names), reserved)
+    ranks = {v.name: len(v.local_shape) for v in (*produced, *block.parameters, *block.buffers)}
+    return Scope(names, ranks)
+
+
+def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str]:
+    """Distinct local variables for values, none of them hiding a function that the program calls."""
+    chosen: dict[str, str] = {}
+    taken = set(reserved)
+    for name in dict.fromkeys(names):
+        candidate, n = identifier(name), 1
+        while candidate in taken:
+            n += 1
+            candidate = f"{identifier(name)}_{n}"
+        taken.add(candidate)
+        chosen[name] = candidate
+    return chosen
+
+
+def emit_init(block: LoweredBlock, attributes: Mapping[str, str]) -> list[str]:
+    lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis]) -> None:"]
+    lines.append("        super().__init__()")
+    lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in axes_used(block.body)]
+    for value in block.parameters:
+        code = f'self.{attributes[value.name]} = parameters("{value.name}")'
+        lines.append(commented(code, parameter_comment(value), 8))
+    for value in block.buffers:
+        name = attributes[value.name]
+        code = f'self.register_buffer("{name}", parameters.buffer("{value.name}"), persistent=False)'
+        lines.append(commented(code, shape_comment(value), 8))
+    return lines
+
+
+def parameter_comment(value: TypedValue) -> str:
+    """``[8192, 8192] -> [1024, 8192]   tp: Shard(0)``: the whole one, this rank's, and how it was split."""
+    whole = f"[{', '.join(map(str, value.type.shape))}]"
+    local = f"[{', '.join(map(str, value.local_shape))}]"
+    split = placement(value.layout)
+    return f"{whole} -> {local}   {split}" if split else whole
+
+
+def axes_used(statements: Sequence[Compute | Move]) -> tuple[str, ...]:
+    """The axes whose groups the statements name, in order of first use."""
+    used: list[str] = []
+    for statement in statements:
+        if isinstance(statement, Move):
+            used += [step.axis for step in statement.collectives]
+        else:
+            used += statement.body_axes
+    return tuple(dict.fromkeys(used))
+
+

@@ -1,0 +1,93 @@
+"""Small pieces of Python source: identifiers, literals, the comments that say how a tensor lies."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Callable
+
+from autoplan.graph import Argument, DType, Ref
+from autoplan.layout import Layout
+from autoplan.mesh import MICROBATCH
+from autoplan.typed import Collective, TypedValue
+
+COMMENT_COLUMN = 72
+
+
+def identifier(text: str) -> str:
+    """A Python identifier that reads like the text: "c_attn.weight[:, 0:768]" -> "c_attn_weight_0_768"."""
+    name = re.sub(r"\W+", "_", text).strip("_") or "value"
+    return f"_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
+
+
+def attribute_names(names: tuple[str, ...]) -> dict[str, str]:
+    """Short distinct attribute names for dotted names: the last two components, more where these aren't unique."""
+    parts = {name: re.split(r"\.(?![^\[]*\])", name) for name in names}
+    for depth in range(2, max((len(p) for p in parts.values()), default=2) + 1):
+        short = {name: identifier("_".join(p[-depth:])) for name, p in parts.items()}
+        if len(set(short.values())) == len(short):
+            return short
+    return {name: f"{identifier(name)}_{i}" for i, name in enumerate(names)}
+
+
+def snake_case(name: str) -> str:
+    """"LlamaDecoderLayer" -> "llama_decoder_layer"."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def literal(argument: Argument, name_of: Callable[[str], str]) -> str:
+    """An argument as Python source."""
+    if isinstance(argument, Ref):
+        return name_of(argument.name)
+    if isinstance(argument, DType):
+        return f"torch.{argument.name}"
+    if isinstance(argument, tuple):
+        items = [literal(item, name_of) for item in argument]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if isinstance(argument, float) and not math.isfinite(argument):
+        return f'float("{argument}")'
+    return repr(argument)
+
+
+def placement(layout: Layout) -> str:
+    """A layout in PyTorch's names, axes on which the tensor is the same everywhere left out: "dp: Shard(0)"."""
+    words = []
+    for axis, state in layout.states().items():
+        if axis == MICROBATCH or state.kind in "RI":
+            continue
+        words.append(f"{axis}: Shard({state.dim})" if state.kind == "S" else f"{axis}: Partial")
+    return ", ".join(words)
+
+
+def shape_comment(value: TypedValue) -> str:
+    """``[1, 8192, 1024]   tp: Shard(2)``: what one rank holds."""
+    return f"[{', '.join(map(str, value.local_shape))}]   {placement(value.layout)}".rstrip()
+
+
+def collective_comment(collective: Collective) -> str:
+    """What crosses the links: ``forward: all-reduce 128 MiB, backward: all-gather 16 MiB``."""
+    sides = [
+        f"{side}: {kind} {size_text(size)}"
+        for side, kind, size in (
+            ("forward", collective.forward, collective.forward_bytes),
+            ("backward", collective.backward, collective.backward_bytes),
+        )
+        if kind
+    ]
+    return ", ".join(sides)
+
+
+def size_text(size: float) -> str:
+    """Bytes as people read them: "128 MiB", "1.5 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def commented(code: str, comment: str, indent: int) -> str:
+    """A line of code with its comment in a column of its own."""
+    line = " " * indent + code
+    return f"{line.ljust(COMMENT_COLUMN)}  # {comment}" if comment else line

@@ -1,0 +1,224 @@
+"""Pipeline stages -> the classes that hold their segments, one class for each distinct kind of stage.
+
+A stage recomputes the constants it reads from the batch, then runs its segments in order. A run of segments of one
+block is a ModuleList; stages that differ only in where they begin share a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoplan.emit.block import Scope, axes_used, emit_body, local_names, read_by
+from autoplan.emit.source import commented, identifier, shape_comment, snake_case
+from autoplan.typed import Compute, Lowered, LoweredSegment, LoweredStage, Move
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive segments of one block that read the same constants: segments [first, last) of the chain."""
+
+    attribute: str
+    first: int
+    last: int
+    externals: tuple[str, ...]
+
+    @property
+    def repeated(self) -> bool:
+        return self.last - self.first > 1
+
+
+def runs_of(lowered: Lowered, stage: LoweredStage) -> tuple[Run, ...]:
+    """The stage's segments as runs, each with an attribute name of its own."""
+    runs: list[Run] = []
+    taken: set[str] = set()
+    position = stage.first
+    while position < stage.last:
+        segment = lowered.segments[position]
+        end = position + 1
+        while end < stage.last and same_call(lowered.segments[end], segment):
+            end += 1
+        attribute = free_name(run_name(lowered, position, end), taken)
+        runs.append(Run(attribute, position, end, segment.externals))
+        position = end
+    return tuple(runs)
+
+
+def same_call(one: LoweredSegment, other: LoweredSegment) -> bool:
+    return one.block == other.block and one.externals == other.externals
+
+
+def run_name(lowered: Lowered, first: int, last: int) -> str:
+    """"layers" for model.layers.0 …; the block's own name for a single segment."""
+    words = [w for w in lowered.segments[first].path.split(".") if w and not w.isdigit()]
+    if last - first > 1 and words:
+        return identifier(words[-1])
+    return identifier(snake_case(lowered.blocks[lowered.segments[first].block].name))
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    candidate, n = name, 1
+    while candidate in taken:
+        n += 1
+        candidate = f"{name}_{n}"
+    taken.add(candidate)
+    return candidate
+
+
+def stage_key(lowered: Lowered, stage: LoweredStage) -> tuple:
+    """What makes two stages the same class: all but where in the chain they begin."""
+    shape = tuple((lowered.segments[i].block, lowered.segments[i].externals) for i in range(stage.first, stage.last))
+    return shape, stage.recompute, stage.constants
+
+
+def stage_reads(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
+    """Batch inputs and counts that the stage takes as keywords, in the program's order."""
+    wanted = {n for s in lowered.segments[stage.first : stage.last] for n in s.externals}
+    for statement in lowered.constants:
+        if statement.value.name in stage.constants:
+            wanted |= set(read_by(statement))
+    return tuple(v.name for v in lowered.batch if v.name in wanted) + tuple(n for n in lowered.counts if n in wanted)
+
+
+def emit_stage(lowered: Lowered, stage: LoweredStage, name: str, where: str, reserved: frozenset[str]) -> list[str]:
+    """The class of a kind of stage; ``first`` is the segment that it begins with."""
+    scope = stage_scope(lowered, stage, reserved)
+    runs = runs_of(lowered, stage)
+    lines = [f"class {name}(nn.Module):", f'    """{where}."""', ""]
+    lines += stage_init(lowered, stage, runs, scope)
+    lines += ["", *stage_forward(lowered, stage, runs, scope)]
+    return lines
+
+
+def stage_statements(lowered: Lowered, stage: LoweredStage) -> tuple[Compute | Move, ...]:
+    return tuple(s for s in lowered.constants if s.value.name in stage.constants)
+
+
+def stage_scope(lowered: Lowered, stage: LoweredStage, reserved: frozenset[str]) -> Scope:
+    names = {b.name: f"self.{identifier(b.name)}" for b in lowered.buffers}
+    produced = [*lowered.batch, *(s.value for s in lowered.constants)]
+    words = local_names([v.name for v in produced], reserved | {"device"} | set(activation_names(stage)))
+    ranks = {v.name: len(v.local_shape) for v in (*produced, *lowered.buffers)}
+    return Scope({**words, **names}, ranks)
+
+
+def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
+    wanted = {n for s in lowered.segments[stage.first : stage.last] for n in s.externals}
+    for statement in stage_statements(lowered, stage):
+        wanted |= set(read_by(statement))
+    return tuple(b.name for b in lowered.buffers if b.name in wanted)
+
+
+def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope: Scope) -> list[str]:
+    lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis], first: int) -> None:"]
+    lines.append("        super().__init__()")
+    lines += [f'        self.{axis} = mesh["{axis}"]' for axis in axes_used(stage_statements(lowered, stage))]
+    for name in buffers_read(lowered, stage):
+        register = f'self.register_buffer("{identifier(name)}", parameters.buffer("{name}"), persistent=False)'
+        lines.append(f"        {register}")
+    for run in runs:
+        block = lowered.blocks[lowered.segments[run.first].block].name
+        start, end = run.first - stage.first, run.last - stage.first
+        if run.repeated:
+            lines.append(f"        self.{run.attribute} = nn.ModuleList(")
+            lines.append(f"            {block}(parameters.segment(first + i), mesh) for i in range({start}, {end})")
+            lines.append("        )")
+        else:
+            offset = f"first + {start}" if start else "first"
+            lines.append(f"        self.{run.attribute} = {block}(parameters.segment({offset}), mesh)")
+    return lines
+
+
+def activation_names(stage: LoweredStage) -> tuple[str, ...]:
+    return ("x",) if len(stage.inputs) <= 1 else tuple(f"x{i}" for i in range(len(stage.inputs)))
+
+
+def chained(count: int) -> tuple[str, ...]:
+    """Names of the activations between segments."""
+    return ("x",) if count == 1 else tuple(f"x{i}" for i in range(count))
+
+
+def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope: Scope) -> list[str]:
+    entering = activation_names(stage) if stage.inputs else ()
+    keywords = [scope.names.get(n, identifier(n)) for n in stage_reads(lowered, stage)]
+    given = stage_reads(lowered, stage)
+    assert all(k == n for k, n in zip(keywords, given, strict=True)), f"batch names {given} are not free identifiers"
+    arguments = ", ".join(["self", *entering, *(["*", *keywords] if keywords else []), "**unused"])
+    lines = [f"    def forward({arguments}):"]
+    lines += [f"        # {n} {shape_comment(v)}" for n, v in zip(entering, stage.inputs, strict=False)]
+    statements = stage_statements(lowered, stage)
+    if any(isinstance(s, Compute) and is_creation(s) for s in statements):
+        source = (*entering, *keywords)[0] if (entering or keywords) else "next(self.parameters())"
+        lines.append(f"        device = {source}.device")
+    lines += emit_body(statements, scope, 8)
+    recompute = stage.recompute
+    current = entering
+    for run in runs:
+        step, current, recompute = emit_run(lowered, run, scope, current, recompute)
+        lines += step
+    lines.append(f"        return {', '.join(current)}")
+    return lines
+
+
+def is_creation(compute: Compute) -> bool:
+    return not read_by(compute)
+
+
+def emit_run(
+    lowered: Lowered, run: Run, scope: Scope, current: tuple[str, ...], recompute: int
+) -> tuple[list[str], tuple[str, ...], int]:
+    """The lines that run a run of segments; how many segments are still to recompute afterwards."""
+    index = lowered.segments[run.first].block
+    block = lowered.blocks[index]
+    arguments = ", ".join([*current, *(scope(n) for n in run.externals)])
+    after = chained(len(block.outputs))
+    target = ", ".join(after)
+    comment = shape_comment(block.outputs[0]) if len(block.outputs) == 1 else ""
+    again = sum(s.block == index for s in lowered.segments) > 1
+    here = min(recompute, run.last - run.first) if again else 0
+    if not run.repeated:
+        module = f"self.{run.attribute}"
+        code = f"{target} = {checkpointed(module, arguments) if here else f'{module}({arguments})'}"
+        return [commented(code, comment, 8)], after, recompute - here
+    if here == 0:
+        lines = [f"        for layer in self.{run.attribute}:"]
+        lines.append(commented(f"{target} = layer({arguments})", comment, 12))
+    elif here == run.last - run.first:
+        lines = [f"        for layer in self.{run.attribute}:"]
+        lines.append(commented(f"{target} = {checkpointed('layer', arguments)}", comment, 12))
+    else:
+        lines = [f"        for i, layer in enumerate(self.{run.attribute}):"]
+        lines += [f"            if i < {here}:  # activations recomputed in the backward"]
+        lines += [f"                {target} = {checkpointed('layer', arguments)}", "            else:"]
+        lines.append(commented(f"{target} = layer({arguments})", comment, 16))
+    return lines, after, recompute - here
+
+
+def checkpointed(module: str, arguments: str) -> str:
+    return f"checkpoint({module}, {arguments}, use_reentrant=False)"
+
+
+def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
+    """The function that counts what denominators need, for one microbatch on one rank."""
+    wanted = set(lowered.counts)
+    needed: list[Compute | Move] = []
+    for statement in reversed(lowered.constants):
+        if statement.value.name in wanted:
+            needed.append(statement)
+            wanted |= set(read_by(statement))
+    needed.reverse()
+    assert not axes_used(needed), "what is counted once a step is counted on each rank's own rows"
+    keywords = [v.name for v in lowered.batch if v.name in wanted]
+    words = local_names([s.value.name for s in needed], reserved | set(keywords) | {"device"})
+    names: Mapping[str, str] = {**{k: k for k in keywords}, **words}
+    values = [*lowered.batch, *(s.value for s in needed)]
+    scope = Scope(names, {v.name: len(v.local_shape) for v in values})
+    arguments = ", ".join([*(["*", *keywords] if keywords else []), "**unused"])
+    lines = [f"def counts({arguments}):"]
+    lines.append('    """This rank\'s share of each denominator, of one microbatch; the program sums them up."""')
+    if any(isinstance(s, Compute) and is_creation(s) for s in needed):
+        lines.append(f"    device = {keywords[0]}.device")
+    lines += emit_body(needed, scope, 4)
+    result = ", ".join(f'"{n}": {scope(n)}' for n in lowered.counts)
+    lines.append(f"    return {{{result}}}")
+    return lines
