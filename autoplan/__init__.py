@@ -1,0 +1,1 @@
+"""autoplan: a model and a cluster in, a readable sharded program out."""

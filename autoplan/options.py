@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from autoplan.errors import ParallelismError
 
@@ -35,6 +35,9 @@ class Training:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ParallelismError(f"precision={self.precision!r}", "no such precision", f"use one of {PRECISIONS}")
+
+    def with_precision(self, precision: str) -> Training:
+        return replace(self, precision=precision)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+"""``parallelize``: a model and a cluster in, a plan out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import nn
+
+from autoplan.cluster import ClusterSpec
+from autoplan.initialise import record as record_initialisation
+from autoplan.inputs import resolve_inputs
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.plan import Plan
+from autoplan.precision import compute_dtype, in_precision
+from autoplan.record import PlanRecord
+from autoplan.search import search
+from autoplan.search.constraints import Constraint
+from autoplan.search.systems import resolve as resolve_parallelism
+from autoplan.trace import trace
+
+
+def parallelize(
+    model: nn.Module,
+    cluster_spec: ClusterSpec | str | Mapping | os.PathLike,
+    example_inputs: object = None,
+    *,
+    loss_fn: Callable | None = None,
+    training: Training | Inference | None = None,
+    parallelism: str | Parallelism = "auto",
+    constraints: Sequence[Constraint] = (),
+) -> Plan:
+    """Plans how a model trains on a cluster.
+
+    model           any module that torch.export traces; it may live on the meta device, and is left as it was
+    cluster_spec    "4x8 h100-sxm" (nodes x devices, a profile's name), a .toml path, a dict, or a ClusterSpec
+    example_inputs  tuple or dict of tensors, meta tensors welcome: the global batch of one optimizer step
+    loss_fn         (model_output, *targets) -> scalar; not needed where the model returns its loss
+    training        how it trains: optimizer, precision, clipping
+    parallelism     "auto", a named system, or Parallelism(...) with any field pinned
+    constraints     operators pinned to a layout, splits forbidden, operators accepted as replicated
+
+    Raises a subclass of AutoplanError, which names value, cause and remedy, where there is no plan.
+    """
+    cluster = ClusterSpec.of(cluster_spec)
+    pinned = resolve_parallelism(parallelism, cluster)
+    training = training or Training(precision=cluster.default_precision)
+    inputs = resolve_inputs(model, example_inputs, cluster.devices)
+    dtype = compute_dtype(training.precision)
+    is_training = isinstance(training, Training)
+    traced = trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype)
+    traced = in_precision(traced, training.precision)
+    chosen, alternatives, report = search(traced, cluster, training, pinned, tuple(constraints))
+    record = PlanRecord(cluster, training, traced, chosen, alternatives, report, record_initialisation(model))
+    record.lowered()
+    return Plan(record, module=model, loss_fn=loss_fn)

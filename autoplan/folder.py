@@ -1,0 +1,151 @@
+"""The exported folder: plan.json, program.py, train.py, report.html.
+
+Written whole or not at all: everything is made in a directory beside the target and moved into place at the end.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+
+from autoplan.cluster import ClusterSpec
+from autoplan.codec import decode, encode
+from autoplan.emit.program import emit_program
+from autoplan.errors import LayoutError, PlanFileError
+from autoplan.graph import Model
+from autoplan.initialise import InitRecipe
+from autoplan.options import Inference, Training
+from autoplan.record import SCHEMA, PlanRecord
+from autoplan.runtime.program import ProgramSpec
+from autoplan.search.choice import Alternative, Chosen, SearchReport
+
+PARTS = {
+    "training": Training | Inference,
+    "model": Model,
+    "chosen": Chosen,
+    "alternatives": tuple[Alternative, ...],
+    "search": SearchReport,
+    "init": InitRecipe | None,
+}
+
+
+def plan_text(record: PlanRecord, headline: str) -> str:
+    """plan.json: stable order, one line for each short item, so that two plans can be compared with diff."""
+    data = {"schema": SCHEMA, "plan": headline, "cluster": record.cluster.to_dict()}
+    data |= {"precision_kind": type(record.training).__name__}
+    data |= {name: encode(getattr(record, name)) for name in PARTS}
+    return compact_json(data) + "\n"
+
+
+def compact_json(value: object, indent: int = 0) -> str:
+    """JSON in which whatever fits into 120 columns stands on one line."""
+    flat = json.dumps(value)
+    if len(flat) + indent <= 118 or not isinstance(value, dict | list) or not value:
+        return flat
+    pad = " " * (indent + 1)
+    if isinstance(value, dict):
+        items = [f"{pad}{json.dumps(key)}: {compact_json(item, indent + 1)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(items) + "\n" + " " * indent + "}"
+    items = [pad + compact_json(item, indent + 1) for item in value]
+    return "[\n" + ",\n".join(items) + "\n" + " " * indent + "]"
+
+
+def parse_plan(text: str, where: str) -> PlanRecord:
+    """The plan that a plan.json holds; PlanFileError for another schema, and for what isn't a plan."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanFileError(where, f"no JSON: {error}", "plan again and export") from None
+    if not isinstance(data, dict) or "schema" not in data:
+        raise PlanFileError(where, "this isn't a plan: it has no schema", "give a folder that plan.export() wrote")
+    if data["schema"] != SCHEMA:
+        raise PlanFileError(
+            f"{where}: schema {data['schema']!r}",
+            f"this version of autoplan reads schema {SCHEMA}",
+            "plan again with this version, or use the version that wrote it",
+        )
+    missing = [name for name in ("cluster", "precision_kind", *PARTS) if name not in data]
+    if missing:
+        raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
+    kinds = {**PARTS, "training": Inference if data["precision_kind"] == "Inference" else Training}
+    parts = {name: decode(kind, data[name], f"{where}: {name}") for name, kind in kinds.items()}
+    record = PlanRecord(cluster=ClusterSpec.of(data["cluster"]), **parts)
+    check(record, where)
+    return record
+
+
+def check(record: PlanRecord, where: str) -> None:
+    """Whether the layouts of a plan that was read follow from one another."""
+    try:
+        record.lowered()
+    except LayoutError as error:
+        raise PlanFileError(where, f"its layouts don't follow: {error}", "undo the edit, or plan again") from None
+    except (KeyError, IndexError, ValueError, AssertionError, StopIteration) as error:
+        said = f"its parts don't fit together ({type(error).__name__}: {error})"
+        raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
+
+
+def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str]) -> Path:
+    """Writes the folder and returns its path.
+
+    extra  further files by name (report.html)
+    """
+    target = Path(folder)
+    lowered = record.lowered()
+    files = {
+        "plan.json": plan_text(record, headline),
+        "program.py": emit_program(lowered, record.training, headline),
+        "train.py": resources.files("autoplan.emit").joinpath("templates/train.py.txt").read_text(),
+        **extra,
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        for name, text in files.items():
+            (staging / name).write_text(text)
+        target.mkdir(exist_ok=True)
+        for name in files:
+            os.replace(staging / name, target / name)
+    finally:
+        shutil.rmtree(staging)
+    return target
+
+
+def read_folder(folder: str | os.PathLike) -> PlanRecord:
+    """The plan of an exported folder (or of a plan.json)."""
+    path = Path(folder)
+    file = path if path.suffix == ".json" else path / "plan.json"
+    if not file.is_file():
+        raise PlanFileError(folder, "there is no plan.json", "give a folder that plan.export() wrote")
+    return parse_plan(file.read_text(), str(file))
+
+
+def program_module(folder: str | os.PathLike) -> ModuleType:
+    """program.py of an exported folder, imported."""
+    file = Path(folder) / "program.py"
+    if not file.is_file():
+        raise PlanFileError(folder, "there is no program.py", "export the plan again")
+    spec = importlib.util.spec_from_file_location(f"autoplan_program_{abs(hash(str(file.resolve())))}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def program_spec(record: PlanRecord) -> ProgramSpec:
+    """What the runtime needs to know of a plan."""
+    assert isinstance(record.training, Training), "an inference plan has no training program"
+    return ProgramSpec(
+        lowered=record.lowered(),
+        parallelism=record.chosen.parallelism,
+        training=record.training,
+        microbatches=record.chosen.microbatches,
+        init=record.init,
+    )

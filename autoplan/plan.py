@@ -1,0 +1,106 @@
+"""A plan: what was chosen, why, and the program that it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import nn
+
+from autoplan.codec import encode
+from autoplan.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.options import Parallelism
+from autoplan.record import PlanRecord
+from autoplan.report import explain_text, headline, report_html, report_text
+from autoplan.runtime.program import Program
+from autoplan.search.choice import Alternative, Predicted, SearchReport
+from autoplan.typed import Lowered
+from autoplan.verify import Verification, verify
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model runs on a cluster, and at what price.
+
+    record    everything that plan.json holds
+    module    the user's model, where the plan was made in this process
+    loss_fn   likewise
+    folder    where the plan was loaded from, else None
+    """
+
+    record: PlanRecord
+    module: nn.Module | None = field(default=None, compare=False)
+    loss_fn: Callable | None = field(default=None, compare=False)
+    folder: Path | None = None
+
+    @property
+    def predicted(self) -> Predicted:
+        """step_time_s, tokens_per_s, mfu, peak_bytes for each stage, bubble_fraction, collectives."""
+        return self.record.chosen.predicted
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """The parallelism that was chosen, every field filled."""
+        return self.record.chosen.parallelism
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Priced and ranked, those that don't fit included, with by how much."""
+        return self.record.alternatives
+
+    @property
+    def search(self) -> SearchReport:
+        """Seconds by phase, variables, constraints, optimality_gap."""
+        return self.record.search
+
+    @property
+    def lowered(self) -> Lowered:
+        """The typed program: every value with its layout."""
+        return self.record.lowered()
+
+    def __str__(self) -> str:
+        return headline(self.record)
+
+    def report(self) -> str:
+        """What was chosen, why, and what else was priced."""
+        return report_text(self.record)
+
+    def explain(self, name: str) -> str:
+        """One operator or module: its split, the alternatives, the price of each.
+
+        Raises AutoplanError, with the nearest names, where the model has no such one.
+        """
+        return explain_text(self.record, name)
+
+    def to_dict(self) -> dict:
+        """The plan as plain data, as in plan.json."""
+        parts = ("training", "model", "chosen", "alternatives", "search")
+        return {"plan": str(self), "cluster": self.record.cluster.to_dict()} | {
+            name: encode(getattr(self.record, name)) for name in parts
+        }
+
+    def verify(self, *, seed: int = 0, raises: bool = True) -> Verification:
+        """Runs the sharded program on local processes and compares it with one device.
+
+        Loss, every gradient, and the parameters after three optimizer steps, in float64.
+        seed    of the weights, where the model has none, and of the batch
+        raises  VerificationError where they differ; otherwise look at the result's ``passed``
+        """
+        return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises)
+
+    def export(self, folder: str | os.PathLike) -> Path:
+        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails."""
+        html = report_html(self.record)
+        return write_folder(self.record, folder, str(self), {"report.html": html})
+
+    def program(self) -> Program:
+        """The program of a loaded plan on this rank; LaunchError where the number of processes is another."""
+        assert self.folder is not None, "export the plan and load it: autoplan.load(folder).program()"
+        return Program(program_spec(self.record), program_module(self.folder))
+
+
+def load(folder: str | os.PathLike) -> Plan:
+    """The plan of an exported folder; PlanFileError where it isn't one, or was edited into nonsense."""
+    return Plan(read_folder(folder), folder=Path(folder))
