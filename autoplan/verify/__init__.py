@@ -1,0 +1,105 @@
+"""The sharded program against one device.
+
+Both sides start from the same weights and take three optimizer steps on the same batch; the loss, every gradient and
+the parameters afterwards are compared in float64, where Adam doesn't amplify rounding.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import nn
+
+from autoplan.errors import ParallelismError, VerificationError
+from autoplan.folder import write_folder
+from autoplan.initialise import init_model
+from autoplan.record import PlanRecord
+from autoplan.runtime.ranks import RankPool
+from autoplan.verify.batch import example_batch
+from autoplan.verify.compare import FLOAT64, Run, Worst, gradient_error, loss_error, parameter_error
+from autoplan.verify.reference import train_eagerly
+from autoplan.verify.sharded import train_sharded
+
+MOST_RANKS = 8
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How far the sharded program was from one device, as relative errors.
+
+    ranks    processes it ran on
+    note     what was verified in place of the plan itself, "" where it was the plan itself
+    """
+
+    ranks: int
+    loss: Worst
+    gradients: Worst
+    parameters: Worst
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        bounds = FLOAT64
+        return (
+            self.loss.error <= bounds.loss
+            and self.gradients.error <= bounds.gradients
+            and self.parameters.error <= bounds.parameters
+        )
+
+    def __str__(self) -> str:
+        verdict = "equal to one device" if self.passed else "NOT equal to one device"
+        lines = [
+            f"{verdict}, on {self.ranks} local processes in float64{': ' + self.note if self.note else ''}",
+            f"  loss        {self.loss.error:.1e}   (bound {FLOAT64.loss:.0e})",
+            f"  gradients   {self.gradients.error:.1e}   (bound {FLOAT64.gradients:.0e})   {self.gradients.name}",
+            f"  parameters  {self.parameters.error:.1e}   (bound {FLOAT64.parameters:.0e})   after {STEPS} optimizer "
+            f"steps   {self.parameters.name}",
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def verify(
+    record: PlanRecord, module: nn.Module | None, loss_fn: Callable | None, *, seed: int, raises: bool
+) -> Verification:
+    """Compares a plan's program with one device; see ``Plan.verify``."""
+    if record.chosen.mesh.devices > MOST_RANKS:
+        raise ParallelismError(
+            f"{record.chosen.mesh.devices} ranks",
+            f"verification runs on at most {MOST_RANKS} local processes",
+            f"verify a plan of the same kind on a cluster of at most {MOST_RANKS} devices",
+        )
+    assert module is not None
+    exact = record.in_float64()
+    batch = example_batch(exact.model, seed)
+    reference = init_model(module, seed).double()
+    with tempfile.TemporaryDirectory(prefix="autoplan-verify-") as name:
+        folder, weights = Path(name) / "out", Path(name) / "weights.safetensors"
+        write_folder(exact, folder, "verification", {})
+        state = {key: value.detach().clone().contiguous() for key, value in reference.state_dict().items()}
+        save_file(state, weights)
+        with RankPool(record.chosen.mesh.devices) as pool:
+            sharded = train_sharded(pool, str(folder), batch, str(weights), STEPS)
+    expected = train_eagerly(reference, loss_fn, batch, exact.training, STEPS)
+    result = compared(sharded, expected, record.chosen.mesh.devices)
+    if raises and not result.passed:
+        raise VerificationError(
+            "plan.verify()",
+            f"the sharded program differs from one device:\n{result}",
+            "report it with the plan.json: a plan that differs is autoplan's mistake",
+        )
+    return result
+
+
+def compared(sharded: Run, expected: Run, ranks: int, note: str = "") -> Verification:
+    return Verification(
+        ranks,
+        loss_error(sharded, expected),
+        gradient_error(sharded, expected),
+        parameter_error(sharded, expected),
+        note,
+    )

@@ -1,0 +1,83 @@
+"""A batch of real values for a traced model: what verification feeds to both sides.
+
+Integers must mean something: ids below the vocabulary that they index, labels below the number of classes, some of
+them ignored, unevenly over rows, so that ranks and microbatches hold different counts of valid ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from autoplan.graph import Model, Node, TensorType
+
+IGNORED_SHARE = 0.2  # of the labels, where the loss ignores an index
+
+
+def example_batch(model: Model, seed: int) -> dict[str, torch.Tensor]:
+    """Random values for each batch input, by name; floats are normal, integers within what reads them."""
+    generator = torch.Generator().manual_seed(seed)
+    bounds = integer_bounds(model)
+    ignored = ignored_indices(model)
+    return {
+        value.name: example_values(value.type, bounds.get(value.name), ignored.get(value.name), generator)
+        for value in model.batch
+    }
+
+
+def example_values(
+    kind: TensorType, bound: int | None, ignored: int | None, generator: torch.Generator
+) -> torch.Tensor:
+    dtype = getattr(torch, kind.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(kind.shape, generator=generator, dtype=torch.float64).to(dtype)
+    if bound is None or dtype == torch.bool:
+        return torch.ones(kind.shape, dtype=dtype)
+    values = torch.randint(0, bound, kind.shape, generator=generator).to(dtype)
+    if ignored is not None and len(kind.shape) > 1:
+        rows = torch.linspace(0, 2 * IGNORED_SHARE, kind.shape[0]).reshape(-1, *[1] * (len(kind.shape) - 1))
+        drop = torch.rand(kind.shape, generator=generator) < rows
+        values[drop] = ignored
+    return values
+
+
+def integer_bounds(model: Model) -> dict[str, int]:
+    """For each batch input the least number of entries of what its values index: embeddings, classes."""
+    bounds: dict[str, int] = {}
+    for node, types, names in index_readers(model):
+        size = types[node.operands[0]].shape[0 if node.op.startswith("aten.embedding") else -1]
+        for name in names:
+            bounds[name] = min(size, bounds.get(name, size))
+    return bounds
+
+
+def ignored_indices(model: Model) -> dict[str, int]:
+    """For each batch input that is a loss' target, the label that the loss ignores."""
+    return {
+        name: int(str(node.args[3]))
+        for node, _, names in index_readers(model)
+        if node.op == "autoplan.cross_entropy"
+        for name in names
+    }
+
+
+def index_readers(model: Model) -> list[tuple[Node, Mapping[str, TensorType], frozenset[str]]]:
+    """Every node that uses integers as indices, with the block's types and the batch inputs that they come from."""
+    origins = constant_origins(model)
+    found = []
+    for segment in model.segments:
+        block = model.blocks[segment.block]
+        external = {e.name: given for e, given in zip(block.externals, segment.externals, strict=True)}
+        for node in block.nodes:
+            if node.op in ("aten.embedding.default", "autoplan.cross_entropy") and node.operands[1] in external:
+                found.append((node, block.types(), origins.get(external[node.operands[1]], frozenset())))
+    return found
+
+
+def constant_origins(model: Model) -> dict[str, frozenset[str]]:
+    """The batch inputs that each constant depends on."""
+    origins = {value.name: frozenset((value.name,)) for value in model.batch}
+    for node in model.constants:
+        origins[node.name] = frozenset().union(*(origins.get(name, frozenset()) for name in node.operands))
+    return origins

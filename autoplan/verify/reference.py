@@ -1,0 +1,51 @@
+"""One device: the user's own module, run eagerly on the whole batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from autoplan.options import Training
+from autoplan.precision import widened
+from autoplan.runtime.optimizer import build_optimizer
+from autoplan.verify.compare import Run
+
+
+def loss_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The loss of one batch: what forward names goes to forward, the rest, in order, are the loss' targets."""
+    accepted = inspect.signature(module.forward).parameters
+    output = module(**{name: value for name, value in batch.items() if name in accepted})
+    targets = [value for name, value in batch.items() if name not in accepted]
+    if loss_fn is not None:
+        return loss_fn(output, *targets)
+    return output if isinstance(output, torch.Tensor) else output.loss
+
+
+def train_eagerly(
+    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int
+) -> Run:
+    """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too."""
+    optimizer = build_optimizer(module.parameters(), training)
+    losses: list[float] = []
+    gradients: dict[str, torch.Tensor] = {}
+    module.train()
+    for step in range(steps):
+        optimizer.zero_grad()
+        if training.precision == "fp64":
+            with widened():
+                loss = loss_of(module, loss_fn, batch)
+                loss.backward()
+        else:
+            loss = loss_of(module, loss_fn, batch)
+            loss.backward()
+        losses.append(float(loss.detach()))
+        if step == 0:
+            gradients = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+        if training.clip_grad_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), training.clip_grad_norm)
+        optimizer.step()
+    parameters = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    return Run(tuple(losses), gradients, parameters)
