@@ -1,0 +1,53 @@
+# make demo         plan Llama-3-70B, then plan, verify, export and train a small Llama on four processes
+# make test         lint, then the tests (what continuous integration runs)
+# make test-all     the slow tests too
+# make lint         ruff and mypy
+# make correctness  the table of docs/correctness.md: each model under each parallelism against one device
+# make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
+#
+# Everything runs in an environment of its own, .venv, made on first use with the versions of constraints.txt.
+# PYTHON names the interpreter it is made from. A machine without a GPU needs no CUDA build of torch:
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make demo
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# One thread a process: tests and demo run several processes, and sums must not depend on how threads split them.
+export OMP_NUM_THREADS = 1
+export TOKENIZERS_PARALLELISM = false
+export HF_HUB_OFFLINE = 1
+
+.PHONY: venv lint test test-all correctness demo bench-plan clean
+
+venv: $(STAMP)
+
+# torch first, on its own: whichever build of it the machine's package index prefers is then kept.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,hf]'
+	touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check autoplan cost_models tests examples
+	$(BIN)/mypy autoplan cost_models
+
+test: lint
+	$(BIN)/python -m pytest -q -n 2 --durations=10 -m 'not slow'
+
+test-all: lint
+	$(BIN)/python -m pytest -q -n 2 --durations=20
+
+correctness: $(STAMP)
+	$(BIN)/python -m tests.correctness
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+bench-plan: $(STAMP)
+	$(BIN)/python examples/bench_plan.py
+
+clean:
+	rm -rf $(VENV) demo build *.egg-info

@@ -1,0 +1,166 @@
+"""The house of docs/architecture.md, read from the import statements: who may know of whom."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A module imports only what stands above it, and modules of its own entry. docs/architecture.md tells the same order.
+ORDER = (
+    "errors",
+    "mesh",
+    "layout",
+    "graph",
+    "options",
+    "precision",
+    "cluster",
+    "rule",
+    "rules",
+    "strategies",
+    "typed",
+    "search.choice",
+    "redistribute",
+    "inputs",
+    "trace",
+    "blocks",
+    "initialise",
+    "pricing",
+    "search",
+    "lower",
+    "typecheck",
+    "codec",
+    "record",
+    "emit",
+    "runtime",
+    "folder",
+    "verify",
+    "report",
+    "plan",
+    "api",
+    "models_hf",
+    "models",
+    "cli",
+    "__init__",
+    "__main__",
+)
+READ_FX = ("trace",)  # the only readers of torch.fx and torch.export
+READ_COSTS = ("cluster", "pricing")  # the only importers of cost_models
+MAX_LINES = 400
+
+
+def module_name(path: Path) -> str:
+    """autoplan/search/choice.py -> "search.choice"; a package's __init__.py -> the package; the root's "__init__"."""
+    parts = path.relative_to(ROOT / "autoplan").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted((ROOT / "autoplan").rglob("*.py"))}
+COSTS = {path.stem: path for path in sorted((ROOT / "cost_models").glob("*.py"))}
+TESTS = {path.stem for path in (ROOT / "tests").glob("test_*.py")}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, with "from package import module" as package.module where that is a module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{path}: relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if (ROOT / (inner.replace(".", "/") + ".py")).exists() else node.module
+
+
+def own_imports(path: Path) -> Iterator[str]:
+    """The modules of autoplan that a file imports, without the leading "autoplan."."""
+    for name in imported(path):
+        if name == "autoplan" or name.startswith("autoplan."):
+            yield name.removeprefix("autoplan").removeprefix(".") or "__init__"
+
+
+def entry(module: str) -> str:
+    """The entry of ORDER that a module belongs to: the longest that is a prefix of its name."""
+    found = [e for e in ORDER if module == e or module.startswith(f"{e}.")]
+    assert found, f"autoplan.{module} has no place in the order of tests/test_architecture.py and docs/architecture.md"
+    return max(found, key=len)
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_point_up(module: str) -> None:
+    here = ORDER.index(entry(module))
+    below = [name for name in own_imports(SOURCES[module]) if ORDER.index(entry(name)) > here]
+    assert not below, f"autoplan.{module} imports {below}, which stand below it"
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    graph = {module: set(own_imports(path)) & SOURCES.keys() - {module} for module, path in SOURCES.items()}
+    while free := [module for module, wants in graph.items() if not wants & graph.keys()]:
+        for module in free:
+            del graph[module]
+    assert not graph, f"import each other: {sorted(graph)}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_only_the_trace_reads_torch_fx(module: str) -> None:
+    read = [n for n in imported(SOURCES[module]) if within(n, "torch.fx") or within(n, "torch.export")]
+    assert not read or entry(module) in READ_FX, f"autoplan.{module} imports {read}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_only_pricing_and_cluster_read_the_cost_models(module: str) -> None:
+    read = [n for n in imported(SOURCES[module]) if within(n, "cost_models")]
+    assert not read or entry(module) in READ_COSTS, f"autoplan.{module} imports {read}"
+
+
+@pytest.mark.parametrize("module", COSTS)
+def test_cost_models_know_neither_autoplan_nor_torch(module: str) -> None:
+    forbidden = ("autoplan",) if module == "calibrate" else ("autoplan", "torch")
+    read = [n for n in imported(COSTS[module]) if any(within(n, f) for f in forbidden)]
+    assert not read, f"cost_models.{module} imports {read}"
+
+
+@pytest.mark.parametrize("path", [*SOURCES.values(), *COSTS.values()], ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_stand_at_the_top(path: Path) -> None:
+    inside = [
+        node.lineno
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert not inside, f"{path}: imports inside functions, lines {inside}"
+
+
+def test_no_file_is_too_long() -> None:
+    files = [*SOURCES.values(), *COSTS.values(), *(ROOT / "tests").glob("*.py"), *(ROOT / "examples").glob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert not {name: n for name, n in lengths.items() if n > MAX_LINES}
+
+
+def test_every_module_has_its_test() -> None:
+    """One test_<module>.py for each module; a package's modules may be tested together in test_<package>….py."""
+    wanted = {module.split(".")[0] for module in SOURCES} | set(COSTS)
+    untested = [
+        name
+        for name in sorted(wanted - {"__init__", "__main__"})
+        if not any(test == f"test_{name}" or test.startswith(f"test_{name}_") for test in TESTS)
+    ]
+    assert not untested, f"no tests for {untested}"
+
+
+def test_the_document_tells_the_same_order() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    listed = re.search(r"```text\nautoplan/\n(.*?)```", text, re.DOTALL)
+    assert listed, "docs/architecture.md has no list of the modules"
+    names = tuple(line.split()[0] for line in listed[1].splitlines() if line.strip() and line[2] != " ")
+    assert names == ORDER
