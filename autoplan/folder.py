@@ -23,7 +23,7 @@ from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.options import Inference, Training
 from autoplan.record import SCHEMA, PlanRecord
-from autoplan.runtime.program import ProgramSpec
+from autoplan.runtime.spec import ProgramSpec
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
 PARTS = {
@@ -146,6 +146,6 @@ def program_spec(record: PlanRecord) -> ProgramSpec:
         lowered=record.lowered(),
         parallelism=record.chosen.parallelism,
         training=record.training,
-        microbatches=record.chosen.microbatches,
+        transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),
         init=record.init,
     )

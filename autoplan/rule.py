@@ -3,7 +3,8 @@
 A rule is written in a notation. ``"b s k, n k -> b s n"`` is linear: a factor that stands in the result splits freely;
 one that stands in operands alone (k) leaves the result partial; a factor that only the result has (an expanded dim)
 splits without its operands noticing. ``"b (h d) -> b h d"`` is a view: of a compound dim only the outermost factor can
-be split. ``1`` is a dim of size one that broadcasts. What the notation can't say is an argument of ``Rule``.
+be split. ``1`` is a dim of size one that broadcasts, ``[]`` a tensor without dims. What the notation can't say is an
+argument of ``Rule``.
 
 Operands are the tensors a node reads, in the order of its arguments (``Node.operands``).
 """
@@ -57,8 +58,10 @@ class Rule:
     extra    further strategies that the notation can't say, with a body where the code differs by rank
     shape_arg  position among args, or name among kwargs, of an argument that holds the result's shape: it becomes
              local when the result is split (view, expand)
-    cost     "matmul" (2 × the product of all factors), "attention", "memory" (bytes read and written), "free" (views)
-    saved    what autograd keeps for the backward: operand positions, and "out" for the result
+    factor_args  (position among args, factor) of arguments that are the size of a factor: they become local when it
+             is split (a convolution's groups)
+    cost     "matmul" and "attention" (see ``flops``), "memory" (bytes read and written), "free" (views)
+    saved    what autograd keeps for the backward: operand positions, and "out" for the result; see ``kept``
     saved_bytes_per_element  further bytes kept for each element of the result (a dropout mask, say)
     """
 
@@ -69,6 +72,7 @@ class Rule:
     reduce: str = "sum"
     extra: tuple[AxisStrategy, ...] = ()
     shape_arg: int | str | None = None
+    factor_args: tuple[tuple[int, str], ...] = ()
     cost: str = "memory"
     saved: tuple[int | str, ...] = ()
     saved_bytes_per_element: float = 0.0
@@ -94,10 +98,10 @@ class Rule:
 
 
 def parse_terms(text: str) -> tuple[Term, ...]:
-    """``"b (h d) 1"`` -> (("b",), ("h", "d"), ())."""
+    """``"b (h d) 1"`` -> (("b",), ("h", "d"), ()); ``"[]"`` -> ()."""
     terms: list[Term] = []
     group: list[str] | None = None
-    for word in text.replace("(", " ( ").replace(")", " ) ").split():
+    for word in text.replace("[]", "").replace("(", " ( ").replace(")", " ) ").split():
         if word == "(":
             group = []
         elif word == ")":
@@ -115,7 +119,25 @@ def parse_terms(text: str) -> tuple[Term, ...]:
 def letters(x: TensorType | int, prefix: str = "d") -> str:
     """One factor for each dim of a tensor (or of a rank): ``"d0 d1 d2"``. Dims of size one keep a factor."""
     rank = x if isinstance(x, int) else len(x.shape)
-    return " ".join(f"{prefix}{i}" for i in range(rank))
+    return " ".join(f"{prefix}{i}" for i in range(rank)) or "[]"
+
+
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the result where operands of these shapes meet element by element, aligned at their last dims."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    sizes = tuple(next((size for size in dims if size != 1), 1) for dims in zip(*aligned, strict=True))
+    assert all(s in (1, size) for shape in aligned for s, size in zip(shape, sizes, strict=True)), f"{shapes}"
+    return sizes
+
+
+def broadcast(x: TensorType, shape: tuple[int, ...], prefix: str = "d") -> str:
+    """The terms of an operand that is broadcast to a shape whose dims are ``letters(len(shape))``: "d1 1 d3"."""
+    offset = len(shape) - len(x.shape)
+    terms = [
+        "1" if size == 1 and shape[offset + i] != 1 else f"{prefix}{offset + i}" for i, size in enumerate(x.shape)
+    ]
+    return " ".join(terms) or "[]"
 
 
 def factor_sizes(rule: Rule, operands: Sequence[TensorType], result: TensorType) -> dict[str, int]:
@@ -138,6 +160,38 @@ def factor_sizes(rule: Rule, operands: Sequence[TensorType], result: TensorType)
             sizes[unknown[0]] = size // known
         assert math.prod(sizes[factor] for factor in term) == size, f"{rule.spec}: {term} is not {size}, with {sizes}"
     return sizes
+
+
+def flops(rule: Rule, sizes: Mapping[str, int]) -> int:
+    """Floating-point operations of the forward, from the sizes of the factors, whole or local; 0 where memory counts.
+
+    "matmul": 2 for each element of the result and of what the second operand has besides. "attention": two matmuls,
+    over the dims of query and key and over those of key and value (a causal one that skips takes half).
+    """
+    if rule.cost == "matmul":
+        own = {factor for term in rule.operands[1] for factor in term}
+    elif rule.cost == "attention":
+        query, key = ({f for term in rule.operands[i] for f in term} for i in (0, 1))
+        scores = query | key
+        own = {f for term in rule.result for f in term} | scores
+        return 2 * math.prod(sizes[f] for f in scores) + 2 * math.prod(sizes[f] for f in own - {rule.operands[0][-1][0]})
+    else:
+        return 0
+    return 2 * math.prod(sizes[f] for f in own | {factor for term in rule.result for factor in term})
+
+
+def kept(rule: Rule, carries: Sequence[bool]) -> tuple[int | str, ...]:
+    """What autograd keeps of ``saved``, given which operands carry a gradient.
+
+    An operator that is linear in an operand needs it only for the gradients of the others: a product with a constant
+    keeps the constant alone, a linear with a frozen weight keeps nothing of its input.
+    """
+    if not any(carries):
+        return ()
+    alone = {group[0] for group in rule.linear if len(group) == 1}
+    return tuple(
+        s for s in rule.saved if s not in alone or any(c for i, c in enumerate(carries) if i != s)
+    )
 
 
 Registry = Mapping[str, Callable[..., Rule]]

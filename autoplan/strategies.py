@@ -8,10 +8,11 @@ of all the axes that split it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoplan.graph import TensorType
+from autoplan.graph import Argument, Node, TensorType
 from autoplan.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes
@@ -50,6 +51,8 @@ def axis_strategies(rule: Rule, operands: Sequence[TensorType], carries: Sequenc
     for group in rule.linear:
         found.append(AxisStrategy(tuple(P if i in group else R for i in range(len(operands))), P))
     found += rule.extra
+    if any(carries):  # a rank can't know whether its operand of max won, so no gradient could pass
+        found = [s for s in found if s.output != PMAX]
     return tuple(dict.fromkeys(found))
 
 
@@ -83,9 +86,13 @@ def fits(
     result: TensorType,
     mesh: Mesh,
 ) -> bool:
-    """Whether the sizes divide: each factor by the product of the axes that split it, each split dim likewise."""
+    """Whether the strategies of the axes go together: the sizes divide, each factor by the product of the axes that
+    split it, each split dim likewise; and a body, which stands for the operator on all its axes, is the only one and
+    has the dims that it splits for itself."""
     sizes = factor_sizes(rule, operands, result)
     chosen = tuple(chosen)
+    if not bodies_agree(s for _, s in chosen):
+        return False
     for factor in {s.factor for _, s in chosen if s.factor in sizes}:
         ways = 1
         for axis, strategy in chosen:
@@ -95,6 +102,24 @@ def fits(
     tensors = [(t, tuple((a, s.inputs[i]) for a, s in chosen)) for i, t in enumerate(operands)]
     tensors.append((result, tuple((a, s.output) for a, s in chosen)))
     return all(divides(t, states, mesh) for t, states in tensors)
+
+
+def bodies_agree(chosen: Iterable[AxisStrategy]) -> bool:
+    """Whether at most one body is used, and no other strategy splits a dim that it splits."""
+    distinct = set(chosen)
+    bodies = [s for s in distinct if s.body]
+    if len(bodies) > 1:
+        return False
+    if not bodies:
+        return True
+    taken = split_dims(bodies[0])
+    return all(not taken & split_dims(s) for s in distinct if not s.body)
+
+
+def split_dims(strategy: AxisStrategy) -> set[tuple[int, int]]:
+    """(tensor, dim) of everything the strategy splits; the result counts as tensor -1."""
+    states = [*enumerate(strategy.inputs), (-1, strategy.output)]
+    return {(tensor, state.dim) for tensor, state in states if state.kind == "S"}
 
 
 def divides(tensor: TensorType, states: Iterable[tuple[str, State]], mesh: Mesh) -> bool:
@@ -126,6 +151,22 @@ def strategies(
         elif axis.size == 1:
             choices.append([(axis.name, single[0])])
         else:
-            choices.append([(axis.name, s) for s in single if not (s.communicates and axis.virtual)])
+            choices.append([(axis.name, s) for s in single if not (s.body and axis.virtual)])
     combos = itertools.product(*choices)
     return tuple(Strategy(c) for c in combos if fits(rule, c, operands, result, mesh))
+
+
+def local_arguments(
+    rule: Rule, node: Node, local_shape: tuple[int, ...]
+) -> tuple[tuple[Argument, ...], tuple[tuple[str, Argument], ...]]:
+    """The node's args and kwargs for one rank: sizes that follow the result's (``shape_arg``, ``factor_args``) become
+    local, all else stays; ``local_shape`` is the shape of one rank's part of the result."""
+    args, kwargs = list(node.args), dict(node.kwargs)
+    if isinstance(rule.shape_arg, int):
+        args[rule.shape_arg] = tuple(local_shape)
+    elif rule.shape_arg is not None:
+        kwargs[rule.shape_arg] = tuple(local_shape)
+    for position, factor in rule.factor_args:
+        dim, inner = next((d, t[1:]) for d, t in enumerate(rule.result) if t and t[0] == factor)
+        args[position] = local_shape[dim] // math.prod(rule.sizes[f] for f in inner)
+    return tuple(args), tuple(kwargs.items())

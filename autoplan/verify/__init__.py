@@ -7,14 +7,15 @@ the parameters afterwards are compared in float64, where Adam doesn't amplify ro
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from autoplan.errors import ParallelismError, VerificationError
+from autoplan.errors import VerificationError
 from autoplan.folder import write_folder
 from autoplan.initialise import init_model
 from autoplan.record import PlanRecord
@@ -23,9 +24,13 @@ from autoplan.verify.batch import example_batch
 from autoplan.verify.compare import FLOAT64, Run, Worst, gradient_error, loss_error, parameter_error
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import train_sharded
+from autoplan.verify.shrink import shrink
+from autoplan.verify.single import on_one_device, random_state
 
 MOST_RANKS = 8
 STEPS = 3
+
+Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -67,25 +72,20 @@ def verify(
     record: PlanRecord, module: nn.Module | None, loss_fn: Callable | None, *, seed: int, raises: bool
 ) -> Verification:
     """Compares a plan's program with one device; see ``Plan.verify``."""
+    exact, note = record.in_float64(), ""
     if record.chosen.mesh.devices > MOST_RANKS:
-        raise ParallelismError(
-            f"{record.chosen.mesh.devices} ranks",
-            f"verification runs on at most {MOST_RANKS} local processes",
-            f"verify a plan of the same kind on a cluster of at most {MOST_RANKS} devices",
-        )
-    assert module is not None
-    exact = record.in_float64()
+        exact, note = shrink(exact)
+        module = None
     batch = example_batch(exact.model, seed)
-    reference = init_model(module, seed).double()
-    with tempfile.TemporaryDirectory(prefix="autoplan-verify-") as name:
-        folder, weights = Path(name) / "out", Path(name) / "weights.safetensors"
-        write_folder(exact, folder, "verification", {})
-        state = {key: value.detach().clone().contiguous() for key, value in reference.state_dict().items()}
-        save_file(state, weights)
-        with RankPool(record.chosen.mesh.devices) as pool:
-            sharded = train_sharded(pool, str(folder), batch, str(weights), STEPS)
-    expected = train_eagerly(reference, loss_fn, batch, exact.training, STEPS)
-    result = compared(sharded, expected, record.chosen.mesh.devices)
+    if module is None:
+        state = random_state(exact.model, seed)
+        expected = train_plan(on_one_device(exact), batch, state)
+    else:
+        reference = init_model(module, seed).double()
+        state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
+        expected = train_eagerly(reference, loss_fn, batch, exact.training, STEPS)
+    sharded = train_plan(exact, batch, state)
+    result = compared(sharded, expected, exact.chosen.mesh.devices, note)
     if raises and not result.passed:
         raise VerificationError(
             "plan.verify()",
@@ -93,6 +93,20 @@ def verify(
             "report it with the plan.json: a plan that differs is autoplan's mistake",
         )
     return result
+
+
+def train_plan(record: PlanRecord, batch: Tensors, state: Tensors) -> Run:
+    """The plan's program, exported to a temporary folder and run on as many processes as the plan has ranks."""
+    whole = frozenset(state)
+    persistent = replace(record.model, buffers=tuple(replace(b, persistent=True) for b in record.model.buffers))
+    if all(b.name in whole for b in record.model.buffers):
+        record = replace(record, model=persistent)
+    with tempfile.TemporaryDirectory(prefix="autoplan-verify-") as name:
+        folder, weights = Path(name) / "out", Path(name) / "weights.safetensors"
+        write_folder(record, folder, "verification", {})
+        save_file({key: value.contiguous().clone() for key, value in state.items()}, weights)
+        with RankPool(record.chosen.mesh.devices) as pool:
+            return train_sharded(pool, str(folder), batch, str(weights), STEPS)
 
 
 def compared(sharded: Run, expected: Run, ranks: int, note: str = "") -> Verification:
