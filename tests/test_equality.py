@@ -1,0 +1,21 @@
+"""Every model of the table under every parallelism: the sharded program equals one device."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from autoplan.runtime.ranks import RankPool
+from tests import correctness
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("system", correctness.SYSTEMS)
+@pytest.mark.parametrize("model", correctness.MODELS)
+def test_four_ranks_equal_one_device(pool: RankPool, model: str, system: str) -> None:
+    row = correctness.check(pool, model, system)
+    assert row.passed, f"{row}"
