@@ -60,7 +60,8 @@ class Rule:
              local when the result is split (view, expand)
     factor_args  (position among args, factor) of arguments that are the size of a factor: they become local when it
              is split (a convolution's groups)
-    cost     "matmul" and "attention" (see ``flops``), "memory" (bytes read and written), "free" (views)
+    cost     "matmul" (2 FLOPs for each element of the result and of what the second operand has besides),
+             "attention", "memory" (bytes read and written), "free" (views)
     saved    what autograd keeps for the backward: operand positions, and "out" for the result; see ``kept``
     saved_bytes_per_element  further bytes kept for each element of the result (a dropout mask, say)
     """
@@ -134,9 +135,7 @@ def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 def broadcast(x: TensorType, shape: tuple[int, ...], prefix: str = "d") -> str:
     """The terms of an operand that is broadcast to a shape whose dims are ``letters(len(shape))``: "d1 1 d3"."""
     offset = len(shape) - len(x.shape)
-    terms = [
-        "1" if size == 1 and shape[offset + i] != 1 else f"{prefix}{offset + i}" for i, size in enumerate(x.shape)
-    ]
+    terms = ["1" if size == 1 and shape[offset + i] != 1 else f"{prefix}{offset + i}" for i, size in enumerate(x.shape)]
     return " ".join(terms) or "[]"
 
 
@@ -162,24 +161,6 @@ def factor_sizes(rule: Rule, operands: Sequence[TensorType], result: TensorType)
     return sizes
 
 
-def flops(rule: Rule, sizes: Mapping[str, int]) -> int:
-    """Floating-point operations of the forward, from the sizes of the factors, whole or local; 0 where memory counts.
-
-    "matmul": 2 for each element of the result and of what the second operand has besides. "attention": two matmuls,
-    over the dims of query and key and over those of key and value (a causal one that skips takes half).
-    """
-    if rule.cost == "matmul":
-        own = {factor for term in rule.operands[1] for factor in term}
-    elif rule.cost == "attention":
-        query, key = ({f for term in rule.operands[i] for f in term} for i in (0, 1))
-        scores = query | key
-        own = {f for term in rule.result for f in term} | scores
-        return 2 * math.prod(sizes[f] for f in scores) + 2 * math.prod(sizes[f] for f in own - {rule.operands[0][-1][0]})
-    else:
-        return 0
-    return 2 * math.prod(sizes[f] for f in own | {factor for term in rule.result for factor in term})
-
-
 def kept(rule: Rule, carries: Sequence[bool]) -> tuple[int | str, ...]:
     """What autograd keeps of ``saved``, given which operands carry a gradient.
 
@@ -189,9 +170,7 @@ def kept(rule: Rule, carries: Sequence[bool]) -> tuple[int | str, ...]:
     if not any(carries):
         return ()
     alone = {group[0] for group in rule.linear if len(group) == 1}
-    return tuple(
-        s for s in rule.saved if s not in alone or any(c for i, c in enumerate(carries) if i != s)
-    )
+    return tuple(s for s in rule.saved if s not in alone or any(c for i, c in enumerate(carries) if i != s))
 
 
 Registry = Mapping[str, Callable[..., Rule]]
@@ -227,7 +206,7 @@ def rule_of(node: Node, types: Mapping[str, TensorType]) -> Rule:
             f"register one: @autoplan.rule({node.op!r}) def my_rule(x, ...): return Rule('b n -> b n', whole='n'); or "
             "accept it as replicated with constraints=[autoplan.replicated(...)]",
         )
-    args = substitute(node.args, types)
+    args = tuple(substitute(argument, types) for argument in node.args)
     kwargs = {key: substitute(value, types) for key, value in node.kwargs}
     return function(*args, **kwargs)
 

@@ -1,0 +1,31 @@
+"""The rules of all canonical operators: importing this package registers them."""
+
+from autoplan.rules import (
+    attention,
+    constant,
+    conv,
+    elementwise,
+    embedding,
+    indexing,
+    loss,
+    matmul,
+    norm,
+    reduction,
+    slicing,
+    view,
+)
+
+__all__ = [
+    "attention",
+    "constant",
+    "conv",
+    "elementwise",
+    "embedding",
+    "indexing",
+    "loss",
+    "matmul",
+    "norm",
+    "reduction",
+    "slicing",
+    "view",
+]

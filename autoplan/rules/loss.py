@@ -1,0 +1,30 @@
+"""The loss and the count that it is divided by."""
+
+from __future__ import annotations
+
+from autoplan.graph import TensorType
+from autoplan.layout import I, R, S
+from autoplan.rule import AxisStrategy, Rule, letters, rule
+
+
+@rule("autoplan.cross_entropy")
+def cross_entropy(
+    logits: TensorType,
+    target: TensorType,
+    count: TensorType,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Rule:
+    """logits [.., v], target [..], count [] -> []: the sum over the valid targets, divided by the count.
+
+    Split rows give partial sums, since the count is that of the whole batch. With the classes split the logits are
+    never gathered: the greatest logit, the sum of exponentials and the target's logit are reduced instead.
+    """
+    rows = letters(target) if target.shape else ""
+    split = AxisStrategy((S(len(logits.shape) - 1), R, R), I, body="vocab_parallel_cross_entropy", communicates=True)
+    return Rule(f"{rows} v, {rows or '[]'}, [] -> []", whole="v", extra=(split,), saved=(0, 1))
+
+
+@rule("autoplan.count_valid")
+def count_valid(target: TensorType, ignore_index: int = -100) -> Rule:
+    return Rule(f"{letters(target)} -> []")

@@ -1,0 +1,67 @@
+"""Reductions: what is reduced splits into partial results."""
+
+from __future__ import annotations
+
+from autoplan.graph import TensorType
+from autoplan.rule import Rule, letters, rule
+
+PASSES = ((0,),)
+
+
+def reduced(x: TensorType, dims: tuple[int, ...], keepdim: bool) -> str:
+    """The notation of a reduction over some dims, over all of them where none is named."""
+    over = {d % len(x.shape) for d in dims} or set(range(len(x.shape)))
+    left = [f"d{i}" if i not in over else "1" for i in range(len(x.shape)) if i not in over or keepdim]
+    return f"{letters(x)} -> {' '.join(left) or '[]'}"
+
+
+@rule("aten.sum.dim_IntList")
+def sum_dims(x: TensorType, dims: tuple[int, ...] | None, keepdim: bool = False, dtype: object = None) -> Rule:
+    return Rule(reduced(x, dims or (), keepdim), linear=PASSES)
+
+
+@rule("aten.sum.default")
+def sum_all(x: TensorType, dtype: object = None) -> Rule:
+    return Rule(reduced(x, (), False), linear=PASSES)
+
+
+@rule("aten.mean.dim")
+def mean_dims(x: TensorType, dims: tuple[int, ...] | None, keepdim: bool = False, dtype: object = None) -> Rule:
+    """The mean over a split dim is the sum of the ranks' means, each divided by the number of ranks."""
+    return Rule(reduced(x, dims or (), keepdim), linear=PASSES, reduce="mean")
+
+
+@rule("aten.mean.default")
+def mean_all(x: TensorType, dtype: object = None) -> Rule:
+    return Rule(reduced(x, (), False), linear=PASSES, reduce="mean")
+
+
+@rule("aten.amax.default")
+def amax(x: TensorType, dims: tuple[int, ...] = (), keepdim: bool = False) -> Rule:
+    return Rule(reduced(x, dims, keepdim), reduce="max", saved=(0, "out"))
+
+
+@rule("aten.amin.default")
+def amin(x: TensorType, dims: tuple[int, ...] = (), keepdim: bool = False) -> Rule:
+    return whole_reduction(x, dims, keepdim, saved=(0, "out"))
+
+
+@rule("aten.any.dim", "aten.all.dim", "aten.argmax.default", "aten.argmin.default")
+def choice(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Rule:
+    return whole_reduction(x, () if dim is None else (dim,), keepdim)
+
+
+@rule("aten.any.default", "aten.all.default", "aten.max.default", "aten.min.default")
+def choice_all(x: TensorType) -> Rule:
+    return whole_reduction(x, (), False, saved=(0, "out") if x.floating else ())
+
+
+@rule("aten.var.correction")
+def variance(x: TensorType, dims: tuple[int, ...] | None = None, correction: int = 1, keepdim: bool = False) -> Rule:
+    return whole_reduction(x, dims or (), keepdim, saved=(0,))
+
+
+def whole_reduction(x: TensorType, dims: tuple[int, ...], keepdim: bool, saved: tuple[int | str, ...] = ()) -> Rule:
+    """A reduction whose parts can't be put together by a sum: what it reduces is whole."""
+    over = {d % len(x.shape) for d in dims} or set(range(len(x.shape)))
+    return Rule(reduced(x, dims, keepdim), whole=frozenset(f"d{i}" for i in over), saved=saved)
