@@ -131,7 +131,8 @@ def compare_runs(
 
 def table(rows: Sequence[Row]) -> str:
     lines = [
-        "| model | system | plan | loss, fp64 | gradients, fp64 | parameters, fp64 | loss, fp32 | gradients, fp32 | equal |",
+        "| model | system | plan | loss, fp64 | gradients, fp64 | parameters, fp64 | loss, fp32 | gradients, fp32 "
+        "| equal |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
