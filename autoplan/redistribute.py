@@ -107,8 +107,8 @@ def redistribute(
     if any(axis.virtual and start.state(axis.name) != goal.state(axis.name) for axis in sized(mesh)):
         cause = "microbatches follow one another, so nothing can be exchanged between them"
         raise LayoutError(f"{source} -> {target}", cause, "give the value one state on axis mb")
-    search = _Search(goal, type, mesh, carries_gradient, movable(start, goal, mesh))
-    path = search.shortest(start, limit=max(search.held(start), search.held(goal)))
+    search = Search(goal, type, mesh, carries_gradient, movable(start, goal, mesh))
+    path = search.direct(start) or search.shortest(start, limit=max(search.held(start), search.held(goal)))
     path = search.shortest(start, limit=type.elements) if path is None else path
     if path is None:
         cause = f"no sequence of steps leads there for a tensor of shape {type.shape} on mesh {mesh}"
@@ -139,13 +139,16 @@ def movable(start: Layout, goal: Layout, mesh: Mesh) -> tuple[Axis, ...]:
     return tuple(axis for axis in mesh.device_axes if axis.name in touched)
 
 
-class _Search:
+class Search:
     """Dijkstra's algorithm over the layouts with ordered axes that lead to one goal."""
 
     def __init__(self, goal: Layout, type: TensorType, mesh: Mesh, carries: bool, axes: tuple[Axis, ...]):
         self.goal, self.type, self.mesh, self.carries, self.axes = goal, type, mesh, carries, axes
-        self.order = {axis.name: i for i, axis in enumerate(mesh.axes)}
         self.common = math.lcm(*(axis.size for axis in axes))  # prices are integers in units of 1/common bytes
+
+    def direct(self, start: Layout) -> tuple[Collective, ...] | None:
+        """The one step that leads there, where there is one: no way round is cheaper."""
+        return next(((step,) for step, there in self.neighbours(start) if there == self.goal), None)
 
     def shortest(self, start: Layout, limit: int) -> tuple[Collective, ...] | None:
         """The steps of the cheapest path on which no rank holds more than ``limit`` elements; None: there is none."""
@@ -191,44 +194,58 @@ class _Search:
                     yield self.collective(step, axis, (here, state), (layout, there)), there
 
     def moved(self, layout: Layout, axis: Axis, state: State) -> Layout | None:
-        """The layout with the axis in another state, innermost where it splits; None where a size doesn't divide."""
-        dims = [tuple(a for a in axes if a != axis.name) for axes in layout.dims]
-        rest = [(a, s) for a, s in layout.rest if a != axis.name]
+        """``change``, but None where a size doesn't divide."""
+        there = change(layout, axis.name, state, self.mesh)
         if state.kind == "S":
-            dims[state.dim] += (axis.name,)
-            if self.type.shape[state.dim] % math.prod(self.mesh.size(a) for a in dims[state.dim]):
+            ways = math.prod(self.mesh.size(a) for a in there.dims[state.dim])
+            if self.type.shape[state.dim] % ways:
                 return None
-        else:
-            rest = sorted([*rest, (axis.name, state)], key=lambda pair: self.order[pair[0]])
-        return Layout(tuple(dims), tuple(rest))
+        return there
 
     def collective(
         self, step: Step, axis: Axis, states: tuple[State, State], layouts: tuple[Layout, Layout]
     ) -> Collective:
-        """The step with its size, which for every kind is the larger of what a rank holds before and after."""
-        size = max(self.held(layout) for layout in layouts) * DTYPE_BYTES[self.type.dtype]
-        backward = step.backward if self.carries else ""
-        dims = tuple(state.dim for state in states if state.kind == "S")
-        forward_bytes, backward_bytes = (size if kind else 0 for kind in (step.forward, backward))
-        return Collective(step.op, axis.name, dims, step.forward, backward, forward_bytes, backward_bytes)
+        held = max(self.held(layout) for layout in layouts)
+        return sized_step(step, axis.name, states, held * DTYPE_BYTES[self.type.dtype], self.carries)
 
 
-def apply_step(layout: Layout, step: Collective, mesh: Mesh, *, carries_gradient: bool) -> Layout:
-    """The layout after one collective, its axes ordered as they then are; ValueError where it can't be taken there."""
-    here = neutral(layout.state(step.axis), carries_gradient)
-    ends = [s for s in landing(layout.rank, step, here) if transition(here, s, carries_gradient) == step.op]
-    if not ends:
-        raise ValueError(f"{step.op} does not start from {here}")
-    dims = [list(axes) for axes in layout.dims]
-    if here.kind == "S" and dims[here.dim].pop() != step.axis:
-        raise ValueError(f"axis {step.axis} is not the innermost on dim {here.dim}")
-    there = ends[0]
-    rest = [(a, s) for a, s in layout.rest if a != step.axis]
-    if there.kind == "S":
-        dims[there.dim].append(step.axis)
+def sized_step(step: Step, axis: str, states: tuple[State, State], size: int, carries: bool) -> Collective:
+    """A step with its size in bytes, which for every kind is the larger of what a rank holds before and after."""
+    backward = step.backward if carries else ""
+    dims = tuple(state.dim for state in states if state.kind == "S")
+    forward_bytes, backward_bytes = (size if kind else 0 for kind in (step.forward, backward))
+    return Collective(step.op, axis, dims, step.forward, backward, forward_bytes, backward_bytes)
+
+
+def change(layout: Layout, axis: str, state: State, mesh: Mesh) -> Layout:
+    """The layout with one axis in another state, innermost where it then splits a dim."""
+    dims = [tuple(a for a in axes if a != axis) for axes in layout.dims]
+    rest = [(a, s) for a, s in layout.rest if a != axis]
+    if state.kind == "S":
+        dims[state.dim] += (axis,)
     else:
-        rest = sorted([*rest, (step.axis, there)], key=lambda pair: mesh.names.index(pair[0]))
-    return Layout(tuple(tuple(axes) for axes in dims), tuple(rest))
+        rest = sorted([*rest, (axis, state)], key=lambda pair: mesh.names.index(pair[0]))
+    return Layout(tuple(dims), tuple(rest))
+
+
+def follow(
+    layout: Layout, step: Collective, type: TensorType, mesh: Mesh, *, carries_gradient: bool
+) -> tuple[Layout, Collective]:
+    """Where one collective leads from a layout (``simplify``), and that collective as it would be written there, with
+    its kinds and sizes; ValueError, saying why, where it can't be taken."""
+    if step.axis not in layout.axes:
+        raise ValueError(f"axis {step.axis} holds nothing that could be exchanged")
+    here = layout.state(step.axis)
+    if here.kind == "S" and layout.dims[here.dim][-1] != step.axis:
+        raise ValueError(f"{step.op} over {step.axis}: inside it, {layout.dims[here.dim][-1]} splits dim {here.dim}")
+    for there in landing(layout.rank, step, here):
+        found = find_step(here, there, carries_gradient) if there != here else None
+        if found is not None and found.op == step.op:
+            after = change(layout, step.axis, there, mesh)
+            held = max(math.prod(x.local_shape(type.shape, mesh)) for x in (layout, after))
+            size = held * DTYPE_BYTES[type.dtype]
+            return after, sized_step(found, step.axis, (here, there), size, carries_gradient)
+    raise ValueError(f"{step.op} over {step.axis} with dims {step.dims} does not start from {here}")
 
 
 def landing(rank: int, step: Collective, here: State) -> tuple[State, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from autoplan.errors import LayoutError
 from autoplan.graph import TensorType
 from autoplan.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute import RECEIVED, apply_step, redistribute, simplify, transition
+from autoplan.redistribute import RECEIVED, Search, follow, movable, redistribute, simplify, transition
 from autoplan.runtime import collectives
 from autoplan.typed import Collective
 
@@ -46,7 +47,8 @@ def test_steps_lead_to_the_target_and_never_hold_more_than_both_ends(a, b, carri
     ends = max(math.prod(end.local_shape(KIND.shape, MESH)) for end in (source, target))
     for step in steps_between(source, target, carries):
         before = math.prod(here.local_shape(KIND.shape, MESH))
-        here = apply_step(here, step, MESH, carries_gradient=carries)
+        here, same = follow(here, step, KIND, MESH, carries_gradient=carries)
+        assert same == step
         after = math.prod(here.local_shape(KIND.shape, MESH))
         assert after <= ends
         assert {step.forward_bytes, step.backward_bytes} <= {0, 4 * max(before, after)}
@@ -61,6 +63,19 @@ def test_no_path_is_dearer_than_gathering_all_and_slicing(a, b, carries):
     whole = layout(I, I, I)
     detour = steps_between(layout(*a), whole, carries) + steps_between(whole, layout(*b), carries)
     assert received_bytes(steps_between(layout(*a), layout(*b), carries)) <= received_bytes(detour) * (1 + 1e-12)
+
+
+def test_where_one_step_leads_no_way_round_is_cheaper():
+    mesh = Mesh.of(dp=2, tp=4)
+    kind = TensorType((8, 8), "float32")
+    layouts = [Layout.of(2, {"dp": a, "tp": b}, mesh) for a, b in itertools.product([S(0), S(1), R, I, P], repeat=2)]
+    for source, target, carries in itertools.product(layouts, layouts, (True, False)):
+        start, goal = simplify(source, mesh, carries), simplify(target, mesh, carries)
+        search = Search(goal, kind, mesh, carries, movable(start, goal, mesh))
+        direct = search.direct(start)
+        if direct:
+            cheapest = search.shortest(start, limit=kind.elements)
+            assert cheapest and search.price(direct[0]) == sum(search.price(step) for step in cheapest)
 
 
 TABLE = [
@@ -159,7 +174,9 @@ def test_every_rank_finds_the_same_path():
 
 def test_a_step_that_can_not_be_taken_is_refused():
     gather = Collective("all_gather", "dp", (0,), "all-gather", "reduce-scatter", 1, 1)
-    with pytest.raises(ValueError, match="axis dp is not the innermost on dim 0"):
-        apply_step(layout(dp=S(0), tp=S(0)), gather, MESH, carries_gradient=True)
-    with pytest.raises(ValueError, match="all_gather does not start from R"):
-        apply_step(layout(), gather, MESH, carries_gradient=True)
+    with pytest.raises(ValueError, match="all_gather over dp: inside it, tp splits dim 0"):
+        follow(layout(dp=S(0), tp=S(0)), gather, KIND, MESH, carries_gradient=True)
+    with pytest.raises(ValueError, match=r"all_gather over dp with dims \(0,\) does not start from R"):
+        follow(layout(), gather, KIND, MESH, carries_gradient=True)
+    with pytest.raises(ValueError, match="axis ep holds nothing"):
+        follow(layout(), replace(gather, axis="ep"), KIND, MESH, carries_gradient=True)
