@@ -24,7 +24,7 @@ def identifier(text: str) -> str:
 def attribute_names(names: tuple[str, ...]) -> dict[str, str]:
     """Short distinct attribute names for dotted names: the last two components, more where these aren't unique."""
     parts = {name: re.split(r"\.(?![^\[]*\])", name) for name in names}
-    for depth in range(2, max((len(p) for p in parts.values()), default=2) + 1):
+    for depth in range(2, max([2, *(len(p) for p in parts.values())]) + 1):
         short = {name: identifier("_".join(p[-depth:])) for name, p in parts.items()}
         if len(set(short.values())) == len(short):
             return short
