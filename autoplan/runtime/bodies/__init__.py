@@ -1,0 +1,27 @@
+"""Functions that an exported program calls in place of an operator.
+
+Two kinds: the canonical operators that torch has under another name or not at all (``cross_entropy``, ``batch_norm``,
+``dropout``), and operators whose code differs from rank to rank. The latter take the operator's own arguments, local
+tensors, and ``axes``: the mesh axes over which they are split, outermost first. Each is right in value and gradient:
+given operands in the states of its strategy, the result is in the strategy's state, and the backward takes a gradient
+in the dual state to gradients in the dual states (autoplan.layout).
+"""
+
+from autoplan.runtime.bodies.attention import attention_with_dropout, causal_attention_rows, grouped_attention
+from autoplan.runtime.bodies.embedding import vocab_parallel_embedding
+from autoplan.runtime.bodies.loss import count_valid, cross_entropy, vocab_parallel_cross_entropy
+from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
+from autoplan.runtime.random import dropout
+
+__all__ = [
+    "attention_with_dropout",
+    "batch_norm",
+    "causal_attention_rows",
+    "count_valid",
+    "cross_entropy",
+    "dropout",
+    "grouped_attention",
+    "sync_batch_norm",
+    "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding",
+]

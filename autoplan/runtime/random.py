@@ -1,0 +1,74 @@
+"""Dropout that doesn't depend on how a tensor is split.
+
+Whether an element is dropped follows from a hash of the step's key, the call and the element's place in the whole
+tensor. So replicas agree, shards differ, a recomputed forward drops the same elements, and any plan drops what one
+device drops. A key is an ordinary tensor that comes with each microbatch, so there is no generator to keep in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from autoplan.runtime.axes import RankAxis, index_over
+
+_WORD = 0xFFFFFFFF
+
+
+def step_keys(seed: int, step: int, microbatches: int, device: torch.device | str = "cpu") -> Tensor:
+    """The keys of one step's microbatches, int64 [microbatches, 2]: (a hash of seed and step, the microbatch)."""
+    mixed = _mix(torch.tensor(step & _WORD) ^ _mix(torch.tensor(seed & _WORD)))
+    numbers = torch.arange(microbatches)
+    return torch.stack([mixed.expand(microbatches), numbers], dim=1).to(device)
+
+
+def dropout(
+    x: Tensor,
+    p: float,
+    *,
+    key: Tensor,
+    call: int,
+    dims: Sequence[Sequence[RankAxis]] = (),
+    microbatch_dim: int | None = None,
+) -> Tensor:
+    """x with each element zeroed with probability p and the others divided by 1 - p.
+
+    key   one row of ``step_keys``, int64 [2] or [1, 2]
+    call  the number of this dropout in the model, different for each
+    dims  for each dim of x the axes that split it, outermost first; () where none is split
+    microbatch_dim  the dim that is split into microbatches (they come before all axes); None where x isn't
+    """
+    index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim)
+    keep = uniform_words(index, key.view(-1)[0], call) >= round(p * (_WORD + 1))
+    return x * keep.to(x.dtype) * (1.0 / (1.0 - p) if p < 1 else 0.0)
+
+
+def global_index(
+    shape: Sequence[int], dims: Sequence[Sequence[RankAxis]], microbatch: Tensor, microbatch_dim: int | None
+) -> Tensor:
+    """The place in the whole tensor of each element of a part, int64 of the part's shape; row-major, but for the dim
+    that is split into microbatches, which counts as outermost so that its whole size needn't be known."""
+    order = sorted(range(len(shape)), key=lambda dim: dim != microbatch_dim)
+    index = torch.zeros((), dtype=torch.int64, device=microbatch.device)
+    for dim in order:
+        place, ways = index_over(dims[dim] if dims else ())
+        size = shape[dim]
+        along = torch.arange(size, device=microbatch.device) + place * size
+        if dim == microbatch_dim:
+            along = along + microbatch * (ways * size)
+        index = index * (ways * size) + along.view(-1, *[1] * (len(shape) - 1 - dim))
+    return index.expand(tuple(shape))
+
+
+def uniform_words(index: Tensor, key: Tensor, call: int) -> Tensor:
+    """32 hashed bits for each place, as int64: two rounds of the finaliser of MurmurHash3 (Appleby 2011)."""
+    stream = _mix((key + call * 0x9E3779B9) & _WORD)
+    return _mix((index & _WORD) ^ _mix((index >> 32) ^ stream))
+
+
+def _mix(word: Tensor) -> Tensor:
+    word = ((word ^ (word >> 16)) * 0x85EBCA6B) & _WORD
+    word = ((word ^ (word >> 13)) * 0xC2B2AE35) & _WORD
+    return word ^ (word >> 16)
