@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module imports only what stands above it, and modules of its own entry. docs/architecture.md tells the same order.
 ORDER = (
     "errors",
+    "values",
     "mesh",
     "layout",
     "graph",

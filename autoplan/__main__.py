@@ -1,0 +1,7 @@
+"""``python -m autoplan``."""
+
+import sys
+
+from autoplan.cli import main
+
+sys.exit(main())

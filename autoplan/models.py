@@ -1,0 +1,131 @@
+"""The model that ``--model`` names, with the inputs of one step where it says them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from autoplan.errors import InputsError
+from autoplan.values import parse_value
+
+FORMS = "give hf:NAME, as in hf:llama, or path/to/file.py:FUNCTION"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to plan: the model, one step's inputs (None: left to the planner), the loss where the model has none."""
+
+    model: nn.Module
+    example_inputs: object = None
+    loss_fn: Callable | None = None
+
+
+def resolve_model(text: str, settings: Sequence[str] = (), batch: int | None = None, seq: int | None = None) -> Request:
+    """The model of a command line.
+
+    text      "hf:llama", "hf:llama-3-70b", or "path/to/file.py:make_model"
+    settings  "KEY=VALUE" of a Hugging Face configuration, or keyword arguments of make_model
+    batch     rows of one step, over all devices
+    seq       tokens in a row
+    Raises InputsError, naming what is wrong with the text, the settings or the file.
+    """
+    for name, size in (("--batch", batch), ("--seq", seq)):
+        if size is not None and size < 1:
+            raise InputsError(f"{name} {size}", "a size is at least 1", f"give {name} a whole number above 0")
+    if seq is not None and batch is None:
+        raise InputsError(f"--seq {seq}", "a sequence without a batch says no shape", "give --batch too")
+    if text.startswith("hf:"):
+        model, inputs = huggingface().build(text.removeprefix("hf:"), settings, batch, seq)
+        return Request(model, inputs)
+    path, colon, function = text.rpartition(":")
+    if not colon or not path.endswith(".py") or not function:
+        raise InputsError(repr(text), "this names no model", FORMS)
+    return from_file(Path(path), function, settings, batch, seq)
+
+
+def huggingface() -> ModuleType:
+    """autoplan.models_hf; InputsError where transformers, which it needs, isn't installed."""
+    try:
+        return importlib.import_module("autoplan.models_hf")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "transformers":
+            raise
+        raise InputsError("hf:", "transformers isn't installed", "pip install 'autoplan[hf]'") from None
+
+
+def from_file(path: Path, function: str, settings: Sequence[str], batch: int | None, seq: int | None) -> Request:
+    """Calls ``function`` of a file; the file may define example_inputs (a value, or a function of any of ``batch``
+    and ``seq``) and loss_fn."""
+    module = import_file(path)
+    make = getattr(module, function, None)
+    if make is None:
+        known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        remedy = f"its functions are {', '.join(known)}" if known else "define one that returns the model"
+        raise InputsError(f"{path}:{function}", f"the file has no {function!r}", remedy)
+    keywords = dict(keyword(text) for text in settings)
+    model = run(lambda: make(**keywords), f"{path}:{function}") if not isinstance(make, nn.Module) else make
+    if not isinstance(model, nn.Module):
+        raise InputsError(f"{path}:{function}", f"it returns {type(model).__name__}", "return a torch.nn.Module")
+    inputs = getattr(module, "example_inputs", None)
+    if callable(inputs):
+        inputs = call_inputs(inputs, path, batch, seq)
+    elif batch is not None:
+        raise InputsError(
+            f"--batch {batch}", f"{path} has no function example_inputs that could make it", "define "
+            "example_inputs(batch), returning the tensors of one step",
+        )  # fmt: skip
+    return Request(model, inputs, getattr(module, "loss_fn", None))
+
+
+def call_inputs(function: Callable, path: Path, batch: int | None, seq: int | None) -> object:
+    """example_inputs() of a file, with those of batch and seq that it takes and that were given."""
+    takes = inspect.signature(function).parameters
+    given = {name: size for name, size in (("batch", batch), ("seq", seq)) if size is not None}
+    refused = [name for name in given if name not in takes]
+    if refused:
+        raise InputsError(f"--{refused[0]} {given[refused[0]]}", f"{path}:example_inputs takes no {refused[0]}",
+                          f"give it a parameter {refused[0]}")  # fmt: skip
+    return run(lambda: function(**given), f"{path}:example_inputs")
+
+
+def keyword(text: str) -> tuple[str, object]:
+    """"width=64" -> ("width", 64)."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise InputsError(repr(text), "--config takes KEY=VALUE", "write for example width=64")
+    return key, parse_value(text, value, None, "--config")
+
+
+def import_file(path: Path) -> ModuleType:
+    """A file as a module; what stands beside it can be imported by it."""
+    if not path.is_file():
+        raise InputsError(path, "there is no such file", FORMS)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        run(lambda: spec.loader.exec_module(module), str(path))  # type: ignore[union-attr]
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return module
+
+
+def run(function: Callable[[], object], what: str) -> object:
+    """Runs the user's code; what it raises becomes an InputsError that names the line."""
+    try:
+        return function()
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename}, line {last.lineno}"
+        raise InputsError(what, f"{type(error).__name__}: {error} ({place})", "mend it there") from error

@@ -1,0 +1,97 @@
+"""Hugging Face models by name, built on the meta device from a configuration; nothing is downloaded."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from autoplan.errors import InputsError
+from autoplan.values import parse_settings
+
+# Public configurations: each as its config.json has it. Sizes that are the class' defaults are left out.
+LLAMA_3 = {"vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+           "num_key_value_heads": 8, "tie_word_embeddings": False}  # fmt: skip
+PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "llama-3-8b": ("llama", {**LLAMA_3, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                             "num_attention_heads": 32}),
+    "llama-3-70b": ("llama", {**LLAMA_3, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+                              "num_attention_heads": 64}),
+}  # fmt: skip
+# the class that a model type trains as: the first mapping that has it
+TASKS: tuple[tuple[Mapping[str, object], Any], ...] = (
+    (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, AutoModelForImageClassification),
+    (MODEL_FOR_MASKED_LM_MAPPING_NAMES, AutoModelForMaskedLM),
+    (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM),
+)
+
+
+def build(name: str, settings: Sequence[str], batch: int | None, seq: int | None) -> tuple[nn.Module, dict | None]:
+    """The model on the meta device, and its inputs for one step (None where no batch is given).
+
+    name      a model type ("llama", "gpt2", "bert", "vit") or a preset ("llama-3-70b")
+    settings  "KEY=VALUE" of the configuration
+    batch     rows of one step over all devices
+    seq       tokens in a row; the configuration's longest where it isn't given
+    Raises InputsError for an unknown name or setting, and a sequence that the model has no positions for.
+    """
+    kind, config = configuration(name, settings)
+    for mapping, auto in TASKS:
+        if kind in mapping:
+            with torch.device("meta"):
+                model = auto.from_config(config)
+            return model, None if batch is None else inputs(name, config, auto, batch, seq)
+    raise InputsError(
+        f"hf:{name}",
+        "only causal and masked language models and image classifiers are built by name",
+        "give it as path/to/file.py:make_model",
+    )
+
+
+def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
+    """(model type, configuration with the settings in place)."""
+    kind, preset = PRESETS.get(name, (name, {}))
+    if kind not in CONFIG_MAPPING_NAMES:
+        near = difflib.get_close_matches(name, [*PRESETS, *CONFIG_MAPPING_NAMES], n=4)
+        remedy = f"did you mean {' or '.join(f'hf:{n}' for n in near)}?" if near else f"try one of {', '.join(PRESETS)}"
+        raise InputsError(f"hf:{name}", "transformers has no model of that type", remedy)
+    plain = AutoConfig.for_model(kind)
+    defaults = {**plain.to_dict(), **{alias: getattr(plain, own) for alias, own in plain.attribute_map.items()}}
+    defaults["num_labels"] = plain.num_labels
+    if getattr(plain, "rope_parameters", None):
+        defaults["rope_theta"] = plain.rope_parameters.get("rope_theta", 10000.0)
+    given = parse_settings(settings, {**defaults, **preset}, f"the configuration of hf:{name}")
+    try:
+        return kind, AutoConfig.for_model(kind, **{**preset, **given})
+    except Exception as error:
+        raise InputsError(f"hf:{name} with {dict(given)}", f"transformers refuses: {error}", "mend --config") from error
+
+
+def inputs(name: str, config: Any, auto: Any, batch: int, seq: int | None) -> dict[str, torch.Tensor]:
+    """The tensors of one step on the meta device, labels as a tensor of their own."""
+    if auto is AutoModelForImageClassification:
+        side = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
+        return {
+            "pixel_values": torch.empty(batch, getattr(config, "num_channels", 3), *side, device="meta"),
+            "labels": torch.empty(batch, dtype=torch.int64, device="meta"),
+        }
+    longest = getattr(config, "max_position_embeddings", None)
+    rotary = getattr(config, "rope_parameters", None)
+    seq = seq or longest
+    if seq is None:
+        raise InputsError(f"hf:{name}", "its configuration names no longest sequence", "give --seq")
+    if longest is not None and seq > longest and not rotary:
+        raise InputsError(
+            f"--seq {seq}", f"hf:{name} has positions for {longest}", f"add --config max_position_embeddings={seq}"
+        )
+    return {key: torch.empty(batch, seq, dtype=torch.int64, device="meta") for key in ("input_ids", "labels")}

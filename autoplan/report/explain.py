@@ -1,0 +1,134 @@
+"""One operator or module: its split, the alternatives, the price of each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoplan.errors import AutoplanError
+from autoplan.graph import Model, Node, Segment
+from autoplan.pricing import operators_of
+from autoplan.record import PlanRecord
+from autoplan.report.local import Option, local_options
+from autoplan.report.table import table
+from autoplan.report.words import headline, seconds_text, shape_text, short_op, strategy_text
+from autoplan.search.choice import tensor_mesh
+
+MOST_EXPLAINED = 8  # operators of one module that are priced one by one; a larger module's are listed
+
+
+@dataclass(frozen=True)
+class Place:
+    """An operator as one segment runs it."""
+
+    block: int
+    segment: int
+    node: Node
+
+
+def explain_text(record: PlanRecord, name: str) -> str:
+    """The operators of that name, or of the module or parameter of that name, each with what else it could do.
+
+    Raises AutoplanError, with the nearest names, where the model has no such one.
+    """
+    places = find(record.model, name)
+    if not places:
+        near = difflib.get_close_matches(name, known_names(record.model), n=4, cutoff=0.4)
+        remedy = f"the nearest names are {', '.join(near)}" if near else "give a path as named_modules() has it"
+        raise AutoplanError(repr(name), "the model has no module, parameter or operator of that name", remedy)
+    nodes = list(dict.fromkeys((p.block, p.node.name) for p in places))
+    first = {key: next(p for p in places if (p.block, p.node.name) == key) for key in nodes}
+    head = f"{name}, in the plan {headline(record)}"
+    priced = [place for place in first.values() if not is_view(record, place)]
+    if len(priced) > MOST_EXPLAINED:
+        return f"{head}\n\n{listing(record, list(first.values()))}\n"
+    parts = [operator_text(record, place, repeats(places, place)) for place in priced or first.values()]
+    return "\n\n".join([head, *parts]) + "\n"
+
+
+def find(model: Model, name: str) -> list[Place]:
+    """Every operator that a name means: a module's path, a parameter's name, an operator's own name."""
+    found = []
+    for index, segment in enumerate(model.segments):
+        block = model.blocks[segment.block]
+        read = {p.name for p, full in zip(block.parameters, segment.parameters, strict=True) if full == name}
+        for node in block.nodes:
+            path = module_path(model, segment, node)
+            inside = bool(path) and (path == name or path.startswith(f"{name}."))
+            if inside or node.name == name or segment.path == name or read & set(node.operands):
+                found.append(Place(segment.block, index, node))
+    return found
+
+
+def module_path(model: Model, segment: Segment, node: Node) -> str:
+    """The module that runs a node in that segment; a block's nodes name the modules of its first segment."""
+    first = next(s for s in model.segments if s.block == segment.block)
+    if first.path and (node.module == first.path or node.module.startswith(f"{first.path}.")):
+        return segment.path + node.module[len(first.path) :]
+    return node.module
+
+
+def known_names(model: Model) -> list[str]:
+    names: dict[str, None] = {}
+    for segment in model.segments:
+        block = model.blocks[segment.block]
+        names |= dict.fromkeys((segment.path, *segment.parameters))
+        names |= dict.fromkeys(module_path(model, segment, node) for node in block.nodes)
+        names |= dict.fromkeys(node.name for node in block.nodes)
+    return [name for name in names if name]
+
+
+def repeats(places: Sequence[Place], place: Place) -> int:
+    """In how many segments the name means this operator."""
+    return len({p.segment for p in places if (p.block, p.node.name) == (place.block, place.node.name)})
+
+
+def is_view(record: PlanRecord, place: Place) -> bool:
+    operators = operators_of(record.model.blocks[place.block], fuses=False)
+    return operators[place.node.name].rule.cost == "free"
+
+
+def listing(record: PlanRecord, places: Sequence[Place]) -> str:
+    """The operators of a large module with what was chosen for each."""
+    mesh = tensor_mesh(record.chosen.mesh)
+    rows = []
+    for place in places:
+        chosen = dict(record.chosen.blocks[place.block].strategies)[place.node.name]
+        module = place.node.module.rsplit(".", 1)[-1]
+        rows.append([place.node.name, short_op(place.node.op), module, strategy_text(chosen, mesh) or "whole"])
+    return table(["operator", "runs", "in", "operands -> result"], rows)
+
+
+def operator_text(record: PlanRecord, place: Place, times: int) -> str:
+    """One operator: what it computes, how it is split, and each other way with its price."""
+    block, node = record.model.blocks[place.block], place.node
+    types = block.types()
+    mesh = tensor_mesh(record.chosen.mesh)
+    operands = ", ".join(f"{name} {shape_text(types[name].shape)}" for name in node.operands)
+    chosen = dict(record.chosen.blocks[place.block].strategies)[node.name]
+    operator = operators_of(block, fuses=record.training.compile)[node.name]
+    lines = [
+        f"{node.name} = {short_op(node.op)}({operands}) -> {shape_text(node.type.shape)}",
+        f"  in {block.name}, {times} of the model's {len(record.model.segments)} segments",
+        f"  rule    {operator.rule.spec}",
+        f"  chosen  {strategy_text(chosen, mesh) or 'whole, on one device'}",
+    ]
+    options = local_options(record, place.block, node)
+    if len(options) > 1:
+        lines += ["  Seconds of one microbatch on one device, forward and backward, all else left as chosen:"]
+        lines += [options_table(options, record)]
+    else:
+        lines += ["  There is no other way on this mesh."]
+    return "\n".join(lines)
+
+
+def options_table(options: Sequence[Option], record: PlanRecord) -> str:
+    mesh = tensor_mesh(record.chosen.mesh)
+    rows = []
+    for option in options:
+        times = [option.compute_s, option.moves_s, option.stored_s, option.total_s]
+        texts = ["no way" if seconds is None else seconds_text(seconds) for seconds in times]
+        rows.append(["*" if option.chosen else "", *texts, strategy_text(option.strategy, mesh)])
+    header = ["", "compute", "redistribute", "update", "together", "operands -> result"]
+    return table(header, rows, right=(1, 2, 3, 4), indent=4)

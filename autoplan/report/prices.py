@@ -1,0 +1,100 @@
+"""What the plan is predicted to cost, as tables: memory, collectives, the alternatives, the search itself."""
+
+from __future__ import annotations
+
+from autoplan.emit.source import size_text
+from autoplan.record import PlanRecord
+from autoplan.report.table import table
+from autoplan.report.words import gib, parallelism_text, seconds_text
+from autoplan.search.choice import Alternative, PricedCollective, StageChoice
+
+KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
+
+
+def memory_section(record: PlanRecord) -> str:
+    """Bytes by kind on one device of each stage, against what a device holds."""
+    wall = record.cluster.usable_bytes
+    rows = []
+    for number, (stage, held) in enumerate(zip(record.chosen.stages, record.chosen.predicted.peak_bytes, strict=True)):
+        sizes = [gib(getattr(held, kind)) for kind in KINDS]
+        share = f"{100 * held.total / wall:.0f}%"
+        rows.append([str(number), *sizes, gib(held.total), share, stage_text(record, stage)])
+    header = ["stage", *KINDS, "total", "of the wall", "holds"]
+    title = f"Memory of one device at its busiest, GiB (the wall: {gib(wall)} GiB)"
+    return f"{title}\n{table(header, rows, right=range(len(header) - 1))}"
+
+
+def stage_text(record: PlanRecord, stage: StageChoice) -> str:
+    """``Embedding, 40 x LlamaDecoderLayer (12 recompute)``."""
+    parts: list[str] = []
+    position = stage.first
+    while position < stage.last:
+        index = record.model.segments[position].block
+        end = position
+        while end < stage.last and record.model.segments[end].block == index:
+            end += 1
+        count = f"{end - position} x " if end - position > 1 else ""
+        parts.append(f"{count}{record.model.blocks[index].name}")
+        position = end
+    again = f" ({stage.recompute} recompute)" if stage.recompute else ""
+    return ", ".join(parts) + again
+
+
+def collectives_section(record: PlanRecord) -> str:
+    """Every collective of a step on one device: its axis, bytes, time, and how much of that hides behind compute."""
+    found = record.chosen.predicted.collectives
+    if not found:
+        return "Collectives\n  none: nothing crosses the links"
+    rows = [
+        [c.where, c.kind, c.axis, size_text(c.bytes), f"{c.count:,}", seconds_text(c.seconds), hidden_text(c)]
+        for c in found
+    ]
+    total, hidden = sum(c.seconds for c in found), sum(c.hidden_s for c in found)
+    step_s = record.chosen.predicted.step_time_s
+    share = f", {100 * (total - hidden) / step_s:.1f}% of the step in the open" if step_s else ""
+    title = f"Collectives of one step on one device: {seconds_text(total)}, {seconds_text(hidden)} of it hidden{share}"
+    header = ["where", "collective", "axis", "bytes", "runs", "time of all", "hidden"]
+    return f"{title}\n{table(header, rows, right=(3, 4, 5))}"
+
+
+def hidden_text(collective: PricedCollective) -> str:
+    """Whether it overlaps with compute."""
+    if collective.hidden_s <= 0:
+        return "no"
+    if collective.hidden_s >= collective.seconds:
+        return "yes"
+    return f"{seconds_text(collective.hidden_s)} of it"
+
+
+def alternatives_section(record: PlanRecord) -> str:
+    """The runners-up and the named systems, beside the chosen plan."""
+    step_s = record.chosen.predicted.step_time_s
+    chosen = ["chosen", parallelism_text(record.chosen.parallelism), seconds_text(step_s), "", "yes"]
+    rows = [chosen, *(alternative_row(a, step_s) for a in record.alternatives)]
+    header = ["plan", "parallelism", "step time", "slower by", "fits"]
+    return f"Beside it\n{table(header, rows, right=(2, 3))}"
+
+
+def alternative_row(alternative: Alternative, step_s: float) -> list[str]:
+    """One line: the time of what fits or nearly does, or why it doesn't apply."""
+    if alternative.why_not:
+        return [alternative.name, parallelism_text(alternative.parallelism), "-", "", alternative.why_not]
+    slower = f"{100 * (alternative.step_time_s / step_s - 1):+.1f}%" if step_s else ""
+    over = f"no: {size_text(alternative.over_bytes)} a device too much" if alternative.over_bytes > 0 else "yes"
+    seconds = seconds_text(alternative.step_time_s)
+    return [alternative.name, parallelism_text(alternative.parallelism), seconds, slower, over]
+
+
+def search_section(record: PlanRecord) -> str:
+    """What the search did and how sure it is."""
+    search = record.search
+    phases = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in search.seconds)
+    return "\n".join(
+        [
+            "The search",
+            f"  {search.candidates:,} candidates priced; largest ILP {search.variables:,} variables, "
+            f"{search.constraints:,} constraints, by {search.solver}",
+            f"  no more than {100 * search.optimality_gap:.2f}% above the best of its space",
+            f"  {phases or 'no phases timed'}",
+        ]
+    )

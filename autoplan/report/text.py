@@ -1,0 +1,57 @@
+"""The report: one section after the other, as text."""
+
+from __future__ import annotations
+
+from autoplan.options import Training
+from autoplan.record import PlanRecord
+from autoplan.report.notes import notes_section
+from autoplan.report.prices import alternatives_section, collectives_section, memory_section, search_section
+from autoplan.report.program import blocks_section
+from autoplan.report.table import WIDTH
+from autoplan.report.words import gib, headline, seconds_text, shape_text
+
+
+def report_text(record: PlanRecord) -> str:
+    """What was chosen, at what price, why, and what else was priced; plain text of at most 118 columns."""
+    sections = (
+        summary_section(record),
+        memory_section(record),
+        notes_section(record),
+        alternatives_section(record),
+        collectives_section(record),
+        blocks_section(record),
+        search_section(record),
+    )
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def summary_section(record: PlanRecord) -> str:
+    """The plan in one line and its predictions."""
+    predicted = record.chosen.predicted
+    elements = "tokens" if record.model.batch and not record.model.batch[0].type.floating else "elements"
+    batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
+    fields = [
+        ("plan", headline(record)),
+        ("step time", f"{seconds_text(predicted.step_time_s)}, predicted"),
+        ("throughput", f"{predicted.tokens_per_s:,.0f} {elements}/s, MFU {100 * predicted.mfu:.1f}%"),
+        ("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step"),
+        ("cluster", cluster_text(record)),
+        ("training", training_text(record)),
+        ("batch", f"{batch}: all rows of one step"),
+    ]
+    title = f"{record.model.name} on {record.cluster}"
+    return "\n".join([title, "=" * min(len(title), WIDTH), *(f"{name:<12}{text}" for name, text in fields)])
+
+
+def cluster_text(record: PlanRecord) -> str:
+    devices = record.cluster.devices
+    plural = "devices" if devices > 1 else "device"
+    return f"{devices} {plural} of {gib(record.cluster.usable_bytes)} GiB usable"
+
+
+def training_text(record: PlanRecord) -> str:
+    training = record.training
+    compiled = "compiled" if training.compile else "eager"
+    if not isinstance(training, Training):
+        return f"forward alone, {training.precision}, {compiled}"
+    return f"{training.optimizer}, {training.precision}, {compiled}"

@@ -1,0 +1,119 @@
+"""Quantities, layouts and parallelisms as people write them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from autoplan.layout import Layout, State
+from autoplan.mesh import Mesh
+from autoplan.options import Parallelism
+from autoplan.record import PlanRecord
+from autoplan.search.choice import Chosen
+from autoplan.strategies import Strategy
+
+SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble"}
+GIB = 2**30
+
+
+def headline(record: PlanRecord) -> str:
+    """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 12 of 40 blocks``."""
+    chosen = record.chosen
+    blocks = sum(n for n in Counter(s.block for s in record.model.segments).values() if n > 1)
+    again = sum(stage.recompute for stage in chosen.stages)
+    recompute = f"recompute {again} of {blocks} blocks" if again else ""
+    return ", ".join(part for part in (*parallelism_parts(chosen.parallelism, chosen.microbatches), recompute) if part)
+
+
+def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> list[str]:
+    """The parts of the headline that the parallelism says; "" for what isn't used."""
+    p = parallelism
+    sizes = [f"{name}={size}" for name, size in (("dp", p.dp), ("tp", p.tp), ("pp", p.pp)) if size and size > 1]
+    pipelined = bool(p.pp and p.pp > 1)
+    schedule = SCHEDULES.get(p.schedule or "", p.schedule or "") if pipelined else ""
+    chunks = f"{p.virtual_stages} stages on each rank" if pipelined and (p.virtual_stages or 1) > 1 else ""
+    many = "" if microbatches is None else f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
+    rows = f" of {p.micro_batch}" if p.micro_batch else ""
+    if microbatches is None and p.micro_batch:
+        many, rows = "microbatches", rows
+    return [
+        " ".join(sizes) or "one device",
+        schedule,
+        chunks,
+        many + rows if many else "",
+        f"ZeRO-{p.zero}" if p.zero else "",
+        "sequence parallel" if p.sequence_parallel else "",
+        f"offload {p.offload}" if p.offload else "",
+    ]
+
+
+def parallelism_text(parallelism: Parallelism) -> str:
+    """A parallelism in one line, for the table of alternatives."""
+    parts = parallelism_parts(parallelism, None)
+    recompute = "" if parallelism.recompute in (None, "none") else f"recompute {parallelism.recompute}"
+    return ", ".join(part for part in (*parts, recompute) if part)
+
+
+def seconds_text(seconds: float) -> str:
+    """ "12.3 s", "45.6 ms", "7.89 µs"; "0" for nothing."""
+    if seconds == 0:
+        return "0"
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if abs(seconds) * factor >= 0.9995 or unit == "µs":
+            return f"{three_digits(seconds * factor)} {unit}"
+    raise AssertionError("the last unit takes any number")
+
+
+def three_digits(number: float) -> str:
+    """Three significant digits without an exponent."""
+    size = abs(number)
+    return f"{number:,.0f}" if size >= 99.95 else f"{number:.1f}" if size >= 9.995 else f"{number:.2f}"
+
+
+def gib(size: float) -> str:
+    """Bytes as GiB, for a column whose header says so."""
+    return three_digits(size / GIB) if size else "0"
+
+
+def state_text(state: State) -> str:
+    """A state in PyTorch's words."""
+    if state.kind == "S":
+        return f"Shard({state.dim})"
+    if state.kind == "P":
+        return "Partial(max)" if state.reduce == "max" else "Partial"
+    return "Replicate"
+
+
+def wide_axes(mesh: Mesh) -> tuple[str, ...]:
+    """Device axes along which there is more than one rank."""
+    return tuple(axis.name for axis in mesh.device_axes if axis.size > 1 and axis.name != "pp")
+
+
+def layout_text(layout: Layout, mesh: Mesh) -> str:
+    """``dp: Shard(0), tp: Replicate``; "" on one device."""
+    return ", ".join(f"{axis}: {state_text(layout.state(axis))}" for axis in wide_axes(mesh))
+
+
+def strategy_text(strategy: Strategy | tuple, mesh: Mesh) -> str:
+    """``tp: Replicate, Shard(0) -> Shard(2)`` for each axis: how the operands come and the result goes."""
+    axes = dict(strategy.axes if isinstance(strategy, Strategy) else strategy)
+    parts = []
+    for axis in wide_axes(mesh):
+        inputs = ", ".join(state_text(s) for s in axes[axis].inputs)
+        body = f" by {axes[axis].body}" if axes[axis].body else ""
+        parts.append(f"{axis}: {inputs or '-'} -> {state_text(axes[axis].output)}{body}")
+    return "; ".join(parts)
+
+
+def short_op(op: str) -> str:
+    """ "aten.linear.default" -> "linear"."""
+    return op.split(".")[1] if "." in op else op
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def fullest_stage(chosen: Chosen) -> int:
+    """The stage whose device holds most."""
+    totals = [memory.total for memory in chosen.predicted.peak_bytes]
+    return totals.index(max(totals))

@@ -1,0 +1,55 @@
+"""``KEY=VALUE`` of the command line -> typed values."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Mapping
+
+from autoplan.errors import InputsError
+
+WORDS = {"true": True, "false": False, "none": None, "null": None}
+
+
+def parse_settings(settings: Iterable[str], defaults: Mapping[str, object], what: str) -> dict[str, object]:
+    """The settings, each of its default's type.
+
+    what  names in the error what they are settings of
+    Raises InputsError for what isn't KEY=VALUE, a key that has no default (the nearest are named), another type.
+    """
+    values: dict[str, object] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputsError(repr(text), f"{what} takes KEY=VALUE", "write for example num_layers=4")
+        if key not in defaults:
+            near = difflib.get_close_matches(key, list(defaults), n=4, cutoff=0.4)
+            remedy = f"{'the nearest are' if near else 'it has'} {', '.join(near or sorted(defaults))}"
+            raise InputsError(text, f"{what} has no {key!r}", remedy)
+        values[key] = parse_value(text, value, defaults[key], what)
+    return values
+
+
+def parse_value(text: str, value: str, default: object, what: str) -> object:
+    """The value as its default's type; what it looks like where the default is None."""
+    if isinstance(default, str):
+        return value
+    found = WORDS[value.lower()] if value.lower() in WORDS else literal(value)
+    if default is None or found is None:
+        return found
+    if isinstance(default, float) and isinstance(found, int) and not isinstance(found, bool):
+        return float(found)
+    if isinstance(default, (list, tuple)):
+        found = type(default)(found) if isinstance(found, (list, tuple)) else type(default)([found])
+    if not isinstance(found, type(default)) or (isinstance(found, bool) and not isinstance(default, bool)):
+        kind = type(default).__name__
+        raise InputsError(text, f"{what} has {kind} there, as in {default!r}", f"give {kind}")
+    return found
+
+
+def literal(value: str) -> object:
+    """A Python literal where the text is one, else the text."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
