@@ -1,0 +1,230 @@
+"""One operator under one strategy: seconds forward and backward on one device.
+
+A matmul's local sizes follow from its rule's factors: each split divides the factor it names. Everything else is
+priced by the bytes it moves. Under ``compile``, memory-bound operators that feed only one another run as one kernel:
+what passes between them is neither written nor read (``operators_of`` finds these edges from the graph alone).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoplan.graph import Block, Node, TensorType
+from autoplan.layout import State
+from autoplan.mesh import Mesh
+from autoplan.rule import AxisStrategy, Rule, factor_sizes, rule_of
+from autoplan.strategies import Strategy
+from cost_models.compute import (
+    MATMUL_BACKWARD,
+    attention_backward_seconds,
+    attention_flops,
+    attention_seconds,
+    matmul_flops,
+    matmul_seconds,
+    memory_bound_seconds,
+)
+from cost_models.hardware import Device
+
+GATHERING = ("aten.embedding.default", "aten.index.Tensor", "aten.gather.default", "aten.index_select.default")
+"""Operators that read of their first operand only what they return."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one run on one device, and the FLOPs of its matmuls forward."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    flops: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_s + self.backward_s
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.forward_s + other.forward_s, self.backward_s + other.backward_s, self.flops + other.flops
+        )
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A node with all that pricing asks about it, whatever its strategy.
+
+    carries   for each operand, whether a gradient goes back to it
+    reads     for each operand, whether it comes from memory rather than from the kernel it is fused into
+    writes    whether the result goes to memory
+    keeps     what autograd keeps of it until the backward: operand positions, and "out" for the result
+    """
+
+    node: Node
+    rule: Rule
+    operands: tuple[TensorType, ...]
+    carries: tuple[bool, ...]
+    result_carries: bool
+    reads: tuple[bool, ...]
+    writes: bool
+    keeps: tuple[int | str, ...] = ()
+
+
+def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
+    """Every node of a block by name; ``fuses`` where the program is compiled."""
+    types, carries = block.types(), block.carries_gradient()
+    rules = {node.name: rule_of(node, types) for node in block.nodes}
+    fused = fused_values(block, rules) if fuses else frozenset()
+    weights = weights_of(block) if fuses else frozenset(p.name for p in block.parameters)
+    dropped = fused | weights | {e.name for e in (*block.externals, *block.buffers)}
+    return {
+        node.name: Operator(
+            node,
+            rules[node.name],
+            tuple(types[name] for name in node.operands),
+            tuple(name in carries for name in node.operands),
+            node.name in carries,
+            tuple(name not in fused for name in node.operands),
+            node.name not in fused,
+            kept(node, rules[node.name], dropped) if node.name in carries else (),
+        )
+        for node in block.nodes
+    }
+
+
+def kept(node: Node, rule: Rule, dropped: frozenset[str]) -> tuple[int | str, ...]:
+    """What is kept for the backward beside parameters, constants, and what a compiled backward computes again: the
+    inside of a fused kernel, and what is computed from weights alone (a cast)."""
+    names = {**dict(enumerate(node.operands)), "out": node.name}
+    return tuple(place for place in rule.saved if names[place] not in dropped)
+
+
+def weights_of(block: Block) -> frozenset[str]:
+    """Parameters, and what is computed from parameters alone (a weight cast to another dtype)."""
+    weights = {p.name for p in block.parameters}
+    for node in block.nodes:
+        if node.operands and all(name in weights for name in node.operands):
+            weights.add(node.name)
+    return frozenset(weights)
+
+
+def fused_values(block: Block, rules: Mapping[str, Rule]) -> frozenset[str]:
+    """Results that stay inside a kernel: one memory-bound operator makes them and only such ones read them."""
+    readers: dict[str, list[str]] = {node.name: [] for node in block.nodes}
+    for node in block.nodes:
+        for name in set(node.operands) & readers.keys():
+            readers[name].append(node.name)
+    return frozenset(
+        node.name
+        for node in block.nodes
+        if rules[node.name].cost == "memory"
+        and node.op not in GATHERING
+        and node.name not in block.outputs
+        and readers[node.name]
+        and all(rules[reader].cost == "memory" for reader in readers[node.name])
+    )
+
+
+def price_operator(
+    operator: Operator, strategy: Strategy, mesh: Mesh, device: Device, *, fuses: bool, training: bool
+) -> Cost:
+    """Seconds of one operator on its local tensors; no collective is in it."""
+    kind = operator.rule.cost
+    if kind == "matmul" and operator.operands[0].dtype in device.peak_flops_per_s:
+        cost = matmul_cost(operator, strategy, mesh, device)
+    elif kind == "attention" and operator.operands[0].dtype in device.peak_flops_per_s:
+        cost = attention_cost(operator, strategy, mesh, device)
+    else:
+        cost = memory_cost(operator, strategy, mesh, device)
+    floor = 0.0 if fuses else device.dispatch_s
+    backward_s = max(cost.backward_s, floor) if training and operator.result_carries else 0.0
+    return Cost(max(cost.forward_s, floor), backward_s, cost.flops)
+
+
+def local_factors(operator: Operator, strategy: Strategy, mesh: Mesh) -> dict[str, int]:
+    """The size of each factor on one rank."""
+    sizes = factor_sizes(operator.rule, operator.operands, operator.node.type)
+    for axis, chosen in strategy.axes:
+        factor = split_factor_of(operator.rule, chosen)
+        if factor:
+            sizes[factor] = max(1, sizes[factor] // mesh.size(axis))
+    return sizes
+
+
+def split_factor_of(rule: Rule, chosen: AxisStrategy) -> str:
+    """The factor that a strategy splits; read off the states where it doesn't name one (a body's own way)."""
+    if chosen.factor in rule.factors:
+        return chosen.factor
+    for terms, state in zip((*rule.operands, rule.result), (*chosen.inputs, chosen.output), strict=True):
+        if state.kind == "S" and state.dim < len(terms) and terms[state.dim]:
+            return terms[state.dim][0]
+    return ""
+
+
+def matmul_extents(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """(m, n, k, batch): factors of the first operand and the result, of the second and the result, of neither result,
+    of all three. A factor that the first operand has alone (a convolution's input rows) takes part in none."""
+    one, other, result = (
+        {f for term in terms for f in term} for terms in (*operator.rule.operands[:2], operator.rule.result)
+    )
+    m = math.prod(sizes[f] for f in result - other)
+    n = math.prod(sizes[f] for f in (result & other) - one)
+    k = math.prod(sizes[f] for f in other - result)
+    return m, n, k, math.prod(sizes[f] for f in one & other & result)
+
+
+def matmul_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
+    """One matmul forward; backward one for each operand that a gradient goes back to."""
+    m, n, k, batch = matmul_extents(operator, local_factors(operator, strategy, mesh))
+    forward_s = float(matmul_seconds(m, n, k, batch, operator.operands[0].dtype, device))
+    share = sum(operator.carries[:2]) / 2 * MATMUL_BACKWARD
+    return Cost(forward_s, forward_s * share, float(matmul_flops(m, n, k, batch)))
+
+
+def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
+    """A fused attention over the local heads and rows."""
+    q, k = (local_shape(operator.operands[i], [(a, s.inputs[i]) for a, s in strategy.axes], mesh) for i in (0, 1))
+    q, k = [1] * (3 - len(q)) + q, [1] * (3 - len(k)) + k
+    causal = is_causal(operator.node)
+    extents = (math.prod(q[:-3]), q[-3], q[-2], k[-2], q[-1], causal)
+    dtype = operator.operands[0].dtype
+    return Cost(
+        float(attention_seconds(*extents, dtype, device)),
+        float(attention_backward_seconds(*extents, dtype, device)),
+        float(attention_flops(*extents)),
+    )
+
+
+def is_causal(node: Node) -> bool:
+    """The flag of scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal)."""
+    return bool(dict(node.kwargs).get("is_causal", node.args[5] if len(node.args) > 5 else False))
+
+
+def memory_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
+    """Bytes that come from memory and go there. Backward: the result's gradient is read, each operand's written, and
+    what the forward kept is read again."""
+    if operator.rule.cost == "free":
+        return Cost()
+    states = [[(axis, s.inputs[i]) for axis, s in strategy.axes] for i in range(len(operator.operands))]
+    parts = [local_bytes(t, s, mesh) for t, s in zip(operator.operands, states, strict=True)]
+    result = local_bytes(operator.node.type, [(axis, s.output) for axis, s in strategy.axes], mesh)
+    full_gradient = parts[0] if operator.node.op in GATHERING else 0
+    if operator.node.op in GATHERING:
+        parts[0] = min(parts[0], result)
+    moved = sum(p for p, read in zip(parts, operator.reads, strict=True) if read) + result * operator.writes
+    back = result * operator.writes + full_gradient
+    for i, (part, read, carries) in enumerate(zip(parts, operator.reads, operator.carries, strict=True)):
+        if read:
+            back += part * carries + part * (i in operator.rule.saved)
+    return Cost(float(memory_bound_seconds(moved, device)), float(memory_bound_seconds(back, device)))
+
+
+def local_shape(kind: TensorType, states: list[tuple[str, State]], mesh: Mesh) -> list[int]:
+    shape = list(kind.shape)
+    for axis, state in states:
+        if state.kind == "S":
+            shape[state.dim] //= mesh.size(axis)
+    return shape
+
+
+def local_bytes(kind: TensorType, states: list[tuple[str, State]], mesh: Mesh) -> int:
+    return math.prod(local_shape(kind, states, mesh)) * (kind.bytes // max(kind.elements, 1))

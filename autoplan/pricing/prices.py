@@ -1,0 +1,138 @@
+"""The price list of one mesh: operators, redistributions, and what a parameter costs in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoplan.errors import LayoutError
+from autoplan.graph import TensorType
+from autoplan.layout import Layout, R
+from autoplan.mesh import Mesh
+from autoplan.pricing.bodies import body_collectives
+from autoplan.pricing.operator import Cost, Operator, price_operator
+from autoplan.redistribute import redistribute
+from autoplan.strategies import Strategy
+from autoplan.typed import Collective
+from cost_models.collective import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    reduce_scatter_seconds,
+    send_seconds,
+)
+from cost_models.compute import memory_bound_seconds
+from cost_models.hardware import Device, Topology
+
+COLLECTIVES = {
+    "all-reduce": all_reduce_seconds,
+    "all-gather": all_gather_seconds,
+    "reduce-scatter": reduce_scatter_seconds,
+    "all-to-all": all_to_all_seconds,
+}
+
+
+COPYING = ("shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial")
+"""Steps of a redistribution that write a part of a tensor anew."""
+
+
+@dataclass
+class Prices:
+    """Prices on one mesh; what it has priced once it remembers for its lifetime, which is one search.
+
+    mesh          device axes and "mb", with the strides they have in the cluster
+    fuses         the program is compiled: elementwise chains run as one kernel
+    training      backward passes are priced too
+    microbatches  of one step, over which the cost of a step is spread
+    """
+
+    mesh: Mesh
+    topology: Topology
+    fuses: bool
+    training: bool
+    microbatches: int
+    optimizer_passes: float = 0.0
+    moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
+        default_factory=dict, repr=False
+    )
+
+    @property
+    def device(self) -> Device:
+        return self.topology.device
+
+    def operator(self, operator: Operator, strategy: Strategy) -> Cost:
+        """One operator in one microbatch, the collectives of its body included."""
+        local = price_operator(operator, strategy, self.mesh, self.device, fuses=self.fuses, training=self.training)
+        return sum((Cost(forward, backward) for _, forward, backward in self.inside(operator, strategy)), local)
+
+    def inside(self, operator: Operator, strategy: Strategy) -> tuple[tuple[Collective, float, float], ...]:
+        """The collectives in an operator's body, each with its seconds forward and backward."""
+        found = []
+        for step in body_collectives(operator, strategy, self.mesh):
+            cost = self.step(step, operator.result_carries)
+            found.append((step, cost.forward_s, cost.backward_s))
+        return tuple(found)
+
+    def operator_s(self, operator: Operator, strategy: Strategy) -> float:
+        return self.operator(operator, strategy).seconds
+
+    def move(
+        self, kind: TensorType, source: Layout, target: Layout, carries: bool
+    ) -> tuple[Cost, tuple[Collective, ...]] | None:
+        """A redistribution in one microbatch, and its steps; None where there is no way."""
+        key = (kind, source, target, carries)
+        if key not in self.moved:
+            try:
+                steps = redistribute(source, target, kind, self.mesh, carries_gradient=carries)
+            except LayoutError:
+                self.moved[key] = None
+            else:
+                local = layout_bytes(kind, target, self.mesh)
+                self.moved[key] = (sum((self.step(step, carries, local) for step in steps), Cost()), steps)
+        return self.moved[key]
+
+    def move_s(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> float | None:
+        found = self.move(kind, source, target, carries)
+        return None if found is None else found[0].seconds
+
+    def step(self, step: Collective, carries: bool, local_bytes: int = 0) -> Cost:
+        """One collective forward and its adjoint backward.
+
+        local_bytes  of the part that is copied where nothing crosses the links (a slice, a division by the ranks)
+        """
+        copy_s = float(memory_bound_seconds(2 * local_bytes, self.device)) if step.op in COPYING else 0.0
+        forward_s = copy_s + self.collective_s(step.forward, step.forward_bytes, step.axis)
+        back_s = copy_s + self.collective_s(step.backward, step.backward_bytes, step.axis)
+        return Cost(forward_s, back_s if carries and self.training else 0.0)
+
+    def collective_s(self, kind: str, bytes: float, axis: str) -> float:
+        """Seconds of one collective; 0 where nothing crosses the links."""
+        along = self.mesh.axis(axis)
+        if not kind or along.size == 1:
+            return 0.0
+        return float(COLLECTIVES[kind](bytes, self.topology.axis(along.stride, along.size)))
+
+    def stored_s(self, kind: TensorType, layout: Layout) -> float:
+        """A parameter's share of a microbatch: its gradient's reductions and its update, once a step."""
+        if not self.training:
+            return 0.0
+        local = layout_bytes(kind, layout, self.mesh)
+        seconds = sum(
+            self.collective_s("all-reduce", local, axis.name)
+            for axis in self.mesh.device_axes
+            if layout.state(axis.name) == R
+        )
+        update_s = float(memory_bound_seconds(self.optimizer_passes * local, self.device))
+        return (seconds + update_s) / self.microbatches
+
+
+def layout_bytes(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
+    """Bytes of one rank's part."""
+    elements = 1
+    for size in layout.local_shape(kind.shape, mesh):
+        elements *= size
+    return elements * (kind.bytes // max(kind.elements, 1))
+
+
+def send_s(bytes: float, stride: int, topology: Topology) -> float:
+    """Seconds to send a tensor to the neighbour on an axis of this stride."""
+    return float(send_seconds(bytes, topology.slowest(stride)))

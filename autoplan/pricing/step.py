@@ -1,0 +1,114 @@
+"""Seconds and bytes of what happens once a step, and of a whole schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoplan.options import Inference, Training
+from autoplan.pricing.prices import Prices
+from cost_models.compute import memory_bound_seconds
+from cost_models.memory import STATES_PER_ELEMENT
+from cost_models.pipeline import Timeline, in_flight, simulate
+
+UNKNOWN_OPTIMIZER_STATES = 2  # those of Adam, of which most others are kin
+
+
+@dataclass(frozen=True)
+class DataAxis:
+    """How the data axis shares the states (ZeRO), in bytes and seconds.
+
+    zero  0: every rank holds everything and gradients are all-reduced after the backward; 1: the optimizer's state is
+          split, gradients are reduce-scattered under the last backward and parameters gathered under the next forward;
+          2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too, gathered in each
+          microbatch's forward and backward (Rajbhandari et al. 2020)
+    """
+
+    zero: int
+    size: int
+    prices: Prices
+
+    def gather_s(self, bytes: float) -> float:
+        """One all-gather of parameters."""
+        return self.prices.collective_s("all-gather", bytes, "dp")
+
+    def scatter_s(self, bytes: float) -> float:
+        """One reduce-scatter of gradients."""
+        return self.prices.collective_s("reduce-scatter", bytes, "dp")
+
+    def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
+        """What a segment's forward waits for the gather of its parameters, prefetched under the segment before."""
+        return max(0.0, self.gather_s(parameter_bytes) - forward_s) if self.zero == 3 else 0.0
+
+    def exposed_backward_s(self, backward_s: float, parameter_bytes: float) -> float:
+        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
+        busy_s = self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
+        busy_s += self.scatter_s(parameter_bytes) if self.zero >= 2 else 0.0
+        return max(0.0, busy_s - backward_s)
+
+    def once_s(self, parameter_bytes: float, forward_s: float, backward_s: float) -> tuple[float, float]:
+        """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch."""
+        if self.size == 1 or self.zero == 3:
+            return 0.0, 0.0
+        if self.zero == 0:
+            return self.prices.collective_s("all-reduce", parameter_bytes, "dp"), 0.0
+        gather_s = self.gather_s(parameter_bytes)
+        scatter_s = self.scatter_s(parameter_bytes) if self.zero == 1 else 0.0
+        return gather_s + scatter_s, min(gather_s, forward_s) + min(scatter_s, backward_s)
+
+    @property
+    def parameter_share(self) -> float:
+        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered."""
+        return {0: 1.0, 1: 1.0 + 1 / self.size, 2: 1.0 + 1 / self.size, 3: 1 / self.size}[self.zero]
+
+    @property
+    def gradient_share(self) -> float:
+        """The same of gradients: under ZeRO-1 they accumulate whole, and are scattered at the end."""
+        return {0: 1.0, 1: 1.0 + 1 / self.size, 2: 1 / self.size, 3: 1 / self.size}[self.zero]
+
+    @property
+    def optimizer_share(self) -> float:
+        return 1.0 if self.zero == 0 else 1 / self.size
+
+    @property
+    def gathered_segments(self) -> tuple[int, int]:
+        """Segments whose parameters, and whose gradients, stand whole at once: the one in use and the one prefetched."""
+        return (2 if self.zero == 3 else 0, 1 if self.zero >= 2 else 0)
+
+
+def optimizer_states(training: Training | Inference) -> int:
+    """Elements of optimizer state for each parameter element."""
+    if isinstance(training, Inference):
+        return 0
+    name = "sgd-momentum" if training.optimizer == "sgd" and training.momentum else training.optimizer
+    return STATES_PER_ELEMENT.get(name, UNKNOWN_OPTIMIZER_STATES)
+
+
+def optimizer_passes(training: Training | Inference) -> float:
+    """Passes over a parameter's bytes in one update: it, its gradient and its states are read, it and they written."""
+    if isinstance(training, Inference):
+        return 0.0
+    clipping = 1 if training.clip_grad_norm is not None else 0
+    return 3 + 2 * optimizer_states(training) + clipping
+
+
+def update_s(bytes: float, passes: float, prices: Prices) -> float:
+    """Seconds of the optimizer over the bytes of parameter that one device updates."""
+    return float(memory_bound_seconds(bytes * passes, prices.device))
+
+
+def accumulate_s(bytes: float, prices: Prices) -> float:
+    """Seconds to add one microbatch's gradients to those before."""
+    return float(memory_bound_seconds(3 * bytes, prices.device))
+
+
+def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:
+    """Microbatches whose activations each stage holds at its peak; one at a time where there is no pipeline."""
+    return in_flight(schedule, stages, microbatches) if stages > 1 else (1,)
+
+
+def timeline(
+    schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float], microbatches: int
+) -> Timeline:
+    """The schedule's timeline; without a pipeline its microbatches follow one another."""
+    return simulate(schedule if len(forward_s) > 1 else "1f1b", forward_s, backward_s, send_s, microbatches)

@@ -1,0 +1,113 @@
+"""What one microbatch of one block costs, summed over what is emitted for it: operators, redistributions, bytes kept.
+
+The operator problem and a finished plan are both priced here or by the same price list, so a plan's price is the sum
+of what stands in its program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoplan.graph import Block, TensorType
+from autoplan.layout import Layout
+from autoplan.mesh import Mesh
+from autoplan.pricing import Cost, Operator, Prices
+from autoplan.pricing.prices import layout_bytes
+from autoplan.search.choice import BlockChoice
+from autoplan.typed import Collective
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One step of a redistribution, or a collective inside an operator's body: where, what, seconds."""
+
+    where: str
+    step: Collective
+    forward_s: float
+    backward_s: float
+
+
+@dataclass(frozen=True)
+class BlockPrice:
+    """One segment of a block in one microbatch, on one device.
+
+    forward_s, backward_s   redistributions included
+    flops            of the matmuls, forward
+    kept_bytes       kept from the forward for the backward
+    input_bytes, output_bytes   of the activations at its boundary, local
+    constant_bytes   of the constants it reads
+    working_bytes    the largest value and its gradient, which stand beside what is kept
+    parameter_bytes  local bytes of each parameter, in the block's order
+    summed_bytes     of these, whose gradients are summed over the tensor axis once a step
+    """
+
+    forward_s: float
+    backward_s: float
+    flops: float
+    kept_bytes: int
+    input_bytes: int
+    output_bytes: int
+    constant_bytes: int
+    working_bytes: int
+    parameter_bytes: tuple[int, ...]
+    summed_bytes: tuple[int, ...]
+    moves: tuple[Moved, ...]
+
+
+def price_block(
+    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices, searched: Sequence[str] = ("tp",)
+) -> BlockPrice:
+    """Prices one block as it will be emitted."""
+    mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
+    total = Cost()
+    moves: list[Moved] = []
+    for name, strategy in choice.strategies:
+        total += prices.operator(operators[name], strategy)
+        moves += [Moved(f"{block.name} {name}", *step) for step in prices.inside(operators[name], strategy)]
+    for hop in choice.hops:
+        found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
+        assert found is not None, f"{hop.value} of {block.name} can't go from {hop.source} to {hop.target}"
+        total += found[0]
+        local_bytes = layout_bytes(types[hop.value], hop.target, mesh)
+        for step in found[1]:
+            cost = prices.step(step, hop.value in carries, local_bytes)
+            moves.append(Moved(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
+    local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
+    summed = tuple(
+        size if any(mesh.size(a) > 1 and layout.state(a).kind == "R" for a in searched) else 0
+        for size, (_, layout) in zip(local, choice.parameters, strict=True)
+    )
+    return BlockPrice(
+        total.forward_s,
+        total.backward_s,
+        total.flops,
+        kept_bytes(choice, operators, types, mesh) if prices.training else 0,
+        sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
+        sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
+        sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
+        2 * max((layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies), default=0),
+        local,
+        summed,
+        tuple(moves),
+    )
+
+
+def kept_bytes(
+    choice: BlockChoice, operators: Mapping[str, Operator], types: Mapping[str, TensorType], mesh: Mesh
+) -> int:
+    """Bytes kept for the backward: each value once in each layout in which someone keeps it, and masks beside them."""
+    kept: set[tuple[str, Layout]] = set()
+    extra = 0.0
+    for name, strategy in choice.strategies:
+        operator = operators[name]
+        for place in operator.keeps:
+            value = name if place == "out" else operator.node.operands[int(place)]
+            rank = len(types[value].shape)
+            layout = strategy.output(rank, mesh) if place == "out" else strategy.input(int(place), rank, mesh)
+            kept.add((value, layout))
+        if operator.result_carries and operator.rule.saved_bytes_per_element:
+            layout = strategy.output(len(types[name].shape), mesh)
+            local = layout_bytes(types[name], layout, mesh) // max(types[name].bytes // max(types[name].elements, 1), 1)
+            extra += operator.rule.saved_bytes_per_element * local
+    return round(sum(layout_bytes(types[value], layout, mesh) for value, layout in kept) + extra)

@@ -1,0 +1,195 @@
+"""The settings to be tried: meshes, microbatches, ZeRO levels, schedules, recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autoplan.errors import ParallelismError
+from autoplan.mesh import Mesh
+from autoplan.options import Parallelism
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """One combination of sizes and options; what is left is how operators and segments lie.
+
+    micro_batch   rows of one microbatch on one data-parallel rank
+    recompute     "none", "full", or "auto": as many segments as the wall asks for
+    """
+
+    pp: int
+    dp: int
+    tp: int
+    micro_batch: int
+    microbatches: int
+    zero: int
+    schedule: str
+    recompute: str
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh.of(pp=self.pp, dp=self.dp, tp=self.tp, mb=self.microbatches)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the settings.
+
+    devices, node   of the cluster, and of one of its nodes
+    rows            of the batch
+    segments        of the chain
+    only_one        (axis, reason) for each batch axis that must have size 1
+    """
+
+    devices: int
+    node: int
+    rows: int
+    segments: int
+    only_one: tuple[tuple[str, str], ...] = ()
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
+    """Every setting that the cluster, the batch and what is pinned allow.
+
+    A tensor axis stays within a node unless it is pinned. ZeRO-2 is tried only where it is pinned: fully_shard's
+    ZeRO-3 without resharding, it lies between the two others in both memory and time.
+    """
+    for pp, dp, tp in meshes(limits, pinned):
+        for micro_batch in micro_batches(limits, pinned, dp):
+            microbatches = limits.rows // (dp * micro_batch)
+            for schedule in schedules(pinned, pp, microbatches):
+                for zero in zero_levels(pinned, dp):
+                    recompute = pinned.recompute or "auto"
+                    yield Setting(pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute)
+
+
+def meshes(limits: Limits, pinned: Parallelism) -> Iterator[tuple[int, int, int]]:
+    """(pp, dp, tp) whose product is the number of devices."""
+    alone = {axis for axis, _ in limits.only_one}
+    for tp in divisors(limits.devices):
+        if pinned.tp not in (None, tp) or (pinned.tp is None and tp > limits.node):
+            continue
+        for pp in divisors(limits.devices // tp):
+            dp = limits.devices // tp // pp
+            wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp)
+            if wanted and pp <= limits.segments and limits.rows % dp == 0 and not ("dp" in alone and dp > 1):
+                yield pp, dp, tp
+
+
+def micro_batches(limits: Limits, pinned: Parallelism, dp: int) -> list[int]:
+    rows = limits.rows // dp
+    if any(axis == "mb" for axis, _ in limits.only_one):
+        return [rows] if pinned.micro_batch in (None, rows) else []
+    return [b for b in divisors(rows) if pinned.micro_batch in (None, b)]
+
+
+def schedules(pinned: Parallelism, pp: int, microbatches: int) -> list[str]:
+    """1F1B holds fewer microbatches than GPipe and takes as long; it needs as many microbatches as stages."""
+    possible = ["gpipe"] if 1 < pp and microbatches < pp else ["1f1b"]
+    if pinned.schedule == "gpipe":
+        return ["gpipe"]
+    return [s for s in possible if pinned.schedule in (None, s)]
+
+
+def zero_levels(pinned: Parallelism, dp: int) -> list[int]:
+    if pinned.zero is not None:
+        return [pinned.zero]
+    return [0, 1, 3] if dp > 1 else [0]
+
+
+def check_pinned(limits: Limits, pinned: Parallelism) -> None:
+    """ParallelismError, with the nearest remedy, for what is pinned and can't be."""
+    check_supported(pinned)
+    check_product(limits.devices, pinned)
+    check_batch(limits, pinned)
+    if pinned.pp is not None and pinned.pp > limits.segments:
+        raise ParallelismError(
+            f"pp={pinned.pp}", f"the model is a chain of {limits.segments} parts", f"give pp<={limits.segments}"
+        )
+
+
+def check_supported(pinned: Parallelism) -> None:
+    if pinned.schedule in ("interleaved", "zero-bubble"):
+        raise ParallelismError(
+            f"schedule={pinned.schedule!r}", "this schedule can't be planned yet", 'use "1f1b" or "gpipe"'
+        )
+    if pinned.virtual_stages not in (None, 1):
+        raise ParallelismError(
+            f"virtual_stages={pinned.virtual_stages}", "1f1b and gpipe have one stage on a rank", "leave it out"
+        )
+    if pinned.recompute == "selective":
+        raise ParallelismError(
+            "recompute='selective'", "segments are recomputed as a whole", 'use "full", "none", or leave it out'
+        )
+    if pinned.offload is not None:
+        raise ParallelismError(
+            f"offload={pinned.offload!r}", "states can't be offloaded yet", "use zero=3 or more devices, and leave it out"
+        )
+
+
+def check_product(devices: int, pinned: Parallelism) -> None:
+    """The pinned sizes have to divide the device count, and to be it where all three are given."""
+    sizes = {name: getattr(pinned, name) for name in ("pp", "dp", "tp") if getattr(pinned, name) is not None}
+    product = 1
+    for size in sizes.values():
+        product *= size
+    if (product == devices) if len(sizes) == 3 else (devices % product == 0):
+        return
+    text = " ".join(f"{name}={size}" for name, size in sizes.items())
+    raise ParallelismError(
+        text, f"they multiply to {product}, and the cluster has {devices} devices", nearest_product(devices, sizes)
+    )
+
+
+def nearest_product(devices: int, sizes: dict[str, int]) -> str:
+    """The remedy: one of the sizes changed, or left out."""
+    for name in ("dp", "tp", "pp"):
+        if name in sizes:
+            rest = 1
+            for other, size in sizes.items():
+                rest *= size if other != name else 1
+            if devices % rest == 0:
+                return f"give {name}={devices // rest}" + (", or leave it out" if len(sizes) < 3 else "")
+    return f"give sizes that multiply to {devices}"
+
+
+def check_batch(limits: Limits, pinned: Parallelism) -> None:
+    for axis, reason in limits.only_one:
+        if axis == "dp" and (pinned.dp or 1) > 1:
+            raise ParallelismError(f"dp={pinned.dp}", reason, "use tp or pp instead")
+    dp, micro = pinned.dp or 1, pinned.micro_batch or 1
+    if limits.rows % (dp * micro):
+        named = [f"{n}={v}" for n, v in (("dp", pinned.dp), ("micro_batch", pinned.micro_batch)) if v is not None]
+        raise ParallelismError(
+            f"a batch of {limits.rows} rows",
+            f"it does not divide by {dp * micro} ({' '.join(named)})",
+            f"give a batch of {max(1, round(limits.rows / (dp * micro))) * dp * micro} rows",
+        )
+
+
+def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
+    """The error where the pinned fields, each possible alone, leave nothing together."""
+    text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
+    reasons = "; ".join(f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one)
+    if pinned.schedule == "1f1b":
+        reasons = "; ".join(filter(None, (reasons, "1f1b needs at least as many microbatches as stages")))
+    cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
+    return ParallelismError(
+        text, f"{cause}; {reasons}" if reasons else cause, remedy_for(limits, pinned)
+    )
+
+
+def remedy_for(limits: Limits, pinned: Parallelism) -> str:
+    if limits.rows % limits.devices and not pinned.tp and not pinned.pp:
+        return f"give a batch that divides by {limits.devices}, or pin fewer fields"
+    return "pin fewer fields, or give a larger batch"
+
+
+def sizes_of(settings: Sequence[Setting]) -> set[tuple[int, int]]:
+    """The operator problems that they need: (tp, rows of a microbatch)."""
+    return {(s.tp, s.micro_batch) for s in settings}

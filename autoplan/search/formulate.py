@@ -1,0 +1,89 @@
+"""What each operator of a model may do on a mesh: its strategies on the tensor axis, the batch's axes being pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autoplan.errors import ParallelismError
+from autoplan.graph import Block, Model, Node
+from autoplan.layout import State
+from autoplan.mesh import MICROBATCH, Mesh
+from autoplan.pricing import Operator, operators_of, weights_of
+from autoplan.search.batch import BatchSplit, split_batch
+from autoplan.search.constraints import Constraint, permitted
+from autoplan.search.problem import Formulation, Prices
+from autoplan.strategies import Strategy, strategies
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model with all that doesn't depend on the mesh's sizes.
+
+    operators  of each block, by name
+    batch      how the batch lies on each of its axes
+    constraints  what the user rules out
+    """
+
+    model: Model
+    operators: tuple[Mapping[str, Operator], ...]
+    batch: Mapping[str, BatchSplit]
+    constraints: tuple[Constraint, ...]
+    training: bool
+
+
+def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool) -> Prepared:
+    operators = tuple(operators_of(block, fuses=fuses) for block in model.blocks)
+    batch = {
+        "dp": split_batch(model, virtual=False, loss=training),
+        MICROBATCH: split_batch(model, virtual=True, loss=training),
+    }
+    return Prepared(model, operators, batch, tuple(constraints), training)
+
+
+def formulate(prepared: Prepared, mesh: Mesh, prices: Prices, *, split_weights: bool) -> Formulation:
+    """The operator problem's parts on one mesh (without the pipeline's axis).
+
+    split_weights  matmuls must split a weight on ``tp`` where sizes allow: what a pinned ``tp`` asks for
+    """
+    options = {
+        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights)
+        for index, block in enumerate(prepared.model.blocks)
+        for node in block.nodes
+    }
+
+    def states(index: int, name: str) -> Mapping[str, State]:
+        return {axis: split.states[index, name] for axis, split in prepared.batch.items()}
+
+    return Formulation(
+        prepared.model, mesh, prepared.operators, options, states, prices, training=prepared.training
+    )
+
+
+def node_options(
+    prepared: Prepared, index: int, block: Block, node: Node, mesh: Mesh, split_weights: bool
+) -> tuple[Strategy, ...]:
+    operator = prepared.operators[index][node.name]
+    pinned = {axis: split.strategies[index, node.name] for axis, split in prepared.batch.items()}
+    found = strategies(operator.rule, operator.operands, node.type, operator.carries, mesh, pinned)
+    if not found:
+        raise ParallelismError(
+            f"mesh {mesh}",
+            f"the rows of {node.name} ({node.op}, result {node.type.shape}) don't divide by dp={mesh.size('dp')} and "
+            f"{mesh.size(MICROBATCH)} microbatches",
+            "give a batch that does, or pin a smaller dp or a smaller micro_batch",
+        )
+    if mesh.size("tp") == 1:
+        return found
+    found = permitted(prepared.constraints, node, found)
+    return splitting(operator, weights_of(block), found) if split_weights else found
+
+
+def splitting(operator: Operator, weights: frozenset[str], found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    """Of a matmul's strategies those that split its weight, or its heads where it has none; all where none does."""
+    if operator.rule.cost not in ("matmul", "attention"):
+        return tuple(found)
+    held = [i for i, name in enumerate(operator.node.operands) if name in weights]
+    places = held or list(range(len(operator.operands)))
+    kept = tuple(s for s in found if any(s.on("tp").inputs[i].kind == "S" for i in places))
+    return kept or tuple(found)
