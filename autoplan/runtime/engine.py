@@ -1,0 +1,107 @@
+"""Forward and backward of all microbatches: a loop on one stage, torch.distributed.pipelining on several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+
+from autoplan.errors import ParallelismError
+from autoplan.runtime.axes import RankAxis
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.stages import StageModule
+from autoplan.runtime.zero import before_microbatch
+from autoplan.typed import TypedValue
+
+
+class LoopEngine:
+    """One stage: the microbatches one after another."""
+
+    def __init__(self, spec: ProgramSpec, stage: StageModule) -> None:
+        self.level, self.count, self.stage = spec.parallelism.zero or 0, spec.microbatches, stage
+
+    def run(self, keywords: Mapping[str, Tensor]) -> Tensor:
+        """Adds every microbatch's gradients up; returns the sum of their losses.
+
+        keywords  each [microbatches, …]
+        """
+        losses = []
+        for j in range(self.count):
+            before_microbatch(self.stage, self.level, last=j == self.count - 1)
+            loss = self.stage(batch={name: value[j : j + 1] for name, value in keywords.items()})
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+
+class PipelineEngine:
+    """Several stages, by the schedule that was planned."""
+
+    def __init__(
+        self, spec: ProgramSpec, stages: Sequence[StageModule], axis: RankAxis, device: torch.device
+    ) -> None:
+        self.count, self.device, self.dtype = spec.microbatches, device, spec.activation_dtype(spec.lowered.loss.type)
+        self.last = any(s.number == len(spec.lowered.stages) - 1 for s in stages)
+        piped = [pipeline_stage(spec, stage, axis, device) for stage in stages]
+        self.schedule = make_schedule(spec, piped)
+
+    def run(self, keywords: Mapping[str, Tensor]) -> Tensor:
+        """As LoopEngine.run; zero on a rank that doesn't hold the last stage."""
+        losses: list[Tensor] = []
+        # the engine hands the loss function a target for each microbatch; the emitted loss has read its own already
+        target = torch.zeros(self.count, device=self.device) if self.last else None
+        self.schedule.step(target=target, losses=losses, return_outputs=False, batch=dict(keywords))
+        return torch.stack([x.detach() for x in losses]).sum() if losses else self.no_loss()
+
+    def no_loss(self) -> Tensor:
+        return torch.zeros((), dtype=self.dtype, device=self.device)
+
+
+def pipeline_stage(spec: ProgramSpec, stage: StageModule, axis: RankAxis, device: torch.device) -> PipelineStage:
+    """The stage with the shapes it receives and sends, so that the engine needn't find them by a trial run."""
+    lowered = spec.lowered.stages[stage.number]
+    return PipelineStage(
+        stage,
+        stage.number,
+        len(spec.lowered.stages),
+        device,
+        input_args=tuple(example(spec, v) for v in lowered.inputs) if stage.number else (),
+        output_args=tuple(example(spec, v) for v in lowered.outputs),
+        group=axis.group,
+    )
+
+
+def example(spec: ProgramSpec, value: TypedValue) -> Tensor:
+    dtype = spec.activation_dtype(value.type)
+    return torch.empty(value.local_shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
+
+
+def summand(output: Tensor, target: Tensor) -> Tensor:
+    """The last stage returns the loss itself."""
+    return output
+
+
+def make_schedule(
+    spec: ProgramSpec, stages: Sequence[PipelineStage]
+) -> PipelineScheduleSingle | PipelineScheduleMulti:
+    """The planned schedule; gradients of microbatches are summed, for the loss is already divided by whole counts."""
+    name, count, ranks = spec.parallelism.schedule or "gpipe", spec.microbatches, spec.size(PIPELINE)
+    if name in ("gpipe", "1f1b") and len(stages) == 1:
+        # with fewer microbatches than stages 1F1B has no steady state: it is GPipe, and the engine asks for it
+        single = Schedule1F1B if name == "1f1b" and count >= ranks else ScheduleGPipe
+        return single(stages[0], count, loss_fn=summand, scale_grads=False)
+    several = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
+    if name not in several:
+        held = f"a rank has {len(stages)} stages, the schedule runs one"
+        raise ParallelismError(f"schedule={name!r}", held, "use schedule='interleaved'")
+    return several[name](list(stages), count, loss_fn=summand, scale_grads=False)

@@ -1,0 +1,80 @@
+"""A parameter as one rank holds it, with all that gradients, clipping and storage need to know of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from autoplan.runtime.axes import RankAxis
+from autoplan.runtime.parts import Part, part_of, rows_of
+from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.typed import StoredParameter
+
+
+@dataclass(frozen=True)
+class HeldParameter:
+    """One parameter on one rank.
+
+    parameter  what the optimizer steps: plain, or a DTensor over the data axis where ZeRO splits it
+    sharded    whether ZeRO splits it
+    part       the box of the whole tensor that this rank keeps
+    copies     ranks of the world that keep this same box
+    """
+
+    stored: StoredParameter
+    parameter: nn.Parameter
+    sharded: bool
+    part: Part
+    copies: int
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def values(self) -> Tensor:
+        """This rank's values, to read or to write in place."""
+        return local(self.parameter.detach())
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """This rank's gradient, to read or to write in place; None where there is none."""
+        return None if self.parameter.grad is None else local(self.parameter.grad.detach())
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def held_parameters(
+    spec: ProgramSpec, parameters: Mapping[str, nn.Parameter], axes: Mapping[str, RankAxis]
+) -> tuple[HeldParameter, ...]:
+    """The rank's parameters, in the program's order, which is the same on every rank."""
+    coordinates = {name: axis.rank for name, axis in axes.items()}
+    held = []
+    for stored in spec.lowered.parameters:
+        if stored.name not in parameters:
+            continue
+        sharded = spec.zero_shards(stored)
+        part = part_of(stored.type.shape, stored.layout, spec.lowered.mesh, coordinates)
+        if sharded:
+            part = rows_of(part, spec.size(DATA), coordinates[DATA])
+        held.append(HeldParameter(stored, parameters[stored.name], sharded, part, copies(spec, stored)))
+        assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
+    return tuple(held)
+
+
+def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
+    """Ranks of the world that keep the same box of a parameter."""
+    replicated = [
+        axis.size
+        for axis in spec.lowered.mesh.device_axes
+        if axis.name != PIPELINE
+        and stored.layout.state(axis.name).kind != "S"
+        and not (axis.name == DATA and spec.zero_shards(stored))
+    ]
+    return math.prod(replicated) * len(spec.pipeline_ranks(stored))

@@ -1,0 +1,68 @@
+"""What an exported module asks for its parameters: ``parameters("self_attn.q_proj.weight")``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from autoplan.runtime.spec import ProgramSpec
+
+
+@dataclass
+class Made:
+    """The parameters and buffers of one rank by the program's names, made when they are first asked for.
+
+    They have no values yet. The same name gives the same object, so that a tied parameter is one.
+    """
+
+    spec: ProgramSpec
+    parameter_device: torch.device
+    device: torch.device
+    parameters: dict[str, nn.Parameter] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    def parameter(self, name: str) -> nn.Parameter:
+        if name not in self.parameters:
+            stored = next(p for p in self.spec.lowered.parameters if p.name == name)
+            dtype = self.spec.storage_dtype(stored.type)
+            values = torch.empty(stored.local_shape, dtype=dtype, device=self.parameter_device)
+            self.parameters[name] = nn.Parameter(values, requires_grad=stored.trainable)
+        return self.parameters[name]
+
+    def buffer(self, name: str) -> Tensor:
+        if name not in self.buffers:
+            kind = next(b.type for b in self.spec.lowered.buffers if b.name == name)
+            self.buffers[name] = torch.zeros(kind.shape, dtype=self.spec.activation_dtype(kind), device=self.device)
+        return self.buffers[name]
+
+
+class Parameters:
+    """The parameters that a module may ask for.
+
+    names, buffers  the program's name of each; None: the names asked for are the program's own
+    """
+
+    def __init__(
+        self, made: Made, names: Mapping[str, str] | None = None, buffers: Mapping[str, str] | None = None
+    ) -> None:
+        self._made, self._names, self._buffers = made, names, buffers
+
+    def __call__(self, name: str) -> nn.Parameter:
+        """This rank's part on the tensor axes, whole on the data axis."""
+        return self._made.parameter(name if self._names is None else self._names[name])
+
+    def buffer(self, name: str) -> Tensor:
+        """A buffer, whole on every rank."""
+        return self._made.buffer(name if self._buffers is None else self._buffers[name])
+
+    def segment(self, index: int) -> Parameters:
+        """Those of segment ``index`` of the chain, under its block's own names."""
+        lowered = self._made.spec.lowered
+        segment = lowered.segments[index]
+        block = lowered.blocks[segment.block]
+        names = zip((p.name for p in block.parameters), segment.parameters, strict=True)
+        buffers = zip((b.name for b in block.buffers), segment.buffers, strict=True)
+        return Parameters(self._made, dict(names), dict(buffers))

@@ -1,0 +1,67 @@
+"""What a program is built from: the typed program and the options that it was planned under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from autoplan.graph import TensorType
+from autoplan.initialise import InitRecipe
+from autoplan.mesh import MICROBATCH
+from autoplan.options import Parallelism, Training
+from autoplan.typed import Lowered, StoredParameter
+
+PIPELINE, DATA = "pp", "dp"
+
+
+@dataclass(frozen=True)
+class ProgramSpec:
+    """A plan as the runtime needs it; plan.json holds it whole.
+
+    parallelism        every field filled
+    microbatches       size of the mesh's axis "mb"
+    transient_buffers  names of the buffers that the user's own state dict leaves out
+    init               how the model's parameters and buffers are drawn; None: they can only be loaded
+    """
+
+    lowered: Lowered
+    parallelism: Parallelism
+    training: Training
+    microbatches: int
+    transient_buffers: tuple[str, ...] = ()
+    init: InitRecipe | None = None
+
+    def __post_init__(self) -> None:
+        assert self.microbatches == self.lowered.mesh.size(MICROBATCH), f"{self.microbatches} on {self.lowered.mesh}"
+
+    def size(self, axis: str) -> int:
+        """Members along an axis, 1 where the mesh has no such axis."""
+        return self.lowered.mesh.size(axis)
+
+    def pipeline_ranks(self, stored: StoredParameter) -> tuple[int, ...]:
+        """Pipeline coordinates of the ranks that hold a parameter, ascending."""
+        return tuple(sorted({self.pipeline_rank(stage) for stage in stored.stages}))
+
+    def pipeline_rank(self, stage: int) -> int:
+        """The pipeline coordinate that runs a stage; several stages on a rank are dealt out in rounds."""
+        return stage % self.size(PIPELINE)
+
+    def zero_shards(self, stored: StoredParameter) -> bool:
+        """Whether ZeRO keeps only 1/dp of this parameter (its rows) on a rank.
+
+        Not where the data axis already splits it, where its gradient needs no sum over that axis, nor for a scalar.
+        """
+        if not self.parallelism.zero or self.size(DATA) == 1 or not stored.type.shape:
+            return False
+        return DATA in stored.reduce_axes or (not stored.trainable and stored.layout.state(DATA).kind == "I")
+
+    def storage_dtype(self, kind: TensorType) -> torch.dtype:
+        """The dtype in which a parameter of this type is stored and updated."""
+        if not kind.floating:
+            return getattr(torch, kind.dtype)
+        return {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
+
+    def activation_dtype(self, kind: TensorType) -> torch.dtype:
+        """The dtype of a batch input, buffer or activation of this type."""
+        return torch.float64 if kind.floating and self.training.precision == "fp64" else getattr(torch, kind.dtype)

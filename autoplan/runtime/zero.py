@@ -1,0 +1,115 @@
+"""ZeRO on the data axis by torch's fully_shard, with gradients summed, not averaged.
+
+Levels differ in when the whole parameters are gathered and when gradients are reduced:
+
+    1   gathered once a step, gradients reduced once a step
+    2   gathered once a step, gradients reduced after each microbatch
+    3   gathered for each forward and each backward, gradients reduced after each microbatch
+
+Under a pipeline the engine reduces once, after its last microbatch, at every level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from autoplan.errors import ParallelismError
+from autoplan.runtime.spec import DATA, ProgramSpec
+
+
+def shard_stages(
+    spec: ProgramSpec, modules: Sequence[nn.Module], made: Mapping[str, nn.Parameter], device_mesh: DeviceMesh
+) -> None:
+    """Applies fully_shard to each segment of each stage and to the stage itself."""
+    counts = [n for n, p in made.items() if sum(any(p is q for q in m.parameters()) for m in modules) > 1]
+    if counts:
+        raise ParallelismError(
+            f"zero={spec.parallelism.zero} with virtual_stages={spec.parallelism.virtual_stages}",
+            f"{counts[0]} is tied between two stages of one rank, which ZeRO would hold as two parameters",
+            "use zero=0, or one stage on each rank",
+        )
+    ignored = {p for n, p in made.items() if not spec.zero_shards(stored(spec, n))}
+    names = {p: n for n, p in made.items()}
+    for module in modules:
+        shard_stage(spec, module, names, ignored, device_mesh[DATA])
+
+
+def stored(spec: ProgramSpec, name: str):
+    return next(p for p in spec.lowered.parameters if p.name == name)
+
+
+def shard_stage(
+    spec: ProgramSpec,
+    stage: nn.Module,
+    names: Mapping[nn.Parameter, str],
+    ignored: set[nn.Parameter],
+    mesh: DeviceMesh,
+) -> None:
+    """One group of parameters for each segment, and one for what is left: the parameters that segments share."""
+    units = list(segments_of(next(stage.children())))
+    dtypes = used_dtypes(spec)
+    reshard = spec.parallelism.zero == 3
+    for module in [u for u in units if not shares(u, units)] + [stage]:
+        mine = [p for p in module.parameters() if p not in ignored]
+        fully_shard(
+            module,
+            mesh=mesh,
+            reshard_after_forward=reshard and module is not stage,
+            mp_policy=policy(spec, {dtypes[names[p]] for p in mine if p in names}),
+            ignored_params=ignored,
+        )
+    for unit in fsdp_modules(stage):
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
+
+
+def segments_of(stage: nn.Module) -> Iterator[nn.Module]:
+    """The stage's segments: its children, those in lists one by one."""
+    for child in stage.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        elif next(child.parameters(), None) is not None:
+            yield child
+
+
+def shares(unit: nn.Module, units: Sequence[nn.Module]) -> bool:
+    """Whether another segment reads one of its parameters; fully_shard would untie them."""
+    mine = set(unit.parameters())
+    return any(other is not unit and not mine.isdisjoint(other.parameters()) for other in units)
+
+
+def used_dtypes(spec: ProgramSpec) -> dict[str, str]:
+    """The dtype in which each parameter is used, by name; "" where segments differ."""
+    used: dict[str, str] = {}
+    for segment in spec.lowered.segments:
+        for name, value in zip(segment.parameters, spec.lowered.blocks[segment.block].parameters, strict=True):
+            used[name] = value.type.dtype if used.get(name, value.type.dtype) == value.type.dtype else ""
+    return used
+
+
+def policy(spec: ProgramSpec, dtypes: set[str]) -> MixedPrecisionPolicy:
+    """Gathers in bfloat16 where every parameter of the group is used so; gradients are reduced as they are stored."""
+    if spec.training.precision != "bf16-mixed":
+        return MixedPrecisionPolicy(cast_forward_inputs=False)
+    gathered = torch.bfloat16 if dtypes == {"bfloat16"} else None
+    return MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=torch.float32, cast_forward_inputs=False)
+
+
+def fsdp_modules(module: nn.Module) -> Iterator[FSDPModule]:
+    return (m for m in module.modules() if isinstance(m, FSDPModule))
+
+
+def before_microbatch(stage: nn.Module, level: int, last: bool) -> None:
+    """Sets what the coming microbatch's forward and backward do; nothing where the stage isn't sharded."""
+    if not isinstance(stage, FSDPModule):
+        return
+    stage.set_is_last_backward(last)
+    if level <= 2:
+        stage.set_reshard_after_backward(last)
+    if level == 1:
+        stage.set_requires_gradient_sync(last)
