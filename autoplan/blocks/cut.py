@@ -1,0 +1,164 @@
+"""Where a program is cut into a chain: between repeated modules, and where one value alone is alive.
+
+A *piece* is a run of consecutive nodes. A cut has a position: before the node of that index. The values alive at a
+cut become what one segment gives and the next takes, so each of them has to carry a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from autoplan.blocks.flat import Flat, Tree
+from autoplan.graph import Node
+
+HEAVY = frozenset({"aten.linear.default", "aten.matmul.default", "aten.convolution.default"})
+CONTENT = HEAVY | {"aten.embedding.default"}  # a piece without any of these is no stage of its own
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive nodes with what enters and leaves; ``path`` is the module they all belong to, or ""."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    path: str
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive nodes run by one child of a list, or by none of them (unit "")."""
+
+    unit: str
+    start: int
+    stop: int
+    first_heavy: int | None
+
+
+class Alive:
+    """Which values cross each position. Values are ordered as they are made, which both sides of a cut agree on."""
+
+    def __init__(self, nodes: Sequence[Node], parameters: frozenset[str], output: str) -> None:
+        self.nodes = nodes
+        self.last = {node.name: index for index, node in enumerate(nodes)}
+        for index, node in enumerate(nodes):
+            for name in node.operands:
+                if name in self.last:
+                    self.last[name] = max(self.last[name], index)
+        self.last[output] = len(nodes)
+        self.carries = set(parameters)
+        for node in nodes:
+            if node.type.floating and not self.carries.isdisjoint(node.operands):
+                self.carries.add(node.name)
+
+    def at(self, position: int) -> tuple[str, ...]:
+        return tuple(node.name for node in self.nodes[:position] if self.last[node.name] >= position)
+
+    def cost(self, position: int) -> int | None:
+        """How many values a cut would pass on; None where one of them can't be passed on."""
+        values = self.at(position)
+        return len(values) if self.carries.issuperset(values) else None
+
+
+def cut(flat: Flat, constants: frozenset[str]) -> tuple[Piece, ...]:
+    """The chain's pieces, in order."""
+    nodes = tuple(node for node in flat.nodes if node.name not in constants)
+    parameters = frozenset(p.name for p in flat.parameters)
+    alive = Alive(nodes, parameters, flat.output)
+    edges = [0, *positions(nodes, flat.tree, alive), len(nodes)]
+    pieces = []
+    for start, stop in pairwise(edges):
+        part = nodes[start:stop]
+        pieces.append(Piece(part, alive.at(start), alive.at(stop), path_of(part, parameters, flat.tree)))
+    return tuple(pieces)
+
+
+def positions(nodes: Sequence[Node], tree: Tree, alive: Alive) -> list[int]:
+    """Where to cut, in increasing order."""
+    cuts: list[int] = []
+    previous = ""
+    for stretch in stretches(nodes, tree):
+        start = cuts[-1] if cuts else 0
+        if stretch.first_heavy is None:
+            continue
+        if has_content(nodes[start : stretch.start]):
+            among_repeats = is_repeat(previous, tree) or is_repeat(stretch.unit, tree)
+            stop = stretch.start if stretch.unit else stretch.first_heavy
+            cuts += cheapest(range(stretch.start, stop + 1), alive, among_repeats)
+        if not stretch.unit:
+            cuts += glue_cuts(nodes, stretch, cuts[-1] if cuts else 0, alive)
+        previous = stretch.unit
+    return cuts
+
+
+def stretches(nodes: Sequence[Node], tree: Tree) -> list[Stretch]:
+    found = []
+    for unit, group in groupby(range(len(nodes)), key=lambda index: unit_of(nodes[index].module, tree)):
+        indices = list(group)
+        heavy = next((index for index in indices if nodes[index].op in HEAVY), None)
+        found.append(Stretch(unit, indices[0], indices[-1] + 1, heavy))
+    return found
+
+
+def unit_of(path: str, tree: Tree) -> str:
+    """The child of a list that a module lies in: of the outermost list whose children repeat, else the outermost;
+    a list that is itself such a child gives its own children."""
+    around = [at for at in tree.lists if not at or path.startswith(f"{at}.")]
+    around = [at for at in around if child_of(at, path)]
+    if not around:
+        return ""
+    chosen = next((at for at in around if at in tree.repeating), around[0])
+    unit = child_of(chosen, path)
+    while unit in tree.lists and child_of(unit, path):
+        unit = child_of(unit, path)
+    return unit
+
+
+def child_of(at: str, path: str) -> str:
+    """The path of the list's child that a module lies in, or ""."""
+    rest = path[len(at) + 1 :] if at else path
+    return ".".join(part for part in (at, rest.split(".")[0]) if part) if rest else ""
+
+
+def is_repeat(unit: str, tree: Tree) -> bool:
+    return bool(unit) and unit.rpartition(".")[0] in tree.repeating
+
+
+def has_content(nodes: Sequence[Node]) -> bool:
+    return any(node.op in CONTENT for node in nodes)
+
+
+def cheapest(candidates: range, alive: Alive, several: bool) -> list[int]:
+    """The first of the positions with the fewest values; none where no cut, or none of a single value, is possible."""
+    costs = [(cost, position) for position in candidates if (cost := alive.cost(position)) is not None]
+    best = min(costs, default=None)
+    return [] if best is None or (best[0] > 1 and not several) else [best[1]]
+
+
+def glue_cuts(nodes: Sequence[Node], stretch: Stretch, start: int, alive: Alive) -> list[int]:
+    """Cuts inside what no list holds: in front of a heavy operator, at the last position with one value alive."""
+    cuts: list[int] = []
+    heavy_before = None
+    for index in range(max(start, stretch.start), stretch.stop):
+        if nodes[index].op not in HEAVY:
+            continue
+        begin = max(cuts[-1] if cuts else start, heavy_before + 1 if heavy_before is not None else start)
+        for position in range(index, begin, -1):
+            content = has_content(nodes[cuts[-1] if cuts else start : position])
+            if content and alive.cost(position) == 1:
+                cuts.append(position)
+                break
+        heavy_before = index
+    return cuts
+
+
+def path_of(nodes: Sequence[Node], parameters: frozenset[str], tree: Tree) -> str:
+    """The one unit that holds all the piece's parameters, or ""."""
+    units = {unit for node in nodes if node.op in CONTENT and (unit := unit_of(node.module, tree))}
+    read = {name for node in nodes for name in node.operands if name in parameters}
+    if len(units) != 1:
+        return ""
+    unit = units.pop()
+    return unit if read and all(name.startswith(f"{unit}.") for name in read) else ""

@@ -1,0 +1,73 @@
+"""Runs torch.export, and says which line of the user's code it couldn't follow."""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from autoplan.errors import AutoplanError, TraceError
+
+OURS = Path(__file__).parent.parent
+LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str(OURS))
+
+
+def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
+    """The exported program, functional, with linear, attention and norms whole. TraceError names the line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what export deprecates inside itself
+            program = torch.export.export(module, tuple(args), strict=False)
+            return program.run_decompositions({})
+    except AutoplanError:
+        raise
+    except Exception as error:
+        raise explain(error) from error
+
+
+def explain(error: Exception) -> TraceError:
+    """The failure as a mistake that a user can mend."""
+    line = user_line(error)
+    text = str(error).strip().splitlines() or [type(error).__name__]
+    if data_dependent(error):
+        cause = "forward takes a branch, or makes a shape, that depends on a tensor's values"
+        remedy = "write it without reading the values: torch.where for a branch, a fixed size and a mask for a shape"
+    else:
+        cause = f"{type(error).__name__}: {text[0]}"
+        remedy = "check that the model runs on these example_inputs; if it does, torch.export can't follow this line"
+    return TraceError(line, cause, remedy)
+
+
+def data_dependent(error: BaseException) -> bool:
+    marks = ("data-dependent", "data dependent", "DataDependent", ".item()", "_local_scalar_dense")
+    return any(mark in f"{type(e).__name__} {e}" for e in chain(error) for mark in marks)
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def user_line(error: BaseException) -> str:
+    """``file.py:12: if x.sum() > 0:``, the innermost frame outside of torch and the standard library."""
+    found = [frame for e in chain(error) for frame in frames(e.__traceback__)]
+    user = [(file, line) for file, line in found if not file.startswith(LIBRARIES) and not file.startswith("<")]
+    if not user:
+        return "the model"
+    file, line = user[-1]
+    return f"{file}:{line}: {linecache.getline(file, line).strip()}"
+
+
+def frames(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
+    while traceback is not None:
+        yield traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        traceback = traceback.tb_next

@@ -1,0 +1,182 @@
+"""An exported program -> Flat: every node of torch.fx in its canonical form."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from autoplan.errors import NoRuleError, TraceError
+from autoplan.graph import DType, Ref, Typed
+from autoplan.trace import forms as _forms  # noqa: F401  fills the table
+from autoplan.trace.builder import Builder, Value, type_of
+from autoplan.trace.table import forms, positive
+
+DROPPED = frozenset({
+    "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default", "aten._assert_async.msg",
+    "aten._assert_scalar.default",
+})  # fmt: skip
+PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
+DIMS = ("dim", "dim0", "dim1", "dims")
+
+
+@dataclass(frozen=True)
+class Names:
+    """How names of the exported wrapper map to the user's: parameters and buffers, batch inputs, module paths."""
+
+    state: Callable[[str], str]
+    batch: Sequence[str]
+    module: Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The canonical nodes, in order of execution, and the result."""
+
+    builder: Builder
+    output: str
+    batch: tuple[Typed, ...]
+    buffers: tuple[Typed, ...]
+
+
+def convert(program: ExportedProgram, names: Names) -> Converted:
+    """Canonical nodes of an exported program. TraceError where it holds what has no canonical form."""
+    builder = Builder()
+    env: dict[str, Value] = {}
+    batch, buffers = enter_inputs(program, names, builder, env)
+    table = forms()
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            builder.module = names.module(path_of(node))
+            env[node.name] = convert_node(builder, node, env, table)
+    check_mutations(program, names, builder)
+    return Converted(builder, result_of(program, env), batch, buffers)
+
+
+def enter_inputs(
+    program: ExportedProgram, names: Names, builder: Builder, env: dict[str, Value]
+) -> tuple[tuple[Typed, ...], tuple[Typed, ...]]:
+    """Declares parameters, buffers and the batch; constants made inside forward become fulls."""
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    batch: list[Typed] = []
+    buffers: list[Typed] = []
+    for spec in program.graph_signature.input_specs:
+        value = placeholders[spec.arg.name].meta["val"]
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            assert spec.target is not None
+            name = names.state(spec.target)
+            env[spec.arg.name] = builder.enter(name, type_of(value))
+            if spec.kind == InputKind.BUFFER:
+                buffers.append(Typed(name, type_of(value)))
+        elif spec.kind == InputKind.USER_INPUT:
+            name = names.batch[len(batch)]
+            env[spec.arg.name] = builder.enter(name, type_of(value))
+            batch.append(Typed(name, type_of(value)))
+        else:
+            env[spec.arg.name] = constant(builder, spec.target, program.constants.get(spec.target or ""))
+    return tuple(batch), tuple(buffers)
+
+
+def constant(builder: Builder, name: str | None, value: object) -> Ref:
+    if isinstance(value, torch.Tensor) and value.numel() and bool((value == value.flatten()[0]).all()):
+        return builder.full(value.shape, value.flatten()[0].item(), type_of(value).dtype)
+    raise TraceError(
+        f"constant {name!r}",
+        "the model makes a tensor of values in forward that no operator computes",
+        "register it as a buffer of its module",
+    )
+
+
+def path_of(node: fx.Node) -> str:
+    """The innermost module that ran the node."""
+    stack = node.meta.get("nn_module_stack")
+    return list(stack.values())[-1][0] if stack else ""
+
+
+def convert_node(builder: Builder, node: fx.Node, env: Mapping[str, Value], table: Mapping[str, Callable]) -> Value:
+    if node.target is operator.getitem:
+        source = node.args[0]
+        assert isinstance(source, fx.Node) and isinstance(node.args[1], int)
+        several = env[source.name]
+        assert isinstance(several, tuple)
+        return several[node.args[1]]
+    op = str(node.target)
+    if op in DROPPED:
+        return None
+    args = tuple(translate(arg, env) for arg in node.args)
+    kwargs = {key: translate(value, env) for key, value in node.kwargs.items() if key not in PLACEMENT}
+    canonical = table.get(op)
+    if canonical is not None:
+        return canonical(builder, *args, **kwargs)
+    return as_it_is(builder, node, args, kwargs)
+
+
+def translate(argument: object, env: Mapping[str, Value]) -> Value:
+    if isinstance(argument, fx.Node):
+        return env[argument.name]
+    if isinstance(argument, (list, tuple)):
+        return tuple(translate(item, env) for item in argument)
+    if isinstance(argument, torch.dtype):
+        return DType(str(argument).removeprefix("torch."))
+    return argument
+
+
+def as_it_is(builder: Builder, node: fx.Node, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Ref:
+    """An operator without a form of its own: dims from the front, keywords that say something."""
+    op = str(node.target)
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        raise NoRuleError(
+            op,
+            f"module {builder.module or 'the root'!r} runs an operator with several results or none, "
+            "of which nothing is known",
+            f"write its canonical form: @autoplan.trace.form({op!r})",
+        )
+    schema = node.target._schema.arguments
+    rank = next((len(builder.shape(arg)) for arg in args if isinstance(arg, Ref)), 0)
+    given = tuple(from_front(s.name, arg, rank) for s, arg in zip(schema, args, strict=False))
+    kept = tuple((key, from_front(key, kwargs[key], rank)) for key in sorted(kwargs) if kwargs[key] is not None)
+    return builder.emit(op, *given, kwargs=kept)
+
+
+def from_front(name: str, argument: Value, rank: int) -> Value:
+    if name not in DIMS or rank == 0:
+        return argument
+    if isinstance(argument, int):
+        return positive(argument, rank)
+    if isinstance(argument, tuple):
+        return tuple(positive(d, rank) if isinstance(d, int) else d for d in argument)
+    return argument
+
+
+def check_mutations(program: ExportedProgram, names: Names, builder: Builder) -> None:
+    """Batch norm's buffers are updated by its operator; nothing else may change state in forward."""
+    updated = {
+        ref.name
+        for node in builder.nodes.values()
+        if node.op == "autoplan.batch_norm"
+        for ref in node.args[3:6]
+        if isinstance(ref, Ref)
+    }
+    for spec in program.graph_signature.output_specs:
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+            continue
+        changed = names.state(spec.target or "")
+        if changed not in updated:
+            raise TraceError(
+                changed or spec.kind.name,
+                "forward changes it in place, and only batch norm's statistics may change",
+                "compute the new value outside of forward, or return it",
+            )
+
+
+def result_of(program: ExportedProgram, env: Mapping[str, Value]) -> str:
+    outputs = [s for s in program.graph_signature.output_specs if s.kind == OutputKind.USER_OUTPUT]
+    result = env.get(outputs[0].arg.name) if len(outputs) == 1 else None
+    if not isinstance(result, Ref):
+        raise TraceError("the model's output", "it is not one tensor", "return one tensor, or give loss_fn")
+    return result.name

@@ -1,0 +1,85 @@
+"""A weightless copy of the user's model: same modules, fake parameters, repeated children left out.
+
+Nothing is ever written to the user's model. The copy's tensors are fake ones on the CPU, which have a shape and a
+dtype and no memory; unlike meta tensors they mix with what forward makes on the default device.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+# FakeTensorMode is what torch.export itself runs under; torch has no public name for it.
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autoplan.errors import TraceError
+from autoplan.trace.builder import torch_dtype
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which children of a ModuleList or Sequential the copy holds, by their index in the original."""
+
+    path: str
+    children: tuple[int, ...]
+
+
+def fake_mode() -> FakeTensorMode:
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_like(tensor: torch.Tensor, mode: FakeTensorMode, dtype: str) -> torch.Tensor:
+    """A fake tensor of the same shape, in the compute dtype where it is floating."""
+    kind = torch_dtype(dtype) if tensor.is_floating_point() else tensor.dtype
+    with mode:
+        return torch.empty(tensor.shape, dtype=kind)
+
+
+def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str, kept: Iterable[Kept]) -> nn.Module:
+    """The copy. Parameters come in the compute dtype, buffers in their own; children not kept are gone.
+
+    TraceError where the model holds something that Python can't copy.
+    """
+    memo: dict[int, object] = {}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(fake_like(parameter, mode, dtype), parameter.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = fake_like(buffer, mode, str(buffer.dtype).removeprefix("torch."))
+    chosen = {k.path: k.children for k in kept}
+    for path, children in chosen.items():
+        for index, child in enumerate(model.get_submodule(path).children()):
+            if index not in children:
+                memo[id(child)] = nn.Identity()
+    try:
+        twin = copy.deepcopy(model, memo)
+    except (TypeError, RuntimeError, AttributeError) as error:
+        raise TraceError(
+            type(model).__name__, f"it can't be copied ({error})", "keep open files, locks and the like out of it"
+        ) from error
+    for path, children in chosen.items():
+        drop_children(twin.get_submodule(path), children)
+    return twin
+
+
+def drop_children(parent: nn.Module, children: Iterable[int]) -> None:
+    """Leaves these children of a list, numbered anew."""
+    assert isinstance(parent, (nn.ModuleList, nn.Sequential))
+    left = [list(parent.children())[index] for index in children]
+    for name in [name for name, _ in parent.named_children()]:
+        delattr(parent, name)
+    for index, child in enumerate(left):
+        parent.add_module(str(index), child)
+
+
+def original_name(name: str, kept: Mapping[str, Kept]) -> str:
+    """The original's name of something in the copy: list positions become the original's."""
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        path = ".".join(parts[:depth])
+        if path in kept and parts[depth].isdigit():
+            parts[depth] = str(kept[path].children[int(parts[depth])])
+    return ".".join(parts)

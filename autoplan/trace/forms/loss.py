@@ -1,0 +1,78 @@
+"""Losses: cross-entropy divided by a count that is known before the first microbatch; the others spelled out."""
+
+from __future__ import annotations
+
+from autoplan.graph import TensorType
+from autoplan.trace.table import Builder, Ref, form
+
+MEAN, SUM = 1, 2  # ATen's enumeration of reductions; 0 is none
+
+
+@form("aten.cross_entropy_loss.default")
+def cross_entropy(
+    b: Builder,
+    logits: Ref,
+    target: Ref,
+    weight: Ref | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Ref:
+    """Kept as it is, so that it is named as an operator without a rule: class weights, soft targets, no reduction."""
+    if weight is not None or b.type(target).floating or reduction not in (MEAN, SUM):
+        as_it_was = (logits, target, weight, reduction, ignore_index, label_smoothing)
+        return b.emit("aten.cross_entropy_loss.default", *as_it_was)
+    logits, target = unflattened(b, *class_last(b, logits, target))
+    if reduction == MEAN:
+        count = b.emit("autoplan.count_valid", target, ignore_index, type=TensorType((), "int64"), hint="valid_targets")
+    else:
+        count = b.full((), 1, "int64")
+    args = (logits, target, count, ignore_index, float(label_smoothing))
+    return b.emit("autoplan.cross_entropy", *args, type=TensorType((), b.type(logits).dtype), hint="loss")
+
+
+def class_last(b: Builder, logits: Ref, target: Ref) -> tuple[Ref, Ref]:
+    """F.cross_entropy has its classes in dim 1; here they come last."""
+    rank = len(b.shape(logits))
+    return b.permute(logits, (*(d for d in range(rank) if d != 1), 1)) if rank > 2 else logits, target
+
+
+def unflattened(b: Builder, logits: Ref, target: Ref) -> tuple[Ref, Ref]:
+    """Undoes the flattening of batch and sequence in front of the loss."""
+    before = b.maker(logits, "aten.reshape.default")
+    if before is None:
+        return logits, target
+    source = before.args[0]
+    assert isinstance(source, Ref)
+    if b.shape(source)[-1] != b.shape(logits)[-1]:
+        return logits, target
+    return source, b.reshape(target, b.shape(source)[:-1])
+
+
+@form("aten.nll_loss_nd.default", "aten.nll_loss.default")
+def nll_loss(
+    b: Builder, x: Ref, target: Ref, weight: Ref | None = None, reduction: int = MEAN, ignore_index: int = -100
+) -> Ref:
+    """Of a log-softmax it is a cross-entropy."""
+    before = b.maker(x, "aten.log_softmax.int")
+    if before is None or before.args[1] != min(1, len(b.shape(x)) - 1):
+        return b.emit("aten.nll_loss_nd.default", x, target, weight, reduction, ignore_index)
+    logits = before.args[0]
+    assert isinstance(logits, Ref)
+    return cross_entropy(b, logits, target, weight, reduction, ignore_index)
+
+
+def reduced(b: Builder, x: Ref, reduction: int) -> Ref:
+    if reduction == MEAN:
+        return b.emit("aten.mean.default", x)
+    return b.emit("aten.sum.default", x) if reduction == SUM else x
+
+
+@form("aten.mse_loss.default")
+def mse_loss(b: Builder, x: Ref, y: Ref, reduction: int = MEAN) -> Ref:
+    return reduced(b, b.emit("aten.pow.Tensor_Scalar", b.emit("aten.sub.Tensor", x, y), 2), reduction)
+
+
+@form("aten.l1_loss.default")
+def l1_loss(b: Builder, x: Ref, y: Ref, reduction: int = MEAN) -> Ref:
+    return reduced(b, b.emit("aten.abs.default", b.emit("aten.sub.Tensor", x, y)), reduction)

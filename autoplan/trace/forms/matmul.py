@@ -1,0 +1,62 @@
+"""Contractions: one linear or matmul that keeps the batch's dims, its bias an addition of its own.
+
+A split contraction leaves a partial sum; the bias is added once, after the reduction.
+"""
+
+from __future__ import annotations
+
+from autoplan.trace.table import Builder, Ref, form
+
+
+def unflattened(b: Builder, x: Ref) -> Ref:
+    """What a two-dim operand was before its leading dims were flattened together (GPT-2's Conv1D does so).
+
+    Flattened, the batch and the sequence are one dim, of which only the batch could be split.
+    """
+    before = b.maker(x, "aten.reshape.default")
+    if before is None or len(b.shape(x)) != 2:
+        return x
+    source = before.args[0]
+    assert isinstance(source, Ref)
+    keeps = len(b.shape(source)) > 2 and b.shape(source)[-1] == b.shape(x)[-1]
+    return source if keeps else x
+
+
+def contraction(b: Builder, op: str, x: Ref, weight: Ref, bias: Ref | None) -> Ref:
+    whole = unflattened(b, x)
+    result = b.emit(op, whole, weight)
+    if bias is not None:
+        result = b.emit("aten.add.Tensor", result, bias)
+    return b.reshape(result, (*b.shape(x)[:-1], b.shape(result)[-1]))
+
+
+@form("aten.linear.default")
+def linear(b: Builder, x: Ref, weight: Ref, bias: Ref | None = None) -> Ref:
+    return contraction(b, "aten.linear.default", x, weight, bias)
+
+
+@form("aten.addmm.default")
+def addmm(b: Builder, bias: Ref, x: Ref, weight: Ref, beta: float = 1, alpha: float = 1) -> Ref:
+    if (beta, alpha) == (1, 1):
+        return contraction(b, "aten.matmul.default", x, weight, bias)
+    product = b.emit("aten.mul.Tensor", contraction(b, "aten.matmul.default", x, weight, None), alpha)
+    return b.emit("aten.add.Tensor", product, b.emit("aten.mul.Tensor", bias, beta))
+
+
+@form("aten.mm.default", "aten.matmul.default", "aten.bmm.default")
+def matmul(b: Builder, x: Ref, y: Ref) -> Ref:
+    """A product with a transposed matrix is a linear."""
+    if len(b.shape(y)) != 2:
+        return b.emit("aten.matmul.default", x, y)
+    turned = b.maker(y, "aten.transpose.int")
+    if turned is not None:
+        weight = turned.args[0]
+        assert isinstance(weight, Ref)
+        return contraction(b, "aten.linear.default", x, weight, None)
+    return contraction(b, "aten.matmul.default", x, y, None)
+
+
+@form("aten.embedding.default")
+def embedding(b: Builder, weight: Ref, ids: Ref, *_: object) -> Ref:
+    """The padding index only matters for the row's gradient, which ``nn.Embedding`` leaves out."""
+    return b.emit("aten.embedding.default", weight, ids)

@@ -1,0 +1,166 @@
+"""Views: sizes are concrete, dims are counted from the front, and what changes nothing is gone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from autoplan.trace.table import Builder, Ref, form, positive
+
+
+@form("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.view_copy.default")
+def reshape(b: Builder, x: Ref, shape: Sequence[int]) -> Ref:
+    return b.reshape(x, concrete(b.shape(x), shape))
+
+
+def concrete(source: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape with -1 resolved."""
+    known = math.prod(size for size in shape if size != -1)
+    return tuple(math.prod(source) // known if size == -1 else size for size in shape)
+
+
+@form("aten.flatten.using_ints")
+def flatten(b: Builder, x: Ref, start: int = 0, end: int = -1) -> Ref:
+    shape = b.shape(x)
+    start, end = positive(start, len(shape)), positive(end, len(shape))
+    return b.reshape(x, (*shape[:start], math.prod(shape[start : end + 1]), *shape[end + 1 :]))
+
+
+@form("aten.unflatten.int")
+def unflatten(b: Builder, x: Ref, dim: int, sizes: Sequence[int]) -> Ref:
+    shape = b.shape(x)
+    dim = positive(dim, len(shape))
+    return b.reshape(x, (*shape[:dim], *concrete((shape[dim],), sizes), *shape[dim + 1 :]))
+
+
+@form(
+    "aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.lift_fresh_copy.default",
+    "aten.detach.default", "aten.detach_.default", "aten.lift_fresh.default",
+)  # fmt: skip
+def identity(b: Builder, x: Ref, **_: object) -> Ref:
+    return x
+
+
+@form("aten.unsqueeze.default")
+def unsqueeze(b: Builder, x: Ref, dim: int) -> Ref:
+    return b.emit("aten.unsqueeze.default", x, positive(dim, len(b.shape(x)) + 1))
+
+
+@form("aten.squeeze.dim", "aten.squeeze.dims")
+def squeeze(b: Builder, x: Ref, dims: int | Sequence[int]) -> Ref:
+    rank = len(b.shape(x))
+    for dim in sorted((positive(d, rank) for d in ((dims,) if isinstance(dims, int) else dims)), reverse=True):
+        if b.shape(x)[dim] == 1:
+            x = b.emit("aten.squeeze.dim", x, dim)
+    return x
+
+
+@form("aten.squeeze.default")
+def squeeze_all(b: Builder, x: Ref) -> Ref:
+    return squeeze(b, x, tuple(range(len(b.shape(x)))))
+
+
+@form("aten.transpose.int")
+def transpose(b: Builder, x: Ref, first: int, second: int) -> Ref:
+    rank = len(b.shape(x))
+    first, second = positive(first, rank), positive(second, rank)
+    return x if first == second else b.emit("aten.transpose.int", x, first, second)
+
+
+@form("aten.t.default", "aten.numpy_T.default")
+def matrix_transpose(b: Builder, x: Ref) -> Ref:
+    return x if len(b.shape(x)) < 2 else transpose(b, x, 0, 1)
+
+
+@form("aten.permute.default")
+def permute(b: Builder, x: Ref, dims: Sequence[int]) -> Ref:
+    return b.permute(x, (positive(d, len(dims)) for d in dims))
+
+
+@form("aten.expand.default")
+def expand(b: Builder, x: Ref, shape: Sequence[int], **_: object) -> Ref:
+    own = (1,) * (len(shape) - len(b.shape(x))) + b.shape(x)
+    return b.expand(x, tuple(o if size == -1 else size for o, size in zip(own, shape, strict=True)))
+
+
+@form("aten.expand_as.default")
+def expand_as(b: Builder, x: Ref, other: Ref) -> Ref:
+    return b.expand(x, b.shape(other))
+
+
+@form("aten.broadcast_tensors.default")
+def broadcast_tensors(b: Builder, tensors: Sequence[Ref]) -> tuple[Ref, ...]:
+    shape = torch.broadcast_shapes(*(b.shape(x) for x in tensors))
+    return tuple(b.expand(x, shape) for x in tensors)
+
+
+@form("aten.repeat.default")
+def repeat(b: Builder, x: Ref, times: Sequence[int]) -> Ref:
+    """Repeating dims of size one is an expand; other dims are concatenated."""
+    x = b.reshape(x, (1,) * (len(times) - len(b.shape(x))) + b.shape(x))
+    ones = tuple(t if size == 1 else size for t, size in zip(times, b.shape(x), strict=True))
+    result = b.expand(x, ones)
+    for dim, (count, size) in enumerate(zip(times, b.shape(x), strict=True)):
+        if size != 1 and count > 1:
+            result = b.emit("aten.cat.default", (result,) * count, dim)
+    return result
+
+
+@form("aten.slice.Tensor", "aten.slice_copy.Tensor")
+def slice_(b: Builder, x: Ref, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Ref:
+    dim = positive(dim, len(b.shape(x)))
+    first, last, step = slice(start, stop, step).indices(b.shape(x)[dim])
+    if step != 1:
+        return b.emit("aten.slice.Tensor", x, dim, first, last, step)
+    return b.slice(x, dim, first, max(first, last))
+
+
+@form("aten.narrow.default")
+def narrow(b: Builder, x: Ref, dim: int, start: int, length: int) -> Ref:
+    return slice_(b, x, dim, start, start + length)
+
+
+@form("aten.select.int", "aten.select_copy.int")
+def select(b: Builder, x: Ref, dim: int, index: int) -> Ref:
+    dim = positive(dim, len(b.shape(x)))
+    return b.emit("aten.select.int", x, dim, positive(index, b.shape(x)[dim]))
+
+
+@form("aten.split.Tensor", "aten.split_copy.Tensor")
+def split(b: Builder, x: Ref, size: int, dim: int = 0) -> tuple[Ref, ...]:
+    dim = positive(dim, len(b.shape(x)))
+    total = b.shape(x)[dim]
+    return tuple(b.slice(x, dim, at, min(at + size, total)) for at in range(0, total, size))
+
+
+@form("aten.split_with_sizes.default", "aten.split_with_sizes_copy.default")
+def split_with_sizes(b: Builder, x: Ref, sizes: Sequence[int], dim: int = 0) -> tuple[Ref, ...]:
+    dim = positive(dim, len(b.shape(x)))
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    return tuple(b.slice(x, dim, at, at + size) for at, size in zip(starts, sizes, strict=True))
+
+
+@form("aten.chunk.default")
+def chunk(b: Builder, x: Ref, chunks: int, dim: int = 0) -> tuple[Ref, ...]:
+    dim = positive(dim, len(b.shape(x)))
+    return split(b, x, -(-b.shape(x)[dim] // chunks), dim)
+
+
+@form("aten.unbind.int")
+def unbind(b: Builder, x: Ref, dim: int = 0) -> tuple[Ref, ...]:
+    dim = positive(dim, len(b.shape(x)))
+    return tuple(b.emit("aten.select.int", x, dim, index) for index in range(b.shape(x)[dim]))
+
+
+@form("aten.cat.default")
+def cat(b: Builder, parts: Sequence[Ref], dim: int = 0) -> Ref:
+    dim = positive(dim, len(b.shape(parts[0])))
+    return parts[0] if len(parts) == 1 else b.emit("aten.cat.default", tuple(parts), dim)
+
+
+@form("aten.stack.default")
+def stack(b: Builder, parts: Sequence[Ref], dim: int = 0) -> Ref:
+    dim = positive(dim, len(b.shape(parts[0])) + 1)
+    return cat(b, tuple(b.emit("aten.unsqueeze.default", part, dim) for part in parts), dim)

@@ -1,0 +1,169 @@
+"""Hugging Face models: attention and masks in a form that shards, and no caches.
+
+For the trace the model's copy is given an attention of our own through the public AttentionInterface and
+AttentionMaskInterface: causality is an argument rather than a mask, grouped keys and values are not repeated, padding
+is a mask of [batch, 1, 1, keys].
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+except ImportError:  # the extra "hf" isn't installed, so no model can be one of its
+    AttentionInterface = AttentionMaskInterface = PreTrainedModel = None  # type: ignore[assignment,misc]
+
+PADDED = "autoplan"  # the user gave an attention mask, or positions
+UNPADDED = "autoplan_unpadded"  # no padding: the all-true mask of ``prepare`` is not looked at
+
+
+def is_huggingface(model: nn.Module) -> bool:
+    return PreTrainedModel is not None and isinstance(model, PreTrainedModel)
+
+
+def prepare(model: nn.Module, padded: bool) -> None:
+    """Makes a copied model ready for the trace: our attention, no caches.
+
+    padded  whether the batch holds an attention mask or positions
+    """
+    if PreTrainedModel is None:
+        return
+    register()
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            module.config.use_cache = False
+            if takes_our_attention(module):
+                module.config._attn_implementation = PADDED if padded else UNPADDED
+    outermost = [m for _, m in outer_models(model)]
+    for module in outermost:
+        if not padded and "attention_mask" in forward_parameters(module):
+            module.register_forward_pre_hook(add_full_mask, with_kwargs=True)
+
+
+def outer_models(model: nn.Module, path: str = "") -> list[tuple[str, nn.Module]]:
+    """Hugging Face models that lie in no other."""
+    if is_huggingface(model):
+        return [(path, model)]
+    return [found for name, child in model.named_children() for found in outer_models(child, f"{path}.{name}")]
+
+
+def forward_parameters(module: nn.Module) -> tuple[str, ...]:
+    return tuple(inspect.signature(module.forward).parameters)
+
+
+def takes_our_attention(module: Any) -> bool:
+    """Models that can run torch's own attention, without a cap on the scores."""
+    capped = getattr(module.config, "attn_logit_softcapping", None) is not None
+    return bool(getattr(module, "_supports_sdpa", False)) and not capped
+
+
+def add_full_mask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Gives the model an all-true mask, so that it does not look for packed sequences in its own positions."""
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    if isinstance(ids, torch.Tensor) and ids.ndim == 2 and kwargs.get("attention_mask") is None and len(args) < 2:
+        kwargs = {**kwargs, "attention_mask": torch.ones(ids.shape, dtype=torch.bool)}
+    return args, kwargs
+
+
+def register() -> None:
+    """Registers under names of our own; doing so again changes nothing."""
+    for name, mask in ((PADDED, padded_mask), (UNPADDED, unpadded_mask)):
+        AttentionInterface.register(name, attention)
+        AttentionMaskInterface.register(name, mask)
+
+
+def attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Attention over [batch, heads, sequence, head size]; the result is [batch, sequence, heads, head size]."""
+    causal = bool(is_causal if is_causal is not None else getattr(module, "is_causal", True))
+    causal = causal and query.shape[2] > 1 and attention_mask is None
+    if position_bias is not None:
+        attention_mask, causal = biased_mask(position_bias, attention_mask, causal), False
+    grouped = query.shape[1] != key.shape[1]
+    out = F.scaled_dot_product_attention(
+        query, key, value, attention_mask, dropout, causal, scale=scaling, enable_gqa=grouped
+    )
+    return out.transpose(1, 2), None
+
+
+def biased_mask(bias: torch.Tensor, mask: torch.Tensor | None, causal: bool) -> torch.Tensor:
+    """A position bias with what may not be seen at the lowest number."""
+    if mask is None and causal:
+        rows = torch.arange(bias.shape[-2], device=bias.device)[:, None]
+        mask = rows >= torch.arange(bias.shape[-1], device=bias.device)[None, :]
+    if mask is None:
+        return bias
+    return torch.where(mask, bias, torch.finfo(bias.dtype).min) if mask.dtype == torch.bool else bias + mask
+
+
+def unpadded_mask(**kwargs: Any) -> torch.Tensor | None:
+    return padded_mask(**{**kwargs, "attention_mask": None})
+
+
+def padded_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    *,
+    mask_function: Callable,
+    attention_mask: torch.Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    **kwargs: Any,
+) -> torch.Tensor | None:
+    """A boolean mask that is true where a key is seen, or None where causality, or nothing, says it all.
+
+    The pattern has [1 or batch, 1, queries, keys], padding [batch, 1, 1, keys].
+    """
+    everywhere = local_size is None or kv_length < local_size
+    causal = allow_is_causal_skip and kv_length == q_length
+    skips = causal or allow_is_bidirectional_skip
+    if skips and everywhere and attention_mask is None:
+        return None
+    padding = None if attention_mask is None else attention_mask[:, None, None, :kv_length]
+    if mask_function is bidirectional_mask_function and padding is not None:
+        return padding
+    pattern = sdpa_mask(
+        1 if allow_is_causal_skip or allow_is_bidirectional_skip else batch_size, q_length, kv_length,
+        q_offset=q_offset, kv_offset=kv_offset, mask_function=mask_function, attention_mask=None,
+        allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
+        use_vmap=kwargs.get("use_vmap", False), device=kwargs.get("device", "cpu"),
+    )  # fmt: skip
+    assert pattern is not None, "its skips are off"
+    return pattern if padding is None else pattern & padding
+
+
+def tensor_of(output: Any, with_loss: bool) -> torch.Tensor | None:
+    """The tensor that a model's output stands for: its loss, its logits, or its first tensor; None where none is."""
+    if isinstance(output, torch.Tensor):
+        return output
+    names = ("loss",) if with_loss else ("logits", "last_hidden_state")
+    for name in names:
+        found = getattr(output, name, None) if not isinstance(output, dict) else output.get(name)
+        if isinstance(found, torch.Tensor):
+            return found
+    if with_loss:
+        return None
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
+    return next((part for part in parts if isinstance(part, torch.Tensor)), None)

@@ -1,0 +1,126 @@
+"""The passes in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from autoplan.blocks import Flat, constant_nodes, expand, fold
+from autoplan.errors import TraceError
+from autoplan.graph import Buffer, Model, Parameter
+from autoplan.trace import huggingface
+from autoplan.trace.capture import capture
+from autoplan.trace.clean import split_projections, used, without_duplicates
+from autoplan.trace.convert import Converted, Names, convert
+from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
+from autoplan.trace.modules import aliases_of, tree_of
+from autoplan.trace.repeats import find_runs, kept_children
+from autoplan.trace.wrapping import Inputs, LossFn, WithLoss, bind
+
+
+def trace(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    loss_fn: LossFn | None = None,
+    training: bool,
+    dtype: str = "float32",
+) -> Model:
+    """The model as a chain of segments, from the meta device or from real weights; the model is left untouched.
+
+    inputs    the whole batch of one optimizer step: a mapping, or a sequence in the order of forward's parameters;
+              what forward doesn't take goes to loss_fn
+    loss_fn   (model_output, *targets) -> scalar; not needed where the model returns its loss
+    training  whether the loss is traced, with dropout and batch statistics, or the model's result
+    dtype     "float32", "bfloat16", …: that of parameters and floating inputs
+
+    Raises InputsError where inputs and model don't fit, TraceError, naming the line, where the model can't be traced.
+    """
+    runs = find_runs(model)
+    short = fold(flat_of(model, inputs, loss_fn, training, dtype, kept_children(model, runs)))
+    full = expand(short, runs)
+    if full is None:  # the repeats look alike but trace differently: trace every one
+        full = fold(flat_of(model, inputs, loss_fn, training, dtype, ()))
+    return in_order(full, model)
+
+
+def flat_of(
+    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[Kept]
+) -> Flat:
+    """The canonical nodes of the model, with these children of its lists alone."""
+    binding = bind(model, inputs, loss_fn)
+    mode = fake_mode()
+    twin = fake_copy(model, mode, dtype, kept).train(training)
+    huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
+    tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
+    batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
+    program = capture(WithLoss(twin, binding, loss_fn, training).train(training), batch)
+    return flatten(model, convert(program, naming(model, binding.names, kept)))
+
+
+def naming(model: nn.Module, batch: Sequence[str], kept: Sequence[Kept]) -> Names:
+    """Names of the user's model for those of the exported wrapper, which holds it as ``model``."""
+    lists = {k.path: k for k in kept}
+    canonical = {alias: name for name, aliases in aliases_of(model).items() for alias in aliases}
+
+    def state(target: str) -> str:
+        name = original_name(target.removeprefix("model."), lists)
+        return canonical.get(name, name)
+
+    def module(path: str) -> str:
+        return original_name(path.removeprefix("model").removeprefix("."), lists)
+
+    taken = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return Names(state, [f"{name}_input" if name in taken else name for name in batch], module)
+
+
+def flatten(model: nn.Module, converted: Converted) -> Flat:
+    """Runs the clean-up passes."""
+    builder, parameters = converted.builder, parameters_of(model, converted)
+    nodes = used(converted.builder.nodes.values(), converted.output)
+    nodes, parameters = split_projections(builder, nodes, parameters)
+    nodes = without_duplicates(nodes, constant_nodes(nodes, [p.name for p in parameters]))
+    nodes = used(nodes, converted.output)
+    if converted.output not in {node.name for node in nodes}:
+        raise TraceError(type(model).__name__, "its result is one of its inputs", "return what the model computes")
+    read = {name for node in nodes for name in node.operands}
+    persistent = model.state_dict(keep_vars=True)
+    return Flat(
+        name=type(model).__name__,
+        batch=converted.batch,
+        parameters=tuple(p for p in parameters if p.name in read),
+        buffers=tuple(Buffer(b.name, b.type, b.name in persistent) for b in converted.buffers if b.name in read),
+        nodes=nodes,
+        output=converted.output,
+        tree=tree_of(model),
+    )
+
+
+def parameters_of(model: nn.Module, converted: Converted) -> tuple[Parameter, ...]:
+    """Every parameter of the user's model that was traced, in its order, in the dtype of the trace."""
+    aliases = aliases_of(model)
+    return tuple(
+        Parameter(
+            name,
+            converted.builder.types[name],
+            source=name,
+            aliases=aliases.get(name, ()),
+            trainable=parameter.requires_grad,
+        )
+        for name, parameter in model.named_parameters()
+        if name in converted.builder.types
+    )
+
+
+def in_order(traced: Model, model: nn.Module) -> Model:
+    """Parameters and buffers in the order of the user's model; a note of each parameter that is never read."""
+    order = {name: index for index, (name, _) in enumerate((*model.named_parameters(), *model.named_buffers()))}
+    read = {parameter.source for parameter in traced.parameters}
+    return replace(
+        traced,
+        parameters=tuple(sorted(traced.parameters, key=lambda p: (order[p.source], p.start))),
+        buffers=tuple(sorted(traced.buffers, key=lambda b: order[b.name])),
+        notes=tuple(f"parameter {name} is never used" for name, _ in model.named_parameters() if name not in read),
+    )

@@ -1,0 +1,128 @@
+"""Finds what repeats among the children of lists, so that two repeats are traced instead of eighty.
+
+Two children are of one kind when they hold the same modules with the same parameters, buffers and settings; an
+attribute that is just the child's position says nothing. Whether the traced repeats really are alike is checked
+afterwards, on the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from autoplan.blocks import Run
+from autoplan.trace.copying import Kept
+
+LONGEST_PERIOD = 8
+TRACED = 2  # repeats that are traced of each run: two, so that one can be checked against the other
+PRIVATE = frozenset({"_parameters", "_buffers", "_modules", "training"})
+PLAIN = (int, float, str, bool, type(None), torch.dtype)
+
+
+def lists_of(model: nn.Module) -> tuple[str, ...]:
+    """Paths of ModuleLists and Sequentials with several children, outermost first."""
+    return tuple(
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1
+    )
+
+
+def find_runs(model: nn.Module) -> tuple[Run, ...]:
+    """Runs of at least three repeats, in lists that lie in no other run."""
+    found: list[Run] = []
+    for path in lists_of(model):
+        inside = any(path.startswith(f"{run.path}." if run.path else "") for run in found)
+        if not inside:
+            kinds = kinds_of(model, path)
+            found += [Run(path, *run) for run in runs(kinds) if run[2] > TRACED]
+    return tuple(found)
+
+
+def runs(kinds: Sequence[object]) -> Iterator[tuple[int, int, int]]:
+    """(start, period, count) of each stretch that repeats, from the left, the shortest period first."""
+    at = 0
+    while at < len(kinds):
+        for period in range(1, LONGEST_PERIOD + 1):
+            count = 1
+            while kinds[at : at + period] == kinds[at + period * count : at + period * (count + 1)]:
+                count += 1
+                if at + period * (count + 1) > len(kinds):
+                    break
+            if count > TRACED:
+                yield at, period, count
+                at += period * count
+                break
+        else:
+            at += 1
+
+
+def kept_children(model: nn.Module, found: Sequence[Run]) -> tuple[Kept, ...]:
+    """What the copy holds of each list that has runs: two repeats of each, and all that doesn't repeat."""
+    kept = []
+    for path in dict.fromkeys(run.path for run in found):
+        dropped = {
+            index
+            for run in found
+            if run.path == path
+            for index in range(run.start + TRACED * run.period, run.start + run.count * run.period)
+        }
+        children = range(len(list(model.get_submodule(path).children())))
+        kept.append(Kept(path, tuple(index for index in children if index not in dropped)))
+    return tuple(kept)
+
+
+def kinds_of(model: nn.Module, path: str) -> list[tuple]:
+    """The kind of each child of a list."""
+    children = list(model.get_submodule(path).children())
+    perlayer = layer_settings(model, len(children))
+    return [(kind_of(child, index), *(setting[index] for setting in perlayer)) for index, child in enumerate(children)]
+
+
+def layer_settings(model: nn.Module, count: int) -> list[Sequence[object]]:
+    """Settings of a Hugging Face config that hold one entry a layer, such as ``layer_types``."""
+    config = getattr(model, "config", None)
+    settings = vars(config).values() if hasattr(config, "to_dict") else ()
+    return [s for s in settings if isinstance(s, (list, tuple)) and len(s) == count and all(map(plain, s))]
+
+
+def plain(value: object) -> bool:
+    return isinstance(value, PLAIN)
+
+
+def kind_of(child: nn.Module, position: int) -> tuple:
+    modules = child.named_modules()
+    return tuple((name, type(module), tensors_of(module), settings_of(module, position)) for name, module in modules)
+
+
+def tensors_of(module: nn.Module) -> tuple:
+    own = (*module._parameters.items(), *module._buffers.items())
+    return tuple((name, None if t is None else (tuple(t.shape), t.dtype, t.requires_grad)) for name, t in own)
+
+
+def settings_of(module: nn.Module, position: int) -> tuple:
+    """Attributes that forward may read. What can't be compared by value is compared by identity."""
+    settings = []
+    for key in sorted(vars(module)):
+        value = vars(module)[key]
+        if key in PRIVATE:
+            continue
+        index = isinstance(value, int) and not isinstance(value, bool) and value == position
+        settings.append((key, "its position" if index and is_index(key) else comparable(value)))
+    return tuple(settings)
+
+
+def is_index(key: str) -> bool:
+    return any(word in key for word in ("idx", "index", "layer", "position", "depth"))
+
+
+def comparable(value: object) -> object:
+    if plain(value):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(map(comparable, value))
+    if isinstance(value, (dict, set)) and all(map(plain, value)):
+        return (type(value), tuple(map(comparable, value.values() if isinstance(value, dict) else sorted(value))))
+    return id(value)

@@ -1,0 +1,99 @@
+"""Binds a batch to a model's forward and its loss: the module that is exported takes the batch, in order."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from autoplan.errors import InputsError
+from autoplan.trace.huggingface import tensor_of
+
+Inputs = Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
+LossFn = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Which batch inputs go where.
+
+    names    of every batch input, in order
+    forward  names that forward takes; as keywords where ``keywords``, else by position
+    targets  names that loss_fn takes after the model's output
+    """
+
+    names: tuple[str, ...]
+    forward: tuple[str, ...]
+    targets: tuple[str, ...]
+    keywords: bool
+
+
+def bind(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None) -> Binding:
+    """Of a mapping, the keys that forward accepts are its keywords and the others are loss_fn's targets, in order; of
+    a sequence, forward's positional parameters take the first ones. InputsError where something is left over."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if isinstance(inputs, Mapping):
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters) and loss_fn is None
+        accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        forward = tuple(name for name in inputs if open_ended or name in accepted)
+        binding = Binding(tuple(inputs), forward, tuple(n for n in inputs if n not in forward), True)
+    else:
+        binding = bind_positions(parameters, len(inputs), loss_fn is not None)
+    check(model, binding, loss_fn)
+    return binding
+
+
+def bind_positions(parameters: Any, count: int, has_loss: bool) -> Binding:
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if has_loss:  # optional parameters are left alone where that leaves loss_fn nothing
+        required = [p for p in positional if p.default is p.empty]
+        positional = positional if len(positional) < count else required
+    unnamed = len(positional) < count and not has_loss and any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    names = [p.name for p in positional[:count]]
+    taken = count if unnamed else len(names)
+    targets = count - taken
+    names += [f"input_{i}" for i in range(len(names), taken)]
+    names += ["target"] if targets == 1 else [f"target_{i}" for i in range(targets)]
+    return Binding(tuple(names), tuple(names[:taken]), tuple(names[taken:]), False)
+
+
+def check(model: nn.Module, binding: Binding, loss_fn: LossFn | None) -> None:
+    if not binding.names:
+        raise InputsError("example_inputs", "they hold no tensor", "give the global batch of one optimizer step")
+    if binding.targets and loss_fn is None:
+        raise InputsError(
+            ", ".join(binding.targets),
+            f"{type(model).__name__}.forward doesn't take it",
+            "leave it out, or give loss_fn=(model_output, *targets) -> scalar, which takes what forward doesn't",
+        )
+
+
+class WithLoss(nn.Module):
+    """What is exported: the batch in, one tensor out: the loss in training, else the model's result."""
+
+    def __init__(self, model: nn.Module, binding: Binding, loss_fn: LossFn | None, training: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.binding = binding
+        self.loss_fn = loss_fn
+        self.with_loss = training or loss_fn is not None
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        values = dict(zip(self.binding.names, batch, strict=True))
+        taken = {name: values[name] for name in self.binding.forward}
+        output = self.model(**taken) if self.binding.keywords else self.model(*taken.values())
+        if self.loss_fn is not None:
+            return self.loss_fn(output, *(values[name] for name in self.binding.targets))
+        result = tensor_of(output, self.with_loss)
+        if result is None or (self.with_loss and result.ndim):
+            raise InputsError(
+                type(self.model).__name__,
+                "it returns no loss" if self.with_loss else "it returns no tensor",
+                "give loss_fn=(model_output, *targets) -> scalar, or inputs from which the model computes its loss "
+                "(labels, for a Hugging Face model)",
+            )
+        return result
