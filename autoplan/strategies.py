@@ -49,6 +49,8 @@ def axis_strategies(rule: Rule, operands: Sequence[TensorType], carries: Sequenc
         found.append(AxisStrategy(tuple(I if c else R for c in carries), I))
     found += [s for f in rule.factors if f not in rule.whole_factors for s in split_factor(rule, f)]
     for group in rule.linear:
+        if any(operands[i].dtype == "bool" for i in group):
+            continue  # truth values don't add up
         found.append(AxisStrategy(tuple(P if i in group else R for i in range(len(operands))), P))
     found += rule.extra
     if any(carries):  # a rank can't know whether its operand of max won, so no gradient could pass
