@@ -31,11 +31,11 @@ DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 def peak_flops_per_s(device: Device, dtype: str) -> float:
     """The device's peak for a dtype name. A dtype that the profile lacks is an error, never another dtype's peak."""
-    try:
-        return device.peak_flops_per_s[dtype]
-    except KeyError:
-        known = ", ".join(sorted(device.peak_flops_per_s))
-        raise ProfileError(dtype, f"the profile of {device.name} has no peak for it", f"Use one of {known}") from None
+    for name, peak in device.peaks:
+        if name == dtype:
+            return peak
+    known = ", ".join(name for name, _ in device.peaks)
+    raise ProfileError(dtype, f"the profile of {device.name} has no peak for it", f"Use one of {known}")
 
 
 def matmul_flops(m: Number, n: Number, k: Number, batch: Number = 1) -> Number:
@@ -130,7 +130,7 @@ def _attention(
     factor: float, efficiency: float, batch: Number, heads: Number, q_len: Number, k_len: Number, head_dim: Number,
     causal: bool, dtype: str, device: Device,
 ) -> Number:
-    flops = attention_flops(batch, heads, q_len, k_len, head_dim, causal)
+    flops = factor * attention_flops(batch, heads, q_len, k_len, head_dim, causal)
     seen = k_len / 2 if causal else k_len    # keys that a query sees on average: what the ramp is measured in
     reached = efficiency * seen / (seen + device.attention_ramp_k)
     reached = reached * head_dim / (head_dim + device.attention_ramp_head_dim)

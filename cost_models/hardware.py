@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from cost_models.errors import ProfileError
 from cost_models.figures import Figures
@@ -25,7 +24,7 @@ class Device:
 
     memory_bytes                  what the runtime reports as the device's memory
     reserved_bytes                of that, what no tensor can use: context, communication buffers, fragmentation
-    peak_flops_per_s              by dtype name ("float64", "float32", "bfloat16", "float16"): the dense peak
+    peaks                         dense FLOP/s by dtype name, (("bfloat16", 312e12), ...); see ``peak_flops_per_s``
     matmul_efficiency             share of the peak that the best shapes reach, where whole waves of tiles run
     matmul_tiles                  output tiles to choose from, ((rows, columns, share of matmul_efficiency), ...)
     matmul_ramp_k                 inner extent at which filling the pipeline costs as much as the work itself
@@ -43,7 +42,7 @@ class Device:
     name: str
     memory_bytes: int
     reserved_bytes: int
-    peak_flops_per_s: Mapping[str, float]
+    peaks: tuple[tuple[str, float], ...]
     matmul_efficiency: float
     matmul_tiles: tuple[tuple[int, int, float], ...]
     matmul_ramp_k: float
@@ -62,8 +61,10 @@ class Device:
         """Bytes that tensors can use."""
         return self.memory_bytes - self.reserved_bytes
 
-    def __hash__(self) -> int:
-        return hash((self.name, self.memory_bytes, self.multiprocessors))
+    @property
+    def peak_flops_per_s(self) -> Mapping[str, float]:
+        """Dense peak by dtype name: "float64", "float32", "bfloat16", "float16"."""
+        return dict(self.peaks)
 
 
 @dataclass(frozen=True)
@@ -207,12 +208,12 @@ def _unknown(name: str) -> str:
 
 
 def _device(name: str, figures: Figures) -> Device:
-    peaks = {dtype: figures.positive("peak", dtype, measures="flops/s") for dtype in figures.names("peak")}
+    dtypes = sorted(figures.names("peak"))
     return Device(
         name=name,
         memory_bytes=int(figures.positive("memory", "capacity", measures="bytes")),
         reserved_bytes=int(figures.number("memory", "reserved", measures="bytes")),
-        peak_flops_per_s=MappingProxyType(peaks),
+        peaks=tuple((dtype, figures.positive("peak", dtype, measures="flops/s")) for dtype in dtypes),
         matmul_efficiency=figures.positive("matmul", "efficiency", measures="count"),
         matmul_tiles=figures.triples("matmul", "tiles"),
         matmul_ramp_k=figures.number("matmul", "ramp_k", measures="count"),

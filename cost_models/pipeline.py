@@ -43,7 +43,7 @@ def actions(schedule: str, stage: int, stages: int, microbatches: int) -> tuple[
     """A stage's actions in order.
 
     gpipe: every forward, then every backward (Huang et al. 2019). 1f1b: d-1-s forwards to warm up, then a forward and
-    a backward in turn, then the backwards that are left (Narayanan et al. 2019 and 2021, PipeDream-flush).
+    a backward in turn, then the backwards that are left (Narayanan et al. 2021, section 2.2; PipeDream-flush).
     """
     _check_schedule(schedule)
     forwards = [Action("F", i) for i in range(microbatches)]
@@ -56,7 +56,7 @@ def actions(schedule: str, stage: int, stages: int, microbatches: int) -> tuple[
 
 
 def in_flight(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:
-    """For each stage, the most microbatches that have gone forward there and not yet back: m, or min(m, d-s) in 1f1b."""
+    """For each stage, the most microbatches gone forward there and not yet back: m in gpipe, min(m, d-s) in 1f1b."""
     _check_schedule(schedule)
     if schedule == "gpipe":
         return (microbatches,) * stages
@@ -108,30 +108,30 @@ def _queue(ready: np.ndarray, duration: float) -> np.ndarray:
 
 
 def _run_1f1b(forward: np.ndarray, backward: np.ndarray, send: np.ndarray, microbatches: int) -> float:
-    """1F1B in rounds: in round r, stage s runs forward (r-s)/2 and stage s' backward (r-(2d-1-s'))/2, where whole.
+    """1F1B in rounds: in round r, stage s runs forward (r-s)/2, or else backward (r-(2d-1-s))/2, whichever is whole.
 
-    In that numbering each action comes after all that it waits for, a neighbour's result is that of the round before,
-    and a round's actions are on different stages: so each round is two array operations, whatever the true times.
+    In that numbering a stage goes forward in the rounds of its own parity and back in the others, and what it waits for
+    was run in the round before by its neighbour: so each round is a few array operations, whatever the true times.
     """
-    stages, last = len(forward), microbatches - 1
-    free = np.zeros(stages)             # when a stage is done with its last action
-    arrived = np.zeros(stages + 1)      # [s]: when the last forward message reached stage s from s-1
-    returned = np.zeros(stages + 1)     # [s]: when the last backward message from s reached stage s-1
-    send_on, send_back = np.append(send, 0.0), np.insert(send, 0, 0.0)
-    for step in range(2 * (last + stages)):
-        fronts = _alternate(step - 2 * last, step, stages)
-        backs = _alternate(2 * stages - 1 - step, 2 * stages - 1 - step + 2 * last, stages)
-        free[fronts] = np.maximum(free[fronts], arrived[:-1][fronts]) + forward[fronts]
-        free[backs] = np.maximum(free[backs], returned[1:][backs]) + backward[backs]
-        arrived[1:][fronts] = np.maximum(arrived[1:][fronts], free[fronts]) + send_on[fronts]
-        returned[:-1][backs] = np.maximum(returned[:-1][backs], free[backs]) + send_back[backs]
+    stages, last = len(forward), 2 * (microbatches - 1)
+    stage = np.arange(stages)
+    goes_on = (stage - np.arange(2)[:, None]) % 2 == 0                 # [parity of the round, stage]
+    duration = np.where(goes_on, forward, backward)
+    sender = np.where(goes_on, stage - 1, stage + 1)                   # -1 and d are nobody: free[d], always 0
+    wire = np.append(send, 0.0)
+    transfer = np.where(goes_on, wire[stage - 1], wire[stage])
+    rounds = np.arange(last + 2 * stages)
+    begun = rounds[:, None] - np.where(goes_on, stage, 2 * stages - 1 - stage)[rounds % 2]
+    active = (begun >= 0) & (begun <= last)
+
+    free = np.zeros(stages + 1)                                        # when a stage is done with its last action
+    arrived = np.zeros((2, stages))                                    # when its last message of either kind came
+    for step in rounds:
+        parity, now = step % 2, active[step]
+        inbox = arrived[parity]
+        np.copyto(inbox, np.maximum(inbox, free[sender[parity]]) + transfer[parity], where=now)
+        np.copyto(free[:-1], np.maximum(free[:-1], inbox) + duration[parity], where=now)
     return float(free.max())
-
-
-def _alternate(low: int, high: int, stages: int) -> slice:
-    """Every second stage from low to high, both included, of those there are."""
-    start = low if low >= 0 else low % 2
-    return slice(start, max(start, min(high, stages - 1) + 1), 2)
 
 
 def step_seconds(
@@ -143,9 +143,10 @@ def step_seconds(
 ) -> float:
     """Step time in closed form: one microbatch through every stage and back, then one more each ``bottleneck_seconds``.
 
-    Σ(f + b) + 2·Σ send + (m-1)·bottleneck: linear in the stages' times but for the bottleneck, as an ILP wants it. Exact
-    for gpipe, and for 1f1b with equal stages and free messages. With unequal stages a bottleneck early in the pipeline
-    hides part of what lies behind it, so that this is mostly too long; ``simulate`` has no such error.
+    Σ(f + b) + 2·Σ send + (m-1)·bottleneck: linear in the stages' times but for the bottleneck, as an ILP wants it.
+    Exact for gpipe, and for 1f1b with equal stages and free messages. In 1f1b a bottleneck early in the pipeline hides
+    part of what lies behind it, so with unequal stages this is too long: by under 1% on average where stages are within
+    5% of one another, by up to a quarter where they are not. ``simulate`` has no such error.
     """
     _check(schedule, forward_s, backward_s, send_s, microbatches)
     through = sum(forward_s) + sum(backward_s) + 2 * sum(send_s)

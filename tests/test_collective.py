@@ -1,0 +1,121 @@
+"""A collective's time: against published measurements, and as algebra."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost_models.collective import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    broadcast_seconds,
+    group_size,
+    reduce_scatter_seconds,
+    send_seconds,
+)
+from cost_models.hardware import Link, Topology, load_device
+
+COLLECTIVES = [all_reduce_seconds, all_gather_seconds, reduce_scatter_seconds, all_to_all_seconds, broadcast_seconds]
+links = st.builds(Link, st.floats(0, 1e-3), st.floats(1e6, 1e12), st.floats(0, 1e-3))
+paths = st.lists(st.tuples(st.integers(1, 64), links), max_size=3).map(tuple)
+sizes = st.floats(1, 1e12)
+GIB, MIB = 2**30, 2**20
+
+
+def path(device: str, nodes: int, per_node: int, stride: int, size: int):
+    profile, interconnect = load_device(device)
+    return Topology(profile, interconnect.levels(nodes, per_node)).axis(stride, size)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@given(group=paths, bytes=sizes, more=sizes)
+def test_every_collective_is_free_for_one_rank_and_monotone_in_bytes(collective, group, bytes, more):
+    seconds = collective(bytes, group)
+    assert collective(0, group) == 0
+    if group_size(group) == 1:
+        assert seconds == 0 == collective(bytes, ())
+    else:
+        assert 0 < seconds <= collective(bytes + more, group)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@given(group=paths, bytes=st.lists(sizes | st.just(0.0), min_size=1, max_size=5))
+def test_arrays_price_as_numbers_do(collective, group, bytes):
+    np.testing.assert_allclose(collective(np.array(bytes), group), [collective(one, group) for one in bytes])
+
+
+@given(group=paths, bytes=sizes)
+def test_an_all_reduce_is_its_halves(group, bytes):
+    """No longer than a reduce-scatter and an all-gather; the same transfers, so twice one of them without latencies."""
+    halves = reduce_scatter_seconds(bytes, group), all_gather_seconds(bytes, group)
+    assert all_reduce_seconds(bytes, group) <= sum(halves) * (1 + 1e-9)
+    at_once = tuple((members, Link(0.0, link.bandwidth_bytes_per_s)) for members, link in group)
+    assert all_reduce_seconds(bytes, at_once) == pytest.approx(2 * all_gather_seconds(bytes, at_once))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@given(group=paths, bytes=sizes, at=st.integers(0, 3))
+def test_a_level_of_one_member_changes_nothing(collective, group, bytes, at):
+    longer = (*group[:at], (1, Link(1.0, 1.0, 1.0)), *group[at:])
+    assert collective(bytes, longer) == collective(bytes, group)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@given(members=st.integers(2, 64), link=links, bytes=sizes)
+def test_more_members_take_no_less(collective, members, link, bytes):
+    assert collective(bytes, ((members + 1, link),)) >= collective(bytes, ((members, link),)) * (1 - 1e-12)
+
+
+def test_the_ring_s_formula():
+    link = Link(1e-6, 1e9, 1e-5)
+    assert all_gather_seconds(8e9, ((4, link),)) == pytest.approx(1e-5 + 3e-6 + 6.0)
+    assert all_reduce_seconds(8e9, ((4, link),)) == pytest.approx(1e-5 + 6e-6 + 12.0)
+    assert all_to_all_seconds(8e9, ((4, link),)) == pytest.approx(1e-5 + 3e-6 + 6.0)
+    assert send_seconds(8e9, link) == pytest.approx(1e-5 + 1e-6 + 8.0)
+    assert send_seconds(0, link) == 0
+
+
+def test_levels_run_at_the_same_time():
+    """Two nodes of four: within, 3/4 of the bytes at 10 GB/s; between, 1/2 of a quarter of them at 1 GB/s."""
+    group = ((4, Link(0, 10e9)), (2, Link(0, 1e9)))
+    assert all_gather_seconds(8e9, group) == pytest.approx(max(0.6, 1.0))
+    assert all_reduce_seconds(8e9, group) == pytest.approx(2.0)
+    assert all_to_all_seconds(8e9, group) == pytest.approx(max(0.3, 4.0))
+
+
+@pytest.mark.parametrize(
+    ("devices", "measured_us"),
+    [
+        (2, {MIB: 44.21, 16 * MIB: 131.9, 128 * MIB: 763.6, GIB: 5442.8}),
+        (8, {MIB: 92.79, 16 * MIB: 232.4, 128 * MIB: 1162.0, GIB: 8193.0}),
+    ],
+)
+def test_all_reduce_in_an_a100_node(devices, measured_us):
+    """nccl-tests, VIA-Research/vTrain@f8dda847 trace/a100."""
+    group = path("a100-sxm-80gb", 1, 8, 1, devices)
+    errors = [abs(all_reduce_seconds(size, group) * 1e6 / us - 1) for size, us in measured_us.items()]
+    assert np.mean(errors) < 0.12 and max(errors) < 0.20
+
+
+@pytest.mark.parametrize(("device", "bus_gb_per_s"), [("a100-sxm-80gb", 192), ("h100-sxm", 380)])
+def test_all_reduce_over_nodes_reaches_the_published_bus_bandwidth(device, bus_gb_per_s):
+    """NVIDIA GTC24 S62129 slide 12: eight cards a node, large messages."""
+    ranks, size = 64, 16 * GIB
+    seconds = all_reduce_seconds(size, path(device, 8, 8, 1, ranks))
+    assert 2 * (ranks - 1) / ranks * size / seconds / 1e9 == pytest.approx(bus_gb_per_s, rel=0.15)
+
+
+@pytest.mark.parametrize(("device", "bus_gb_per_s"), [("a100-sxm-80gb", 24), ("h100-sxm", 48)])
+def test_all_to_all_over_nodes_is_bound_by_the_cards(device, bus_gb_per_s):
+    """NVIDIA GTC25 slide 13: 32 devices, each with a card; a quarter of the peers share the node."""
+    seconds = all_to_all_seconds(16 * GIB, path(device, 4, 8, 1, 32))
+    assert 31 / 32 * 16 * GIB / seconds / 1e9 == pytest.approx(bus_gb_per_s, rel=0.35)
+
+
+def test_an_axis_over_nodes_is_slower_than_one_inside():
+    inside, between = path("h100-sxm", 8, 8, 1, 8), path("h100-sxm", 8, 8, 8, 8)
+    for collective in COLLECTIVES:
+        assert collective(64 * MIB, between) > 4 * collective(64 * MIB, inside)

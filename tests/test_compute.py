@@ -1,0 +1,126 @@
+"""An operator's time: against published measurements, and as algebra."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost_models.compute import (
+    achieved_bytes_per_s,
+    attention_backward_seconds,
+    attention_flops,
+    attention_seconds,
+    matmul_bytes,
+    matmul_flops,
+    matmul_seconds,
+    memory_bound_seconds,
+)
+from cost_models.errors import ProfileError
+from cost_models.hardware import device_names, load_device
+
+DEVICES = {name: load_device(name)[0] for name in device_names()}
+A100, H100 = DEVICES["a100-sxm-80gb"], DEVICES["h100-sxm"]
+devices = st.sampled_from(sorted(DEVICES)).map(DEVICES.get)
+extents = st.integers(1, 20_000)
+
+
+def tflops(m, n, k, device) -> float:
+    return matmul_flops(m, n, k) / matmul_seconds(m, n, k, 1, "bfloat16", device) / 1e12
+
+
+def test_cublas_on_an_a100_over_sizes():
+    """NVIDIA's curve for m = n = k in bfloat16 (TFLOP/s, read off a plot to ±4)."""
+    measured = {512: 28, 1024: 89, 2048: 195, 3072: 235, 4096: 259, 5120: 261, 6144: 276, 7168: 280, 8192: 291}
+    errors = [abs(tflops(n, n, n, A100) / value - 1) for n, value in measured.items()]
+    assert np.mean(errors) < 0.06 and max(errors) < 0.12
+
+
+def test_best_shapes_reach_what_was_measured():
+    assert tflops(1024, 10240, 5120, A100) == pytest.approx(271.2, rel=0.01)
+    assert tflops(2048, 2048, 13312, H100) == pytest.approx(794.5, rel=0.05)
+
+
+def test_flash_attention_2_on_an_a100():
+    """Forward and backward together, 16k tokens, hidden 2048 (TFLOP/s): Dao-AILab/flash-attention's plot."""
+    measured = {(64, 512, False): 132, (64, 4096, False): 171, (128, 1024, False): 173, (128, 16384, False): 203,
+                (64, 512, True): 88, (64, 2048, True): 140, (128, 16384, True): 189}
+    for (head_dim, length, causal), value in measured.items():
+        shape = 16384 // length, 2048 // head_dim, length, length, head_dim, causal
+        seconds = attention_seconds(*shape, "bfloat16", A100) + attention_backward_seconds(*shape, "bfloat16", A100)
+        assert 3.5 * attention_flops(*shape) / seconds / 1e12 == pytest.approx(value, rel=0.15)
+
+
+@given(extents, extents, extents, st.integers(1, 64), st.sampled_from(["float32", "bfloat16", "float64"]), devices)
+def test_no_matmul_beats_the_roofline(m, n, k, batch, dtype, device):
+    seconds = matmul_seconds(m, n, k, batch, dtype, device)
+    assert seconds >= matmul_flops(m, n, k, batch) / device.peak_flops_per_s[dtype]
+    assert seconds >= matmul_bytes(m, n, k, batch, dtype) / device.memory_bandwidth_bytes_per_s
+    assert seconds > device.kernel_launch_s
+
+
+@given(extents, extents, extents, st.integers(1, 64), st.integers(0, 3), st.integers(1, 5000), devices)
+def test_a_larger_matmul_takes_no_less(m, n, k, batch, which, more, device):
+    small = [m, n, k, batch]
+    large = [size + more * (place == which) for place, size in enumerate(small)]
+    assert matmul_seconds(*large, "bfloat16", device) >= matmul_seconds(*small, "bfloat16", device)
+
+
+@given(st.lists(st.tuples(extents, extents, extents), min_size=1, max_size=8), devices)
+def test_arrays_price_as_numbers_do(shapes, device):
+    m, n, k = np.array(shapes, dtype=float).T
+    priced = matmul_seconds(m, n, k, 2, "bfloat16", device)
+    np.testing.assert_allclose(priced, [matmul_seconds(*shape, 2, "bfloat16", device) for shape in shapes])
+    attended = attention_seconds(1, n, m, m, 64, True, "bfloat16", device)
+    np.testing.assert_allclose(
+        attended, [attention_seconds(1, y, x, x, 64, True, "bfloat16", device) for x, y, _ in shapes]
+    )
+
+
+def test_a_wave_that_is_not_full_takes_as_long_as_a_full_one():
+    """12 x 9 tiles of 256 x 128 fill an A100 once; one row more is a second wave, unless smaller tiles save it."""
+    only_large = dataclasses.replace(A100, matmul_tiles=((256, 128, 1.0),))
+    rows, columns = 256 * 12, 128 * 9
+    full, over = (matmul_seconds(m, columns, 8192, 1, "bfloat16", only_large) for m in (rows, rows + 1))
+    assert over == pytest.approx(2 * full, rel=0.1)
+    assert full < matmul_seconds(rows + 1, columns, 8192, 1, "bfloat16", A100) < over
+
+
+def test_nothing_costs_nothing():
+    assert matmul_seconds(0, 5, 5, 1, "float32", H100) == 0
+    assert memory_bound_seconds(0, H100) == 0
+    assert attention_seconds(0, 8, 16, 16, 64, True, "float32", H100) == 0
+
+
+@given(st.floats(1, 1e12), st.floats(1, 1e12), devices)
+def test_streaming_is_launch_and_bytes(bytes, more, device):
+    seconds = memory_bound_seconds(bytes, device)
+    assert seconds == pytest.approx(device.kernel_launch_s + bytes / achieved_bytes_per_s(device))
+    assert memory_bound_seconds(bytes + more, device) > seconds
+
+
+@given(st.integers(1, 64), st.integers(1, 4096))
+def test_a_causal_mask_leaves_out_the_pairs_above_the_diagonal(q_len, more):
+    k_len = q_len + more - 1
+    pairs = sum(k_len - q_len + row + 1 for row in range(q_len))
+    assert attention_flops(2, 3, q_len, k_len, 8, True) == pytest.approx(4 * 2 * 3 * 8 * pairs)
+    assert attention_flops(2, 3, q_len, k_len, 8, False) == 4 * 2 * 3 * 8 * q_len * k_len
+
+
+@given(st.integers(1, 8), st.integers(1, 128), st.integers(1, 16384), st.sampled_from([32, 64, 128]), devices)
+def test_attention_grows_with_heads_and_its_backward_is_longer(batch, heads, length, head_dim, device):
+    one = attention_seconds(batch, heads, length, length, head_dim, True, "bfloat16", device)
+    assert attention_seconds(batch, heads + 1, length, length, head_dim, True, "bfloat16", device) > one
+    assert attention_backward_seconds(batch, heads, length, length, head_dim, True, "bfloat16", device) > one
+    assert one >= attention_flops(batch, heads, length, length, head_dim, True) / device.peak_flops_per_s["bfloat16"]
+
+
+def test_a_dtype_without_a_peak_is_an_error():
+    with pytest.raises(ProfileError) as caught:
+        matmul_seconds(1, 1, 1, 1, "float8_e4m3fn", H100)
+    assert str(caught.value) == (
+        "float8_e4m3fn: the profile of h100-sxm has no peak for it. Use one of bfloat16, float16, float32, float64."
+    )
