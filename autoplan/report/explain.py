@@ -6,16 +6,29 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoplan.emit.source import size_text
 from autoplan.errors import AutoplanError
 from autoplan.graph import Model, Node, Segment
 from autoplan.pricing import operators_of
 from autoplan.record import PlanRecord
-from autoplan.report.local import Option, local_options
+from autoplan.report.local import local_options
 from autoplan.report.table import table
-from autoplan.report.words import headline, seconds_text, shape_text, short_op, strategy_text
-from autoplan.search.choice import tensor_mesh
+from autoplan.report.words import (
+    headline,
+    seconds_text,
+    shape_text,
+    short_op,
+    state_text,
+    strategy_text,
+    way_text,
+    wide_axes,
+)
 
 MOST_EXPLAINED = 8  # operators of one module that are priced one by one; a larger module's are listed
+NOT_FIRST = (
+    "  Alone it would be quicker another way: what is chosen pays in its neighbours, in the memory of weights and\n"
+    "  activations, or was pinned."
+)
 
 
 @dataclass(frozen=True)
@@ -91,20 +104,19 @@ def is_view(record: PlanRecord, place: Place) -> bool:
 
 def listing(record: PlanRecord, places: Sequence[Place]) -> str:
     """The operators of a large module with what was chosen for each."""
-    mesh = tensor_mesh(record.chosen.mesh)
+    axes = wide_axes(record.chosen.mesh)
     rows = []
     for place in places:
         chosen = dict(record.chosen.blocks[place.block].strategies)[place.node.name]
-        module = place.node.module.rsplit(".", 1)[-1]
-        rows.append([place.node.name, short_op(place.node.op), module, strategy_text(chosen, mesh) or "whole"])
-    return table(["operator", "runs", "in", "operands -> result"], rows)
+        cells = [state_text(chosen.on(axis).output) for axis in axes[:-1]] + [way_text(chosen.on(a)) for a in axes[-1:]]
+        rows.append([place.node.name, short_op(place.node.op), place.node.module, *cells])
+    return table(["value", "computed by", "in", *axes], rows)
 
 
 def operator_text(record: PlanRecord, place: Place, times: int) -> str:
     """One operator: what it computes, how it is split, and each other way with its price."""
     block, node = record.model.blocks[place.block], place.node
     types = block.types()
-    mesh = tensor_mesh(record.chosen.mesh)
     operands = ", ".join(f"{name} {shape_text(types[name].shape)}" for name in node.operands)
     chosen = dict(record.chosen.blocks[place.block].strategies)[node.name]
     operator = operators_of(block, fuses=record.training.compile)[node.name]
@@ -112,23 +124,33 @@ def operator_text(record: PlanRecord, place: Place, times: int) -> str:
         f"{node.name} = {short_op(node.op)}({operands}) -> {shape_text(node.type.shape)}",
         f"  in {block.name}, {times} of the model's {len(record.model.segments)} segments",
         f"  rule    {operator.rule.spec}",
-        f"  chosen  {strategy_text(chosen, mesh) or 'whole, on one device'}",
+        f"  chosen  {strategy_text(chosen, record.chosen.mesh) or 'whole, on one device'}",
     ]
-    options = local_options(record, place.block, node)
-    if len(options) > 1:
-        lines += ["  Seconds of one microbatch on one device, forward and backward, all else left as chosen:"]
-        lines += [options_table(options, record)]
-    else:
-        lines += ["  There is no other way on this mesh."]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(axis_text(record, place, axis) for axis in explained_axes(record))])
 
 
-def options_table(options: Sequence[Option], record: PlanRecord) -> str:
-    mesh = tensor_mesh(record.chosen.mesh)
+def explained_axes(record: PlanRecord) -> tuple[str, ...]:
+    """The axes whose ways are compared: those that were searched; the batch's where there is no other."""
+    axes = wide_axes(record.chosen.mesh)
+    return tuple(axis for axis in axes if axis != "dp") or axes
+
+
+def axis_text(record: PlanRecord, place: Place, axis: str) -> str:
+    """The ways on one axis with their prices, the cheapest first."""
+    options = local_options(record, place.block, place.node, axis)
+    if len(options) == 1:
+        return f"  There is no other way on {axis}."
     rows = []
     for option in options:
         times = [option.compute_s, option.moves_s, option.stored_s, option.total_s]
         texts = ["no way" if seconds is None else seconds_text(seconds) for seconds in times]
-        rows.append(["*" if option.chosen else "", *texts, strategy_text(option.strategy, mesh)])
-    header = ["", "compute", "redistribute", "update", "together", "operands -> result"]
-    return table(header, rows, right=(1, 2, 3, 4), indent=4)
+        mark = "chosen" if option.chosen else ""
+        rows.append([*texts, gib_or_less(option.parameter_bytes), mark, way_text(option.strategy.on(axis))])
+    header = ["compute", "redistribute", "update", "together", "weights", "", "operands -> result"]
+    title = f"  On {axis}, each way's time in one microbatch, forward and backward, all else left as chosen:"
+    text = f"{title}\n{table(header, rows, right=range(5), indent=4)}"
+    return text if options[0].chosen else f"{text}\n{NOT_FIRST}"
+
+
+def gib_or_less(size: int) -> str:
+    return size_text(size) if size else "-"

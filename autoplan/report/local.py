@@ -10,7 +10,9 @@ from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.options import Training
 from autoplan.pricing import Operator, Prices, operators_of
+from autoplan.pricing.prices import layout_bytes
 from autoplan.record import PlanRecord
+from autoplan.report.words import way_text
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.strategies import Strategy, strategies
 
@@ -23,6 +25,7 @@ class Option:
     moves_s    bringing its operands from where they stand to where it wants them, and its result to where its
                consumers want it; None where there is no way
     stored_s   the share of a microbatch in reducing its parameters' gradients and updating them
+    parameter_bytes  of its parameters, on one rank
     """
 
     strategy: Strategy
@@ -30,14 +33,18 @@ class Option:
     compute_s: float
     moves_s: float | None
     stored_s: float
+    parameter_bytes: int
 
     @property
     def total_s(self) -> float | None:
         return None if self.moves_s is None else self.compute_s + self.moves_s + self.stored_s
 
 
-def local_options(record: PlanRecord, index: int, node: Node) -> list[Option]:
-    """The chosen way and those that differ from it on one axis, the cheapest first, those without a way last."""
+def local_options(record: PlanRecord, index: int, node: Node, axis: str) -> list[Option]:
+    """The chosen way and those that differ from it on one axis, the cheapest first, those without a way last.
+
+    Of ways that read alike (they differ in where a gradient is summed) the cheapest stands for all.
+    """
     training = record.training
     mesh = tensor_mesh(record.chosen.mesh)
     prices = Prices(
@@ -50,21 +57,19 @@ def local_options(record: PlanRecord, index: int, node: Node) -> list[Option]:
     block, choice = record.model.blocks[index], record.chosen.blocks[index]
     operator = operators_of(block, fuses=training.compile)[node.name]
     chosen = dict(choice.strategies)[node.name]
-    options = [price(s, s == chosen, operator, block, choice, prices) for s in neighbours(operator, chosen, mesh)]
-    return sorted(options, key=lambda o: (o.total_s is None, o.total_s or 0.0, not o.chosen))
+    ways = neighbours(operator, chosen, mesh, axis)
+    options = [price(s, s == chosen, operator, block, choice, prices) for s in ways]
+    distinct: dict[str, Option] = {}
+    for option in sorted(options, key=lambda o: (not o.chosen, o.total_s is None, o.total_s or 0.0)):
+        distinct.setdefault(way_text(option.strategy.on(axis)), option)
+    return sorted(distinct.values(), key=lambda o: (o.total_s is None, o.total_s or 0.0, not o.chosen))
 
 
-def neighbours(operator: Operator, chosen: Strategy, mesh: Mesh) -> Iterable[Strategy]:
-    """The chosen strategy, and every one that differs from it on a single device axis."""
-    found = {chosen: None}
-    for axis in mesh.device_axes:
-        if axis.size > 1:
-            pinned = {name: s for name, s in chosen.axes if name != axis.name}
-            kind = operator.node.type
-            found |= dict.fromkeys(
-                strategies(operator.rule, operator.operands, kind, operator.carries, mesh, pinned=pinned)
-            )
-    return found
+def neighbours(operator: Operator, chosen: Strategy, mesh: Mesh, axis: str) -> Iterable[Strategy]:
+    """The chosen strategy, and every one that differs from it on that axis alone."""
+    pinned = {name: way for name, way in chosen.axes if name != axis}
+    found = strategies(operator.rule, operator.operands, operator.node.type, operator.carries, mesh, pinned)
+    return dict.fromkeys((chosen, *found))
 
 
 def price(
@@ -73,12 +78,13 @@ def price(
     mesh, node = prices.mesh, operator.node
     kinds, parameters = block.types(), {p.name for p in block.parameters}
     carries = block.carries_gradient()
-    stored_s = 0.0
+    stored_s, parameter_bytes = 0.0, 0
     moves: list[float | None] = []
     for position, name in enumerate(node.operands):
         wanted = strategy.input(position, len(kinds[name].shape), mesh)
         if name in parameters:
             stored_s += prices.stored_s(kinds[name], wanted)
+            parameter_bytes += layout_bytes(kinds[name], wanted, mesh)
         else:
             moves.append(prices.move_s(kinds[name], home(name, block, choice, mesh), wanted, name in carries))
     given = strategy.output(len(node.type.shape), mesh)
@@ -86,7 +92,7 @@ def price(
         moves.append(prices.move_s(node.type, given, wanted, node.name in carries))
     known = [m for m in moves if m is not None]
     total = sum(known) if len(known) == len(moves) else None
-    return Option(strategy, chosen, prices.operator_s(operator, strategy), total, stored_s)
+    return Option(strategy, chosen, prices.operator_s(operator, strategy), total, stored_s, parameter_bytes)
 
 
 def home(name: str, block: Block, choice: BlockChoice, mesh: Mesh) -> Layout:

@@ -22,15 +22,16 @@ def bounds(record: PlanRecord) -> list[str]:
     if predicted.step_time_s:
         exposed_s = sum(c.seconds - c.hidden_s for c in predicted.collectives)
         idle_s = predicted.bubble_fraction * predicted.step_time_s
+        bubble = f"{seconds_text(idle_s)} in the pipeline's bubble and " if idle_s else ""
         said.append(
-            f"Time: of {seconds_text(predicted.step_time_s)} a device waits {seconds_text(idle_s)} in the pipeline's "
-            f"bubble; its collectives take {seconds_text(exposed_s)} that no compute hides."
+            f"Time: of {seconds_text(predicted.step_time_s)} a device waits {bubble}{seconds_text(exposed_s)} for "
+            "collectives that no compute hides."
         )
     stage = fullest_stage(record.chosen)
     total, wall = predicted.peak_bytes[stage].total, record.cluster.usable_bytes
     said.append(
         f"Memory: stage {stage} is the fullest, {size_text(total)} of {size_text(wall)} a device; "
-        f"{size_text(max(wall - total, 0))} are left."
+        f"{size_text(wall - total)} are left."
     )
     return [*said, *next_best(record)]
 

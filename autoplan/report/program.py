@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from autoplan.emit.program import block_place
-from autoplan.emit.source import collective_comment
-from autoplan.graph import Node
+from autoplan.emit.source import size_text
+from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.record import PlanRecord
 from autoplan.report.table import table
-from autoplan.report.words import layout_text, shape_text, short_op, strategy_text
-from autoplan.typed import Compute, Lowered, LoweredBlock, Move, TypedValue
+from autoplan.report.words import shape_text, short_op, state_text, way_text, wide_axes
+from autoplan.typed import Collective, Compute, Lowered, Move, TypedValue
 
 
 def blocks_section(record: PlanRecord) -> str:
@@ -20,50 +19,85 @@ def blocks_section(record: PlanRecord) -> str:
 
 
 def block_text(record: PlanRecord, lowered: Lowered, index: int) -> str:
-    """One block: what enters, its parameters as used, its operators and redistributions."""
-    block = lowered.blocks[index]
-    parts = [f"{block.name}: {block_place(lowered, index)}"]
-    if block.inputs:
-        parts.append(table(["enters", "on one rank", "layout"], [value_row(v, lowered.mesh) for v in block.inputs]))
+    """One block: what enters, its parameters as used, its operators and redistributions.
+
+    Under an axis stands the state on it: for operators on the last one how each operand comes and the result goes.
+    """
+    block, mesh = lowered.blocks[index], lowered.mesh
+    axes = wide_axes(mesh)
+    entering = (*block.inputs, *block.externals, *block.buffers)
+    parts = [f"Block {block.name}: {place_text(lowered, index)}"]
+    if entering:
+        rows = [[v.name, shape_text(v.local_shape), *states(v.layout, mesh)] for v in entering]
+        parts.append(table(["enters", "on one rank", *axes], rows))
     if block.parameters:
-        parts.append(parameters_table(record, lowered, block, index))
-    rows = [statement_row(s, lowered.mesh, record.model.segments, index) for s in block.body]
-    parts.append(table(["operator", "runs", "result on one rank", "operands -> result"], rows))
+        parts.append(parameters_table(record, lowered, index))
+    parts.append(operators_table(record.lowered(), index))
     return "\n".join(parts)
 
 
-def value_row(value: TypedValue, mesh: Mesh) -> list[str]:
-    return [value.name, shape_text(value.local_shape), layout_text(value.layout, mesh) or "whole"]
+def place_text(lowered: Lowered, index: int) -> str:
+    """``model.layers.0 … 79 (80 of them)``."""
+    paths = [segment.path for segment in lowered.segments if segment.block == index]
+    first = paths[0] or "the root"
+    return first if len(paths) == 1 else f"{first} … {paths[-1].rsplit('.', 1)[-1]} ({len(paths)} of them)"
 
 
-def parameters_table(record: PlanRecord, lowered: Lowered, block: LoweredBlock, index: int) -> str:
+def states(layout: Layout, mesh: Mesh) -> list[str]:
+    """The state on each axis of more than one rank."""
+    return [state_text(layout.state(axis)) for axis in wide_axes(mesh)]
+
+
+def parameters_table(record: PlanRecord, lowered: Lowered, index: int) -> str:
     """How each parameter lies on the tensor axes, and where its gradient is summed."""
     segment = next(s for s in lowered.segments if s.block == index)
     stored = {p.name: p for p in lowered.parameters}
     zero = record.chosen.parallelism.zero
     rows = []
-    for value, name in zip(block.parameters, segment.parameters, strict=True):
-        reduced = ", ".join(stored[name].reduce_axes) or "-"
+    for value, name in zip(lowered.blocks[index].parameters, segment.parameters, strict=True):
+        keeps = stored[name]
         shapes = f"{shape_text(value.type.shape)} -> {shape_text(value.local_shape)}"
-        rows.append([value.name, shapes, reduced, layout_text(stored[name].layout, lowered.mesh) or "whole"])
-    sharded = f"stored (ZeRO-{zero} splits it over dp further)" if zero else "stored"
-    return table(["parameter", "whole -> on one rank", "gradient summed over", sharded], rows)
+        reduced = ", ".join(keeps.reduce_axes) or "-"
+        rows.append([value.name, shapes, *states(keeps.layout, lowered.mesh), reduced])
+    note = f"gradient summed over (ZeRO-{zero} shards dp further)" if zero else "gradient summed over"
+    return table(["parameter", "whole -> on one rank", *wide_axes(lowered.mesh), note], rows)
 
 
-def statement_row(statement: Compute | Move, mesh: Mesh, segments: object, index: int) -> list[str]:
-    value = statement.value
-    shape = shape_text(value.local_shape)
-    if isinstance(statement, Compute):
-        return [value.name, short_op(statement.op), shape, strategy_text(statement.strategies, mesh) or "whole"]
-    return [value.name, f"from {statement.source}", shape, move_text(statement, mesh)]
+def operators_table(lowered: Lowered, index: int) -> str:
+    block, mesh = lowered.blocks[index], lowered.mesh
+    entering = (*block.inputs, *block.externals, *block.parameters, *block.buffers)
+    found: dict[str, TypedValue] = {v.name: v for v in entering}
+    rows = []
+    for statement in block.body:
+        if isinstance(statement, Compute):
+            rows.append(compute_row(statement, mesh))
+        else:
+            rows.append(move_row(statement, found, mesh))
+        found[statement.value.name] = statement.value
+    return table(["value", "computed by", "on one rank", *wide_axes(mesh)], rows)
 
 
-def move_text(move: Move, mesh: Mesh) -> str:
-    """``tp: forward: all-gather 128 MiB, backward: reduce-scatter 128 MiB; gives tp: Replicate``."""
-    steps = [f"over {c.axis}, {collective_comment(c)}" for c in move.collectives if collective_comment(c)]
-    to = layout_text(move.value.layout, mesh)
-    return f"{'; '.join(steps) or 'nothing moves'}; gives {to or 'whole'}"
+def compute_row(compute: Compute, mesh: Mesh) -> list[str]:
+    """On the last axis how the operands come and the result goes, on the others the result's state."""
+    value, axes = compute.value, wide_axes(mesh)
+    cells = states(value.layout, mesh)
+    if axes:
+        cells[-1] = way_text(dict(compute.strategies)[axes[-1]])
+    return [value.name, short_op(compute.op), shape_text(value.local_shape), *cells]
 
 
-def node_row(node: Node) -> list[str]:
-    return [node.name, short_op(node.op), shape_text(node.type.shape)]
+def move_row(move: Move, found: dict[str, TypedValue], mesh: Mesh) -> list[str]:
+    """A redistribution: what crosses the links, and the state before and after on each axis that changes."""
+    before, after = (states(layout, mesh) for layout in (found[move.source].layout, move.value.layout))
+    cells = [b if a == b else f"{b} -> {a}" for b, a in zip(before, after, strict=True)]
+    crossing = ", ".join(text for step in move.collectives if (text := step_text(step)))
+    if cells and crossing:
+        cells[-1] += f"; {crossing}"
+    return [move.value.name, f"moving {move.source}", shape_text(move.value.local_shape), *cells]
+
+
+def step_text(step: Collective) -> str:
+    """``all-gather over tp 128 MiB, backward reduce-scatter 128 MiB``."""
+    forward = f"{step.forward} over {step.axis} {size_text(step.forward_bytes)}" if step.forward else ""
+    backward = f"backward {step.backward} over {step.axis} {size_text(step.backward_bytes)}" if step.backward else ""
+    return ", ".join(part for part in (forward, backward) if part)

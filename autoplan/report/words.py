@@ -8,6 +8,7 @@ from autoplan.layout import Layout, State
 from autoplan.mesh import Mesh
 from autoplan.options import Parallelism
 from autoplan.record import PlanRecord
+from autoplan.rule import AxisStrategy
 from autoplan.search.choice import Chosen
 from autoplan.strategies import Strategy
 
@@ -93,15 +94,15 @@ def layout_text(layout: Layout, mesh: Mesh) -> str:
     return ", ".join(f"{axis}: {state_text(layout.state(axis))}" for axis in wide_axes(mesh))
 
 
-def strategy_text(strategy: Strategy | tuple, mesh: Mesh) -> str:
-    """``tp: Replicate, Shard(0) -> Shard(2)`` for each axis: how the operands come and the result goes."""
-    axes = dict(strategy.axes if isinstance(strategy, Strategy) else strategy)
-    parts = []
-    for axis in wide_axes(mesh):
-        inputs = ", ".join(state_text(s) for s in axes[axis].inputs)
-        body = f" by {axes[axis].body}" if axes[axis].body else ""
-        parts.append(f"{axis}: {inputs or '-'} -> {state_text(axes[axis].output)}{body}")
-    return "; ".join(parts)
+def way_text(way: AxisStrategy) -> str:
+    """``Replicate, Shard(0) -> Shard(2)``: how the operands come and the result goes on one axis."""
+    body = f", by {way.body}" if way.body else ""
+    return f"{', '.join(state_text(s) for s in way.inputs)} -> {state_text(way.output)}{body}".strip()
+
+
+def strategy_text(strategy: Strategy, mesh: Mesh) -> str:
+    """``tp: Replicate, Shard(0) -> Shard(2)`` for each axis; "" on one device."""
+    return "; ".join(f"{axis}: {way_text(strategy.on(axis))}" for axis in wide_axes(mesh))
 
 
 def short_op(op: str) -> str:
