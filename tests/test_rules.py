@@ -57,7 +57,7 @@ def test_every_strategy_on_one_axis(case: Case) -> None:
                 verify(case, strategy, mesh)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(drawn.data())
 def test_products_of_strategies_on_two_axes(data: drawn.DataObject) -> None:
     case = data.draw(drawn.sampled_from(CASES), label="case")

@@ -53,7 +53,8 @@ def batch_norm(
     """x [b, c, ..] normalised for each channel.
 
     In training the statistics are the whole batch's, so a split batch needs a body that exchanges them; the channels
-    stay whole, since the buffers that it updates are stored whole on every rank. In evaluation everything splits.
+    stay whole where there are buffers to update, since those are stored whole on every rank. In evaluation everything
+    splits.
     """
     vectors = [t for t in (weight, bias, running_mean, running_var) if t is not None]
     operands = [letters(x), *("d1" for _ in vectors), *(["[]"] if num_batches_tracked is not None else [])]
@@ -62,4 +63,5 @@ def batch_norm(
         return Rule(spec, saved=(0,))
     states = (S(0), *(R for _ in operands[1:]))
     split = AxisStrategy(states, S(0), body="sync_batch_norm", communicates=True)
-    return Rule(spec, whole=frozenset(letters(x).split()), extra=(split,), saved=(0,))
+    free = {"d1"} if running_mean is None else set()
+    return Rule(spec, whole=frozenset(letters(x).split()) - free, extra=(split,), saved=(0,))
