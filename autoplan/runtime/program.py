@@ -109,7 +109,7 @@ class Program:
             raise WeightsError(
                 "init_weights", "the plan doesn't know how its model is initialised", "use load_weights(...)"
             )
-        weights.initialise(self.spec.init, seed, self.spec, self.held, self.stages.buffers)
+        weights.initialise(self.spec.init, seed, self.held, self.stages.buffers)
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
         """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.

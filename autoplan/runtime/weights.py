@@ -18,7 +18,7 @@ from autoplan.initialise import InitRecipe, replay
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.parts import Part
 from autoplan.runtime.spec import ProgramSpec
-from autoplan.typed import StoredParameter
+from autoplan.typed import StoredParameter, TypedValue
 
 REMEDY = "give a state dict or safetensors files of this very model"
 
@@ -107,18 +107,18 @@ def fill(
     spec: ProgramSpec, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor], weights: Weights
 ) -> None:
     names = {stored.name: found_name(spec, stored, weights) for stored in spec.lowered.parameters}
-    absent = [name for name in buffers if not found_buffer(spec, name, weights)]
+    present = {b.name for b in spec.lowered.buffers if found_buffer(spec, b, weights)}
     with torch.no_grad():
         for parameter in held:
             part = in_source(parameter)
             if parameter.values.numel():
                 parameter.values.copy_(weights.read(names[parameter.name], part))
-        for name in set(buffers) - set(absent):
+        for name in present & buffers.keys():
             shape = tuple(buffers[name].shape)
             buffers[name].copy_(weights.read(name, Part((0,) * len(shape), shape)))
-    if absent:
+    if absent := buffers.keys() - present:
         assert spec.init is not None
-        draw(spec, (), {name: buffers[name] for name in absent}, replay(spec.init, 0))
+        draw((), {name: buffers[name] for name in absent}, replay(spec.init, 0))
 
 
 def in_source(held: HeldParameter) -> Part:
@@ -150,9 +150,12 @@ def source_shape(spec: ProgramSpec, stored: StoredParameter) -> tuple[int, ...]:
     return tuple(whole if d == stored.dim else size for d, size in enumerate(stored.type.shape))
 
 
-def found_buffer(spec: ProgramSpec, name: str, weights: Weights) -> bool:
-    """Whether the weights have a buffer. Those that a state dict leaves out are made by the model's own recipe."""
-    wanted = next(b.type.shape for b in spec.lowered.buffers if b.name == name)
+def found_buffer(spec: ProgramSpec, buffer: TypedValue, weights: Weights) -> bool:
+    """Whether the weights have a buffer. Those that a state dict leaves out are made by the model's own recipe.
+
+    As found_name: asked on every rank for every buffer.
+    """
+    name, wanted = buffer.name, buffer.type.shape
     shape = weights.shape(name)
     if shape is None and spec.init is None:
         raise WeightsError(weights.where, f"it lacks the buffer {name} of shape {wanted}", REMEDY)
@@ -162,17 +165,14 @@ def found_buffer(spec: ProgramSpec, name: str, weights: Weights) -> bool:
 
 
 def initialise(
-    recipe: InitRecipe, seed: int, spec: ProgramSpec, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor]
+    recipe: InitRecipe, seed: int, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor]
 ) -> None:
     """Fills a rank's parameters and buffers with what the user's model is made with under this seed."""
-    draw(spec, held, buffers, replay(recipe, seed))
+    draw(held, buffers, replay(recipe, seed))
 
 
 def draw(
-    spec: ProgramSpec,
-    held: Sequence[HeldParameter],
-    buffers: Mapping[str, Tensor],
-    whole: Iterable[tuple[str, Tensor]],
+    held: Sequence[HeldParameter], buffers: Mapping[str, Tensor], whole: Iterable[tuple[str, Tensor]]
 ) -> None:
     """Takes each rank's boxes from whole tensors that come one by one under the user's names."""
     wanted: dict[str, list[HeldParameter]] = {}

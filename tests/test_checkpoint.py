@@ -1,0 +1,136 @@
+"""A checkpoint of one plan goes on in it, and in another plan of the same model, as if nothing had happened."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from autoplan.errors import WeightsError
+from autoplan.options import Training
+from autoplan.runtime.program import Program
+from autoplan.runtime.ranks import RankPool
+from tests.fixtures import tiny_program as tiny
+
+PLANS = {
+    "dp4 zero3": dict(dp=4, zero=3),
+    "tp2 dp2 zero1": dict(tp=2, dp=2, zero=1, microbatches=2),
+    "pp2 tp2": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
+    "dp2 pp2": dict(pp=2, dp=2),
+    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, schedule="interleaved"),
+}
+TRAINING = Training(precision="fp64", learning_rate=1e-2, compile=False)
+Result = tuple[Mapping[str, Tensor], int]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4) as ranks:
+        yield ranks
+
+
+def program_of(plan: dict, training: Training = TRAINING) -> Program:
+    spec = tiny.spec(**plan, training=training)
+    return Program(spec, tiny.program(len(spec.lowered.stages)))
+
+
+def train(program: Program, batches: list[dict[str, Tensor]]) -> None:
+    for batch in batches:
+        program.step(batch)
+        program.optimizer.step()
+
+
+def unbroken(rank: int, world: int, plan: dict) -> Mapping[str, Tensor]:
+    with program_of(plan) as program:
+        program.load_weights(tiny.reference().state_dict())
+        train(program, list(tiny.batches(4)))
+        return program.full_state_dict()
+
+
+def first_half(rank: int, world: int, plan: dict, folder: str) -> None:
+    with program_of(plan) as program:
+        program.load_weights(tiny.reference().state_dict())
+        program.save_checkpoint(folder)  # one before any optimizer state, which the next one replaces
+        train(program, list(tiny.batches(4))[:2])
+        program.save_checkpoint(folder)
+
+
+def second_half(rank: int, world: int, plan: dict, folder: str) -> Result:
+    with program_of(plan, Training(precision="fp64", learning_rate=1.0, compile=False)) as program:
+        program.load_checkpoint(folder)
+        steps = program.steps
+        train(program, list(tiny.batches(4))[2:])
+        return program.full_state_dict(), steps
+
+
+@pytest.mark.parametrize("source", PLANS)
+def test_another_plan_goes_on_where_this_one_stopped(pool: RankPool, tmp_path: Path, source: str) -> None:
+    folder = tmp_path / "checkpoint"
+    wanted = pool.run(unbroken, PLANS[source])[0]
+    pool.run(first_half, PLANS[source], str(folder))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint"]
+    names = [*PLANS, *PLANS]
+    for target in names[names.index(source) : names.index(source) + 3]:
+        found, steps = pool.run(second_half, PLANS[target], str(folder))[0]
+        assert steps == 2
+        assert found.keys() == wanted.keys()
+        for name in wanted:
+            torch.testing.assert_close(found[name], wanted[name], rtol=1e-12, atol=1e-12, msg=f"{target}: {name}")
+
+
+def save_untrained(rank: int, world: int, plan: dict, folder: str) -> Tensor:
+    with program_of(plan) as program:
+        program.load_weights(tiny.reference().state_dict())
+        torch.manual_seed(rank)
+        program.save_checkpoint(folder)
+        return torch.rand(3)
+
+
+def load_untrained(rank: int, world: int, plan: dict, folder: str) -> tuple[Tensor, int]:
+    with program_of(plan) as program:
+        program.load_checkpoint(folder)
+        return torch.rand(3), len(program.optimizer.state)
+
+
+def test_random_states_are_taken_up_and_an_untrained_optimizer_stays_so(pool: RankPool, tmp_path: Path) -> None:
+    saved = pool.run(save_untrained, PLANS["dp2 pp2"], str(tmp_path / "c"))
+    loaded = pool.run(load_untrained, PLANS["pp2 tp2"], str(tmp_path / "c"))
+    for drawn, (again, states) in zip(saved, loaded, strict=True):
+        assert torch.equal(drawn, again)
+        assert states == 0
+
+
+def load_and_keep(rank: int, world: int, folder: str, training: Training) -> tuple[str, bool]:
+    """What was said, and whether the parameters were left alone."""
+    with program_of(PLANS["dp4 zero3"], training) as program:
+        program.load_weights(tiny.reference(1).state_dict())
+        before = [h.values.clone() for h in program.held]
+        try:
+            program.load_checkpoint(folder)
+        except WeightsError as error:
+            return str(error), all(torch.equal(h.values, b) for h, b in zip(program.held, before, strict=True))
+        return "", False
+
+
+def test_a_checkpoint_of_something_else_is_refused_before_anything_changes(pool: RankPool, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    pool.run(save_untrained, PLANS["dp4 zero3"], str(folder))
+    sgd = Training(optimizer="sgd", precision="fp64", compile=False)
+    (tmp_path / "half").mkdir()
+    for where, training, said in (
+        (folder, sgd, "its optimizer is ['adamw'], the plan's 'sgd'"),
+        (tmp_path / "half", TRAINING, "there is no finished checkpoint"),
+        (tmp_path / "none", TRAINING, "there is no finished checkpoint"),
+    ):
+        for text, kept in pool.run(load_and_keep, str(where), training):
+            assert said in text and kept
+
+
+def test_a_checkpoint_that_was_being_replaced_is_still_there(pool: RankPool, tmp_path: Path) -> None:
+    pool.run(save_untrained, PLANS["dp2 pp2"], str(tmp_path / "c"))
+    shutil.move(tmp_path / "c", tmp_path / "c.old")  # as left by an end between the two renames
+    pool.run(load_untrained, PLANS["dp2 pp2"], str(tmp_path / "c"))

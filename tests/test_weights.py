@@ -1,0 +1,137 @@
+"""Weights come from a state dict, a safetensors file, or a directory of them; each rank reads its own slices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from autoplan.errors import WeightsError
+from autoplan.runtime.parts import Part
+from autoplan.runtime.program import Program
+from autoplan.runtime.ranks import RankPool
+from autoplan.runtime.weights import Safetensors, StateDict
+from tests.fixtures import tiny_program as tiny
+
+PLANS = (
+    dict(dp=4, zero=3),
+    dict(tp=2, dp=2, zero=1),
+    dict(pp=2, tp=2),
+)
+Source = str | Mapping[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4) as ranks:
+        yield ranks
+
+
+def loaded(rank: int, world: int, plan: dict, source: Source) -> Mapping[str, Tensor]:
+    with Program(tiny.spec(**plan), tiny.program(plan.get("pp", 1))) as program:
+        program.load_weights(source)
+        return program.full_state_dict()
+
+
+def state_dict() -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in tiny.reference(3).state_dict().items()}
+
+
+def one_file(folder: Path, tensors: dict[str, Tensor]) -> Path:
+    tensors.pop("embed.weight")  # a file holds a tied parameter once, here under its other name
+    save_file(tensors, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def shards(folder: Path, tensors: dict[str, Tensor]) -> Path:
+    names = sorted(tensors)
+    save_file({name: tensors[name] for name in names[:4]}, folder / "a.safetensors")
+    save_file({name: tensors[name] for name in names[4:]}, folder / "b.safetensors")
+    return folder
+
+
+def shards_with_index(folder: Path, tensors: dict[str, Tensor]) -> Path:
+    shards(folder, tensors)
+    save_file({"layers.0.scale": torch.zeros(1)}, folder / "stale.safetensors")
+    where = {name: ("a" if i < 4 else "b") + ".safetensors" for i, name in enumerate(sorted(tensors))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return folder
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("write", [one_file, shards, shards_with_index, None])
+def test_what_is_loaded_is_what_was_given(
+    pool: RankPool, tmp_path: Path, plan: dict, write: Callable[[Path, dict], Path] | None
+) -> None:
+    source: Source = state_dict() if write is None else str(write(tmp_path, state_dict()))
+    found = pool.run(loaded, plan, source)[0]
+    wanted = state_dict()
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        assert torch.equal(found[name], wanted[name]), name
+
+
+def refused(rank: int, world: int, source: Source) -> tuple[str, bool]:
+    """What was said, and whether everything was left as it was."""
+    with Program(tiny.spec(pp=2, dp=2, zero=2), tiny.program(2)) as program:
+        program.load_weights(tiny.reference().state_dict())
+        before = program.full_state_dict()
+        try:
+            program.load_weights(source)
+        except WeightsError as error:
+            after = program.full_state_dict()
+            return str(error), all(torch.equal(after[name], before[name]) for name in before)
+        return "", False
+
+
+def without(name: str) -> Callable[[dict], dict]:
+    return lambda tensors: {n: t for n, t in tensors.items() if n != name}
+
+
+def reshaped(name: str, *shape: int) -> Callable[[dict], dict]:
+    return lambda tensors: {**tensors, name: torch.zeros(shape)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without("layers.1.scale"), "the state dict: it lacks the parameter layers.1.scale of shape (5,). give"),
+        (without("layers.0.gate_up.weight"), "it lacks the parameter layers.0.gate_up.weight of shape (12, 5)"),
+        (without("shift"), "it lacks the buffer shift of shape (5,)"),
+        (reshaped("layers.0.down.weight", 5, 7), "layers.0.down.weight has shape (5, 7) there, the plan's model has (5, 6)"),
+        (reshaped("shift", 4), "shift has shape (4,) there"),
+    ],
+)
+def test_what_does_not_fit_is_named_on_every_rank_before_anything_changes(
+    pool: RankPool, change: Callable[[dict], dict], said: str
+) -> None:
+    for text, kept in pool.run(refused, change(state_dict())):
+        assert said in text
+        assert kept
+
+
+def test_a_folder_without_weights_is_named(pool: RankPool, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "lost.safetensors"}}))
+    assert all("lost.safetensors is missing" in text and kept for text, kept in pool.run(refused, str(tmp_path)))
+    assert all("no safetensors file" in text and kept for text, kept in pool.run(refused, str(tmp_path / "none")))
+
+
+def test_a_box_is_read_from_a_file_as_from_memory(tmp_path: Path) -> None:
+    tensors = {"matrix": torch.randn(6, 8), "vector": torch.randn(5), "scalar": torch.randn(())}
+    save_file(tensors, tmp_path / "w.safetensors")
+    memory = StateDict(tensors)
+    with Safetensors(tmp_path) as file:
+        assert file.shape("matrix") == (6, 8) == memory.shape("matrix")
+        assert file.shape("nothing") is None is memory.shape("nothing")
+        for name, part in (
+            ("matrix", Part((1, 2), (3, 4))),
+            ("matrix", Part((0, 7), (6, 1))),
+            ("vector", Part((4,), (1,))),
+            ("scalar", Part((), ())),
+        ):
+            assert torch.equal(file.read(name, part), memory.read(name, part))
