@@ -41,7 +41,7 @@ def _levels(path: LinkPath) -> Iterator[tuple[int, int, Link]]:
 
 def _total(bytes: Bytes, path: LinkPath, latency_s: float, transfer_s_per_byte: float) -> Bytes:
     startup_s = max((link.startup_s for _, _, link in _levels(path)), default=0.0)
-    return (np.asarray(bytes) > 0) * (startup_s + latency_s + bytes * transfer_s_per_byte)
+    return (bytes > 0) * (startup_s + latency_s + bytes * transfer_s_per_byte)
 
 
 def _ring_latency_s(path: LinkPath) -> float:
@@ -83,11 +83,19 @@ def all_reduce_seconds(bytes: Bytes, path: LinkPath) -> Bytes:
     startup + 2·Σ steps·latency + 2·max over levels of (n-1)/n · bytes/p / bandwidth. Steps are n-1 on the innermost
     level and, where a double binary tree joins the levels above, log2 n there (Jeaugey, "Massively scale your deep
     learning training with NCCL 2.4", 2019, after Sanders, Speck and Träff 2009): it moves the ring's bytes.
+
+    A group on one level whose switch adds takes the shorter of the ring and the switch's startup + bytes / rate: each
+    rank's bytes go up once and down once (Klenk et al. 2020, "An in-network architecture", ISCA).
     """
     latency_s = sum(
         (members - 1 if inside == 1 else math.log2(members)) * link.latency_s for inside, members, link in _levels(path)
     )
-    return _total(bytes, path, 2 * latency_s, 2 * _ring_s_per_byte(path))
+    ring_s = _total(bytes, path, 2 * latency_s, 2 * _ring_s_per_byte(path))
+    spanned = [link for _, _, link in _levels(path)]
+    switch = spanned[0].switch if len(spanned) == 1 else None
+    if switch is None:
+        return ring_s
+    return np.minimum(ring_s, (bytes > 0) * (switch.startup_s + bytes / switch.bytes_per_s))
 
 
 def all_to_all_seconds(bytes: Bytes, path: LinkPath) -> Bytes:
@@ -117,4 +125,4 @@ def broadcast_seconds(bytes: Bytes, path: LinkPath) -> Bytes:
 
 def send_seconds(bytes: Bytes, link: Link) -> Bytes:
     """Time of one message of ``bytes`` to a neighbour: startup + latency + bytes / bandwidth (Hockney 1994)."""
-    return (np.asarray(bytes) > 0) * (link.startup_s + link.latency_s + bytes / link.bandwidth_bytes_per_s)
+    return (bytes > 0) * (link.startup_s + link.latency_s + bytes / link.bandwidth_bytes_per_s)

@@ -74,6 +74,15 @@ class Figures:
             raise self._error(keys, f"has the value {value!r}", "Give a list of [rows, columns, share], all positive")
         return tuple((int(rows), int(columns), float(share)) for rows, columns, share in value)
 
+    def has(self, *keys: str) -> bool:
+        """Whether the profile has a table that only some devices need."""
+        node: Any = self.tables
+        for key in keys:
+            if not isinstance(node, dict) or key not in node:
+                return False
+            node = node[key]
+        return True
+
     def names(self, *keys: str) -> tuple[str, ...]:
         """The figures that a table holds."""
         table = self._at(keys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,10 +18,13 @@ from cost_models.collective import (
     reduce_scatter_seconds,
     send_seconds,
 )
-from cost_models.hardware import Link, Topology, load_device
+from cost_models.hardware import Link, Switch, Topology, load_device
 
 COLLECTIVES = [all_reduce_seconds, all_gather_seconds, reduce_scatter_seconds, all_to_all_seconds, broadcast_seconds]
-links = st.builds(Link, st.floats(0, 1e-3), st.floats(1e6, 1e12), st.floats(0, 1e-3))
+links = st.builds(
+    Link, st.floats(0, 1e-3), st.floats(1e6, 1e12), st.floats(0, 1e-3),
+    st.none() | st.builds(Switch, st.floats(0, 1e-3), st.floats(1e6, 1e12)),
+)
 paths = st.lists(st.tuples(st.integers(1, 64), links), max_size=3).map(tuple)
 sizes = st.floats(1, 1e12)
 GIB, MIB = 2**30, 2**20
@@ -98,6 +103,25 @@ def test_all_reduce_in_an_a100_node(devices, measured_us):
     group = path("a100-sxm-80gb", 1, 8, 1, devices)
     errors = [abs(all_reduce_seconds(size, group) * 1e6 / us - 1) for size, us in measured_us.items()]
     assert np.mean(errors) < 0.12 and max(errors) < 0.20
+
+
+@pytest.mark.parametrize(
+    ("size", "measured_us"),
+    [(MIB, 45.9), (4 * MIB, 68.5), (16 * MIB, 133.5), (64 * MIB, 338.9), (256 * MIB, 1077.1), (GIB, 4053.4)],
+)
+def test_all_reduce_in_a_node_whose_switch_adds(size, measured_us):
+    """Eight H200 on an HGX NVLink4 board, stas00/ml-engineering@744d01e1 network/README.md."""
+    seconds = all_reduce_seconds(size, path("h100-sxm", 1, 8, 1, 8))
+    assert seconds * 1e6 == pytest.approx(measured_us, rel=0.2)
+
+
+def test_without_a_switch_that_adds_the_ring_is_taken():
+    adds = Link(1e-6, 100e9, 1e-5, Switch(5e-5, 80e9))
+    plain = dataclasses.replace(adds, switch=None)
+    assert all_reduce_seconds(GIB, ((8, adds),)) == pytest.approx(5e-5 + GIB / 80e9)
+    assert all_reduce_seconds(GIB, ((8, adds),)) < all_reduce_seconds(GIB, ((8, plain),))
+    assert all_reduce_seconds(GIB, ((2, adds),)) == all_reduce_seconds(GIB, ((2, plain),))
+    assert all_gather_seconds(GIB, ((8, adds),)) == all_gather_seconds(GIB, ((8, plain),))
 
 
 @pytest.mark.parametrize(("device", "bus_gb_per_s"), [("a100-sxm-80gb", 192), ("h100-sxm", 380)])

@@ -79,7 +79,8 @@ def test_each_stage_runs_every_microbatch_both_ways_and_holds_what_is_said(sched
     for stage in range(stages):
         order = actions(schedule, stage, stages, microbatches)
         assert sorted(order) == sorted(Action(kind, i) for kind in "FB" for i in range(microbatches))
-        now, most = set(), 0
+        now: set[int] = set()
+        most = 0
         for kind, microbatch in order:
             now ^= {microbatch}
             assert (microbatch in now) == (kind == "F")
