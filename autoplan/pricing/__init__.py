@@ -2,5 +2,7 @@
 
 from autoplan.pricing.operator import Cost, Operator, operators_of, weights_of
 from autoplan.pricing.prices import Prices
+from autoplan.pricing.step import DataAxis, Timeline, timeline
+from cost_models.hardware import Topology
 
-__all__ = ["Cost", "Operator", "Prices", "operators_of", "weights_of"]
+__all__ = ["Cost", "DataAxis", "Operator", "Prices", "Timeline", "Topology", "operators_of", "timeline", "weights_of"]

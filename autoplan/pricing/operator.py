@@ -94,7 +94,7 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
 def kept(node: Node, rule: Rule, dropped: frozenset[str]) -> tuple[int | str, ...]:
     """What is kept for the backward beside parameters, constants, and what a compiled backward computes again: the
     inside of a fused kernel, and what is computed from weights alone (a cast)."""
-    names = {**dict(enumerate(node.operands)), "out": node.name}
+    names = {place: node.name if place == "out" else node.operands[int(place)] for place in rule.saved}
     return tuple(place for place in rule.saved if names[place] not in dropped)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoplan.mesh import Mesh
 from autoplan.options import Inference, Training
+from autoplan.pricing.operator import Operator, price_operator
 from autoplan.pricing.prices import Prices
+from autoplan.strategies import Strategy
 from cost_models.compute import memory_bound_seconds
+from cost_models.hardware import Device
 from cost_models.memory import STATES_PER_ELEMENT
 from cost_models.pipeline import Timeline, in_flight, simulate
 
@@ -72,7 +76,7 @@ class DataAxis:
 
     @property
     def gathered_segments(self) -> tuple[int, int]:
-        """Segments whose parameters, and whose gradients, stand whole at once: the one in use and the one prefetched."""
+        """Segments whose parameters, and whose gradients, stand whole at once: the one in use, the one prefetched."""
         return (2 if self.zero == 3 else 0, 1 if self.zero >= 2 else 0)
 
 
@@ -112,3 +116,22 @@ def timeline(
 ) -> Timeline:
     """The schedule's timeline; without a pipeline its microbatches follow one another."""
     return simulate(schedule if len(forward_s) > 1 else "1f1b", forward_s, backward_s, send_s, microbatches)
+
+
+def model_flops_per_s(
+    blocks: Sequence[Mapping[str, Operator]], uses: Mapping[int, int], device: Device
+) -> tuple[float, float]:
+    """(FLOPs of the model's forward over the whole batch, peak FLOPs per second of one device at its main dtype).
+
+    uses  how often each block stands in the chain
+    """
+    by_dtype: dict[str, float] = {}
+    for index, operators in enumerate(blocks):
+        for operator in operators.values():
+            cost = price_operator(operator, Strategy(()), Mesh(()), device, fuses=True, training=False)
+            if cost.flops:
+                dtype = operator.operands[0].dtype
+                by_dtype[dtype] = by_dtype.get(dtype, 0.0) + cost.flops * uses[index]
+    if not by_dtype:
+        return 0.0, 0.0
+    return sum(by_dtype.values()), device.peak_flops_per_s[max(by_dtype, key=lambda d: by_dtype[d])]

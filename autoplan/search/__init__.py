@@ -1,0 +1,5 @@
+"""The search: a traced model and a cluster in, a complete choice out."""
+
+from autoplan.search.choose import search
+
+__all__ = ["search"]

@@ -56,7 +56,11 @@ class BlockPrice:
 
 
 def price_block(
-    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices, searched: Sequence[str] = ("tp",)
+    block: Block,
+    choice: BlockChoice,
+    operators: Mapping[str, Operator],
+    prices: Prices,
+    searched: Sequence[str] = ("tp",),
 ) -> BlockPrice:
     """Prices one block as it will be emitted."""
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
@@ -73,6 +77,7 @@ def price_block(
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes)
             moves.append(Moved(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
+    results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         size if any(mesh.size(a) > 1 and layout.state(a).kind == "R" for a in searched) else 0
@@ -86,7 +91,7 @@ def price_block(
         sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
-        2 * max((layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies), default=0),
+        2 * max(results, default=0),
         local,
         summed,
         tuple(moves),

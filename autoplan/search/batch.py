@@ -77,12 +77,13 @@ def split_batch(model: Model, *, virtual: bool, loss: bool = True) -> BatchSplit
 
 def whole_batch(model: Model, reason: str) -> BatchSplit:
     """The axis of size 1: every rank and microbatch has the whole batch."""
-    scopes = [(CONSTANTS, model.constants), *((i, b.nodes) for i, b in enumerate(model.blocks))]
+    scopes: list[tuple[int, tuple[Node, ...]]] = [(CONSTANTS, model.constants)]
+    scopes += [(index, block.nodes) for index, block in enumerate(model.blocks)]
     strategies = {
         (scope, n.name): AxisStrategy(tuple(R for _ in n.operands), R) for scope, nodes in scopes for n in nodes
     }
     states = {key: R for key in strategies}
-    states |= {(CONSTANTS, v.name): R for v in (*model.batch, *model.buffers)}
+    states |= {(CONSTANTS, v.name): R for v in model.batch} | {(CONSTANTS, v.name): R for v in model.buffers}
     for index, block in enumerate(model.blocks):
         states |= {(index, name): R for name in block.types()}
     return BatchSplit(strategies, states, tuple(R for _ in model.batch), reason)
@@ -119,8 +120,8 @@ class _Walk:
         return BatchSplit(dict(self.strategies), dict(self.states), batch)
 
     def constants(self) -> None:
-        entering = (*self.model.batch, *self.model.buffers)
-        types = {v.name: v.type for v in entering} | {n.name: n.type for n in self.model.constants}
+        types = {v.name: v.type for v in self.model.batch} | {v.name: v.type for v in self.model.buffers}
+        types |= {n.name: n.type for n in self.model.constants}
         for node in self.model.constants:
             self.node(CONSTANTS, node, types, frozenset())
             if node.name in self.model.counts:  # counted beforehand, over the whole batch

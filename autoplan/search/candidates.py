@@ -90,7 +90,7 @@ def micro_batches(limits: Limits, pinned: Parallelism, dp: int) -> list[int]:
 
 def schedules(pinned: Parallelism, pp: int, microbatches: int) -> list[str]:
     """1F1B holds fewer microbatches than GPipe and takes as long; it needs as many microbatches as stages."""
-    possible = ["gpipe"] if 1 < pp and microbatches < pp else ["1f1b"]
+    possible = ["gpipe"] if pp > 1 and microbatches < pp else ["1f1b"]
     if pinned.schedule == "gpipe":
         return ["gpipe"]
     return [s for s in possible if pinned.schedule in (None, s)]
@@ -128,7 +128,7 @@ def check_supported(pinned: Parallelism) -> None:
         )
     if pinned.offload is not None:
         raise ParallelismError(
-            f"offload={pinned.offload!r}", "states can't be offloaded yet", "use zero=3 or more devices, and leave it out"
+            f"offload={pinned.offload!r}", "states can't be offloaded yet", "use zero=3 or more devices in its place"
         )
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block, Model, Node
-from autoplan.layout import State
+from autoplan.layout import R, State
 from autoplan.mesh import MICROBATCH, Mesh
 from autoplan.pricing import Operator, operators_of, weights_of
+from autoplan.rule import AxisStrategy
 from autoplan.search.batch import BatchSplit, split_batch
 from autoplan.search.constraints import Constraint, permitted
 from autoplan.search.problem import Formulation, Prices
@@ -30,6 +31,10 @@ class Prepared:
     batch: Mapping[str, BatchSplit]
     constraints: tuple[Constraint, ...]
     training: bool
+
+    def whole(self, node: Node) -> AxisStrategy:
+        """A constant on an axis that doesn't split the batch: whole on every rank."""
+        return AxisStrategy(tuple(R for _ in node.operands), R)
 
 
 def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool) -> Prepared:

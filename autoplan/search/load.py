@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.graph import Model
-from autoplan.pricing.prices import Prices, send_s
+from autoplan.pricing.prices import send_s
 from autoplan.pricing.step import DataAxis, accumulate_s, held_microbatches, update_s
 from autoplan.search.account import BlockPrice
 from autoplan.search.candidates import Setting
@@ -25,6 +25,7 @@ class Chain:
     forward_s, backward_s   what ZeRO's collectives leave exposed, and the adding up of gradients, included
     kept, inputs, outputs, constants, working, parameters, summed   bytes, as in ``BlockPrice``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
+    exposed_s    what ZeRO's collectives add to forward and backward together
     held         (parameter's name, local bytes) of each segment
     """
 
@@ -38,6 +39,7 @@ class Chain:
     parameters: np.ndarray
     summed: np.ndarray
     repeated: np.ndarray
+    exposed_s: np.ndarray
     held: tuple[tuple[tuple[str, int], ...], ...]
 
     def __len__(self) -> int:
@@ -50,20 +52,19 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
     rows = [blocks[segment.block] for segment in model.segments]
     parameters = [sum(row.parameter_bytes) for row in rows]
     accumulates = data.prices.training and setting.microbatches > 1
-    forward = [r.forward_s + data.exposed_forward_s(r.forward_s, p) for r, p in zip(rows, parameters, strict=True)]
-    backward = [
-        r.backward_s
-        + (data.exposed_backward_s(r.backward_s, p) if data.prices.training else 0.0)
-        + (accumulate_s(p, data.prices) if accumulates else 0.0)
-        for r, p in zip(rows, parameters, strict=True)
-    ]
+    training = data.prices.training
+    waits_f = np.array([data.exposed_forward_s(r.forward_s, p) for r, p in zip(rows, parameters, strict=True)])
+    waits_b = np.array(
+        [data.exposed_backward_s(r.backward_s, p) if training else 0.0 for r, p in zip(rows, parameters, strict=True)]
+    )
+    added = np.array([accumulate_s(p, data.prices) if accumulates else 0.0 for p in parameters])
     columns = {
         name: np.array([getattr(row, f"{name}_bytes") for row in rows], dtype=float)
         for name in ("kept", "input", "output", "constant", "working")
     }
     return Chain(
-        np.array(forward),
-        np.array(backward),
+        np.array([r.forward_s for r in rows]) + waits_f,
+        np.array([r.backward_s for r in rows]) + waits_b + added,
         columns["kept"],
         columns["input"],
         columns["output"],
@@ -72,6 +73,7 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
         np.array(parameters, dtype=float),
         np.array([sum(row.summed_bytes) for row in rows], dtype=float),
         np.array([uses[segment.block] > 1 for segment in model.segments]),
+        waits_f + waits_b,
         tuple(
             tuple(zip(segment.parameters, row.parameter_bytes, strict=True))
             for segment, row in zip(model.segments, rows, strict=True)
@@ -108,7 +110,7 @@ class Loads:
         index = prefix(chain.repeated)
         available = (index[None, :] - index[:, None]).astype(int)
         places = np.flatnonzero(chain.repeated)
-        saving = prefix((chain.kept - chain.inputs)[places]) * self.in_flight[stage]
+        saving = prefix(np.maximum(chain.kept - chain.inputs, 0.0)[places]) * self.in_flight[stage]
         again = prefix(chain.forward_s[places])
         begin = np.broadcast_to(index[:, None].astype(int), (size, size))
         base = self.bytes_without_recompute(stage)
@@ -133,7 +135,7 @@ class Loads:
         """Bytes of every run of segments [first, last) on a stage, nothing recomputed; tied parameters counted as
         often as they are read, so never less than ``memory`` says."""
         chain, data = self.chain, self.data
-        share = self.parameter_share
+        share = parameter_share(data, self.states)
         kept = prefix(chain.kept * self.in_flight[stage] + chain.parameters * share)
         held = kept[None, :] - kept[:, None]
         held = held + range_max(chain.working) + range_max(chain.constants) * self.in_flight[stage]
@@ -143,13 +145,6 @@ class Loads:
         last = np.insert(chain.outputs, 0, 0.0) * (self.setting.microbatches if stage < self.setting.pp - 1 else 0)
         return held + first[:, None] + last[None, :]
 
-    @property
-    def parameter_share(self) -> float:
-        """Bytes of parameter, gradient and optimizer state held for each byte of parameter."""
-        data = self.data
-        gradients = data.gradient_share if data.prices.training else 0.0
-        return data.parameter_share + gradients + self.states * data.optimizer_share
-
     def memory(self, stage: int, at: Interval, recompute: int) -> StageMemory:
         """Bytes of one stage at its busiest, a parameter that it reads twice counted once."""
         chain, data, flight = self.chain, self.data, self.in_flight[stage]
@@ -158,7 +153,8 @@ class Loads:
         parameters = self.parameter_bytes(at)
         again = np.zeros(last - first, dtype=bool)
         again[np.flatnonzero(chain.repeated[run])[:recompute]] = True
-        activations = flight * (chain.kept[run][~again].sum() + chain.inputs[run][again].sum() + chain.constants[run].max())
+        once = chain.kept[run][~again].sum() + chain.inputs[run][again].sum() + chain.constants[run].max()
+        activations = flight * once
         if stage > 0:
             activations += self.setting.microbatches * chain.inputs[first]
         if stage < self.setting.pp - 1:
@@ -187,6 +183,10 @@ class Loads:
         again = np.flatnonzero(self.chain.repeated[run])[:recompute]
         return float(self.chain.backward_s[run].sum() + self.chain.forward_s[run][again].sum())
 
+    def exposed_s(self, at: Interval) -> float:
+        """What ZeRO's collectives leave exposed in one microbatch."""
+        return float(self.chain.exposed_s[slice(*at)].sum())
+
     def once_s(self, at: Interval) -> tuple[float, float, float, float]:
         """Once a step: (collectives of the data axis, of these hidden, sums over the tensor axis, the update)."""
         if not self.data.prices.training:
@@ -195,11 +195,18 @@ class Loads:
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         spent_s, hidden_s = self.data.once_s(parameters, forward_s, backward_s)
         summed_s = self.data.prices.collective_s("all-reduce", float(self.chain.summed[slice(*at)].sum()), "tp")
-        return spent_s, hidden_s, summed_s, update_s(parameters * self.data.optimizer_share, self.passes, self.data.prices)
+        updated = parameters * self.data.optimizer_share
+        return spent_s, hidden_s, summed_s, update_s(updated, self.passes, self.data.prices)
 
     def message_s(self, cut: int) -> float:
         """One message over the border in front of a segment."""
         return send_s(float(self.chain.inputs[cut]), self.setting.dp * self.setting.tp, self.data.prices.topology)
+
+
+def parameter_share(data: DataAxis, states: int) -> float:
+    """Bytes of parameter, gradient and optimizer state held for each byte of parameter."""
+    gradients = data.gradient_share if data.prices.training else 0.0
+    return data.parameter_share + gradients + states * data.optimizer_share
 
 
 def prefix(values: np.ndarray) -> np.ndarray:

@@ -262,7 +262,8 @@ class _Builder:
         arcs, arc_s = [], []
         for a, here in enumerate(layouts):
             for there in targets - {here}:
-                price = self.form.prices.move_s(kind, here, there, carries) if step(here, there, self.form.searched) else None
+                allowed = step(here, there, self.form.searched)
+                price = self.form.prices.move_s(kind, here, there, carries) if allowed else None
                 if price is not None:
                     arcs.append((a, where[there]))
                     arc_s.append(weight * price)

@@ -15,6 +15,7 @@ alike, messages aside). An upper bound from the least feasible bottleneck remove
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,7 +63,7 @@ def choose_cuts(seconds: Sequence[np.ndarray], microbatches: int, time_limit_s: 
     sizes = (len(lp.variables()), len(lp.constraints))
     if status != pulp.LpStatusOptimal:
         return Cuts(first.stages, first.objective_s, first.bound_s, *sizes)
-    taken = tuple(max(row, key=lambda at, row=row: row[at].varValue or 0.0) for row in y)
+    taken = tuple(max((v.varValue or 0.0, at) for at, v in row.items())[1] for row in y)
     objective_s = cost(seconds, taken, microbatches)
     best = taken if objective_s <= first.objective_s else first.stages
     objective_s = min(objective_s, first.objective_s)
@@ -74,7 +75,7 @@ def connect(lp: pulp.LpProblem, y: Sequence[dict[Interval, pulp.LpVariable]], se
     """Each stage holds one interval and begins where the one before it ended."""
     lp += pulp.lpSum(v for (i, _), v in y[0].items() if i == 0) == 1
     lp += pulp.lpSum(v for (_, j), v in y[-1].items() if j == segments) == 1
-    for before, after in zip(y, y[1:], strict=False):
+    for before, after in itertools.pairwise(y):
         for cut in sorted({j for _, j in before} | {i for i, _ in after}):
             ends = [(v, 1) for (_, j), v in before.items() if j == cut]
             begins = [(v, -1) for (i, _), v in after.items() if i == cut]

@@ -1,0 +1,54 @@
+"""The search: settings sorted by what they can't undercut, priced until none can beat the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from autoplan.cluster import ClusterSpec
+from autoplan.graph import Model
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.search.alternatives import alternatives
+from autoplan.search.choice import Alternative, Chosen, SearchReport
+from autoplan.search.constraints import Constraint
+from autoplan.search.fit import does_not_fit
+from autoplan.search.result import choose
+from autoplan.search.solve import solver_name
+from autoplan.search.work import begin, candidates
+
+
+def search(
+    model: Model,
+    cluster: ClusterSpec,
+    training: Training | Inference,
+    parallelism: Parallelism,
+    constraints: Sequence[Constraint] = (),
+) -> tuple[Chosen, tuple[Alternative, ...], SearchReport]:
+    """The fastest plan of a model on a cluster that exceeds no device's memory, and what else was priced.
+
+    model        shapes are those of the whole batch of one optimizer step
+    parallelism  fields that are not None are kept; the others are searched
+
+    Raises ParallelismError where what is pinned can't be, DoesNotFitError where nothing fits, NoRuleError for an
+    operator that nobody has said how to split.
+    """
+    start = time.perf_counter()
+    work = begin(model, cluster, training, parallelism, constraints)
+    prepared_s = time.perf_counter() - start
+    best = work.best(candidates(work.limits, parallelism), cluster.usable_bytes)
+    if best is None:
+        raise does_not_fit(work, parallelism)
+    chosen = choose(best, work)
+    searched_s = time.perf_counter() - start
+    others = alternatives(work, best)
+    seconds = (
+        ("batch", prepared_s),
+        ("operators", work.operators.seconds),
+        ("stages", work.evaluator.seconds),
+        ("search", searched_s),
+        ("alternatives", time.perf_counter() - start - searched_s),
+    )
+    report = SearchReport(
+        seconds, work.operators.variables, work.operators.constraints, best.gap, len(work.found), solver_name()
+    )
+    return chosen, others, report

@@ -1,0 +1,142 @@
+"""One setting, priced: its operators' layouts, its cuts, its step time and memory."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from autoplan.options import Inference, Training
+from autoplan.pricing import DataAxis, Timeline, timeline
+from autoplan.pricing.step import held_microbatches, optimizer_passes, optimizer_states
+from autoplan.search.candidates import Setting
+from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
+from autoplan.search.load import Loads, chain_of, parameter_share
+from autoplan.search.operators import Operators, Point
+from autoplan.search.stages import choose_cuts
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A setting with the best that was found for it.
+
+    step_s   of one optimizer step, by the schedule's timeline and what happens once a step
+    memory   of each stage
+    gap      proven, relative: the larger of the operators' and the stages'
+    """
+
+    setting: Setting
+    point: Point
+    loads: Loads
+    stages: tuple[StageChoice, ...]
+    memory: tuple[StageMemory, ...]
+    timeline: Timeline
+    step_s: float
+    gap: float
+
+    def over_bytes(self, wall: float) -> int:
+        """By how much the fullest stage exceeds the wall; 0 where it fits."""
+        return max(0, round(max(m.total for m in self.memory) - wall))
+
+
+@dataclass
+class Evaluator:
+    """Prices settings; keeps what it found until the search ends."""
+
+    operators: Operators
+    training: Training | Inference
+    seconds: float = 0.0
+
+    def evaluate(self, setting: Setting, wall: float) -> Evaluated | None:
+        """The fastest plan of a setting under the wall, or None where none fits.
+
+        The fastest operators that keep everything are the best where they fit; otherwise leaner ones, which may need
+        less recomputation, are tried too.
+        """
+        best: Evaluated | None = None
+        for point in self.points(setting):
+            found = self.with_point(setting, point, wall)
+            if found is not None and (best is None or found.step_s < best.step_s):
+                best = found
+            if best is not None and not any(stage.recompute for stage in best.stages):
+                break
+        return best
+
+    def leanest(self, setting: Setting) -> Evaluated:
+        """The plan of a setting that needs the fewest bytes, under no wall: every segment recomputed that may be."""
+        recompute = "none" if setting.recompute == "none" else "full"
+        setting = replace(setting, recompute=recompute)
+        found = [self.with_point(setting, point, float("inf")) for point in self.points(setting)]
+        return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
+
+    def points(self, setting: Setting) -> Iterator[Point]:
+        number = 0
+        while (point := self.operators.point(setting, number)) is not None:
+            yield point
+            number += 1
+
+    def with_point(self, setting: Setting, point: Point, wall: float) -> Evaluated | None:
+        start = time.perf_counter()
+        loads = self.loads(setting, point)
+        options = [loads.options(stage, wall) for stage in range(setting.pp)]
+        cuts = choose_cuts([seconds for seconds, _ in options], setting.microbatches)
+        self.seconds += time.perf_counter() - start
+        if cuts is None:
+            return None
+        stages = tuple(
+            StageChoice(first, last, int(count[first, last]))
+            for (first, last), (_, count) in zip(cuts.stages, options, strict=True)
+        )
+        gap = (cuts.objective_s - cuts.bound_s) / max(cuts.objective_s, 1e-30)
+        return finish(setting, point, loads, stages, max(gap, point.gap))
+
+    def loads(self, setting: Setting, point: Point) -> Loads:
+        prices = self.operators.prices(tensor_mesh(setting.mesh))
+        data = DataAxis(setting.zero, setting.dp, prices)
+        chain = chain_of(self.operators.prepared.model, point.prices, setting, data)
+        return Loads(chain, setting, data, optimizer_states(self.training), optimizer_passes(self.training))
+
+
+def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
+    """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
+    runs = [(s.first, s.last) for s in stages]
+    line = timeline(
+        setting.schedule,
+        [loads.forward_s(at) for at in runs],
+        [loads.backward_s(at, s.recompute) for at, s in zip(runs, stages, strict=True)],
+        [loads.message_s(s.first) for s in stages[1:]],
+        setting.microbatches,
+    )
+    memory = tuple(loads.memory(k, at, s.recompute) for k, (at, s) in enumerate(zip(runs, stages, strict=True)))
+    return Evaluated(setting, point, loads, stages, memory, line, line.step_s + once_s(loads, stages), gap)
+
+
+def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:
+    """Seconds after the last backward that nothing hides: reductions and the update, on the slowest stage."""
+    return max(exposed(*loads.once_s((s.first, s.last))) for s in stages)
+
+
+def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -> float:
+    return spent_s - hidden_s + summed_s + update_s
+
+
+def lower_bound(operators: Operators, setting: Setting) -> float:
+    """Seconds that no plan of this setting undercuts: every operator at its quickest, stages perfectly even."""
+    floor_s = operators.floor(setting).seconds
+    return floor_s / setting.pp * (setting.microbatches + setting.pp - 1)
+
+
+def least_bytes(operators: Operators, setting: Setting, training: Training | Inference) -> float:
+    """Bytes that the fullest stage of this setting holds at least: its share of the states and, every segment that
+    may be recomputed keeping its input alone, of these inputs; or the largest result with its gradient."""
+    model = operators.prepared.model
+    floor = operators.floor(setting)
+    data = DataAxis(setting.zero, setting.dp, operators.prices(tensor_mesh(setting.mesh)))
+    share = parameter_share(data, optimizer_states(training))
+    states = sum(p.type.bytes for p in model.parameters) / (setting.tp * setting.pp) * share
+    uses = Counter(s.block for s in model.segments)
+    repeated = sum(1 for s in model.segments if uses[s.block] > 1)
+    flight = held_microbatches(setting.schedule, setting.pp, setting.microbatches)
+    kept = floor.boundary_bytes * repeated / setting.pp * sum(flight) / len(flight)
+    return max(states + kept, floor.working_bytes)

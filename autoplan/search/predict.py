@@ -1,0 +1,123 @@
+"""A finished choice -> what it is predicted to cost, from the same prices that the search compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from autoplan.graph import Model
+from autoplan.pricing import Topology
+from autoplan.pricing.step import model_flops_per_s
+from autoplan.search.choice import Predicted, PricedCollective, StageChoice
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.formulate import Prepared
+
+FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
+
+
+def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predicted:
+    """Step time, throughput, memory and every collective of one evaluated setting."""
+    model = prepared.model
+    return Predicted(
+        step_time_s=found.step_s,
+        tokens_per_s=units(model) / found.step_s,
+        mfu=utilisation(found, prepared, topology),
+        peak_bytes=found.memory,
+        bubble_fraction=found.timeline.bubble_fraction,
+        collectives=tuple(collectives(found, model)),
+    )
+
+
+def units(model: Model) -> int:
+    """Tokens of a step where the first batch input is of ids, else rows."""
+    kind = model.batch[0].type
+    return kind.elements if not kind.floating else (kind.shape[0] if kind.shape else 1)
+
+
+def utilisation(found: Evaluated, prepared: Prepared, topology: Topology) -> float:
+    """The model's FLOPs, nothing recomputed and nothing done twice, over what all devices could do in the step."""
+    uses = Counter(segment.block for segment in prepared.model.segments)
+    flops, rate = model_flops_per_s(prepared.operators, uses, topology.device)
+    factor = FORWARD_AND_BACKWARD if prepared.training else 1
+    return flops * factor / (rate * topology.devices * found.step_s) if rate else 0.0
+
+
+def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
+    """Every collective of a step: inside blocks, between stages, of parameters and gradients."""
+    uses = most_uses(found, model)
+    for index, price in enumerate(found.point.prices):
+        runs, again = uses[index]
+        for moved in price.moves:
+            step, m = moved.step, found.setting.microbatches
+            if step.forward and step.forward_bytes:
+                count = m * (runs + again)
+                seconds = count * moved.forward_s
+                yield PricedCollective(moved.where, step.forward, step.axis, step.forward_bytes, count, seconds, 0.0)
+            if step.backward and step.backward_bytes and found.loads.data.prices.training:
+                where, count = f"{moved.where} (backward)", m * runs
+                seconds = count * moved.backward_s
+                yield PricedCollective(where, step.backward, step.axis, step.backward_bytes, count, seconds, 0.0)
+    yield from messages(found)
+    yield from parameter_collectives(found)
+
+
+def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int]]:
+    """For each block, on the stage where it stands most often: (its segments, of these recomputed)."""
+    most = [(0, 0)] * len(model.blocks)
+    repeated = found.loads.chain.repeated
+    for stage in found.stages:
+        run = range(stage.first, stage.last)
+        again = [i for i in run if repeated[i]][: stage.recompute]
+        counts = Counter(model.segments[i].block for i in run)
+        recomputed = Counter(model.segments[i].block for i in again)
+        for block, count in counts.items():
+            most[block] = max(most[block], (count, recomputed[block]))
+    return most
+
+
+def messages(found: Evaluated) -> Iterator[PricedCollective]:
+    """Activations from stage to stage, and their gradients back; both overlap with compute."""
+    directions = 2 if found.loads.data.prices.training else 1
+    for k, stage in enumerate(found.stages[1:]):
+        seconds, count = found.loads.message_s(stage.first), directions * found.setting.microbatches
+        size = int(found.loads.chain.inputs[stage.first])
+        yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, count * seconds)
+
+
+def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
+    """Gathers of parameters, sums of gradients: on the stage that has most of them."""
+    loads, data = found.loads, found.loads.data
+    if not data.prices.training:
+        return
+    stage = max(found.stages, key=lambda s: loads.parameter_bytes((s.first, s.last)))
+    at = (stage.first, stage.last)
+    size = loads.parameter_bytes(at)
+    summed = int(loads.chain.summed[slice(*at)].sum())
+    spent_s, hidden_s, summed_s, _ = loads.once_s(at)
+    if data.size > 1 and data.zero == 0:
+        yield PricedCollective("gradients", "all-reduce", "dp", size, 1, spent_s, hidden_s)
+    elif data.size > 1:
+        yield from sharded(found, stage, size, hidden_s)
+    if summed:
+        yield PricedCollective("gradients of replicated weights", "all-reduce", "tp", summed, 1, summed_s, 0.0)
+
+
+def sharded(found: Evaluated, stage: StageChoice, size: int, hidden_s: float) -> Iterator[PricedCollective]:
+    """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside."""
+    loads, data, m = found.loads, found.loads.data, found.setting.microbatches
+    run = slice(stage.first, stage.last)
+    parameters = [float(p) for p in loads.chain.parameters[run]]
+    gathers = 2 * m if data.zero == 3 else 1
+    scatters = m if data.zero >= 2 else 1
+    gather_s = sum(data.gather_s(p) for p in parameters) if data.zero == 3 else data.gather_s(size)
+    scatter_s = sum(data.scatter_s(p) for p in parameters) if data.zero >= 2 else data.scatter_s(size)
+    waits_s = m * loads.exposed_s((stage.first, stage.last))
+    once = data.zero < 3
+    total_s = gathers * gather_s + scatters * scatter_s
+    hidden_s = hidden_s if once and data.zero == 1 else max(0.0, total_s - waits_s)
+    share = hidden_s / total_s if total_s else 0.0
+    for where, kind, count, each_s in (
+        ("parameters", "all-gather", gathers, gather_s),
+        ("gradients", "reduce-scatter", scatters, scatter_s),
+    ):
+        yield PricedCollective(where, kind, "dp", size, count, count * each_s, count * each_s * share)

@@ -1,0 +1,57 @@
+"""The winner in the words that lowering reads."""
+
+from __future__ import annotations
+
+from autoplan.layout import Layout
+from autoplan.options import Parallelism
+from autoplan.search.batch import CONSTANTS
+from autoplan.search.choice import Chosen, tensor_mesh
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.predict import predict
+from autoplan.search.work import Work
+from autoplan.strategies import Strategy
+
+
+def choose(best: Evaluated, work: Work) -> Chosen:
+    """The result in the words that lowering reads."""
+    model, setting = work.prepared.model, best.setting
+    mesh = tensor_mesh(setting.mesh)
+    on_batch = work.prepared.batch
+    layouts = tuple(
+        Layout.of(len(t.type.shape), {axis: split.batch[i] for axis, split in on_batch.items()}, mesh)
+        for i, t in enumerate(model.batch)
+    )
+    constants = []
+    for node in model.constants:
+        chosen = {axis: split.strategies[CONSTANTS, node.name] for axis, split in on_batch.items()}
+        whole = work.prepared.whole(node)
+        constants.append((node.name, Strategy(tuple((a, chosen.get(a, whole)) for a in mesh.names))))
+    return Chosen(
+        setting.mesh,
+        parallelism_of(best),
+        setting.microbatches,
+        layouts,
+        tuple(constants),
+        best.point.blocks,
+        best.stages,
+        predict(best, work.prepared, work.operators.topology),
+    )
+
+
+def parallelism_of(found: Evaluated) -> Parallelism:
+    """The setting as a Parallelism with every field filled. Sequence parallelism is what the layouts say: a boundary
+    activation split over the tensor axis."""
+    s = found.setting
+    inputs = [layout for block in found.point.blocks for layout in block.inputs]
+    return Parallelism(
+        dp=s.dp,
+        tp=s.tp,
+        pp=s.pp,
+        zero=s.zero,
+        micro_batch=s.micro_batch,
+        schedule=s.schedule,
+        virtual_stages=1,
+        recompute="full" if any(stage.recompute for stage in found.stages) else "none",
+        sequence_parallel=s.tp > 1 and any(layout.state("tp").kind == "S" for layout in inputs),
+        offload=None,
+    )

@@ -1,0 +1,101 @@
+"""One search in progress: what is known of the model and the cluster, and every setting priced so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from autoplan.cluster import ClusterSpec
+from autoplan.graph import Model
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.pricing.step import optimizer_passes
+from autoplan.search.batch import batch_rows
+from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting, settings
+from autoplan.search.constraints import Constraint, check_targets
+from autoplan.search.evaluate import Evaluated, Evaluator, least_bytes, lower_bound
+from autoplan.search.formulate import Prepared, prepare
+from autoplan.search.operators import Operators
+
+FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
+
+
+@dataclass
+class Work:
+    """What a search knows. ``found`` holds every setting that was priced, None where nothing of it fits."""
+
+    prepared: Prepared
+    cluster: ClusterSpec
+    training: Training | Inference
+    limits: Limits
+    operators: Operators
+    evaluator: Evaluator
+    found: dict[Setting, Evaluated | None] = field(default_factory=dict)
+
+    def best(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
+        """The fastest of the settings under a wall; those whose bound is above the best are not priced."""
+        best: Evaluated | None = None
+        bounded = sorted((lower_bound(self.operators, s), s) for s in candidates)
+        for bound_s, setting in bounded:
+            if best is not None and bound_s >= best.step_s:
+                break
+            if least_bytes(self.operators, setting, self.training) > wall:
+                continue
+            found = self.evaluate(setting, wall)
+            if found is not None and (best is None or found.step_s < best.step_s):
+                best = found
+        return best
+
+    def evaluate(self, setting: Setting, wall: float) -> Evaluated | None:
+        found = self.evaluator.evaluate(setting, wall)
+        self.found[setting] = found
+        return found
+
+    def first(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
+        """Any plan that fits, those that need least tried first."""
+        sized = sorted((least_bytes(self.operators, s, self.training), s) for s in candidates)
+        for least, setting in sized[:FIRST_TRIES]:
+            found = self.evaluate(setting, wall) if least <= wall else None
+            if found is not None:
+                return found
+        return None
+
+    def leanest(self, candidates: Sequence[Setting], wall: float) -> Evaluated:
+        """Of settings none of which fits, the one that comes nearest: everything recomputed, the leanest operators."""
+        nearest = sorted(candidates, key=lambda s: least_bytes(self.operators, s, self.training))[:3]
+        found = [self.evaluator.leanest(nearly) for nearly in nearest]
+        return min(found, key=lambda e: e.over_bytes(wall))
+
+    def pinned_to(self, parallelism: Parallelism) -> Work:
+        """The same model and cluster under other pinned fields, sharing what doesn't depend on them."""
+        split = (parallelism.tp or 1) > 1
+        operators = self.operators if split == self.operators.split_weights else self.operators.anew(split)
+        return replace(self, operators=operators, evaluator=Evaluator(operators, self.training), found={})
+
+
+def begin(
+    model: Model,
+    cluster: ClusterSpec,
+    training: Training | Inference,
+    parallelism: Parallelism,
+    constraints: Sequence[Constraint] = (),
+) -> Work:
+    """Everything that stands before the first setting: rules, the batch's axes, checks of what is pinned."""
+    trains = isinstance(training, Training)
+    check_targets(constraints, model)
+    prepared = prepare(model, constraints, fuses=training.compile, training=trains)
+    only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
+    limits = Limits(cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments), only_one)
+    candidates(limits, parallelism)
+    passes = optimizer_passes(training)
+    operators = Operators(prepared, cluster.topology(), training.compile, passes, (parallelism.tp or 1) > 1)
+    return Work(prepared, cluster, training, limits, operators, Evaluator(operators, training))
+
+
+
+def candidates(limits: Limits, parallelism: Parallelism) -> list[Setting]:
+    """Every setting that is left; ParallelismError where what is pinned leaves none."""
+    check_pinned(limits, parallelism)
+    found = list(settings(limits, parallelism))
+    if not found:
+        raise no_setting(limits, parallelism)
+    return found
