@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoplan.cli import main, parallelism, training
+from autoplan.options import Parallelism, Training
+
+ROOT = Path(__file__).resolve().parent.parent
+MLP = ["--model", f"{ROOT}/examples/mlp.py:make_model", "--config", "depth=3", "--config", "width=32"]
+LLAMA = ["--model", "hf:llama"] + [
+    word
+    for setting in ("hidden_size=32", "intermediate_size=64", "num_hidden_layers=2", "num_attention_heads=4",
+                    "vocab_size=64")
+    for word in ("--config", setting)
+]  # fmt: skip
+FILES = {"plan.json", "program.py", "train.py", "report.html"}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "out"
+    said = main(["plan", *MLP, "--cluster", "1x4 cpu", "--batch", "16", "--parallelism", "dp=2,tp=2",
+                 "--export", str(folder)])  # fmt: skip
+    assert said == 0
+    return folder
+
+
+def test_plan_writes_the_folder(exported: Path) -> None:
+    assert {path.name for path in exported.iterdir()} == FILES
+
+
+def test_report_prints_what_plan_printed(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(exported)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Classifier on 1x4 cpu\n") and "dp=2 tp=2" in out.splitlines()[2]
+
+
+def test_explain_takes_the_report_s_place(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", *LLAMA, "--cluster", "1x2 cpu", "--batch", "4", "--seq", "8", "--parallelism", "tp=2"]
+    assert main([*arguments, "--explain", "model.layers.0.mlp.down_proj"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("model.layers.0.mlp.down_proj, in the plan tp=2") and "operands -> result" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*MLP, "--cluster", "1x4 tpu"], "tpu"),
+        ([*MLP, "--cluster", "0x4 cpu"], "nodes = 0"),
+        ([*MLP, "--cluster", "four cpus"], "'four cpus': is not a cluster"),
+        ([*MLP, "--cluster", "1x4 cpu", "--parallelism", "dp=3"], "dp=3"),
+        ([*MLP, "--cluster", "1x4 cpu", "--parallelism", "sideways"], "parallelism='sideways': no such system"),
+        ([*MLP, "--cluster", "1x4 cpu", "--parallelism", "dq=2"], "--parallelism has no 'dq'"),
+        ([*MLP, "--cluster", "1x4 cpu", "--batch", "7", "--parallelism", "dp=4"], "7"),
+        ([*MLP, "--cluster", "1x4 cpu", "--training", "precision=fp12"], "precision='fp12': no such precision"),
+        ([*MLP, "--cluster", "1x4 cpu", "--config", "breadth=3"], "breadth"),
+        (["--model", "hf:llama", "--config", "layers=3", "--cluster", "1x4 cpu"], "has no 'layers'"),
+        (["--model", "nowhere.py:f", "--cluster", "1x4 cpu"], "there is no such file"),
+        ([*MLP, "--cluster", "1x4 cpu", "--explain", "blocks.0.upp"], "the nearest names are blocks.0.up"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *arguments, "--export", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("autoplan: error: ") and said in captured.err
+    assert "Traceback" not in captured.err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda text: text.replace('"schema": 1', '"schema": 99'), "schema 99: this version of autoplan"),
+        (lambda text: text[: len(text) // 2], "no JSON"),
+        (lambda text: text.replace('"S(0)"', '"S(7)"', 1), "plan.json"),
+        (lambda text: "[]", "this isn't a plan"),
+    ],
+)
+def test_an_edited_plan_is_refused(
+    exported: Path, edit: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (exported / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(edit(text))  # type: ignore[operator]
+    assert (tmp_path / "plan.json").read_text() != text
+    assert main(["report", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_without_a_plan_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(tmp_path)]) == 2
+    assert "there is no plan.json" in capsys.readouterr().err
+
+
+def test_settings_become_training_and_parallelism() -> None:
+    assert training([]) is None
+    assert training(["precision=bf16-mixed", "betas=0.9,0.95", "clip_grad_norm=1.0"]) == Training(
+        precision="bf16-mixed", betas=(0.9, 0.95), clip_grad_norm=1.0
+    )
+    assert parallelism("zero3") == "zero3"
+    assert parallelism("dp=2,recompute=full,sequence_parallel=true") == Parallelism(
+        dp=2, recompute="full", sequence_parallel=True
+    )
+
+
+def test_the_module_runs_as_a_command() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "autoplan", "report", "nowhere"], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert run.returncode == 2 and run.stderr.startswith("autoplan: error: nowhere: there is no plan.json")
