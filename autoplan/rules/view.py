@@ -48,6 +48,7 @@ class Refinement:
     def of(before: tuple[int, ...], after: tuple[int, ...]) -> Refinement:
         """The outermost part that two dims share, their greatest common divisor, is a factor of both; where what is
         left of them shares nothing ([3, 4] -> [4, 3]), see ``opaque``."""
+        assert math.prod(before) == math.prod(after), f"{before} has not as many elements as {after}"
         self = Refinement(Side.of(before), Side.of(after))
         while True:
             self.before.advance()
