@@ -25,11 +25,12 @@ class Scope:
 
     names   value name -> source ("self.q_weight", "hidden")
     ranks   value name -> number of dims
-    taken   identifiers that a local variable may not have: imported functions
+    live    axes that comments speak of
     """
 
     names: Mapping[str, str]
     ranks: Mapping[str, int]
+    live: frozenset[str]
 
     def __call__(self, name: str) -> str:
         return self.names[name]
@@ -92,8 +93,10 @@ def emit_compute(
         linear = next(s for s in statements if s.value.name == product)
         assert isinstance(linear, Compute)
         args = [*(literal(a, scope) for a in linear.args), literal(compute.args[1], scope)]
-        return commented(f"{target} = {spell(linear.op, args, {}, 0)}", shape_comment(compute.value), indent)
-    return commented(f"{target} = {expression(compute, scope)}", shape_comment(compute.value), indent)
+        source = spell(linear.op, args, {}, 0)
+    else:
+        source = expression(compute, scope)
+    return commented(f"{target} = {source}", shape_comment(compute.value, scope.live), indent)
 
 
 def expression(compute: Compute, scope: Scope) -> str:
@@ -117,7 +120,7 @@ def emit_move(move: Move, scope: Scope, indent: int) -> list[str]:
     lines = []
     for number, step in enumerate(move.collectives):
         last = number == len(move.collectives) - 1
-        said = [collective_comment(step), shape_comment(move.value) if last else ""]
+        said = [collective_comment(step), shape_comment(move.value, scope.live) if last else ""]
         code = f"{target} = {collective_source(step, source)}"
         lines.append(commented(code, "; ".join(s for s in said if s), indent))
         source = target
@@ -129,29 +132,33 @@ def collective_source(step: Collective, source: str) -> str:
     return f"{step.op}({source}, {dims}{axis_source(step.axis)})"
 
 
-def emit_block(block: LoweredBlock, where: str, reserved: frozenset[str], stored_dtype: str | None) -> list[str]:
+def emit_block(
+    block: LoweredBlock, where: str, live: frozenset[str], reserved: frozenset[str], stored_dtype: str | None
+) -> list[str]:
     """The class of a block.
 
     where         what it stands for, "model.layers.0 … 39, on mesh dp=4 tp=8"
+    live          axes that comments speak of
     reserved      names that local variables may not take: the functions that the program imports
     stored_dtype  dtype in which floating parameters are stored where it differs from the one they are used in
     """
     attributes = attribute_names(tuple(v.name for v in (*block.parameters, *block.buffers)))
-    scope = block_scope(block, attributes, reserved, stored_dtype)
+    scope = Scope(*block_names(block, attributes, reserved, stored_dtype), live)
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
-    lines += emit_init(block, attributes)
+    lines += emit_init(block, attributes, live)
     entering = (*block.inputs, *block.externals)
     arguments = ", ".join(["self", *(scope(v.name) for v in entering)])
     lines += ["", f"    def forward({arguments}):"]
-    lines += [f"        # {scope(v.name)} {shape_comment(v)}" for v in entering]
+    lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
     lines += emit_body(block.body, scope, 8)
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines
 
 
-def block_scope(
+def block_names(
     block: LoweredBlock, attributes: Mapping[str, str], reserved: frozenset[str], stored_dtype: str | None
-) -> Scope:
+) -> tuple[dict[str, str], dict[str, int]]:
+    """How each value is written, and its number of dims."""
     names: dict[str, str] = {}
     for value in block.parameters:
         source = f"self.{attributes[value.name]}"
@@ -161,7 +168,7 @@ def block_scope(
     produced = [*block.inputs, *block.externals, *(s.value for s in block.body)]
     names |= local_names((v.name for v in produced if v.name not in names), reserved)
     ranks = {v.name: len(v.local_shape) for v in (*produced, *block.parameters, *block.buffers)}
-    return Scope(names, ranks)
+    return names, ranks
 
 
 def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str]:
@@ -178,25 +185,25 @@ def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str
     return chosen
 
 
-def emit_init(block: LoweredBlock, attributes: Mapping[str, str]) -> list[str]:
+def emit_init(block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str]) -> list[str]:
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis]) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in axes_used(block.body)]
     for value in block.parameters:
         code = f'self.{attributes[value.name]} = parameters("{value.name}")'
-        lines.append(commented(code, parameter_comment(value), 8))
+        lines.append(commented(code, parameter_comment(value, live), 8))
     for value in block.buffers:
         name = attributes[value.name]
         code = f'self.register_buffer("{name}", parameters.buffer("{value.name}"), persistent=False)'
-        lines.append(commented(code, shape_comment(value), 8))
+        lines.append(commented(code, shape_comment(value, live), 8))
     return lines
 
 
-def parameter_comment(value: TypedValue) -> str:
+def parameter_comment(value: TypedValue, live: frozenset[str]) -> str:
     """``[8192, 8192] -> [1024, 8192]   tp: Shard(0)``: the whole one, this rank's, and how it was split."""
     whole = f"[{', '.join(map(str, value.type.shape))}]"
     local = f"[{', '.join(map(str, value.local_shape))}]"
-    split = placement(value.layout)
+    split = placement(value.layout, live)
     return f"{whole} -> {local}   {split}" if split else whole
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from autoplan.emit.block import emit_block
+from autoplan.emit.source import live_axes
 from autoplan.emit.stage import emit_counts, emit_stage, stage_key
 from autoplan.options import Inference, Training
 from autoplan.typed import Lowered, LoweredBlock, LoweredStage
@@ -31,7 +32,8 @@ def emit_program(lowered: Lowered, training: Training | Inference, headline: str
     headline  the plan in one line, for the docstring
     """
     stored = "float32" if training.precision in ("bf16-mixed", "fp16-mixed") else None
-    parts = [emit_block(b, block_place(lowered, i), RESERVED, stored) for i, b in enumerate(lowered.blocks)]
+    live = live_axes(lowered.mesh)
+    parts = [emit_block(b, block_place(lowered, i), live, RESERVED, stored) for i, b in enumerate(lowered.blocks)]
     classes, entries = stage_classes(lowered)
     parts += classes
     body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED)])

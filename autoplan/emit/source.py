@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from autoplan.graph import Argument, DType, Ref
 from autoplan.layout import Layout
-from autoplan.mesh import MICROBATCH
+from autoplan.mesh import Mesh
 from autoplan.typed import Collective, TypedValue
 
 COMMENT_COLUMN = 72
@@ -50,19 +50,24 @@ def literal(argument: Argument, name_of: Callable[[str], str]) -> str:
     return repr(argument)
 
 
-def placement(layout: Layout) -> str:
+def live_axes(mesh: Mesh) -> frozenset[str]:
+    """The axes that comments speak of: device axes of more than one member."""
+    return frozenset(axis.name for axis in mesh.device_axes if axis.size > 1)
+
+
+def placement(layout: Layout, live: frozenset[str]) -> str:
     """A layout in PyTorch's names, axes on which the tensor is the same everywhere left out: "dp: Shard(0)"."""
     words = []
     for axis, state in layout.states().items():
-        if axis == MICROBATCH or state.kind in "RI":
+        if axis not in live or state.kind in "RI":
             continue
         words.append(f"{axis}: Shard({state.dim})" if state.kind == "S" else f"{axis}: Partial")
     return ", ".join(words)
 
 
-def shape_comment(value: TypedValue) -> str:
+def shape_comment(value: TypedValue, live: frozenset[str]) -> str:
     """``[1, 8192, 1024]   tp: Shard(2)``: what one rank holds."""
-    return f"[{', '.join(map(str, value.local_shape))}]   {placement(value.layout)}".rstrip()
+    return f"[{', '.join(map(str, value.local_shape))}]   {placement(value.layout, live)}".rstrip()
 
 
 def collective_comment(collective: Collective) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.emit.block import Scope, axes_used, emit_body, local_names, read_by
-from autoplan.emit.source import commented, identifier, shape_comment, snake_case
+from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
 from autoplan.typed import Compute, Lowered, LoweredSegment, LoweredStage, Move
 
 
@@ -99,7 +99,7 @@ def stage_scope(lowered: Lowered, stage: LoweredStage, reserved: frozenset[str])
     produced = [*lowered.batch, *(s.value for s in lowered.constants)]
     words = local_names([v.name for v in produced], reserved | {"device"} | set(activation_names(stage)))
     ranks = {v.name: len(v.local_shape) for v in (*produced, *lowered.buffers)}
-    return Scope({**words, **names}, ranks)
+    return Scope({**words, **names}, ranks, live_axes(lowered.mesh))
 
 
 def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
     assert all(k == n for k, n in zip(keywords, given, strict=True)), f"batch names {given} are not free identifiers"
     arguments = ", ".join(["self", *entering, *(["*", *keywords] if keywords else []), "**unused"])
     lines = [f"    def forward({arguments}):"]
-    lines += [f"        # {n} {shape_comment(v)}" for n, v in zip(entering, stage.inputs, strict=False)]
+    lines += [f"        # {n} {shape_comment(v, scope.live)}" for n, v in zip(entering, stage.inputs, strict=False)]
     statements = stage_statements(lowered, stage)
     if any(isinstance(s, Compute) and is_creation(s) for s in statements):
         source = (*entering, *keywords)[0] if (entering or keywords) else "next(self.parameters())"
@@ -173,7 +173,7 @@ def emit_run(
     arguments = ", ".join([*current, *(scope(n) for n in run.externals)])
     after = chained(len(block.outputs))
     target = ", ".join(after)
-    comment = shape_comment(block.outputs[0]) if len(block.outputs) == 1 else ""
+    comment = shape_comment(block.outputs[0], scope.live) if len(block.outputs) == 1 else ""
     again = sum(s.block == index for s in lowered.segments) > 1
     here = min(recompute, run.last - run.first) if again else 0
     if not run.repeated:
@@ -212,7 +212,7 @@ def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
     words = local_names([s.value.name for s in needed], reserved | set(keywords) | {"device"})
     names: Mapping[str, str] = {**{k: k for k in keywords}, **words}
     values = [*lowered.batch, *(s.value for s in needed)]
-    scope = Scope(names, {v.name: len(v.local_shape) for v in values})
+    scope = Scope(names, {v.name: len(v.local_shape) for v in values}, live_axes(lowered.mesh))
     arguments = ", ".join([*(["*", *keywords] if keywords else []), "**unused"])
     lines = [f"def counts({arguments}):"]
     lines.append('    """This rank\'s share of each denominator, of one microbatch; the program sums them up."""')
