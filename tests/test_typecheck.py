@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hand_made import chain, f32, llama, mlp, node
 
 import autoplan.rules  # noqa: F401  importing registers the rules
 from autoplan.errors import LayoutError
@@ -22,6 +21,7 @@ from autoplan.search.choice import BlockChoice, Chosen, Predicted, StageChoice, 
 from autoplan.strategies import Strategy, axis_strategies
 from autoplan.typecheck import typecheck
 from autoplan.typed import Collective, Compute, Lowered, LoweredBlock, Move, TypedValue
+from tests.hand_made import chain, f32, llama, mlp, node
 
 MESH = Mesh.of(pp=2, dp=2, tp=2, mb=2)
 Wanted = dict[str, tuple[tuple[State, ...], State]]  # node -> its states on tp
