@@ -95,6 +95,13 @@ def complete(folder: Path) -> Path:
     raise WeightsError(folder, "there is no finished checkpoint: it has no .metadata", "give one that was saved whole")
 
 
+def latest_checkpoint(folder: str | os.PathLike) -> Path | None:
+    """The finished checkpoint of the most steps among a folder's ``step-<number>``; None where there is none."""
+    found = {path.name.removesuffix(".old") for path in Path(folder).glob("step-*") if (path / ".metadata").is_file()}
+    numbers = {int(name.removeprefix("step-")): name for name in found if name.removeprefix("step-").isdigit()}
+    return Path(folder) / numbers[max(numbers)] if numbers else None
+
+
 def spoken_for(snapshot: Snapshot) -> list[HeldParameter]:
     """The parameters that this rank's stage saves; one tied between stages is saved by the first of them."""
     return [h for h in snapshot.held if snapshot.storage.speaks_for(h.stored)]
