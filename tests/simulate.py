@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from rule_samples import Sample
 from torch import Tensor
 
 from autoplan.graph import Argument, DType, Node, Ref, TensorType
@@ -19,6 +18,7 @@ from autoplan.runtime import bodies
 from autoplan.runtime.axes import RankAxis
 from autoplan.runtime.random import dropout, step_keys
 from autoplan.strategies import Strategy, local_arguments, strategies
+from tests.rule_samples import Sample
 
 Coordinates = tuple[int, ...]
 Parts = dict[Coordinates, Tensor]

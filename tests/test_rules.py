@@ -8,8 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as drawn
-from rule_samples import samples
-from simulate import Case, Coordinates, Local, Outcome, check, everywhere, localise, rank_axes_at, run_local, run_whole
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -19,6 +17,19 @@ from autoplan.rule import registered
 from autoplan.runtime.axes import rank_axes
 from autoplan.runtime.ranks import RankPool
 from autoplan.strategies import Strategy
+from tests.rule_samples import samples
+from tests.simulate import (
+    Case,
+    Coordinates,
+    Local,
+    Outcome,
+    check,
+    everywhere,
+    localise,
+    rank_axes_at,
+    run_local,
+    run_whole,
+)
 
 CASES = [Case.of(sample) for sample in samples()]
 MESHES = [Mesh.of(tp=2), Mesh.of(tp=4), Mesh.of(tp=3)]
