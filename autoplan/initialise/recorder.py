@@ -1,0 +1,226 @@
+"""Watches a constructor, with parameters that take no memory.
+
+What would be a large or a random tensor is *hollow*: one element, expanded to the shape. Operators on hollow tensors
+are written down and not run; everything else runs for real, so that a constructor may read the values it computes
+(rotary frequencies, schedules of rates). No random number is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator; no public alias
+
+from autoplan.graph import Argument, DType, Ref
+from autoplan.initialise.recipe import EMPTY, LITERAL, TRUNCATED, Step, View
+
+LARGE = 1 << 20  # elements from which a tensor is hollow
+LONGEST_LITERAL = 1 << 16  # elements that are written down
+MADE_EMPTY = (
+    "aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_like.default", "aten.empty_permuted.default",
+    "aten.new_empty.default", "aten.new_empty_strided.default",
+)  # fmt: skip
+SAME = ("aten.detach.default", "aten.alias.default")  # another tensor object of the same memory and shape
+PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """Records what is constructed under it, on the CPU."""
+    recorder = Recorder()
+    # nn.init's functions can't be overridden from outside, and this one reads the values it draws; the function behind
+    # it is private, but the one place that the public one and transformers' copy of it both go through
+    name = "_no_grad_trunc_normal_"
+    with torch.device("cpu"), recorder:
+        if hasattr(nn.init, name):
+            with mock.patch.object(nn.init, name, recorder.truncated_normal):
+                yield recorder
+        else:
+            yield recorder
+
+
+class Unrecordable(Exception):
+    """The constructor reads a random value, or keeps one where it can't be followed."""
+
+
+Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+def key_of(tensor: torch.Tensor) -> Key:
+    """Tells tensors apart, and sees through ``.data`` and nn.Parameter. Recorded tensors are kept alive, so that no
+    address is used twice."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down every operator that a model is made with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.views: dict[str, View] = {}
+        self.names: dict[Key, str] = {}
+        self.hollow: set[str] = set()
+        self.alive: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = {key: value for key, value in (kwargs or {}).items() if value is not None}
+        if kwargs.get("generator") is not None:
+            raise Unrecordable("it draws from a generator of its own")
+        op = str(func)
+        tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        if op in SAME:
+            return func(*args, **kwargs)
+        if op in MADE_EMPTY:
+            return self.empty(func, args, kwargs)
+        returns = func._schema.returns
+        if len(returns) != 1 or str(returns[0].type) != "Tensor":
+            return self.other(func, op, args, kwargs, tensors)
+        alias = returns[0].alias_info
+        if alias is not None and alias.is_write:
+            return self.write(func, op, args, kwargs)
+        if alias is not None:
+            return self.view(func, op, args, kwargs)
+        return self.make(func, op, args, kwargs, tensors)
+
+    def truncated_normal(
+        self, tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: object = None
+    ) -> torch.Tensor:
+        """In place of torch.nn.init's, whose number of draws depends on their values."""
+        if generator is not None:
+            raise Unrecordable("it draws from a generator of its own")
+        name = self.name(tensor)
+        self.step(TRUNCATED, name, tensor, (tensor, mean, std, a, b), {}, True)
+        self.hollow.add(self.root(name))
+        return tensor
+
+    def other(self, func: Any, op: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """Operators that give no tensor, or several: they may be run on real values alone."""
+        if any(self.is_hollow(t) for t in tensors):
+            raise Unrecordable(f"{op} reads a random value")
+        return func(*args, **kwargs)
+
+    def empty(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        out = self.new_hollow(on_meta(func, args, kwargs))
+        self.step(EMPTY, self.names[key_of(out)], out, (tuple(out.shape),), {"dtype": out.dtype}, False)
+        return out
+
+    def make(self, func: Any, op: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> torch.Tensor:
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        hollow = random or any(self.is_hollow(t) for t in tensors) or large(func, args, kwargs, tensors)
+        out = self.new_hollow(on_meta(func, args, kwargs)) if hollow else self.new_real(func(*args, **kwargs))
+        self.step(op, self.names[key_of(out)], out, args, kwargs, random)
+        return out
+
+    def write(self, func: Any, op: str, args: Any, kwargs: Any) -> torch.Tensor:
+        out = args[0]
+        name = self.name(out)
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        rest = [t for t in torch.utils._pytree.tree_leaves((args[1:], kwargs)) if isinstance(t, torch.Tensor)]
+        self.step(op, name, out, args, kwargs, random)
+        if random or self.is_hollow(out) or any(self.is_hollow(t) for t in rest):
+            self.hollow.add(self.root(name))
+        else:
+            func(*args, **kwargs)
+        return out
+
+    def view(self, func: Any, op: str, args: Any, kwargs: Any) -> torch.Tensor:
+        source = self.name(args[0])
+        hollow = self.is_hollow(args[0])
+        out = self.new_hollow(on_meta(func, args, kwargs)) if hollow else func(*args, **kwargs)
+        if not hollow:
+            if key_of(out) in self.names:
+                return out
+            self.new_real(out)
+        name = self.names[key_of(out)]
+        rest, named = self.arguments(args[1:]), self.keywords(kwargs)
+        self.views[name] = View(name, source, op, rest, named, tuple(out.shape), dtype_name(out))
+        return out
+
+    def step(self, op: str, name: str, out: torch.Tensor, args: Any, kwargs: Any, random: bool) -> None:
+        given, named = self.arguments(args), self.keywords(kwargs)
+        self.steps.append(Step(op, name, given, named, random, tuple(out.shape), dtype_name(out)))
+
+    def arguments(self, args: Any) -> tuple[Argument, ...]:
+        return tuple(map(self.argument, args))
+
+    def keywords(self, kwargs: Any) -> tuple[tuple[str, Argument], ...]:
+        return tuple((key, self.argument(value)) for key, value in kwargs.items() if key not in PLACEMENT)
+
+    def argument(self, value: Any) -> Argument:
+        if isinstance(value, torch.Tensor):
+            return Ref(self.name(value))
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self.argument, value))
+        if isinstance(value, torch.dtype):
+            return DType(str(value).removeprefix("torch."))
+        if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
+            return None
+        return value
+
+    def name(self, tensor: torch.Tensor) -> str:
+        """The tensor's name; one that no operator made is written down by its values."""
+        if key_of(tensor) not in self.names:
+            if tensor.numel() > LONGEST_LITERAL:
+                raise Unrecordable(f"it holds {tensor.numel()} values that no operator computes")
+            self.new_real(tensor)
+            values = tuple(tensor.detach().flatten().tolist())
+            literal = (values, tuple(tensor.shape), DType(dtype_name(tensor)))
+            made = Step(LITERAL, self.names[key_of(tensor)], literal, (), False, literal[1], dtype_name(tensor))
+            self.steps.append(made)
+        return self.names[key_of(tensor)]
+
+    def root(self, name: str) -> str:
+        while name in self.views:
+            name = self.views[name].source
+        return name
+
+    def is_hollow(self, tensor: torch.Tensor) -> bool:
+        name = self.names.get(key_of(tensor))
+        return name is not None and self.root(name) in self.hollow
+
+    def new_real(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.alive.append(tensor)
+        self.names[key_of(tensor)] = f"t{len(self.names)}"
+        return tensor
+
+    def new_hollow(self, like: torch.Tensor) -> torch.Tensor:
+        """One element of the dtype, expanded."""
+        out = torch.zeros(1, dtype=like.dtype, device="cpu").as_strided(tuple(like.shape), (0,) * like.ndim)
+        self.new_real(out)
+        self.hollow.add(self.names[key_of(out)])
+        return out
+
+
+def large(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> bool:
+    if any(t.numel() >= LARGE for t in tensors):
+        return True
+    sizes = args[0] if args and isinstance(args[0], (list, tuple, torch.Size)) else ()
+    return all(isinstance(s, int) for s in sizes) and math.prod(sizes) >= LARGE
+
+
+def meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+
+def meta_kwargs(kwargs: Any) -> dict[str, Any]:
+    return {key: meta(value) for key, value in kwargs.items() if key not in PLACEMENT}
+
+
+def on_meta(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """The result's shape and dtype; a factory is told to make it on the meta device."""
+    mapped = torch.utils._pytree.tree_map(meta, tuple(args))
+    named = meta_kwargs(kwargs)
+    if any(argument.name == "device" for argument in func._schema.arguments):
+        named["device"] = torch.device("meta")
+    return func(*mapped, **named)
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
