@@ -26,8 +26,8 @@ venv: $(STAMP)
 # torch first, on its own: whichever build of it the machine's package index prefers is then kept.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,hf]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev,hf]'
 	touch $@
 
 lint: $(STAMP)
