@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from autoplan.errors import WeightsError
+from autoplan.initialise import InitRecipe, init_model, record
 from autoplan.runtime.parts import Part
 from autoplan.runtime.program import Program
 from autoplan.runtime.ranks import RankPool
@@ -113,6 +115,48 @@ def test_what_does_not_fit_is_named_on_every_rank_before_anything_changes(
     for text, kept in pool.run(refused, change(state_dict())):
         assert said in text
         assert kept
+
+
+def initialised(rank: int, world: int, plan: dict, recipe: InitRecipe | None) -> tuple[str, Mapping[str, Tensor]]:
+    spec = replace(tiny.spec(**plan), init=recipe)
+    with Program(spec, tiny.program(plan.get("pp", 1))) as program:
+        try:
+            program.init_weights(seed=5)
+        except WeightsError as error:
+            return str(error), {}
+        return "", program.full_state_dict()
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_initial_values_are_those_of_the_user_s_model(pool: RankPool, plan: dict) -> None:
+    model = tiny.reference()
+    said, found = pool.run(initialised, plan, record(model))[0]
+    wanted = init_model(model, 5).state_dict()
+    assert said == "" and found.keys() == wanted.keys()
+    for name in wanted:
+        assert torch.equal(found[name], wanted[name]), name
+
+
+def test_what_the_recipe_does_not_make_is_named_on_every_rank(pool: RankPool) -> None:
+    recipe = record(tiny.reference())
+    lacking = replace(recipe, tensors=tuple(t for t in recipe.tensors if t[0] != "layers.1.scale"))
+    for said, _ in pool.run(initialised, PLANS[2], lacking):
+        assert said.startswith("layers.1.scale: neither the constructor nor a reset_parameters fills it")
+    for said, _ in pool.run(initialised, PLANS[0], None):
+        assert said.startswith("init_weights: the plan doesn't know how its model is initialised")
+
+
+def loaded_with_recipe(rank: int, world: int, recipe: InitRecipe, tensors: dict[str, Tensor]) -> Mapping[str, Tensor]:
+    with Program(replace(tiny.spec(pp=2, dp=2), init=recipe), tiny.program(2)) as program:
+        program.load_weights(tensors)
+        return program.full_state_dict()
+
+
+def test_a_buffer_that_the_weights_leave_out_is_made_by_the_recipe(pool: RankPool) -> None:
+    tensors = without("shift")(state_dict())
+    found = pool.run(loaded_with_recipe, record(tiny.reference()), tensors)[0]
+    assert torch.equal(found["shift"], init_model(tiny.reference(), 0).state_dict()["shift"])
+    assert torch.equal(found["layers.0.scale"], tensors["layers.0.scale"])
 
 
 def test_a_folder_without_weights_is_named(pool: RankPool, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import ParallelismError, WeightsError
+from autoplan.errors import ParallelismError
 from autoplan.mesh import MICROBATCH
 from autoplan.runtime import checkpoint, launch, weights
 from autoplan.runtime.axes import rank_axes
@@ -104,12 +104,11 @@ class Program:
         return clip_gradients(self.held, max_norm, self.device)
 
     def init_weights(self, seed: int = 0) -> None:
-        """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``."""
-        if self.spec.init is None:
-            raise WeightsError(
-                "init_weights", "the plan doesn't know how its model is initialised", "use load_weights(...)"
-            )
-        weights.initialise(self.spec.init, seed, self.held, self.stages.buffers)
+        """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``.
+
+        WeightsError where the plan doesn't know how they are made.
+        """
+        weights.initialise(self.spec, seed, self.held, self.stages.buffers)
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
         """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.

@@ -20,7 +20,6 @@ class ProgramSpec:
     """A plan as the runtime needs it; plan.json holds it whole.
 
     parallelism        every field filled
-    microbatches       size of the mesh's axis "mb"
     transient_buffers  names of the buffers that the user's own state dict leaves out
     init               how the model's parameters and buffers are drawn; None: they can only be loaded
     """
@@ -28,12 +27,12 @@ class ProgramSpec:
     lowered: Lowered
     parallelism: Parallelism
     training: Training
-    microbatches: int
     transient_buffers: tuple[str, ...] = ()
     init: InitRecipe | None = None
 
-    def __post_init__(self) -> None:
-        assert self.microbatches == self.lowered.mesh.size(MICROBATCH), f"{self.microbatches} on {self.lowered.mesh}"
+    @property
+    def microbatches(self) -> int:
+        return self.lowered.mesh.size(MICROBATCH)
 
     def size(self, axis: str) -> int:
         """Members along an axis, 1 where the mesh has no such axis."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -118,7 +118,7 @@ def fill(
             buffers[name].copy_(weights.read(name, Part((0,) * len(shape), shape)))
     if absent := buffers.keys() - present:
         assert spec.init is not None
-        draw((), {name: buffers[name] for name in absent}, replay(spec.init, 0))
+        draw(spec.init, 0, (), {name: buffers[name] for name in absent})
 
 
 def in_source(held: HeldParameter) -> Part:
@@ -157,7 +157,7 @@ def found_buffer(spec: ProgramSpec, buffer: TypedValue, weights: Weights) -> boo
     """
     name, wanted = buffer.name, buffer.type.shape
     shape = weights.shape(name)
-    if shape is None and spec.init is None:
+    if shape is None and name not in makes(spec.init):
         raise WeightsError(weights.where, f"it lacks the buffer {name} of shape {wanted}", REMEDY)
     if shape is not None and shape != wanted:
         raise WeightsError(weights.where, f"{name} has shape {shape} there, the plan's model has {wanted}", REMEDY)
@@ -165,30 +165,37 @@ def found_buffer(spec: ProgramSpec, buffer: TypedValue, weights: Weights) -> boo
 
 
 def initialise(
-    recipe: InitRecipe, seed: int, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor]
+    spec: ProgramSpec, seed: int, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor]
 ) -> None:
-    """Fills a rank's parameters and buffers with what the user's model is made with under this seed."""
-    draw(held, buffers, replay(recipe, seed))
+    """Fills a rank's parameters and buffers with what the user's model is made with under this seed.
+
+    WeightsError, before anything is changed and on every rank, where the plan doesn't know how one is made.
+    """
+    remedy = "use load_weights with a state dict or safetensors files"
+    if spec.init is None:
+        raise WeightsError("init_weights", "the plan doesn't know how its model is initialised", remedy)
+    made = makes(spec.init)
+    wanted = [(p.source, *p.aliases) for p in spec.lowered.parameters] + [(b.name,) for b in spec.lowered.buffers]
+    unknown = [names[0] for names in wanted if made.isdisjoint(names)]
+    if unknown:
+        raise WeightsError(unknown[0], "neither the constructor nor a reset_parameters fills it", remedy)
+    draw(spec.init, seed, held, buffers)
 
 
-def draw(
-    held: Sequence[HeldParameter], buffers: Mapping[str, Tensor], whole: Iterable[tuple[str, Tensor]]
-) -> None:
-    """Takes each rank's boxes from whole tensors that come one by one under the user's names."""
+def makes(recipe: InitRecipe | None) -> frozenset[str]:
+    """Names of the parameters and buffers that a recipe fills."""
+    return frozenset(name for name, _ in recipe.tensors) if recipe is not None else frozenset()
+
+
+def draw(recipe: InitRecipe, seed: int, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor]) -> None:
+    """Of each whole tensor that the recipe makes, one by one and under the user's names, a rank keeps its boxes."""
     wanted: dict[str, list[HeldParameter]] = {}
     for parameter in held:
         for name in (parameter.stored.source, *parameter.stored.aliases):
             wanted.setdefault(name, []).append(parameter)
-    missing = {parameter.name for parameter in held} | set(buffers)
     with torch.no_grad():
-        for name, tensor in whole:
+        for name, tensor in replay(recipe, seed, names=(*wanted, *buffers)):
             for parameter in wanted.get(name, ()):
                 parameter.values.copy_(tensor[in_source(parameter).slices])
-                missing.discard(parameter.name)
             if name in buffers:
                 buffers[name].copy_(tensor)
-                missing.discard(name)
-    if missing:
-        raise WeightsError(
-            sorted(missing)[0], "the model's constructor doesn't initialise it", "use load_weights with a state dict"
-        )
