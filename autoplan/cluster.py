@@ -87,6 +87,12 @@ class ClusterSpec:
         """The wall: bytes that a plan may fill of each device."""
         return self.profile()[0].usable_bytes if self.memory_bytes is None else self.memory_bytes
 
+    @property
+    def default_precision(self) -> str:
+        """What Training's precision is where none is given: mixed where the device multiplies bfloat16 quicker."""
+        peak = self.profile()[0].peak_flops_per_s
+        return "bf16-mixed" if peak.get("bfloat16", 0.0) > peak.get("float32", 0.0) else "fp32"
+
     def profile(self) -> tuple[Device, Interconnect]:
         """The device and its links."""
         try:

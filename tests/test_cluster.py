@@ -123,3 +123,8 @@ def test_a_broken_file_is_named(tmp_path):
     assert "is not TOML" in error_text(path)
     path.write_text("[cluster]\nnodes = 2")
     assert str(path) in error_text(path)
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "fp32"), ("h100-sxm", "bf16-mixed")])
+def test_the_precision_is_the_one_that_the_device_is_quick_in(device: str, precision: str) -> None:
+    assert ClusterSpec(1, 1, device).default_precision == precision
