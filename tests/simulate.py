@@ -119,11 +119,8 @@ def call(
 def run_local(local: Local, axes: Mapping[str, RankAxis]) -> Outcome:
     """One rank's forward and backward."""
     tensors = copies(local.tensors)
-    y = (
-        call(local.node, tensors, axes, local) / local.divisor
-        if local.divisor > 1
-        else call(local.node, tensors, axes, local)
-    )
+    y = call(local.node, tensors, axes, local)
+    y = y / local.divisor if local.divisor > 1 else y
     return Outcome(y.detach(), backward(y, tensors, local.gradient), tuple(t.detach() for t in tensors))
 
 
@@ -199,18 +196,14 @@ def join(parts: Mapping[Coordinates, Tensor], states: Sequence[State], mesh: Mes
     """The tensor whose parts these are; an assertion fails where replicas differ."""
     order = sorted(range(len(states)), key=lambda i: states[i].kind not in "RI")  # replicas first, rank by rank
     current = {tuple(at[i] for i in order): x for at, x in parts.items()}
-    for i in order:
+    for _ in (state for state in states if state.kind in "RI"):
         groups: dict[Coordinates, list[Tensor]] = {}
         for at in sorted(current):
             groups.setdefault(at[1:], []).append(current[at])
-        if states[i].kind in "RI":
-            for replicas in groups.values():
-                for other in replicas[1:]:
-                    torch.testing.assert_close(other, replicas[0], rtol=tolerance, atol=tolerance)
-            current = {at: replicas[0] for at, replicas in groups.items()}
-        else:
-            current = {tuple(at): x for at, x in current.items()}
-            break
+        for first, *others in groups.values():
+            for other in others:
+                torch.testing.assert_close(other, first, rtol=tolerance, atol=tolerance)
+        current = {at: replicas[0] for at, replicas in groups.items()}
     rest = [i for i in order if states[i].kind not in "RI"]
     return gather(current, [states[i] for i in rest], mesh)
 
