@@ -36,7 +36,8 @@ def parallelize(
     cluster_spec    "4x8 h100-sxm" (nodes x devices, a profile's name), a .toml path, a dict, or a ClusterSpec
     example_inputs  tuple or dict of tensors, meta tensors welcome: the global batch of one optimizer step
     loss_fn         (model_output, *targets) -> scalar; not needed where the model returns its loss
-    training        how it trains: optimizer, precision, clipping
+    training        how it trains: optimizer, precision, clipping; None: AdamW, bf16-mixed where the device computes
+                    faster in bfloat16 than in float32, else fp32
     parallelism     "auto", a named system, or Parallelism(...) with any field pinned
     constraints     operators pinned to a layout, splits forbidden, operators accepted as replicated
 
@@ -44,7 +45,7 @@ def parallelize(
     """
     cluster = ClusterSpec.of(cluster_spec)
     pinned = resolve_parallelism(parallelism, cluster)
-    training = training or Training(precision=cluster.default_precision)
+    training = training or default_training(cluster)
     inputs = resolve_inputs(model, example_inputs, cluster.devices)
     dtype = compute_dtype(training.precision)
     is_training = isinstance(training, Training)
@@ -54,3 +55,9 @@ def parallelize(
     record = PlanRecord(cluster, training, traced, chosen, alternatives, report, record_initialisation(model))
     record.lowered()
     return Plan(record, module=model, loss_fn=loss_fn)
+
+
+def default_training(cluster: ClusterSpec) -> Training:
+    """AdamW in the precision that a device is made for."""
+    peaks = cluster.profile()[0].peak_flops_per_s
+    return Training(precision="bf16-mixed" if peaks.get("bfloat16", 0) > peaks.get("float32", 0) else "fp32")
