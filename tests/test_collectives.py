@@ -230,6 +230,7 @@ def compiled_and_eager(rank: int, size: int, backend: str) -> list[torch.Tensor]
 
 
 def test_a_compiler_takes_them_whole():
+    torch.compile(torch.sin, backend="aot_eager")(torch.ones(1))  # loads the compiler once, before the ranks are forked
     with RankPool(2) as pool:
         results = pool.run(compiled_and_eager, "aot_eager")
     for y, gradient, compiled_y, compiled_gradient in results:
