@@ -97,7 +97,7 @@ def stage_statements(lowered: Lowered, stage: LoweredStage) -> tuple[Compute | M
 def stage_scope(lowered: Lowered, stage: LoweredStage, reserved: frozenset[str]) -> Scope:
     names = {b.name: f"self.{identifier(b.name)}" for b in lowered.buffers}
     produced = [*lowered.batch, *(s.value for s in lowered.constants)]
-    words = local_names([v.name for v in produced], reserved | {"device"} | set(activation_names(stage)))
+    words = local_names([v.name for v in produced], reserved | {"device"} | set(activation_names(lowered, stage)))
     ranks = {v.name: len(v.local_shape) for v in (*produced, *lowered.buffers)}
     return Scope({**words, **names}, ranks, live_axes(lowered.mesh))
 
@@ -129,17 +129,25 @@ def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope
     return lines
 
 
-def activation_names(stage: LoweredStage) -> tuple[str, ...]:
-    return ("x",) if len(stage.inputs) <= 1 else tuple(f"x{i}" for i in range(len(stage.inputs)))
+def activation_names(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
+    return chained(lowered, max(len(stage.inputs), 1))
 
 
-def chained(count: int) -> tuple[str, ...]:
-    """Names of the activations between segments."""
-    return ("x",) if count == 1 else tuple(f"x{i}" for i in range(count))
+def chained(lowered: Lowered, count: int) -> tuple[str, ...]:
+    """Names of the activations between segments: "x", "x_" where the batch has an input of that name."""
+    taken = {v.name for v in lowered.batch} | set(lowered.counts)
+    base = "x"
+    while taken & set(numbered(base, count)):
+        base = f"{base}_"
+    return numbered(base, count)
+
+
+def numbered(base: str, count: int) -> tuple[str, ...]:
+    return (base,) if count == 1 else tuple(f"{base}{i}" for i in range(count))
 
 
 def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope: Scope) -> list[str]:
-    entering = activation_names(stage) if stage.inputs else ()
+    entering = activation_names(lowered, stage) if stage.inputs else ()
     keywords = [scope.names.get(n, identifier(n)) for n in stage_reads(lowered, stage)]
     given = stage_reads(lowered, stage)
     assert all(k == n for k, n in zip(keywords, given, strict=True)), f"batch names {given} are not free identifiers"
@@ -171,7 +179,7 @@ def emit_run(
     index = lowered.segments[run.first].block
     block = lowered.blocks[index]
     arguments = ", ".join([*current, *(scope(n) for n in run.externals)])
-    after = chained(len(block.outputs))
+    after = chained(lowered, len(block.outputs))
     target = ", ".join(after)
     comment = shape_comment(block.outputs[0], scope.live) if len(block.outputs) == 1 else ""
     again = sum(s.block == index for s in lowered.segments) > 1
