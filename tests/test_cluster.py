@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.cluster import ClusterSpec
@@ -19,6 +19,7 @@ def test_a_text_says_nodes_devices_and_device():
     assert spec.devices == 32
 
 
+@settings(deadline=None)
 @given(
     nodes=st.integers(1, 9999),
     devices=st.integers(1, 99),

@@ -7,7 +7,7 @@ import pickle
 import re
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import ProfileError
@@ -75,6 +75,7 @@ def groups(stride: int, size: int, devices: int):
             yield [base * stride * size + offset + stride * place for place in range(size)]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.integers(1, 12), st.integers(1, 24))
 def test_an_axis_agrees_with_its_groups_counted_out(a, b, c, stride, size):
     """The path's shape is that of every group, or else its one link is the slowest that any group uses."""

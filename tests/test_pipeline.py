@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.pipeline import (
@@ -60,6 +60,7 @@ def run_one_by_one(schedule, forward, backward, send, microbatches) -> float:
     return max(free)
 
 
+@settings(deadline=None)
 @given(schedules, pipelines())
 def test_the_timeline_is_that_of_the_actions(schedule, pipeline):
     assert simulate(schedule, *pipeline).step_s == pytest.approx(run_one_by_one(schedule, *pipeline))
@@ -123,6 +124,7 @@ def test_1f1b_s_closed_form_is_within_3_percent_of_near_equal_stages(data):
     assert step_seconds(*pipeline) == pytest.approx(simulate("1f1b", *pipeline).step_s, rel=0.03)
 
 
+@settings(deadline=None)
 @given(pipelines())
 def test_a_long_1f1b_gains_one_bottleneck_a_microbatch(pipeline):
     """Backward proportional to forward: in the long run a step grows by the greatest cycle mean."""
@@ -133,6 +135,7 @@ def test_a_long_1f1b_gains_one_bottleneck_a_microbatch(pipeline):
     assert growth == pytest.approx(bottleneck_seconds(forward, backward, send), rel=0.01)
 
 
+@settings(deadline=None)
 @given(schedules, pipelines(), st.data())
 def test_nothing_slower_makes_the_step_shorter(schedule, pipeline, data):
     forward, backward, send, microbatches = pipeline
