@@ -63,7 +63,10 @@ class Mesh:
 
     def size(self, name: str) -> int:
         """Members along the axis; 1 where the mesh has no such axis."""
-        return self.axis(name).size if name in self else 1
+        for axis in self.axes:
+            if axis.name == name:
+                return axis.size
+        return 1
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from autoplan.graph import Block, Node, TensorType
 from autoplan.layout import State
 from autoplan.mesh import Mesh
-from autoplan.rule import AxisStrategy, Rule, factor_sizes, rule_of
+from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.strategies import Strategy
 from cost_models.compute import (
     MATMUL_BACKWARD,
@@ -57,6 +57,8 @@ class Operator:
     reads     for each operand, whether it comes from memory rather than from the kernel it is fused into
     writes    whether the result goes to memory
     keeps     what autograd keeps of it until the backward: operand positions, and "out" for the result
+    terms     of each operand and, last, of the result, as the rule's notation gives them
+    sizes     of the rule's factors over the whole tensors
     """
 
     node: Node
@@ -66,7 +68,9 @@ class Operator:
     result_carries: bool
     reads: tuple[bool, ...]
     writes: bool
-    keeps: tuple[int | str, ...] = ()
+    keeps: tuple[int | str, ...]
+    terms: tuple[tuple[Term, ...], ...]
+    sizes: Mapping[str, int]
 
 
 def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
@@ -77,18 +81,32 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     weights = weights_of(block) if fuses else frozenset(p.name for p in block.parameters)
     dropped = fused | weights | {e.name for e in (*block.externals, *block.buffers)}
     return {
-        node.name: Operator(
-            node,
-            rules[node.name],
-            tuple(types[name] for name in node.operands),
-            tuple(name in carries for name in node.operands),
-            node.name in carries,
-            tuple(name not in fused for name in node.operands),
-            node.name not in fused,
-            kept(node, rules[node.name], dropped) if node.name in carries else (),
-        )
-        for node in block.nodes
+        node.name: operator_of(node, rules[node.name], types, carries, fused, dropped) for node in block.nodes
     }
+
+
+def operator_of(
+    node: Node,
+    rule: Rule,
+    types: Mapping[str, TensorType],
+    carries: frozenset[str],
+    fused: frozenset[str],
+    dropped: frozenset[str],
+) -> Operator:
+    """One node; ``fused`` values stay inside a kernel, ``dropped`` ones are never kept for the backward."""
+    operands = tuple(types[name] for name in node.operands)
+    return Operator(
+        node=node,
+        rule=rule,
+        operands=operands,
+        carries=tuple(name in carries for name in node.operands),
+        result_carries=node.name in carries,
+        reads=tuple(name not in fused for name in node.operands),
+        writes=node.name not in fused,
+        keeps=kept(node, rule, dropped) if node.name in carries else (),
+        terms=(*rule.operands, rule.result),
+        sizes=factor_sizes(rule, operands, node.type),
+    )
 
 
 def kept(node: Node, rule: Rule, dropped: frozenset[str]) -> tuple[int | str, ...]:
@@ -142,19 +160,19 @@ def price_operator(
 
 def local_factors(operator: Operator, strategy: Strategy, mesh: Mesh) -> dict[str, int]:
     """The size of each factor on one rank."""
-    sizes = factor_sizes(operator.rule, operator.operands, operator.node.type)
+    sizes = dict(operator.sizes)
     for axis, chosen in strategy.axes:
-        factor = split_factor_of(operator.rule, chosen)
+        factor = split_factor_of(operator, chosen)
         if factor:
             sizes[factor] = max(1, sizes[factor] // mesh.size(axis))
     return sizes
 
 
-def split_factor_of(rule: Rule, chosen: AxisStrategy) -> str:
+def split_factor_of(operator: Operator, chosen: AxisStrategy) -> str:
     """The factor that a strategy splits; read off the states where it doesn't name one (a body's own way)."""
-    if chosen.factor in rule.factors:
+    if chosen.factor in operator.sizes:
         return chosen.factor
-    for terms, state in zip((*rule.operands, rule.result), (*chosen.inputs, chosen.output), strict=True):
+    for terms, state in zip(operator.terms, (*chosen.inputs, chosen.output), strict=True):
         if state.kind == "S" and state.dim < len(terms) and terms[state.dim]:
             return terms[state.dim][0]
     return ""
@@ -163,9 +181,8 @@ def split_factor_of(rule: Rule, chosen: AxisStrategy) -> str:
 def matmul_extents(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, int, int, int]:
     """(m, n, k, batch): factors of the first operand and the result, of the second and the result, of neither result,
     of all three. A factor that the first operand has alone (a convolution's input rows) takes part in none."""
-    one, other, result = (
-        {f for term in terms for f in term} for terms in (*operator.rule.operands[:2], operator.rule.result)
-    )
+    places = (operator.terms[0], operator.terms[1], operator.terms[-1])
+    one, other, result = ({f for term in terms for f in term} for terms in places)
     m = math.prod(sizes[f] for f in result - other)
     n = math.prod(sizes[f] for f in (result & other) - one)
     k = math.prod(sizes[f] for f in other - result)

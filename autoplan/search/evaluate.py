@@ -40,6 +40,13 @@ class Evaluated:
         return max(0, round(max(m.total for m in self.memory) - wall))
 
 
+TOLERANCE = 0.002
+"""Nothing is priced for the sake of a smaller share of the step than this; the gap that is reported holds it."""
+
+
+RUNNER_UP = 1.25  # a plan up to this many times slower than the best so far is finished, to stand beside it
+
+
 @dataclass
 class Evaluator:
     """Prices settings; keeps what it found until the search ends."""
@@ -48,19 +55,26 @@ class Evaluator:
     training: Training | Inference
     seconds: float = 0.0
 
-    def evaluate(self, setting: Setting, wall: float) -> Evaluated | None:
-        """The fastest plan of a setting under the wall, or None where none fits.
+    def evaluate(self, setting: Setting, wall: float, limit_s: float = float("inf")) -> Evaluated | None:
+        """The fastest plan of a setting under the wall, or None where none fits or none takes less than ``limit_s``.
 
         The fastest operators that keep everything are the best where they fit; otherwise leaner ones, which may need
         less recomputation, are tried too.
         """
         best: Evaluated | None = None
-        for point in self.points(setting):
-            found = self.with_point(setting, point, wall)
+        for number, point in enumerate(self.points(setting)):
+            if setting.tp > 1 and point.idle and not self.operators.split_weights:
+                continue  # the same runs on fewer devices
+            if self.at_least_s(setting, point) >= limit_s:
+                if number == 0:  # the leaner ones are slower still
+                    return None
+                continue
+            found = self.with_point(setting, point, wall, limit_s)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
-            if best is not None and not any(stage.recompute for stage in best.stages):
-                break
+            limit_s = min(limit_s, best.step_s) if best is not None else limit_s
+            if number == 0 and self.at_least_s(setting, point) >= limit_s * (1 - TOLERANCE):
+                break  # little is recomputed, and the leaner ones are slower
         return best
 
     def leanest(self, setting: Setting) -> Evaluated:
@@ -70,19 +84,28 @@ class Evaluator:
         found = [self.with_point(setting, point, float("inf")) for point in self.points(setting)]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
 
+    def at_least_s(self, setting: Setting, point: Point) -> float:
+        """Seconds of a step with these operators, were the stages perfectly even and nothing recomputed."""
+        uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
+        chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
+        return chain_s / setting.pp * (setting.microbatches + setting.pp - 1)
+
     def points(self, setting: Setting) -> Iterator[Point]:
         number = 0
         while (point := self.operators.point(setting, number)) is not None:
             yield point
             number += 1
 
-    def with_point(self, setting: Setting, point: Point, wall: float) -> Evaluated | None:
+    def with_point(
+        self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")
+    ) -> Evaluated | None:
+        """The best cuts for these operators, or None where none fits or the schedule takes far more than a limit."""
         start = time.perf_counter()
         loads = self.loads(setting, point)
         options = [loads.options(stage, wall) for stage in range(setting.pp)]
         cuts = choose_cuts([seconds for seconds, _ in options], setting.microbatches)
         self.seconds += time.perf_counter() - start
-        if cuts is None:
+        if cuts is None or cuts.objective_s >= limit_s * RUNNER_UP:
             return None
         stages = tuple(
             StageChoice(first, last, int(count[first, last]))
@@ -123,20 +146,21 @@ def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -
 
 def lower_bound(operators: Operators, setting: Setting) -> float:
     """Seconds that no plan of this setting undercuts: every operator at its quickest, stages perfectly even."""
-    floor_s = operators.floor(setting).seconds
-    return floor_s / setting.pp * (setting.microbatches + setting.pp - 1)
+    return operators.floor_s(setting) / setting.pp * (setting.microbatches + setting.pp - 1)
 
 
 def least_bytes(operators: Operators, setting: Setting, training: Training | Inference) -> float:
     """Bytes that the fullest stage of this setting holds at least: its share of the states and, every segment that
     may be recomputed keeping its input alone, of these inputs; or the largest result with its gradient."""
     model = operators.prepared.model
-    floor = operators.floor(setting)
+    ways = setting.dp * setting.tp * setting.microbatches
+    largest = max(node.type.bytes for block in model.blocks for node in block.nodes)
     data = DataAxis(setting.zero, setting.dp, operators.prices(tensor_mesh(setting.mesh)))
     share = parameter_share(data, optimizer_states(training))
     states = sum(p.type.bytes for p in model.parameters) / (setting.tp * setting.pp) * share
     uses = Counter(s.block for s in model.segments)
     repeated = sum(1 for s in model.segments if uses[s.block] > 1)
     flight = held_microbatches(setting.schedule, setting.pp, setting.microbatches)
-    kept = floor.boundary_bytes * repeated / setting.pp * sum(flight) / len(flight)
-    return max(states + kept, floor.working_bytes)
+    entering = [sum(v.type.bytes for v in block.inputs) for i, block in enumerate(model.blocks) if uses[i] > 1]
+    kept = max(entering, default=0) / ways * repeated / setting.pp * sum(flight) / len(flight)
+    return max(states + kept * operators.prepared.training, 2 * largest / ways)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,34 +50,34 @@ class Chain:
 def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis) -> Chain:
     """Lays the prices of the blocks along the chain."""
     uses = Counter(segment.block for segment in model.segments)
-    rows = [blocks[segment.block] for segment in model.segments]
-    parameters = [sum(row.parameter_bytes) for row in rows]
-    accumulates = data.prices.training and setting.microbatches > 1
+    order = [segment.block for segment in model.segments]
     training = data.prices.training
-    waits_f = np.array([data.exposed_forward_s(r.forward_s, p) for r, p in zip(rows, parameters, strict=True)])
-    waits_b = np.array(
-        [data.exposed_backward_s(r.backward_s, p) if training else 0.0 for r, p in zip(rows, parameters, strict=True)]
-    )
-    added = np.array([accumulate_s(p, data.prices) if accumulates else 0.0 for p in parameters])
-    columns = {
-        name: np.array([getattr(row, f"{name}_bytes") for row in rows], dtype=float)
-        for name in ("kept", "input", "output", "constant", "working")
-    }
+    accumulates = training and setting.microbatches > 1
+    sizes = [sum(price.parameter_bytes) for price in blocks]
+    waits_f = [data.exposed_forward_s(b.forward_s, p) for b, p in zip(blocks, sizes, strict=True)]
+    waits_b = [
+        data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
+    ]
+    added = [accumulate_s(p, data.prices) if accumulates else 0.0 for p in sizes]
+
+    def along(values: Iterable[float]) -> np.ndarray:
+        return np.array(list(values), dtype=float)[order]
+
     return Chain(
-        np.array([r.forward_s for r in rows]) + waits_f,
-        np.array([r.backward_s for r in rows]) + waits_b + added,
-        columns["kept"],
-        columns["input"],
-        columns["output"],
-        columns["constant"],
-        columns["working"],
-        np.array(parameters, dtype=float),
-        np.array([sum(row.summed_bytes) for row in rows], dtype=float),
-        np.array([uses[segment.block] > 1 for segment in model.segments]),
-        waits_f + waits_b,
-        tuple(
-            tuple(zip(segment.parameters, row.parameter_bytes, strict=True))
-            for segment, row in zip(model.segments, rows, strict=True)
+        forward_s=along(b.forward_s for b in blocks) + along(waits_f),
+        backward_s=along(b.backward_s for b in blocks) + along(waits_b) + along(added),
+        kept=along(b.kept_bytes for b in blocks),
+        inputs=along(b.input_bytes for b in blocks),
+        outputs=along(b.output_bytes for b in blocks),
+        constants=along(b.constant_bytes for b in blocks),
+        working=along(b.working_bytes for b in blocks),
+        parameters=along(sizes),
+        summed=along(sum(b.summed_bytes) for b in blocks),
+        repeated=np.array([uses[block] > 1 for block in order]),
+        exposed_s=along(waits_f) + along(waits_b),
+        held=tuple(
+            tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
+            for segment in model.segments
         ),
     )
 
@@ -95,7 +96,18 @@ class Loads:
     states: int
     passes: float
 
-    @property
+    @cached_property
+    def largest(self) -> dict[str, np.ndarray]:
+        """[N+1, N+1]: the largest of every run of segments; of what is kept, where it may be recomputed."""
+        chain = self.chain
+        return {
+            "kept": range_max(np.where(chain.repeated, chain.kept, 0.0)),
+            "working": range_max(chain.working),
+            "constants": range_max(chain.constants),
+            "parameters": range_max(chain.parameters),
+        }
+
+    @cached_property
     def in_flight(self) -> tuple[int, ...]:
         return held_microbatches(self.setting.schedule, self.setting.pp, self.setting.microbatches)
 
@@ -117,8 +129,7 @@ class Loads:
         if self.setting.recompute == "full":
             count = available.copy()
         else:
-            extra = range_max(np.where(chain.repeated, chain.kept, 0.0))
-            need = np.where(base > wall, base + extra - wall, 0.0)
+            need = np.where(base > wall, base + self.largest["kept"] - wall, 0.0)
             count = np.searchsorted(saving, saving[begin] + need * (1 - 1e-12)) - begin
             if self.setting.recompute == "none":
                 count = np.where(need > 0, size, 0)
@@ -126,8 +137,7 @@ class Loads:
         count = np.where(possible, count, 0)
         seconds = np.where(possible, seconds + again[begin + count] - again[begin], np.inf)
         if self.setting.recompute == "full":
-            extra = range_max(np.where(chain.repeated, chain.kept, 0.0))
-            held = base - (saving[begin + count] - saving[begin]) + extra
+            held = base - (saving[begin + count] - saving[begin]) + self.largest["kept"]
             seconds = np.where(held <= wall, seconds, np.inf)
         return seconds, count
 
@@ -138,9 +148,9 @@ class Loads:
         share = parameter_share(data, self.states)
         kept = prefix(chain.kept * self.in_flight[stage] + chain.parameters * share)
         held = kept[None, :] - kept[:, None]
-        held = held + range_max(chain.working) + range_max(chain.constants) * self.in_flight[stage]
+        held = held + self.largest["working"] + self.largest["constants"] * self.in_flight[stage]
         whole, grads = data.gathered_segments
-        held = held + (whole + grads) * range_max(chain.parameters)
+        held = held + (whole + grads) * self.largest["parameters"]
         first = np.append(chain.inputs, 0.0) * (self.setting.microbatches if stage > 0 else 0)
         last = np.insert(chain.outputs, 0, 0.0) * (self.setting.microbatches if stage < self.setting.pp - 1 else 0)
         return held + first[:, None] + last[None, :]

@@ -12,20 +12,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from autoplan.mesh import MICROBATCH, Mesh
 from autoplan.pricing import Prices, Topology
-from autoplan.pricing.prices import layout_bytes
 from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices
 from autoplan.search.formulate import Prepared, formulate
 from autoplan.search.problem import Formulation, Problem, build
-from autoplan.search.solve import Infeasible, Solution, Weights, solve
+from autoplan.search.solve import Infeasible, Solution, Solver, Weights
 
-LEANER = ((1.0, 0.0), (1.0, 1.0), (0.1, 0.1))
+LEANER = ((1.0, 1.0), (0.1, 0.1), (1.0, 0.0))
 """Prices of all bytes of parameters and of all bytes kept, as shares of the fastest point's time."""
 
 Key = tuple[int, int, int]  # tp, rows of a microbatch, dp where operators communicate along it
@@ -44,17 +41,14 @@ class Point:
     solution: Solution
 
     @property
+    def idle(self) -> bool:
+        """Whether no operator is split on the tensor axis, so that its ranks repeat one another's work."""
+        chosen = (strategy.on("tp") for block in self.blocks for _, strategy in block.strategies)
+        return not any(s.kind == "S" for strategy in chosen for s in (*strategy.inputs, strategy.output))
+
+    @property
     def gap(self) -> float:
         return (self.solution.objective - self.solution.bound) / max(self.solution.objective, 1e-30)
-
-
-@dataclass(frozen=True)
-class Floor:
-    """What no point of a tensor axis and microbatch can undercut: seconds of a microbatch, bytes at one time."""
-
-    seconds: float
-    working_bytes: float
-    boundary_bytes: float
 
 
 @dataclass
@@ -62,6 +56,8 @@ class _Problem:
     form: Formulation
     prices: Prices
     problem: Problem | None = None
+    solver: Solver | None = None
+    floor_s: float | None = None
     points: list[Point] = field(default_factory=list)
 
 
@@ -102,23 +98,17 @@ class Operators:
             self.known[key] = _Problem(form, prices)
         return self.known[key]
 
-    def floor(self, setting: Setting) -> Floor:
-        """Every operator at its quickest, nothing redistributed; the largest result at its smallest."""
+    def floor_s(self, setting: Setting) -> float:
+        """Seconds of a microbatch through the chain, every operator at its quickest and nothing redistributed."""
         entry = self.entry(setting)
-        form, mesh = entry.form, entry.prices.mesh
-        seconds, working = 0.0, 0.0
-        uses = Counter(s.block for s in form.model.segments)
-        for index, operators in enumerate(form.operators):
-            segments = uses[index]
-            for name, operator in operators.items():
-                options, kind = form.options[index, name], operator.node.type
-                seconds += segments * min(entry.prices.operator_s(operator, s) for s in options)
-                held = min(layout_bytes(kind, s.output(len(kind.shape), mesh), mesh) for s in options)
-                working = max(working, 2.0 * held)
-        inputs = [block.inputs for index, block in enumerate(form.model.blocks) if uses[index] > 1]
-        ways = mesh.size("tp") * mesh.size("dp") * mesh.size(MICROBATCH)
-        boundary = max((sum(v.type.bytes for v in values) / ways for values in inputs), default=0.0)
-        return Floor(seconds, working, boundary)
+        if entry.floor_s is None:
+            form, uses = entry.form, Counter(s.block for s in entry.form.model.segments)
+            entry.floor_s = sum(
+                uses[index] * min(entry.prices.operator_s(operator, s) for s in form.options[index, name])
+                for index, operators in enumerate(form.operators)
+                for name, operator in operators.items()
+            )
+        return entry.floor_s
 
     def point(self, setting: Setting, number: int) -> Point | None:
         """The fastest point (0), or one of the leaner ones; None where there is no further one."""
@@ -133,6 +123,11 @@ class Operators:
         self.seconds += time.perf_counter() - start
         return entry.points[number]
 
+    def solver(self, entry: _Problem) -> Solver:
+        assert entry.problem is not None
+        entry.solver = entry.solver or Solver(entry.problem)
+        return entry.solver
+
     def solve(self, entry: _Problem, number: int) -> Point:
         assert entry.problem is not None
         weights = Weights()
@@ -144,13 +139,14 @@ class Operators:
                 kept * fastest.time_s / max(fastest.kept_bytes, 1.0),
             )
         try:
-            solution = solve(entry.problem, weights)
+            solution = self.solver(entry).solve(weights)
         except Infeasible:
             if not self.split_weights:
                 raise
             entry.form = formulate(self.prepared, entry.prices.mesh, entry.prices, split_weights=False)
             entry.problem = build(entry.form)
-            solution = solve(entry.problem, weights)
+            entry.solver = None
+            solution = self.solver(entry).solve(weights)
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
         choices = block_choices(entry.form, entry.problem, solution)
@@ -160,8 +156,3 @@ class Operators:
             for block, choice, known in zip(entry.form.model.blocks, choices, operators, strict=True)
         )
         return Point(choices, prices, solution)
-
-
-def total_seconds(point: Point, segments: np.ndarray) -> float:
-    """Seconds of a microbatch through the whole chain, summed over what is emitted."""
-    return float(sum((p.forward_s + p.backward_s) * n for p, n in zip(point.prices, segments, strict=True)))

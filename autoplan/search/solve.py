@@ -70,17 +70,27 @@ def solver_name() -> str:
 
 def solve(problem: Problem, weights: Weights = Weights(), time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
     """The cheapest assignment. Raises Infeasible where there is none."""
-    start = time.perf_counter()
-    model = _Model(problem, weights)
-    relaxed = model.run(pick_solver(time_limit_s, gap), integers=False)
-    picked = model.picked()
-    bound = relaxed
-    if picked is None:
-        bound = model.run(pick_solver(time_limit_s, gap), integers=True)
-        picked = model.picked()
-    if picked is None:
-        raise Infeasible(f"the solver found nothing in {time_limit_s} s")
-    return measure(problem, weights, picked, min(bound, relaxed) if bound else relaxed, model, start)
+    return Solver(problem).solve(weights, time_limit_s, gap)
+
+
+class Solver:
+    """One problem, solved as often as its bytes are priced anew; the constraints are built once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.model = problem, _Model(problem)
+
+    def solve(self, weights: Weights, time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
+        """As the function of that name."""
+        start = time.perf_counter()
+        self.model.objective(weights)
+        relaxed = self.model.run(pick_solver(time_limit_s, gap), integers=False)
+        picked = self.model.picked()
+        if picked is None:
+            self.model.run(pick_solver(time_limit_s, gap), integers=True)
+            picked = self.model.picked()
+        if picked is None:
+            raise Infeasible(f"the solver found nothing in {time_limit_s} s")
+        return measure(self.problem, weights, picked, relaxed, self.model, start)
 
 
 def measure(
@@ -134,36 +144,38 @@ def kept_layouts(tensor: Tensor, picked: Sequence[int]) -> set[int]:
 class _Model:
     """The PuLP model of a problem."""
 
-    def __init__(self, problem: Problem, weights: Weights) -> None:
-        self.problem, self.weights = problem, weights
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.lp = pulp.LpProblem("operators", pulp.LpMinimize)
-        self.terms: list[tuple[pulp.LpVariable, float]] = []
+        self.terms: list[tuple[pulp.LpVariable, float, float, float]] = []
         self.count = itertools.count()
+        self.scale = 1.0
         self.x = [self.choose_one(i) for i in range(len(problem.groups))]
         for tensor in problem.tensors:
             self.flow(tensor)
-            if weights.kept:
-                self.keep(tensor)
-        self.objective()
-        self.variables, self.constraints = len(self.lp.variables()), len(self.lp.constraints)
+            self.keep(tensor)
+        self.variables, self.constraints = next(self.count), len(self.lp.constraints)
 
-    def variable(self, price: float, upper: float | None = None) -> pulp.LpVariable:
+    def variable(
+        self, time_s: float = 0.0, state: float = 0.0, kept: float = 0.0, upper: float | None = None
+    ) -> pulp.LpVariable:
         made = pulp.LpVariable(f"v{next(self.count)}", 0, upper)
-        if price:
-            self.terms.append((made, price))
+        if time_s or state or kept:
+            self.terms.append((made, time_s, state, kept))
         return made
 
-    def objective(self) -> None:
+    def objective(self, weights: Weights) -> None:
         """Σ x (time + w_state·state + w_act·kept) + Σ y·arc + w_act Σ z·kept, scaled."""
-        largest = max((price for _, price in self.terms), default=1.0)
+        prices = [(v, t + weights.state * state + weights.kept * kept) for v, t, state, kept in self.terms]
+        largest = max((price for _, price in prices), default=0.0)
         self.scale = SCALE / largest if largest > 0 else 1.0
-        self.lp += pulp.LpAffineExpression([(v, price * self.scale) for v, price in self.terms])
+        self.lp.setObjective(pulp.LpAffineExpression([(v, price * self.scale) for v, price in prices if price]))
 
     def choose_one(self, index: int) -> list[pulp.LpVariable]:
         """Σ_o x[g,o] = 1."""
         group = self.problem.groups[index]
-        price = group.time_s + self.weights.state * group.state_bytes + self.weights.kept * group.kept_bytes
-        made = [self.variable(float(p), 1.0) for p in price]
+        prices = zip(group.time_s, group.state_bytes, group.kept_bytes, strict=True)
+        made = [self.variable(float(t), float(s), float(k), upper=1.0) for t, s, k in prices]
         self.lp += pulp.LpAffineExpression([(v, 1) for v in made]) == 1
         return made
 
@@ -176,7 +188,7 @@ class _Model:
             return
         paid = [self.variable(p) for p in prices]
         for sink in sinks:
-            flow = [self.variable(0.0) for _ in prices]
+            flow = [self.variable() for _ in prices]
             self.conserve(tensor, sink, flow)
             self.share(flow, paid)
 
@@ -206,7 +218,7 @@ class _Model:
             rows = [[self.x[g][o] for o, at in enumerate(kept) if at == layout] for g, kept in tensor.keepers]
             if not any(rows):
                 continue
-            kept = self.variable(self.weights.kept * float(tensor.kept_bytes[layout]))
+            kept = self.variable(kept=float(tensor.kept_bytes[layout]))
             for row in filter(None, rows):
                 self.lp += pulp.LpAffineExpression([(v, 1) for v in row] + [(kept, -1)]) <= 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +13,7 @@ from autoplan.pricing.step import optimizer_passes
 from autoplan.search.batch import batch_rows
 from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting, settings
 from autoplan.search.constraints import Constraint, check_targets
-from autoplan.search.evaluate import Evaluated, Evaluator, least_bytes, lower_bound
+from autoplan.search.evaluate import TOLERANCE, Evaluated, Evaluator, least_bytes, lower_bound
 from autoplan.search.formulate import Prepared, prepare
 from autoplan.search.operators import Operators
 
@@ -34,19 +35,19 @@ class Work:
     def best(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
         """The fastest of the settings under a wall; those whose bound is above the best are not priced."""
         best: Evaluated | None = None
-        bounded = sorted((lower_bound(self.operators, s), s) for s in candidates)
+        small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
+        bounded = sorted((lower_bound(self.operators, s), s) for s in small)
         for bound_s, setting in bounded:
-            if best is not None and bound_s >= best.step_s:
+            limit_s = best.step_s * (1 - TOLERANCE) if best is not None else math.inf
+            if bound_s >= limit_s:
                 break
-            if least_bytes(self.operators, setting, self.training) > wall:
-                continue
-            found = self.evaluate(setting, wall)
+            found = self.evaluate(setting, wall, limit_s)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
         return best
 
-    def evaluate(self, setting: Setting, wall: float) -> Evaluated | None:
-        found = self.evaluator.evaluate(setting, wall)
+    def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
+        found = self.evaluator.evaluate(setting, wall, limit_s)
         self.found[setting] = found
         return found
 
