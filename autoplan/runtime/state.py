@@ -82,11 +82,20 @@ def gathered(
         whole = None
         if storage.speaks_for(stored):
             part = value(mine[stored.name])
-            whole = None if part is None else storage.dtensor(mine[stored.name], part).full_tensor()
+            whole = None if part is None else whole_of(storage.dtensor(mine[stored.name], part))
         if sender != 0 and rank in (0, sender):
             whole = passed(whole, sender, rank, storage.device)
         if rank == 0 and whole is not None:
             yield stored, whole.to("cpu", copy=True)
+
+
+def whole_of(tensor: DTensor) -> Tensor:
+    """The whole tensor on every rank of its mesh, gathered over one axis after another, innermost first."""
+    placements = list(tensor.placements)
+    for dim in reversed(range(len(placements))):
+        placements[dim] = Replicate()
+        tensor = tensor.redistribute(placements=placements)
+    return tensor.to_local()
 
 
 def coordinate(spec: ProgramSpec, rank: int) -> int:
