@@ -82,7 +82,7 @@ def train_sharded() -> list[float]:
     """The losses of train.py on four processes."""
     log = OUT / "losses.jsonl"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), str(OUT / "train.py")]
-    command += ["--steps", str(STEPS), "--data", str(TEXT), "--seed", "0", "--log", str(log)]
+    command += ["--steps", str(STEPS), "--data", str(TEXT), "--seed", "0", "--metrics", str(log)]
     command += ["--weights", str(OUT / "weights.safetensors")]
     title(f"torchrun --nproc-per-node {RANKS} demo/train.py --steps {STEPS} --data {TEXT.relative_to(ROOT)} …")
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)

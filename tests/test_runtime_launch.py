@@ -75,8 +75,8 @@ def test_train_py_equals_one_device_and_resumes(pool: RankPool, train_py: str, t
         optimizer.step()
     common = ["--seed", "3", "--weights", weights(tmp_path), "--checkpoint-dir", str(tmp_path / "c")]
     common += ["--save-every", "2"]
-    pool.run(run_train, train_py, [*common, "--steps", "3", "--log", str(tmp_path / "first.jsonl")])
-    pool.run(run_train, train_py, [*common, "--steps", "5", "--log", str(tmp_path / "second.jsonl")])
+    pool.run(run_train, train_py, [*common, "--steps", "3", "--metrics", str(tmp_path / "first.jsonl")])
+    pool.run(run_train, train_py, [*common, "--steps", "5", "--metrics", str(tmp_path / "second.jsonl")])
     found = [*lines(tmp_path / "first.jsonl"), *lines(tmp_path / "second.jsonl")]
     assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
     assert [line["loss"] for line in found] == pytest.approx(wanted, rel=1e-12)

@@ -22,7 +22,7 @@ def bounds(record: PlanRecord) -> list[str]:
     if predicted.step_time_s:
         exposed_s = sum(c.seconds - c.hidden_s for c in predicted.collectives)
         idle_s = predicted.bubble_fraction * predicted.step_time_s
-        bubble = f"{seconds_text(idle_s)} in the pipeline's bubble and " if idle_s else ""
+        bubble = f"{seconds_text(idle_s)} in the pipeline's bubble and " if predicted.bubble_fraction > 1e-6 else ""
         said.append(
             f"Time: of {seconds_text(predicted.step_time_s)} a device waits {bubble}{seconds_text(exposed_s)} for "
             "collectives that no compute hides."

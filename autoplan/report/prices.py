@@ -69,20 +69,20 @@ def hidden_text(collective: PricedCollective) -> str:
 def alternatives_section(record: PlanRecord) -> str:
     """The runners-up and the named systems, beside the chosen plan."""
     step_s = record.chosen.predicted.step_time_s
-    chosen = ["chosen", parallelism_text(record.chosen.parallelism), seconds_text(step_s), "", "yes"]
+    chosen = ["chosen", seconds_text(step_s), "", "yes", parallelism_text(record.chosen.parallelism)]
     rows = [chosen, *(alternative_row(a, step_s) for a in record.alternatives)]
-    header = ["plan", "parallelism", "step time", "slower by", "fits"]
-    return f"Beside it\n{table(header, rows, right=(2, 3))}"
+    header = ["plan", "step time", "slower by", "fits", "parallelism"]
+    return f"Beside it\n{table(header, rows, right=(1, 2))}"
 
 
 def alternative_row(alternative: Alternative, step_s: float) -> list[str]:
     """One line: the time of what fits or nearly does, or why it doesn't apply."""
     if alternative.why_not:
-        return [alternative.name, parallelism_text(alternative.parallelism), "-", "", alternative.why_not]
+        return [alternative.name, "-", "", "no", alternative.why_not]
     slower = f"{100 * (alternative.step_time_s / step_s - 1):+.1f}%" if step_s else ""
-    over = f"no: {size_text(alternative.over_bytes)} a device too much" if alternative.over_bytes > 0 else "yes"
+    over = f"no, {size_text(alternative.over_bytes)} too much" if alternative.over_bytes > 0 else "yes"
     seconds = seconds_text(alternative.step_time_s)
-    return [alternative.name, parallelism_text(alternative.parallelism), seconds, slower, over]
+    return [alternative.name, seconds, slower, over, parallelism_text(alternative.parallelism)]
 
 
 def search_section(record: PlanRecord) -> str:

@@ -106,8 +106,9 @@ def strategy_text(strategy: Strategy, mesh: Mesh) -> str:
 
 
 def short_op(op: str) -> str:
-    """ "aten.linear.default" -> "linear"."""
-    return op.split(".")[1] if "." in op else op
+    """ "aten.linear.default" -> "linear"; attention by the letters that it goes by."""
+    name = op.split(".")[1] if "." in op else op
+    return "sdpa" if name == "scaled_dot_product_attention" else name
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
