@@ -22,7 +22,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
     lines = []
     for row in (header, *rows):
         cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        first, *more = [cells[-1]] if widths[-1] <= last else textwrap.wrap(row[-1], last, break_on_hyphens=False) or [""]
+        first, *more = textwrap.wrap(row[-1], last, break_on_hyphens=False) or [""]
         lines.append(" " * indent + GAP.join([*cells[:-1], first]))
         lines += [" " * before + line for line in more]
     return "\n".join(line.rstrip() for line in lines)
