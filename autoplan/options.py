@@ -20,6 +20,7 @@ class Training:
     learning_rate, weight_decay, betas, eps, momentum   the optimizer's own
     clip_grad_norm  the global norm that gradients are clipped to before each optimizer step; None: not clipped
     compile         prices (and runs) the program as compiled rather than eager
+    seed            of the dropout masks
     """
 
     optimizer: str = "adamw"
@@ -31,6 +32,7 @@ class Training:
     momentum: float = 0.0
     clip_grad_norm: float | None = None
     compile: bool = True
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

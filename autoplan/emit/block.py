@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from autoplan.emit.dropout import KEY, dropout_axes, dropouts, is_random, random_arguments, random_function
 from autoplan.emit.source import (
     attribute_names,
     collective_comment,
@@ -26,11 +27,13 @@ class Scope:
     names   value name -> source ("self.q_weight", "hidden")
     ranks   value name -> number of dims
     live    axes that comments speak of
+    random  value name -> further arguments of an operator that drops elements
     """
 
     names: Mapping[str, str]
     ranks: Mapping[str, int]
     live: frozenset[str]
+    random: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __call__(self, name: str) -> str:
         return self.names[name]
@@ -104,7 +107,9 @@ def expression(compute: Compute, scope: Scope) -> str:
     kwargs = {key: literal(value, scope) for key, value in compute.kwargs}
     operands = read_by(compute)
     rank = scope.ranks[operands[0]] if operands else 0
-    if compute.body:
+    if is_random(compute):
+        source = spell(random_function(compute), args, {**kwargs, **scope.random[compute.value.name]}, rank)
+    elif compute.body:
         axes = ", ".join(axis_source(axis) for axis in compute.body_axes)
         source = spell(f"autoplan.{compute.body}", args, {**kwargs, "axes": f"({axes},)"}, rank)
     else:
@@ -143,11 +148,13 @@ def emit_block(
     stored_dtype  dtype in which floating parameters are stored where it differs from the one they are used in
     """
     attributes = attribute_names(tuple(v.name for v in (*block.parameters, *block.buffers)))
-    scope = Scope(*block_names(block, attributes, reserved, stored_dtype), live)
+    names, ranks = block_names(block, attributes, reserved | {KEY}, stored_dtype)
+    scope = Scope(names, ranks, live, random_arguments(block, live))
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
     lines += emit_init(block, attributes, live)
     entering = (*block.inputs, *block.externals)
-    arguments = ", ".join(["self", *(scope(v.name) for v in entering)])
+    key = [KEY] if dropouts(block) else []
+    arguments = ", ".join(["self", *(scope(v.name) for v in entering), *key])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
     lines += emit_body(block.body, scope, 8)
@@ -188,7 +195,11 @@ def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str
 def emit_init(block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str]) -> list[str]:
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis]) -> None:"]
     lines.append("        super().__init__()")
-    lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in axes_used(block.body)]
+    axes = dict.fromkeys((*axes_used(block.body), *dropout_axes(block, live)))
+    lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in axes]
+    if dropouts(block):
+        code = f"self.first_dropout = {len(dropouts(block))} * parameters.number"
+        lines.append(commented(code, "so that no two segments drop alike", 8))
     for value in block.parameters:
         code = f'self.{attributes[value.name]} = parameters("{value.name}")'
         lines.append(commented(code, parameter_comment(value, live), 8))

@@ -14,12 +14,14 @@ from autoplan.typed import Lowered, LoweredBlock, LoweredStage
 MODULES = {
     "autoplan.runtime.bodies": (
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
-        "sync_batch_norm", "dropout", "sharded_dropout", "grouped_attention", "causal_attention_rows",
+        "sync_batch_norm", "grouped_attention", "causal_attention_rows", "attention_with_dropout",
     ),
     "autoplan.runtime.collectives": (
         "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",
-        "reduce_scatter", "shard", "shard_invariant", "to_invariant", "to_replicate",
+        "reduce_scatter", "shard", "shard_invariant", "to_invariant", "to_replicate", "replicate_to_partial",
+        "invariant_to_partial", "shard_to_partial",
     ),
+    "autoplan.runtime.random": ("dropout",),
 }  # fmt: skip
 RESERVED = frozenset(
     name for names in MODULES.values() for name in names

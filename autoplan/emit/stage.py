@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.emit.block import Scope, axes_used, emit_body, local_names, read_by
+from autoplan.emit.dropout import KEY, dropouts
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
 from autoplan.typed import Compute, Lowered, LoweredSegment, LoweredStage, Move
 
@@ -150,7 +151,9 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
     entering = activation_names(lowered, stage) if stage.inputs else ()
     keywords = [scope.names.get(n, identifier(n)) for n in stage_reads(lowered, stage)]
     given = stage_reads(lowered, stage)
-    assert all(k == n for k, n in zip(keywords, given, strict=True)), f"batch names {given} are not free identifiers"
+    assert keywords == list(given), f"batch names {given} are not free identifiers"
+    if any(dropouts(lowered.blocks[s.block]) for s in lowered.segments[stage.first : stage.last]):
+        keywords.append(KEY)
     arguments = ", ".join(["self", *entering, *(["*", *keywords] if keywords else []), "**unused"])
     lines = [f"    def forward({arguments}):"]
     lines += [f"        # {n} {shape_comment(v, scope.live)}" for n, v in zip(entering, stage.inputs, strict=False)]
@@ -178,7 +181,8 @@ def emit_run(
     """The lines that run a run of segments; how many segments are still to recompute afterwards."""
     index = lowered.segments[run.first].block
     block = lowered.blocks[index]
-    arguments = ", ".join([*current, *(scope(n) for n in run.externals)])
+    key = [KEY] if dropouts(block) else []
+    arguments = ", ".join([*current, *(scope(n) for n in run.externals), *key])
     after = chained(lowered, len(block.outputs))
     target = ", ".join(after)
     comment = shape_comment(block.outputs[0], scope.live) if len(block.outputs) == 1 else ""

@@ -23,7 +23,8 @@ def attention(
     """q [b.., heads, rows, d], k [b.., kv, keys, d], v [b.., kv, keys, e] -> [b.., heads, rows, e].
 
     Query heads are (g r): kv groups of r heads each, where keys and values are shared (``enable_gqa``). Rows split
-    freely without causality; with it each rank's mask differs, so a body builds it.
+    freely without causality; with it each rank's mask differs, so a body builds it. Under dropout no body is offered:
+    what is dropped follows from an element's place, which a body doesn't know.
     """
     lead = len(q.shape) - 3
     batch = f"{letters(lead, 'b')} " if lead > 0 else ""
@@ -38,7 +39,7 @@ def attention(
     return Rule(
         f"{', '.join(operands)} -> {batch}{head}rows e",
         whole=frozenset(whole),
-        extra=bodies(q, mask, grouped, is_causal),
+        extra=() if dropout_p else bodies(q, mask, grouped, is_causal),
         cost="attention",
         saved=(0, 1, 2, "out"),
         saved_bytes_per_element=LOGSUMEXP_BYTES / v.shape[-1],

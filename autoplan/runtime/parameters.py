@@ -43,12 +43,17 @@ class Parameters:
     """The parameters that a module may ask for.
 
     names, buffers  the program's name of each; None: the names asked for are the program's own
+    number          the segment's place in the chain
     """
 
     def __init__(
-        self, made: Made, names: Mapping[str, str] | None = None, buffers: Mapping[str, str] | None = None
+        self,
+        made: Made,
+        names: Mapping[str, str] | None = None,
+        buffers: Mapping[str, str] | None = None,
+        number: int = 0,
     ) -> None:
-        self._made, self._names, self._buffers = made, names, buffers
+        self._made, self._names, self._buffers, self.number = made, names, buffers, number
 
     def __call__(self, name: str) -> nn.Parameter:
         """This rank's part on the tensor axes, whole on the data axis."""
@@ -65,4 +70,4 @@ class Parameters:
         block = lowered.blocks[segment.block]
         names = zip((p.name for p in block.parameters), segment.parameters, strict=True)
         buffers = zip((b.name for b in block.buffers), segment.buffers, strict=True)
-        return Parameters(self._made, dict(names), dict(buffers))
+        return Parameters(self._made, dict(names), dict(buffers), index)

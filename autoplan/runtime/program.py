@@ -19,12 +19,15 @@ from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.optimizer import rank_optimizer
+from autoplan.runtime.random import step_keys
 from autoplan.runtime.reduce import GradientSums
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.runtime.stages import build_stages
 from autoplan.runtime.state import Storage, by_user_names, gathered, whole_buffers
 
 __all__ = ["Program", "ProgramSpec"]
+
+DROPOUT_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
 
 
 class Program:
@@ -64,7 +67,8 @@ class Program:
         """
         inputs = microbatches(self.spec, batch, self.axes, self.device)
         self.optimizer.zero_grad()
-        keywords = inputs | self._counts(inputs)
+        keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device)
+        keywords = inputs | self._counts(inputs) | {DROPOUT_KEY: keys}
         loss = self.engine.run(keywords)
         self.sums.run()
         return self._whole_loss(loss)

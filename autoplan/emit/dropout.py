@@ -1,0 +1,57 @@
+"""What an operator that drops elements is told: which elements of the whole tensor it holds, and which call it is.
+
+What is dropped follows from a hash of the microbatch's key, the number of the call and the element's place in the
+whole tensor (autoplan.runtime.random), so that every split drops what one device drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autoplan.mesh import MICROBATCH
+from autoplan.typed import Compute, LoweredBlock
+
+KEY = "dropout_key"
+ATTENTION = "aten.scaled_dot_product_attention.default"
+DROPOUT_ARGUMENT = 4  # of attention
+
+
+def is_random(compute: Compute) -> bool:
+    if compute.op == ATTENTION and len(compute.args) > DROPOUT_ARGUMENT:
+        return compute.args[DROPOUT_ARGUMENT] != 0.0
+    return compute.op == "autoplan.dropout"
+
+
+def random_function(compute: Compute) -> str:
+    return "autoplan.attention_with_dropout" if compute.op == ATTENTION else "autoplan.dropout"
+
+
+def dropouts(block: LoweredBlock) -> tuple[Compute, ...]:
+    """The block's operators that drop elements, in order."""
+    return tuple(s for s in block.body if isinstance(s, Compute) and is_random(s))
+
+
+def random_arguments(block: LoweredBlock, live: frozenset[str]) -> Mapping[str, Mapping[str, str]]:
+    """For each such operator its further arguments, as source."""
+    found = {}
+    for number, compute in enumerate(dropouts(block)):
+        call = f"self.first_dropout + {number}" if number else "self.first_dropout"
+        dims = [[a for a in axes if a in live] for axes in compute.value.layout.dims]
+        if compute.op == ATTENTION:
+            dims[-1] = []  # of the scores: the keys are whole
+        source = ", ".join("(" + "".join(f"self.{axis}, " for axis in axes).rstrip() + ")" for axes in dims)
+        batch = next((d for d, axes in enumerate(compute.value.layout.dims) if MICROBATCH in axes), None)
+        arguments = {"key": KEY, "call": call, "dims": f"({source}{',' if len(dims) == 1 else ''})"}
+        found[compute.value.name] = {**arguments, "microbatch_dim": repr(batch)}
+    return found
+
+
+def dropout_axes(block: LoweredBlock, live: frozenset[str]) -> tuple[str, ...]:
+    """The axes that those arguments name."""
+    return tuple(
+        axis
+        for compute in dropouts(block)
+        for axes in compute.value.layout.dims
+        for axis in axes
+        if axis in live
+    )
