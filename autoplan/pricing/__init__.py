@@ -1,8 +1,11 @@
 """Seconds and bytes of what a plan emits; the only readers of ``cost_models`` in autoplan, beside the cluster."""
 
-from autoplan.pricing.operator import Cost, Operator, operators_of, weights_of
+from autoplan.pricing.operator import GATHERING, Cost, Operator, operators_of, weights_of
 from autoplan.pricing.prices import Prices
 from autoplan.pricing.step import DataAxis, Timeline, timeline
 from cost_models.hardware import Topology
 
-__all__ = ["Cost", "DataAxis", "Operator", "Prices", "Timeline", "Topology", "operators_of", "timeline", "weights_of"]
+__all__ = [
+    "GATHERING", "Cost", "DataAxis", "Operator", "Prices", "Timeline", "Topology", "operators_of", "timeline",
+    "weights_of",
+]  # fmt: skip

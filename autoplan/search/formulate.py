@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block, Model, Node
-from autoplan.layout import R, State
+from autoplan.layout import I, R, State
 from autoplan.mesh import MICROBATCH, Mesh
-from autoplan.pricing import Operator, operators_of, weights_of
+from autoplan.pricing import GATHERING, Operator, operators_of, weights_of
 from autoplan.rule import AxisStrategy
 from autoplan.search.batch import BatchSplit, split_batch
 from autoplan.search.constraints import Constraint, permitted
@@ -85,10 +85,16 @@ def node_options(
 
 
 def splitting(operator: Operator, weights: frozenset[str], found: Sequence[Strategy]) -> tuple[Strategy, ...]:
-    """Of a matmul's strategies those that split its weight, or its heads where it has none; all where none does."""
-    if operator.rule.cost not in ("matmul", "attention"):
-        return tuple(found)
+    """Of an operator's strategies those that use the tensor axis: a matmul's weight or a table is split, so are the heads
+    of an attention, and what a body reduces (the classes of a loss). All where none does."""
     held = [i for i, name in enumerate(operator.node.operands) if name in weights]
-    places = held or list(range(len(operator.operands)))
-    kept = tuple(s for s in found if any(s.on("tp").inputs[i].kind == "S" for i in places))
-    return kept or tuple(found)
+    if operator.rule.cost in ("matmul", "attention") or operator.node.op in GATHERING:
+        return split_on(found, held or range(len(operator.operands))) or tuple(found)
+    reduced = [s for s in found if s.on("tp").communicates and s.on("tp").output == I]
+    return tuple(reduced) or tuple(found)
+
+
+def split_on(found: Sequence[Strategy], operands: Iterable[int]) -> tuple[Strategy, ...]:
+    """The strategies that split one of these operands on the tensor axis."""
+    places = tuple(operands)
+    return tuple(s for s in found if any(s.on("tp").inputs[i].kind == "S" for i in places))
