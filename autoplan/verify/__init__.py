@@ -19,6 +19,7 @@ from autoplan.errors import VerificationError
 from autoplan.folder import write_folder
 from autoplan.graph import Model, Node
 from autoplan.initialise import init_model
+from autoplan.options import Training
 from autoplan.record import PlanRecord
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify.batch import example_batch
@@ -74,6 +75,8 @@ def verify(
 ) -> Verification:
     """Compares a plan's program with one device; see ``Plan.verify``."""
     exact, note = record.in_float64(), ""
+    training = exact.training
+    assert isinstance(training, Training), "an inference plan has no training step to verify"
     if record.chosen.mesh.devices > MOST_RANKS:
         exact, note = shrink(exact)
         module = None
@@ -84,7 +87,7 @@ def verify(
     else:
         reference = init_model(module, seed).double()
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
-        expected = train_eagerly(reference, loss_fn, batch, exact.training, STEPS)
+        expected = train_eagerly(reference, loss_fn, batch, training, STEPS)
     sharded = train_plan(exact, batch, state)
     result = compared(sharded, expected, exact.chosen.mesh.devices, note)
     if raises and not result.passed:

@@ -65,7 +65,7 @@ def ignored_indices(model: Model) -> dict[str, int]:
 def index_readers(model: Model) -> list[tuple[Node, Mapping[str, TensorType], frozenset[str]]]:
     """Every node that uses integers as indices, with the block's types and the batch inputs that they come from."""
     origins = constant_origins(model)
-    found = []
+    found: list[tuple[Node, Mapping[str, TensorType], frozenset[str]]] = []
     for segment in model.segments:
         block = model.blocks[segment.block]
         external = {e.name: given for e, given in zip(block.externals, segment.externals, strict=True)}

@@ -1,7 +1,7 @@
 """A large plan made small enough for eight local processes: axes of size 2, few layers, small dims.
 
-The program keeps its structure, strategies and redistributions; what shrinks are sizes. A dim shrinks to twice what
-its shards need, together with every dim that is tied to it; sizes that an operator's arguments depend on stay.
+The program keeps its structure, strategies and redistributions; what shrinks are sizes. A dim shrinks to a few
+entries a shard, together with every dim that is tied to it; sizes that an operator's arguments depend on stay.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MODEL = -1
 SAFE_VIEWS = ("reshape", "expand", "transpose", "permute", "unsqueeze", "squeeze", "to", "arange", "full")
 LARGEST = 2  # members of an axis in the small plan
 SEGMENTS_OF_A_RUN = 2
+SMALLEST = 8  # a layer norm over two elements has no gradient, and what is left of it is rounding
 
 
 def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
@@ -48,16 +49,16 @@ def small_mesh(mesh: Mesh) -> Mesh:
     return Mesh.of(**{axis.name: min(axis.size, LARGEST) for axis in mesh.axes})
 
 
-
 class Dims:
     """The dims of every value of a model, as products of atoms."""
 
     def __init__(self, model: Model) -> None:
         self.atoms = Atoms()
         self.of: dict[Key, tuple[Dim, ...]] = {}
-        for value in (*model.batch, *model.parameters, *model.buffers):
-            self.enter((MODEL, value.name), value.type)
-        self.walk(MODEL, model.constants, {v.name: v.type for v in (*model.batch, *model.buffers)})
+        named = {v.name: v.type for v in model.batch} | {p.name: p.type for p in model.parameters}
+        for name, kind in (named | {b.name: b.type for b in model.buffers}).items():
+            self.enter((MODEL, name), kind)
+        self.walk(MODEL, model.constants, named | {b.name: b.type for b in model.buffers})
         for index, block in enumerate(model.blocks):
             for value in (*block.inputs, *block.externals, *block.parameters, *block.buffers):
                 self.enter((index, value.name), value.type)
@@ -106,6 +107,7 @@ class Dims:
                 elif term:
                     atoms = tuple(a for f in term for a in factors[f].atoms)
                     offset = factors[term[0]].offset if len(term) == 1 else 0
+                    given |= dict.fromkeys(term, True)
                     self.atoms.equate(dim, Dim(atoms, offset))
         for factor in rule.whole_factors:
             if factor in factors and freezes(name, rule.cost):
@@ -157,7 +159,7 @@ def freezes(name: str, cost: str) -> bool:
 
 
 def small_sizes(dims: Dims, lowered: Lowered, mesh: Mesh) -> dict[int, int]:
-    """The new size of each indivisible atom: twice what the axes that split it need, never more than it was."""
+    """The new size of each indivisible atom: a multiple of the axes that split it, never more than it was."""
     atoms = dims.atoms
     needs: dict[int, int] = {}
     for key, value in typed_values(lowered):
@@ -171,7 +173,7 @@ def small_sizes(dims: Dims, lowered: Lowered, mesh: Mesh) -> dict[int, int]:
         root = atoms.find(atom)
         if root == atom and atom not in atoms.parts and not atoms.is_frozen(atom):
             need = needs.get(atom, 1)
-            small = 2 * need
+            small = need * max(2, -(-SMALLEST // need))
             sizes[atom] = small if small < atoms.sizes[atom] else atoms.sizes[atom]
     return sizes
 
