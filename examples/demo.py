@@ -28,6 +28,7 @@ from autoplan.runtime.data import batch_source
 ROOT = Path(__file__).resolve().parent.parent
 TEXT, OUT = ROOT / "examples" / "data" / "coriolanus.txt", ROOT / "demo"
 STEPS, RANKS, TOLERANCE = 30, 4, 1e-3
+QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 TRAINING = autoplan.Training(optimizer="adamw", precision="fp32", learning_rate=1e-3, clip_grad_norm=1.0)
 
 Batch = dict[str, torch.Tensor]
@@ -85,7 +86,7 @@ def train_sharded() -> list[float]:
     command += ["--steps", str(STEPS), "--data", str(TEXT), "--seed", "0", "--metrics", str(log)]
     command += ["--weights", str(OUT / "weights.safetensors")]
     title(f"torchrun --nproc-per-node {RANKS} demo/train.py --steps {STEPS} --data {TEXT.relative_to(ROOT)} …")
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, env={**os.environ, **QUIET}, stdout=subprocess.DEVNULL)
     return [json.loads(line)["loss"] for line in log.read_text().splitlines()]
 
 

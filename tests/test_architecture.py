@@ -75,7 +75,8 @@ def imported(path: Path) -> Iterator[str]:
             assert node.level == 0 and node.module, f"{path}: relative import"
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield inner if (ROOT / (inner.replace(".", "/") + ".py")).exists() else node.module
+                path_of = ROOT / inner.replace(".", "/")
+                yield inner if path_of.is_dir() or path_of.with_suffix(".py").exists() else node.module
 
 
 def own_imports(path: Path) -> Iterator[str]:
