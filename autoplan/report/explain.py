@@ -56,7 +56,7 @@ def explain_text(record: PlanRecord, name: str) -> str:
     priced = [place for place in first.values() if not is_view(record, place)]
     if len(priced) > MOST_EXPLAINED:
         return f"{head}\n\n{listing(record, list(first.values()))}\n"
-    parts = [operator_text(record, place, repeats(places, place)) for place in priced or first.values()]
+    parts = [operator_text(record, place) for place in priced or first.values()]
     return "\n\n".join([head, *parts]) + "\n"
 
 
@@ -92,11 +92,6 @@ def known_names(model: Model) -> list[str]:
     return [name for name in names if name]
 
 
-def repeats(places: Sequence[Place], place: Place) -> int:
-    """In how many segments the name means this operator."""
-    return len({p.segment for p in places if (p.block, p.node.name) == (place.block, place.node.name)})
-
-
 def is_view(record: PlanRecord, place: Place) -> bool:
     operators = operators_of(record.model.blocks[place.block], fuses=False)
     return operators[place.node.name].rule.cost == "free"
@@ -113,16 +108,18 @@ def listing(record: PlanRecord, places: Sequence[Place]) -> str:
     return table(["value", "computed by", "in", *axes], rows)
 
 
-def operator_text(record: PlanRecord, place: Place, times: int) -> str:
+def operator_text(record: PlanRecord, place: Place) -> str:
     """One operator: what it computes, how it is split, and each other way with its price."""
     block, node = record.model.blocks[place.block], place.node
     types = block.types()
     operands = ", ".join(f"{name} {shape_text(types[name].shape)}" for name in node.operands)
     chosen = dict(record.chosen.blocks[place.block].strategies)[node.name]
     operator = operators_of(block, fuses=record.training.compile)[node.name]
+    times = sum(segment.block == place.block for segment in record.model.segments)
+    alike = f", of which the model has {times} that run alike" if times > 1 else ""
     lines = [
         f"{node.name} = {short_op(node.op)}({operands}) -> {shape_text(node.type.shape)}",
-        f"  in {block.name}, {times} of the model's {len(record.model.segments)} segments",
+        f"  in {block.name}{alike}",
         f"  rule    {operator.rule.spec}",
         f"  chosen  {strategy_text(chosen, record.chosen.mesh) or 'whole, on one device'}",
     ]
