@@ -17,7 +17,7 @@ COMMENT_COLUMN = 72
 
 def identifier(text: str) -> str:
     """A Python identifier that reads like the text: "c_attn.weight[:, 0:768]" -> "c_attn_weight_0_768"."""
-    name = re.sub(r"\W+", "_", text).strip("_") or "value"
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "value"
     return f"_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
 
 

@@ -43,12 +43,17 @@ def spell(op: str, args: Sequence[str], kwargs: Mapping[str, str], rank: int) ->
         return f"{args[0]} {SIGNS[name]} {args[1]}"
     if namespace == "aten" and name in CREATION:
         return call(f"torch.{name}", args, {**kwargs, "device": "device"})
-    if namespace == "aten" and name in METHODS:
+    if namespace == "aten" and name in METHODS and is_value(args[0]):
         rest = unpack(args[1]) if name in SHAPED else args[1:]
         return call(f"{args[0]}.{name}", rest, kwargs)
     if namespace == "aten" and name in FUNCTIONAL:
         return call(f"F.{name}", args, kwargs)
     return call(f"torch.ops.{namespace}.{name}.{overload}", args, kwargs)
+
+
+def is_value(source: str) -> bool:
+    """Whether the source names a tensor, and so has methods: a number stands first in 2 ** x."""
+    return source[0].isalpha() or source[0] == "_"
 
 
 def call(function: str, args: Sequence[str], kwargs: Mapping[str, str]) -> str:
@@ -57,7 +62,7 @@ def call(function: str, args: Sequence[str], kwargs: Mapping[str, str]) -> str:
 
 def unpack(source: str) -> list[str]:
     """"(1, 2)" -> ["1, 2"]: sizes one by one."""
-    return [source.strip("()").rstrip(",")]
+    return [source.strip("()").rstrip(",") or "()"]
 
 
 def index(args: Sequence[str], kwargs: Mapping[str, str], rank: int) -> str:

@@ -23,7 +23,15 @@ from autoplan.options import Training
 from autoplan.record import PlanRecord
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify.batch import example_batch
-from autoplan.verify.compare import FLOAT64, Run, Worst, gradient_error, loss_error, parameter_error
+from autoplan.verify.compare import (
+    FLOAT64,
+    Run,
+    Worst,
+    gradient_error,
+    loss_error,
+    parameter_error,
+    zero_gradients,
+)
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import train_sharded
 from autoplan.verify.shrink import shrink
@@ -130,7 +138,7 @@ def compared(sharded: Run, expected: Run, ranks: int, note: str = "") -> Verific
     return Verification(
         ranks,
         loss_error(sharded, expected),
-        gradient_error(sharded, expected),
+        gradient_error(sharded, expected, zero_gradients(expected)),
         parameter_error(sharded, expected),
         note,
     )

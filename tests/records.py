@@ -1,0 +1,16 @@
+"""Plan records of hand-made graphs, for tests that need a whole plan and no tracing."""
+
+from __future__ import annotations
+
+from autoplan.cluster import ClusterSpec
+from autoplan.graph import Model
+from autoplan.options import Parallelism, Training
+from autoplan.record import PlanRecord
+from autoplan.search import search
+
+
+def record_of(model: Model, cluster: str, training: Training | None = None, **pinned: object) -> PlanRecord:
+    """The searched plan of a model, with the fields of Parallelism that are given pinned."""
+    spec, training = ClusterSpec.of(cluster), training or Training()
+    chosen, alternatives, report = search(model, spec, training, Parallelism(**pinned), ())  # type: ignore[arg-type]
+    return PlanRecord(spec, training, model, chosen, alternatives, report, None)
