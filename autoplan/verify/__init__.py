@@ -135,10 +135,11 @@ def train_plan(record: PlanRecord, batch: Tensors, state: Tensors) -> Run:
 
 
 def compared(sharded: Run, expected: Run, ranks: int, note: str = "") -> Verification:
+    zero = zero_gradients(expected)
     return Verification(
         ranks,
         loss_error(sharded, expected),
-        gradient_error(sharded, expected, zero_gradients(expected)),
-        parameter_error(sharded, expected),
+        gradient_error(sharded, expected, zero),
+        parameter_error(sharded, expected, zero),
         note,
     )

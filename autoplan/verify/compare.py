@@ -71,9 +71,13 @@ def gradient_error(run: Run, reference: Run, zero: frozenset[str]) -> Worst:
     return tensor_error(run.gradients, reference.gradients, {name: whole for name in zero})
 
 
-def parameter_error(run: Run, reference: Run) -> Worst:
-    """The largest ‖p − p'‖ / ‖p'‖ over the parameters and buffers after the last step."""
-    return tensor_error(run.parameters, reference.parameters, {})
+def parameter_error(run: Run, reference: Run, zero: frozenset[str]) -> Worst:
+    """The largest ‖p − p'‖ / ‖p'‖ over the parameters and buffers after the last step.
+
+    zero  names whose error is measured against the global norm: where the gradient is rounding, Adam's step is, too
+    """
+    whole = global_norm({name: t for name, t in reference.parameters.items() if t.is_floating_point()})
+    return tensor_error(run.parameters, reference.parameters, {name: whole for name in zero})
 
 
 def tensor_error(given: Tensors, expected: Tensors, scales: Mapping[str, float]) -> Worst:
