@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from autoplan.errors import InputsError
+from autoplan.inputs import hf_inputs
 from autoplan.values import parse_settings
 
 # Public configurations: each as its config.json has it. Sizes that are the class' defaults are left out.
@@ -50,7 +51,7 @@ def build(name: str, settings: Sequence[str], batch: int | None, seq: int | None
         if kind in mapping:
             with torch.device("meta"):
                 model = auto.from_config(config)
-            return model, None if batch is None else inputs(name, config, auto, batch, seq)
+            return model, None if batch is None else inputs(name, model, batch, seq)
     raise InputsError(
         f"hf:{name}",
         "only causal and masked language models and image classifiers are built by name",
@@ -77,21 +78,12 @@ def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
         raise InputsError(f"hf:{name} with {dict(given)}", f"transformers refuses: {error}", "mend --config") from error
 
 
-def inputs(name: str, config: Any, auto: Any, batch: int, seq: int | None) -> dict[str, torch.Tensor]:
-    """The tensors of one step on the meta device, labels as a tensor of their own."""
-    if auto is AutoModelForImageClassification:
-        side = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
-        return {
-            "pixel_values": torch.empty(batch, getattr(config, "num_channels", 3), *side, device="meta"),
-            "labels": torch.empty(batch, dtype=torch.int64, device="meta"),
-        }
-    longest = getattr(config, "max_position_embeddings", None)
-    rotary = getattr(config, "rope_parameters", None)
-    seq = seq or longest
-    if seq is None:
-        raise InputsError(f"hf:{name}", "its configuration names no longest sequence", "give --seq")
-    if longest is not None and seq > longest and not rotary:
+def inputs(name: str, model: Any, batch: int, seq: int | None) -> dict[str, torch.Tensor]:
+    """The tensors of one step on the meta device; InputsError where the model has no positions for the sequence."""
+    longest = getattr(model.config, "max_position_embeddings", None)
+    rotary = getattr(model.config, "rope_parameters", None)
+    if seq is not None and longest is not None and seq > longest and not rotary:
         raise InputsError(
             f"--seq {seq}", f"hf:{name} has positions for {longest}", f"add --config max_position_embeddings={seq}"
         )
-    return {key: torch.empty(batch, seq, dtype=torch.int64, device="meta") for key in ("input_ids", "labels")}
+    return hf_inputs(model, batch, seq)
