@@ -183,8 +183,8 @@ def document(text: str, rows: Sequence[Row]) -> str:
         "Relative errors in the 2-norm: of the loss, of the worst gradient, of the worst parameter after three AdamW "
         f"steps. Bounds: float64 {FLOAT64.loss:.0e}, {FLOAT64.gradients:.0e}, {FLOAT64.parameters:.0e}; float32 "
         f"{FLOAT32.loss:.0e}, {FLOAT32.gradients:.0e}. A gradient that is zero in float64 (a key projection's bias, "
-        "which softmax doesn't see) is measured against the global norm, and so is that parameter. In float64 the casts to float32 inside the "
-        "models are widened on both sides.\n\n"
+        "which softmax doesn't see) is measured against the global norm, and so is that parameter. In "
+        "float64 the casts to float32 inside the models are widened on both sides.\n\n"
     )
     return f"{head}{text}\n\n{sum(r.passed for r in rows)} of {len(rows)} equal.\n"
 

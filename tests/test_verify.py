@@ -1,0 +1,105 @@
+"""Verification: what it compares, that it notices a difference, how it shrinks a large plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import autoplan
+from autoplan.errors import VerificationError
+from autoplan.graph import Node
+from autoplan.verify import verify
+from autoplan.verify.atoms import Atoms, Dim
+from autoplan.verify.batch import example_batch, ignored_indices, integer_bounds
+from autoplan.verify.compare import Run, gradient_error, loss_error, parameter_error, zero_gradients
+from autoplan.verify.shrink import shrink
+from autoplan.verify.single import on_one_device, random_state
+from tests import zoo
+from tests.hand_made import llama, mlp
+from tests.records import record_of
+
+
+def run(loss: float = 1.0, **gradients: list[float]) -> Run:
+    tensors = {name: torch.tensor(values, dtype=torch.float64) for name, values in gradients.items()}
+    return Run((loss,), tensors, tensors)
+
+
+def test_errors_are_relative_to_each_tensors_norm():
+    one, other = run(2.0, a=[3.0, 4.0], b=[1e-3, 0.0]), run(2.0, a=[3.0, 4.5], b=[1e-3, 1e-4])
+    worst = gradient_error(other, one, frozenset())
+    assert worst.name == "a" and worst.error == pytest.approx(0.1)
+    assert gradient_error(run(a=[3.0, 4.0], b=[2e-3, 0.0]), one, frozenset()).name == "b"
+
+
+def test_a_missing_or_misshapen_tensor_is_infinitely_wrong():
+    assert gradient_error(run(a=[1.0]), run(a=[1.0], b=[1.0]), frozenset()).error == math.inf
+    assert parameter_error(run(a=[1.0, 2.0]), run(a=[1.0]), frozenset()).error == math.inf
+
+
+def test_what_is_not_a_number_is_infinitely_wrong():
+    assert loss_error(run(math.nan), run(1.0)).error == math.inf
+    assert gradient_error(run(a=[math.nan]), run(a=[1.0]), frozenset()).error == math.inf
+
+
+def test_only_rounding_counts_as_zero():
+    exact = run(a=[1.0], b=[1e-15], c=[1e-9])
+    assert zero_gradients(exact) == {"b"}
+
+
+def test_batches_hold_what_the_model_can_read():
+    model = llama(vocab=64)
+    assert integer_bounds(model) == {"input_ids": 64, "labels": 64}
+    assert ignored_indices(model) == {"labels": -100}
+    batch = example_batch(model, 0)
+    assert batch["input_ids"].min() >= 0 and batch["input_ids"].max() < 64
+    valid = (batch["labels"] != -100).sum(1)
+    assert valid.min() < valid.max() == batch["labels"].shape[1]
+
+
+def test_atoms_split_and_join():
+    atoms = Atoms()
+    whole, heads, width = (Dim(atoms.new(n)) for n in (24, 4, 6))
+    atoms.equate(whole, Dim(heads.atoms + width.atoms))
+    small = {atoms.flat(heads.atoms)[0]: 2}
+    assert atoms.size(whole, small) == 12 and atoms.size(heads, small) == 2
+    atoms.freeze(whole)
+    assert atoms.is_frozen(atoms.flat(heads.atoms)[0])
+
+
+def test_one_device_is_a_plan_like_any_other():
+    record = on_one_device(record_of(mlp(), "1x4 cpu", dp=4, tp=1, pp=1))
+    lowered = record.lowered()
+    assert lowered.mesh.devices == 1 and len(lowered.stages) == 1
+
+
+def test_a_large_plan_shrinks_to_eight_ranks():
+    record = record_of(llama(batch=64, heads=16, kv=8, hidden=256, ffn=512, layers=8), "2x8 cpu", dp=2, tp=4, pp=2)
+    small, note = shrink(record)
+    assert small.chosen.mesh.devices == 8
+    assert "shrunk to pp=2 dp=2 tp=2" in note
+    lowered = small.lowered()
+    assert max(math.prod(p.type.shape) for p in lowered.parameters) < 256 * 256
+    state = random_state(small.model, 0)
+    assert {p.source for p in small.model.parameters} <= set(state)
+
+
+def test_a_fault_in_the_program_is_noticed():
+    """An operator changed behind the planner's back: the sharded program differs from the module, and says where."""
+    module, batch, _ = zoo.small("llama")
+    plan = autoplan.parallelize(module, "1x2 cpu", batch, parallelism=autoplan.Parallelism(dp=1, tp=2, pp=1))
+    blocks = list(plan.record.model.blocks)
+    index = next(i for i, b in enumerate(blocks) if b.name == "LlamaDecoderLayer")
+    blocks[index] = replace(blocks[index], nodes=tuple(map(without_scale, blocks[index].nodes)))
+    broken = replace(plan.record, model=replace(plan.record.model, blocks=tuple(blocks)))
+    with pytest.raises(VerificationError, match="differs from one device"):
+        verify(broken, module, None, seed=0, raises=True)
+    assert plan.verify().passed
+
+
+def without_scale(node: Node) -> Node:
+    if node.op != "aten.scaled_dot_product_attention.default":
+        return node
+    return replace(node, kwargs=tuple((k, 1.0 if k == "scale" else v) for k, v in node.kwargs))
