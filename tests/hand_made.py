@@ -56,7 +56,11 @@ def mlp(batch: int = 32, width: int = 64, hidden: int = 256, layers: int = 4) ->
         "Layer",
         (Typed("x", x),),
         (),
-        (Typed("up.weight", f32(hidden, width)), Typed("up.bias", f32(hidden)), Typed("down.weight", f32(width, hidden))),
+        (
+            Typed("up.weight", f32(hidden, width)),
+            Typed("up.bias", f32(hidden)),
+            Typed("down.weight", f32(width, hidden)),
+        ),
         (),
         (
             node("up", "aten.linear.default", h, "%x", "%up.weight", module="layer.up"),
@@ -173,7 +177,8 @@ def llama(
         ("loss",),
     )
     if dtype == "float32":
-        nodes = (*head.nodes[:2], node("loss", "autoplan.cross_entropy", f32(), "%logits", "%labels", "%count", -100, 0.0))
+        loss = node("loss", "autoplan.cross_entropy", f32(), "%logits", "%labels", "%count", -100, 0.0)
+        nodes = (*head.nodes[:2], loss)
         head = Block(head.name, head.inputs, head.externals, head.parameters, (), nodes, ("loss",))
     return chain(
         "Llama",

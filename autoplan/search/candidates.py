@@ -185,6 +185,8 @@ def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
 
 
 def remedy_for(limits: Limits, pinned: Parallelism) -> str:
+    if pinned.micro_batch is not None and any(axis == "mb" for axis, _ in limits.only_one):
+        return "leave micro_batch out: all rows of a rank are one microbatch"
     if limits.rows % limits.devices and not pinned.tp and not pinned.pp:
         return f"give a batch that divides by {limits.devices}, or pin fewer fields"
     return "pin fewer fields, or give a larger batch"

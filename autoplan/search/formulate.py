@@ -85,8 +85,8 @@ def node_options(
 
 
 def splitting(operator: Operator, weights: frozenset[str], found: Sequence[Strategy]) -> tuple[Strategy, ...]:
-    """Of an operator's strategies those that use the tensor axis: a matmul's weight or a table is split, so are the heads
-    of an attention, and what a body reduces (the classes of a loss). All where none does."""
+    """Of an operator's strategies those that use the tensor axis: a matmul's weight or a table is split, so are the
+    heads of an attention, and what a body reduces (the classes of a loss). All where none does."""
     held = [i for i, name in enumerate(operator.node.operands) if name in weights]
     if operator.rule.cost in ("matmul", "attention") or operator.node.op in GATHERING:
         return split_on(found, held or range(len(operator.operands))) or tuple(found)

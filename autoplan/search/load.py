@@ -130,7 +130,7 @@ class Loads:
             count = available.copy()
         else:
             need = np.where(base > wall, base + self.largest["kept"] - wall, 0.0)
-            count = np.searchsorted(saving, saving[begin] + need * (1 - 1e-12)) - begin
+            count = np.where(need > 0, np.searchsorted(saving, saving[begin] + need * (1 - 1e-12)) - begin, 0)
             if self.setting.recompute == "none":
                 count = np.where(need > 0, size, 0)
         possible = (count <= available) & (available >= 0) & np.triu(np.ones((size, size), dtype=bool), 1)

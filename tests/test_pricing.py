@@ -1,0 +1,153 @@
+"""Prices: local sizes under a strategy, fusion, what is kept, collectives inside bodies, once a step."""
+
+from __future__ import annotations
+
+import pytest
+
+import autoplan.rules  # noqa: F401  registers the rules
+from autoplan.cluster import ClusterSpec
+from autoplan.graph import Block
+from autoplan.layout import I, Layout, P, R, S, State
+from autoplan.mesh import Mesh
+from autoplan.options import Training
+from autoplan.pricing import DataAxis, Operator, Prices, operators_of
+from autoplan.pricing.operator import local_factors, matmul_extents
+from autoplan.pricing.step import held_microbatches, optimizer_passes, optimizer_states
+from autoplan.rule import AxisStrategy
+from autoplan.strategies import Strategy, axis_strategies
+from cost_models.collective import all_gather_seconds, all_reduce_seconds
+from cost_models.compute import MATMUL_BACKWARD, matmul_seconds
+from tests.hand_made import f32, llama
+
+MESH = Mesh.of(dp=2, tp=4, mb=2)
+TOPOLOGY = ClusterSpec.parse("1x8 h100-sxm").topology()
+
+
+def prices(mesh: Mesh = MESH, *, fuses: bool = True, training: bool = True) -> Prices:
+    return Prices(mesh, TOPOLOGY, fuses, training, mesh.size("mb"), 7.0)
+
+
+def block_of(name: str, dtype: str = "bfloat16") -> Block:
+    model = llama(batch=8, seq=256, hidden=512, ffn=1024, vocab=4096, dtype=dtype)
+    return next(b for b in model.blocks if b.name == name)
+
+
+def strategy(operator: Operator, **states: State) -> Strategy:
+    """On each axis the strategy whose result is in the given state (R where none is given)."""
+    single = axis_strategies(operator.rule, operator.operands, operator.carries)
+    chosen = []
+    for axis in MESH.names:
+        wanted = states.get(axis, R)
+        chosen.append((axis, next(s for s in single if s.output == wanted)))
+    return Strategy(tuple(chosen))
+
+
+def test_a_split_divides_the_factor_that_it_names() -> None:
+    linear = operators_of(block_of("Layer"), fuses=True)["gate"]
+    columns = strategy(linear, tp=S(2), dp=S(0), mb=S(0))
+    assert matmul_extents(linear, local_factors(linear, columns, MESH)) == (2 * 256, 1024 // 4, 512, 1)
+    rows = strategy(linear, tp=P, dp=S(0), mb=S(0))
+    assert rows.on("tp").inputs == (S(2), S(1))
+    assert matmul_extents(linear, local_factors(linear, rows, MESH)) == (2 * 256, 1024, 512 // 4, 1)
+
+
+def test_a_matmul_goes_back_once_for_each_operand() -> None:
+    linear = operators_of(block_of("Layer"), fuses=True)["gate"]
+    cost = prices().operator(linear, strategy(linear, tp=S(2), dp=S(0), mb=S(0)))
+    assert cost.forward_s == pytest.approx(float(matmul_seconds(512, 256, 512, 1, "bfloat16", TOPOLOGY.device)))
+    assert cost.backward_s == pytest.approx(cost.forward_s * MATMUL_BACKWARD)
+    assert prices(training=False).operator(linear, strategy(linear)).backward_s == 0
+
+
+def test_what_is_fused_is_neither_moved_nor_kept() -> None:
+    fused, apart = (operators_of(block_of("Layer"), fuses=f) for f in (True, False))
+    assert (fused["act"].writes, apart["act"].writes) == (False, True)
+    assert fused["prod"].reads == (False, True) and apart["prod"].reads == (True, True)
+    assert fused["prod"].keeps == (1,) and apart["prod"].keeps == (0, 1)
+    whole = strategy(apart["act"])
+    assert prices().operator(fused["act"], whole).forward_s < prices().operator(apart["act"], whole).forward_s
+
+
+def test_parameters_and_constants_are_not_kept_again() -> None:
+    operators = operators_of(block_of("Layer"), fuses=False)
+    assert operators["gate"].rule.saved == (0, 1) and operators["gate"].keeps == (0,)
+    assert operators_of(block_of("Embed"), fuses=False)["embed"].keeps == ()
+
+
+def test_a_look_up_reads_no_more_than_it_returns() -> None:
+    embed = operators_of(block_of("Embed"), fuses=True)["embed"]
+    table = 4096 * 512 * 2
+    whole_s = table / (TOPOLOGY.device.memory_bandwidth_bytes_per_s * TOPOLOGY.device.memory_efficiency)
+    cost = prices().operator(embed, strategy(embed, dp=S(0), mb=S(0)))
+    assert cost.forward_s < whole_s + TOPOLOGY.device.kernel_launch_s
+    assert cost.backward_s > whole_s
+
+
+def test_the_collectives_of_a_body_are_priced() -> None:
+    loss = operators_of(block_of("Head"), fuses=True)["loss"]
+    split = next(s for s in loss.rule.extra if s.communicates)
+    on_rows = AxisStrategy((S(0), S(0), R), P)
+    chosen = Strategy((("dp", on_rows), ("tp", split), ("mb", on_rows)))
+    steps = [step for step, _, _ in prices().inside(loss, chosen)]
+    rows = 8 // 4 * 256
+    assert [(s.forward, s.backward, s.forward_bytes) for s in steps] == [("all-reduce", "", rows * 4)] * 3
+    alone = Strategy((("dp", on_rows), ("tp", AxisStrategy((I, R, R), I)), ("mb", on_rows)))
+    assert prices().inside(loss, alone) == ()
+
+
+def test_a_redistribution_costs_its_collectives_forward_and_backward() -> None:
+    kind = f32(8, 64, 128)
+    partial, whole, shared = (Layout.of(3, {"dp": S(0), "mb": S(0), "tp": s}, MESH) for s in (P, I, R))
+    local = 8 // 4 * 64 * 128 * 4
+    reduce_s = float(all_reduce_seconds(local, TOPOLOGY.axis(1, 4)))
+    found = prices().move(kind, partial, whole, True)
+    assert found is not None and found[0].forward_s == pytest.approx(reduce_s) and found[0].backward_s == 0
+    back = prices().move(kind, whole, shared, True)
+    assert back is not None and back[0].forward_s == 0 and back[0].backward_s == pytest.approx(reduce_s)
+    split = Layout.of(3, {"dp": S(0), "mb": S(0), "tp": S(1)}, MESH)
+    gather = prices().move(kind, split, shared, False)
+    assert gather is not None and gather[0].seconds == pytest.approx(
+        float(all_gather_seconds(local, TOPOLOGY.axis(1, 4)))
+    )
+
+
+def test_nothing_is_exchanged_between_microbatches() -> None:
+    split, whole = (Layout.of(1, {"mb": s}, MESH) for s in (S(0), R))
+    assert prices().move_s(f32(8), split, whole, False) is None
+
+
+def test_a_parameter_is_summed_once_a_step_and_not_in_each_microbatch() -> None:
+    kind = f32(512, 512)
+    shared, kept = (Layout.of(2, {"dp": R, "mb": R, "tp": s}, MESH) for s in (R, S(0)))
+    one = Mesh.of(dp=2, tp=4, mb=1)
+    assert prices().stored_s(kind, shared) == pytest.approx(prices(one).stored_s(kind, shared) / 2)
+    assert prices().stored_s(kind, shared) > prices().stored_s(kind, kept)
+
+
+@pytest.mark.parametrize(("zero", "parameters", "gradients", "optimizer"), [(0, 1, 1, 1), (3, 0.5, 0.5, 0.5)])
+def test_zero_shares_states_out(zero: int, parameters: float, gradients: float, optimizer: float) -> None:
+    data = DataAxis(zero, 2, prices())
+    assert (data.parameter_share, data.gradient_share, data.optimizer_share) == (parameters, gradients, optimizer)
+
+
+def test_zero_hides_under_compute_what_plain_data_parallel_exposes() -> None:
+    size = 1e8
+    plain = DataAxis(0, 2, prices()).once_s(size, 1.0, 1.0)
+    assert plain[0] == pytest.approx(float(all_reduce_seconds(size, TOPOLOGY.axis(4, 2)))) and plain[1] == 0
+    spent_s, hidden_s = DataAxis(1, 2, prices()).once_s(size, 1.0, 1.0)
+    assert spent_s == hidden_s > 0
+    sharded = DataAxis(3, 2, prices())
+    assert sharded.once_s(size, 1.0, 1.0) == (0.0, 0.0)
+    assert sharded.exposed_forward_s(0.0, size) == sharded.gather_s(size) > 0 == sharded.exposed_forward_s(1.0, size)
+
+
+def test_optimizers_hold_what_they_hold() -> None:
+    assert [optimizer_states(Training(optimizer=o)) for o in ("sgd", "adam", "adamw")] == [0, 2, 2]
+    assert optimizer_states(Training(optimizer="sgd", momentum=0.9)) == 1
+    assert optimizer_passes(Training(clip_grad_norm=1.0)) == optimizer_passes(Training()) + 1
+
+
+def test_one_stage_holds_one_microbatch() -> None:
+    assert held_microbatches("gpipe", 1, 8) == (1,)
+    assert held_microbatches("1f1b", 4, 8) == (4, 3, 2, 1)
+    assert held_microbatches("gpipe", 2, 8) == (8, 8)
