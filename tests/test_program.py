@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -108,6 +109,35 @@ def test_equals_one_device(pool: RankPool, name: str, training: Training) -> Non
         assert (result[1] == {}) == (result[2] == {}) == (rank != 0)
     assert_same(results[0][1], gradients)
     assert_same(results[0][2], parameters)
+
+
+FROZEN = ("layers.0.scale", "layers.0.bias")
+
+
+def with_frozen(rank: int, world: int, mesh: dict) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    spec = tiny.spec(**mesh, training=TRAINING)
+    stored = tuple(
+        replace(p, trainable=False, reduce_axes=()) if p.name in FROZEN else p for p in spec.lowered.parameters
+    )
+    spec = replace(spec, lowered=replace(spec.lowered, parameters=stored))
+    with Program(spec, tiny.program(stages(mesh))) as program:
+        program.load_weights(tiny.reference().state_dict())
+        program.step(next(tiny.batches(1)))
+        program.optimizer.step()
+        return program.full_grads(), program.full_state_dict()
+
+
+@pytest.mark.parametrize("name", ["tp2 dp2", "zero1", "tp2 dp2 zero3", "pp2 dp2 zero2"])
+def test_frozen_parameters_stay_as_they_are(pool: RankPool, name: str) -> None:
+    model = tiny.reference()
+    for frozen in FROZEN:
+        model.get_parameter(frozen).requires_grad_(False)
+    optimizer = build_optimizer(model.parameters(), TRAINING)
+    model(**next(tiny.batches(1))).backward()
+    optimizer.step()
+    gradients, parameters = pool.run(with_frozen, MESHES[name])[0]
+    assert_same(gradients, {n: p.grad for n, p in every_parameter(model) if p.grad is not None})
+    assert_same(parameters, model.state_dict())
 
 
 def with_own_rows(rank: int, world: int, mesh: dict) -> list[float]:

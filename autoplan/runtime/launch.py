@@ -75,8 +75,9 @@ def start_processes() -> torch.device:
     if device.type != "cpu":
         device = torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0")))
         torch.accelerator.set_device_index(device.index)
-    backends = dict.fromkeys(("cpu", device.type))
-    backend = ",".join(f"{kind}:{dist.get_default_backend_for_device(kind)}" for kind in backends)
+    backend = dist.get_default_backend_for_device(device.type)
+    if device.type != "cpu":
+        backend = f"cpu:{dist.get_default_backend_for_device('cpu')},{device.type}:{backend}"
     if "WORLD_SIZE" in os.environ:
         store, rank, size = next(dist.rendezvous("env://"))
         store = dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
