@@ -1,0 +1,107 @@
+"""The front door: what can't be planned is answered with value, cause and remedy, before anything is written."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import autoplan
+from autoplan import AutoplanError, Parallelism
+from autoplan.errors import ClusterError, DoesNotFitError, InputsError, NoRuleError, ParallelismError, TraceError
+
+
+class Plain(nn.Module):
+    def __init__(self, work: Callable[[torch.Tensor], torch.Tensor] = torch.relu) -> None:
+        super().__init__()
+        self.first, self.second, self.work = nn.Linear(8, 16), nn.Linear(16, 4), work
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.second(self.work(self.first(rows)))
+
+
+class Undecided(Plain):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(rows)
+        if hidden.sum() > 0:
+            hidden = -hidden
+        return self.second(hidden)
+
+
+BATCH = (torch.zeros(8, 8), torch.zeros(8, 4))
+
+
+def plan(model: nn.Module, cluster: object = "1x4 cpu", batch: object = BATCH, **options: object) -> autoplan.Plan:
+    return autoplan.parallelize(model, cluster, batch, loss_fn=F.mse_loss, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"cluster": "1x4 abacus"}, ClusterError, "abacus"),
+        ({"cluster": "0x4 cpu"}, ClusterError, "nodes = 0"),
+        ({"cluster": 4}, ClusterError, "4: is a int, not a cluster"),
+        ({"batch": None}, InputsError, "example_inputs=None: Plain has no example_inputs of its own. pass"),
+        ({"batch": (1, 2)}, InputsError, "example_inputs[0] = 1: it is not a tensor"),
+        ({"parallelism": Parallelism(dp=3)}, ParallelismError, "dp=3: they multiply to 3, and the cluster has 4"),
+        ({"parallelism": Parallelism(dp=2, tp=4, pp=1)}, ParallelismError, "pp=1 dp=2 tp=4: they multiply to 8"),
+        ({"parallelism": "sideways"}, ParallelismError, "parallelism='sideways': no such system. use one of auto, "),
+        ({"parallelism": Parallelism(offload="optimizer")}, ParallelismError, "offload='optimizer'"),
+        ({"parallelism": Parallelism(dp=4, micro_batch=4)}, ParallelismError, "a batch of 8 rows: it does not"),
+        ({"cluster": "1x4 cpu 0.000001GB"}, DoesNotFitError, ""),
+    ],
+)
+def test_what_can_t_be_planned_is_named(options: dict, kind: type[AutoplanError], said: str) -> None:
+    with pytest.raises(kind) as error:
+        plan(Plain(), **options)
+    assert str(error.value).startswith(said) or said in str(error.value).split(": ")[0]
+    assert error.value.cause and error.value.remedy
+
+
+def test_control_flow_that_depends_on_data_is_named_by_its_line() -> None:
+    lines, start = inspect.getsourcelines(Undecided)
+    line = start + next(i for i, text in enumerate(lines) if "if hidden.sum()" in text)
+    with pytest.raises(TraceError) as error:
+        plan(Undecided())
+    assert f"test_api.py:{line}" in str(error.value) or f'test_api.py", line {line}' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("work", "operator", "how"),
+    [
+        (lambda x: torch.logcumsumexp(x, 1), "aten.logcumsumexp.default", "@autoplan.rule('aten.logcumsumexp."),
+        (lambda x: x.kthvalue(3, 1, True).values * x, "aten.kthvalue.default", "@autoplan.trace.form('aten.kthvalue."),
+    ],
+)
+def test_an_operator_of_which_nothing_is_known_is_named_with_how_to_teach_it(
+    work: Callable[[torch.Tensor], torch.Tensor], operator: str, how: str
+) -> None:
+    with pytest.raises(NoRuleError) as error:
+        plan(Plain(work))
+    assert error.value.value == operator and how in error.value.remedy
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = Plain()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    made = plan(model, parallelism=Parallelism(dp=4, zero=0))
+    assert made.parallelism.dp == 4 and made.module is model and model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_every_field_of_the_chosen_parallelism_is_filled_but_offload() -> None:
+    chosen = plan(Plain()).parallelism
+    assert chosen.dp * chosen.tp * chosen.pp == 4  # type: ignore[operator]
+    assert set(Parallelism.__dataclass_fields__) - set(chosen.pinned()) <= {"offload"}
+
+
+def test_the_precision_is_the_cluster_s_unless_it_is_given() -> None:
+    meta = tuple(t.to("meta") for t in BATCH)
+    assert plan(Plain()).record.training.precision == "fp32"
+    assert plan(Plain(), "1x4 h100-sxm", meta).record.training.precision == "bf16-mixed"
+    training = autoplan.Training(precision="fp32")
+    assert plan(Plain(), "1x4 h100-sxm", meta, training=training).record.training.precision == "fp32"
