@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import nn
 
@@ -45,7 +46,7 @@ def parallelize(
     """
     cluster = ClusterSpec.of(cluster_spec)
     pinned = resolve_parallelism(parallelism, cluster)
-    training = training or default_training(cluster)
+    training = as_run(training or default_training(cluster), cluster)
     inputs = resolve_inputs(model, example_inputs, cluster.devices)
     dtype = compute_dtype(training.precision)
     is_training = isinstance(training, Training)
@@ -55,6 +56,11 @@ def parallelize(
     record = PlanRecord(cluster, training, traced, chosen, alternatives, report, record_initialisation(model))
     record.lowered()
     return Plan(record, module=model, loss_fn=loss_fn)
+
+
+def as_run(training: Training | Inference, cluster: ClusterSpec) -> Training | Inference:
+    """What is asked for, less the compilation where a device's programs run eagerly: priced is what runs."""
+    return training if cluster.profile()[0].compiles else replace(training, compile=False)
 
 
 def default_training(cluster: ClusterSpec) -> Training:

@@ -19,7 +19,7 @@ class Training:
     precision       "fp32", "fp64", "bf16" (parameters too), "bf16-mixed" (float32 parameters, bfloat16 compute)
     learning_rate, weight_decay, betas, eps, momentum   the optimizer's own
     clip_grad_norm  the global norm that gradients are clipped to before each optimizer step; None: not clipped
-    compile         prices (and runs) the program as compiled rather than eager
+    compile         the segments are compiled, on devices whose profile says that programs are; a CPU runs them eagerly
     seed            of the dropout masks
     """
 

@@ -37,6 +37,7 @@ class Device:
     memory_efficiency             share of it that a streaming kernel reaches
     kernel_launch_s               least time of one kernel, on the device
     dispatch_s                    least time of one operator in eager mode, in the framework
+    compiles                      whether exported programs are compiled on it, where the training asks for it
     """
 
     name: str
@@ -55,6 +56,7 @@ class Device:
     memory_efficiency: float
     kernel_launch_s: float
     dispatch_s: float
+    compiles: bool = True
 
     @property
     def usable_bytes(self) -> int:
@@ -240,6 +242,7 @@ def _device(name: str, figures: Figures) -> Device:
         memory_efficiency=figures.positive("memory", "efficiency", measures="count"),
         kernel_launch_s=figures.number("overhead", "kernel_launch", measures="seconds"),
         dispatch_s=figures.number("overhead", "dispatch", measures="seconds"),
+        compiles=bool(figures.number("overhead", "compiles", measures="count")),
     )
 
 

@@ -16,6 +16,7 @@ from autoplan.runtime import checkpoint, launch, weights
 from autoplan.runtime.axes import rank_axes
 from autoplan.runtime.batches import Batch, microbatches
 from autoplan.runtime.clip import clip_gradients
+from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.optimizer import rank_optimizer
@@ -46,6 +47,8 @@ class Program:
         self.device, self.rank = self.world.device, dist.get_rank()
         self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
+        if spec.training.compile and self.device.type != UNCOMPILED:
+            compile_segments(self.stages.modules)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = Storage(spec, self.world.device_mesh, self.device)
