@@ -143,7 +143,11 @@ class Alternative:
 
 @dataclass(frozen=True)
 class SearchReport:
-    """How the search went: (phase, seconds), sizes of the largest ILP, the two-sided gap, candidates priced."""
+    """How the search went: (phase, seconds), sizes of the largest ILP, candidates priced.
+
+    optimality_gap  relative: the larger of the chosen setting's two proven gaps, of its operator problem (at the price
+                    on bytes it was solved with) and of its stage cuts, and the share below which settings aren't tried
+    """
 
     seconds: tuple[tuple[str, float], ...]
     variables: int

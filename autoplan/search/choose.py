@@ -11,6 +11,7 @@ from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.alternatives import alternatives
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
+from autoplan.search.evaluate import TOLERANCE
 from autoplan.search.fit import does_not_fit
 from autoplan.search.result import choose
 from autoplan.search.solve import solver_name
@@ -49,6 +50,6 @@ def search(
         ("alternatives", time.perf_counter() - start - searched_s),
     )
     report = SearchReport(
-        seconds, work.operators.variables, work.operators.constraints, best.gap, len(work.found), solver_name()
+        seconds, work.operators.variables, work.operators.constraints, best.gap + TOLERANCE, len(work.found), solver_name()
     )
     return chosen, others, report
