@@ -49,7 +49,7 @@ def search(
         ("search", searched_s),
         ("alternatives", time.perf_counter() - start - searched_s),
     )
-    report = SearchReport(
-        seconds, work.operators.variables, work.operators.constraints, best.gap + TOLERANCE, len(work.found), solver_name()
-    )
+    problems = work.operators
+    gap = best.gap + TOLERANCE
+    report = SearchReport(seconds, problems.variables, problems.constraints, gap, len(work.found), solver_name())
     return chosen, others, report
