@@ -12,7 +12,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
+RUN := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 
 # One thread a process: tests and demo run several processes, and sums must not depend on how threads split them.
 export OMP_NUM_THREADS = 1
@@ -21,16 +23,20 @@ export HF_HUB_OFFLINE = 1
 
 .PHONY: venv lint test test-all correctness demo bench-plan clean
 
-venv: $(STAMP)
+venv: $(DEV)
 
 # torch first, on its own: whichever build of it the machine's package index prefers is then kept.
-$(STAMP): pyproject.toml constraints.txt
+$(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev,hf]'
+	$(INSTALL) torch
+	$(INSTALL) --editable '.[hf]'
 	touch $@
 
-lint: $(STAMP)
+$(DEV): $(RUN)
+	$(INSTALL) --editable '.[dev,hf]'
+	touch $@
+
+lint: $(DEV)
 	$(BIN)/ruff check autoplan cost_models tests examples
 	$(BIN)/mypy autoplan cost_models
 
@@ -40,13 +46,13 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest -q -n 2 --durations=20
 
-correctness: $(STAMP)
+correctness: $(DEV)
 	$(BIN)/python -m tests.correctness
 
-demo: $(STAMP)
+demo: $(RUN)
 	$(BIN)/python examples/demo.py
 
-bench-plan: $(STAMP)
+bench-plan: $(RUN)
 	$(BIN)/python examples/bench_plan.py
 
 clean:
