@@ -109,6 +109,7 @@ def product_samples() -> list[Sample]:
     found += [s("aten.matmul.default", x(2, 4, 6, 8), x(2, 4, 8, 4)), s("aten.matmul.default", x(4, 8), x(8))]
     found += [s("aten.matmul.default", x(4, 1, 6, 8), x(2, 8, 4)), s("aten.matmul.default", x(8), x(8))]
     found += [s("aten.embedding.default", x(12, 8), ints(12, 4, 6)), s("aten.embedding.default", x(12, 8), ints(12, 4))]
+    found += [s("aten.embedding.default", x(12, 8), ints(4, 4, 6), 2)]
     return found
 
 

@@ -88,7 +88,7 @@ def batch_of(name: str, seed: int = 0) -> Batch:
     """The batch of eight rows, always with values."""
     generator = torch.Generator().manual_seed(seed)
     if name in ("llama", "gpt2", "bert"):
-        ids = torch.randint(3, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
+        ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         labels = ids if name != "bert" else torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         return {"input_ids": ids, "labels": unevenly_ignored(labels)}
     classes = torch.randint(0, 12, (BATCH,), generator=generator)

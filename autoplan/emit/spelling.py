@@ -95,7 +95,7 @@ SPECIAL: dict[str, Spelling] = {
     "slice": index,
     "select": index,
     "cat": lambda args, kwargs, rank: call("torch.cat", args[:1], {"dim": args[1] if len(args) > 1 else "0"}),
-    "embedding": lambda args, kwargs, rank: call("F.embedding", (args[1], args[0]), {}),
+    "embedding": lambda args, kwargs, rank: call("F.embedding", (args[1], args[0], *args[2:]), {}),
     "where": lambda args, kwargs, rank: call("torch.where", args, kwargs),
     "convolution": convolution,
     "scaled_dot_product_attention": attention,

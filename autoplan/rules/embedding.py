@@ -8,8 +8,8 @@ from autoplan.rule import AxisStrategy, Rule, letters, rule
 
 
 @rule("aten.embedding.default")
-def embedding(weight: TensorType, ids: TensorType) -> Rule:
-    """weight [v, h], ids [..] -> [.., h].
+def embedding(weight: TensorType, ids: TensorType, padding_idx: int = -1) -> Rule:
+    """weight [v, h], ids [..] -> [.., h]; the row ``padding_idx``, where there is one, gets no gradient.
 
     With the vocabulary split each rank looks up the ids that it has and gives zeros for the others: a partial sum.
     """

@@ -57,6 +57,15 @@ def matmul(b: Builder, x: Ref, y: Ref) -> Ref:
 
 
 @form("aten.embedding.default")
-def embedding(b: Builder, weight: Ref, ids: Ref, *_: object) -> Ref:
-    """The padding index only matters for the row's gradient, which ``nn.Embedding`` leaves out."""
-    return b.emit("aten.embedding.default", weight, ids)
+def embedding(
+    b: Builder, weight: Ref, ids: Ref, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Ref:
+    """With the padding index, whose row gets no gradient, where there is one. A sparse gradient is made dense."""
+    if scale_grad_by_freq:
+        raise TraceError(
+            "nn.Embedding(scale_grad_by_freq=True)",
+            "how often an id stands in the whole batch isn't known to a rank that has a part of it",
+            "leave it out",
+        )
+    padding = (padding_idx,) if padding_idx >= 0 else ()
+    return b.emit("aten.embedding.default", weight, ids, *padding)
