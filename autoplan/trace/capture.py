@@ -20,12 +20,11 @@ LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str
 
 
 def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
-    """The exported program, functional, with linear, attention and norms whole. TraceError names the line."""
+    """The exported program, with linear, attention and norms whole. TraceError names the line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what export deprecates inside itself
-            program = torch.export.export(module, tuple(args), strict=False)
-            return program.run_decompositions({})
+            return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
         raise
     except Exception as error:

@@ -20,6 +20,19 @@ def used(nodes: Iterable[Node], output: str) -> tuple[Node, ...]:
     return tuple(reversed(kept))
 
 
+def without_detaching(nodes: Iterable[Node], constants: frozenset[str]) -> tuple[Node, ...]:
+    """Constants carry no gradient that could be stopped."""
+    names: dict[str, str] = {}
+    kept = []
+    for node in nodes:
+        node = renamed(node, names)
+        if node.op == "aten.detach.default" and node.name in constants:
+            names[node.name] = node.operands[0]
+        else:
+            kept.append(node)
+    return tuple(kept)
+
+
 def without_duplicates(nodes: Iterable[Node], among: frozenset[str]) -> tuple[Node, ...]:
     """Of equal nodes among these, the first alone."""
     names: dict[str, str] = {}

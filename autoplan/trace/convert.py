@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +15,17 @@ from autoplan.errors import NoRuleError, TraceError
 from autoplan.graph import DType, Ref, Typed
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
 from autoplan.trace.builder import Builder, Value, type_of
+from autoplan.trace.direct import (
+    DROPPED,
+    GRAD_REGION,
+    functional,
+    in_place,
+    out_of_place,
+    region_body,
+    region_of,
+)
 from autoplan.trace.table import forms, positive
 
-DROPPED = frozenset({
-    "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default", "aten._assert_async.msg",
-    "aten._assert_scalar.default",
-})  # fmt: skip
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 DIMS = ("dim", "dim0", "dim1", "dims")
 
@@ -44,17 +49,84 @@ class Converted:
     buffers: tuple[Typed, ...]
 
 
+class Converter:
+    """Walks an exported graph. ``env`` holds the canonical value of each of its nodes by name."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.builder = Builder()
+        self.table = forms()
+        self.changed: set[str] = set()  # parameters, buffers and batch inputs that are changed in place
+
+    def graph(self, module: fx.GraphModule, env: dict[str, Value]) -> dict[str, Value]:
+        """Converts a graph whose placeholders are in ``env``; gives ``env`` with every node."""
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                self.builder.module = self.names.module(path_of(node)) or self.builder.module
+                env[node.name] = self.node(node, module, env)
+        return env
+
+    def node(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
+        if node.target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, fx.Node) and isinstance(index, int)
+            several = env[source.name]
+            assert isinstance(several, tuple)
+            return several[index]
+        op = str(node.target)
+        if op in DROPPED:
+            return None
+        if region_body(node) is not None:
+            return self.region(node, module, env)
+        args = tuple(translate(arg, env) for arg in node.args)
+        kwargs = {key: translate(value, env) for key, value in node.kwargs.items() if key not in PLACEMENT}
+        if isinstance(node.target, torch._ops.OpOverload) and in_place(node.target):
+            return self.replacing(node, op, args, kwargs, env)
+        return self.canonical(node, op, args, kwargs)
+
+    def canonical(self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+        known = self.table.get(op)
+        return known(self.builder, *args, **kwargs) if known else as_it_is(self.builder, node, op, args, kwargs)
+
+    def replacing(
+        self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value], env: dict[str, Value]
+    ) -> Value:
+        """An operator in place: who reads its operand from here on reads the result."""
+        changed, plain = node.args[0], out_of_place(op)
+        assert isinstance(changed, fx.Node) and isinstance(args[0], Ref) and plain is not None
+        if args[0].name not in self.builder.nodes:
+            self.changed.add(args[0].name)
+        env[changed.name] = self.canonical(node, plain, args, kwargs)
+        return env[changed.name]
+
+    def region(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
+        """A region without gradients or without autocast, in line; no gradient passes what leaves the former."""
+        body, at = region_of(node, module), region_body(node)
+        assert at is not None
+        entering = [p for p in body.graph.nodes if p.op == "placeholder"]
+        inner = {p.name: translate(arg, env) for p, arg in zip(entering, node.args[at + 1 :], strict=True)}
+        inner = self.graph(body, inner)
+        (result,) = (n for n in body.graph.nodes if n.op == "output")
+        values = translate(result.args[0], inner)
+        assert isinstance(values, tuple)
+        stops = str(node.target) == GRAD_REGION and node.args[0] is False
+        return tuple(self.builder.emit("aten.detach.default", v) if stops and isinstance(v, Ref) else v for v in values)
+
+
 def convert(program: ExportedProgram, names: Names) -> Converted:
     """Canonical nodes of an exported program. TraceError where it holds what has no canonical form."""
-    builder = Builder()
+    converter = Converter(names)
+    builder = converter.builder
+    program = functional(program, forms())
     env: dict[str, Value] = {}
     batch, buffers = enter_inputs(program, names, builder, env)
-    table = forms()
-    for node in program.graph.nodes:
-        if node.op == "call_function":
-            builder.module = names.module(path_of(node))
-            env[node.name] = convert_node(builder, node, env, table)
-    check_mutations(program, names, builder)
+    converter.graph(program.graph_module, env)
+    changed = converter.changed | {
+        names.state(spec.target or "") or spec.kind.name
+        for spec in program.graph_signature.output_specs
+        if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    }
+    check_changed(changed, builder)
     return Converted(builder, result_of(program, env), batch, buffers)
 
 
@@ -98,24 +170,6 @@ def path_of(node: fx.Node) -> str:
     return list(stack.values())[-1][0] if stack else ""
 
 
-def convert_node(builder: Builder, node: fx.Node, env: Mapping[str, Value], table: Mapping[str, Callable]) -> Value:
-    if node.target is operator.getitem:
-        source = node.args[0]
-        assert isinstance(source, fx.Node) and isinstance(node.args[1], int)
-        several = env[source.name]
-        assert isinstance(several, tuple)
-        return several[node.args[1]]
-    op = str(node.target)
-    if op in DROPPED:
-        return None
-    args = tuple(translate(arg, env) for arg in node.args)
-    kwargs = {key: translate(value, env) for key, value in node.kwargs.items() if key not in PLACEMENT}
-    canonical = table.get(op)
-    if canonical is not None:
-        return canonical(builder, *args, **kwargs)
-    return as_it_is(builder, node, args, kwargs)
-
-
 def translate(argument: object, env: Mapping[str, Value]) -> Value:
     if isinstance(argument, fx.Node):
         return env[argument.name]
@@ -126,9 +180,8 @@ def translate(argument: object, env: Mapping[str, Value]) -> Value:
     return argument
 
 
-def as_it_is(builder: Builder, node: fx.Node, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Ref:
+def as_it_is(builder: Builder, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Ref:
     """An operator without a form of its own: dims from the front, keywords that say something."""
-    op = str(node.target)
     if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
         raise NoRuleError(
             op,
@@ -153,25 +206,16 @@ def from_front(name: str, argument: Value, rank: int) -> Value:
     return argument
 
 
-def check_mutations(program: ExportedProgram, names: Names, builder: Builder) -> None:
+def check_changed(changed: Collection[str], builder: Builder) -> None:
     """Batch norm's buffers are updated by its operator; nothing else may change state in forward."""
-    updated = {
-        ref.name
-        for node in builder.nodes.values()
-        if node.op == "autoplan.batch_norm"
-        for ref in node.args[3:6]
-        if isinstance(ref, Ref)
-    }
-    for spec in program.graph_signature.output_specs:
-        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
-            continue
-        changed = names.state(spec.target or "")
-        if changed not in updated:
-            raise TraceError(
-                changed or spec.kind.name,
-                "forward changes it in place, and only batch norm's statistics may change",
-                "compute the new value outside of forward, or return it",
-            )
+    norms = [node for node in builder.nodes.values() if node.op == "autoplan.batch_norm"]
+    updated = {ref.name for node in norms for ref in node.args[3:6] if isinstance(ref, Ref)}
+    for name in sorted(set(changed) - updated):
+        raise TraceError(
+            name,
+            "forward changes it in place, and only batch norm's statistics may change",
+            "compute the new value outside of forward, or return it",
+        )
 
 
 def result_of(program: ExportedProgram, env: Mapping[str, Value]) -> str:

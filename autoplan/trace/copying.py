@@ -7,7 +7,7 @@ dtype and no memory; unlike meta tensors they mix with what forward makes on the
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,15 +45,15 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str, kept: Iterable
     TraceError where the model holds something that Python can't copy.
     """
     memo: dict[int, object] = {}
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(fake_like(parameter, mode, dtype), parameter.requires_grad)
-    for buffer in model.buffers():
-        memo[id(buffer)] = fake_like(buffer, mode, str(buffer.dtype).removeprefix("torch."))
     chosen = {k.path: k.children for k in kept}
     for path, children in chosen.items():
         for index, child in enumerate(model.get_submodule(path).children()):
             if index not in children:
                 memo[id(child)] = nn.Identity()
+    for parameter in own_tensors(model, nn.Module.parameters, memo):
+        memo[id(parameter)] = nn.Parameter(fake_like(parameter, mode, dtype), parameter.requires_grad)
+    for buffer in own_tensors(model, nn.Module.buffers, memo):
+        memo[id(buffer)] = fake_like(buffer, mode, str(buffer.dtype).removeprefix("torch."))
     try:
         twin = copy.deepcopy(model, memo)
     except (TypeError, RuntimeError, AttributeError) as error:
@@ -63,6 +63,16 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str, kept: Iterable
     for path, children in chosen.items():
         drop_children(twin.get_submodule(path), children)
     return twin
+
+
+def own_tensors(
+    module: nn.Module, tensors: Callable[..., Iterable[torch.Tensor]], left_out: Container[int]
+) -> Iterator[torch.Tensor]:
+    """A module's tensors, without those of the submodules left out (by id)."""
+    if id(module) not in left_out:
+        yield from tensors(module, recurse=False)
+        for child in module.children():
+            yield from own_tensors(child, tensors, left_out)
 
 
 def drop_children(parent: nn.Module, children: Iterable[int]) -> None:

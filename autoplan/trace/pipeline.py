@@ -12,7 +12,7 @@ from autoplan.errors import TraceError
 from autoplan.graph import Buffer, Model, Parameter
 from autoplan.trace import huggingface
 from autoplan.trace.capture import capture
-from autoplan.trace.clean import split_projections, used, without_duplicates
+from autoplan.trace.clean import split_projections, used, without_detaching, without_duplicates
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
 from autoplan.trace.modules import aliases_of, tree_of
@@ -81,7 +81,8 @@ def flatten(model: nn.Module, converted: Converted) -> Flat:
     builder, parameters = converted.builder, parameters_of(model, converted)
     nodes = used(converted.builder.nodes.values(), converted.output)
     nodes, parameters = split_projections(builder, nodes, parameters)
-    nodes = without_duplicates(nodes, constant_nodes(nodes, [p.name for p in parameters]))
+    constants = constant_nodes(nodes, [p.name for p in parameters])
+    nodes = without_duplicates(without_detaching(nodes, constants), constants)
     nodes = used(nodes, converted.output)
     if converted.output not in {node.name for node in nodes}:
         raise TraceError(type(model).__name__, "its result is one of its inputs", "return what the model computes")

@@ -37,7 +37,7 @@ def unflatten(b: Builder, x: Ref, dim: int, sizes: Sequence[int]) -> Ref:
 
 @form(
     "aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.lift_fresh_copy.default",
-    "aten.detach.default", "aten.detach_.default", "aten.lift_fresh.default",
+    "aten.lift_fresh.default",
 )  # fmt: skip
 def identity(b: Builder, x: Ref, **_: object) -> Ref:
     return x

@@ -1,0 +1,113 @@
+"""Which exported programs are read as they come, and which are made functional by torch first.
+
+torch's own pass (``run_decompositions``) takes as long as the export, and loses where gradients stop. It is left out
+where every operator has a canonical form or none of its own, and where what is changed in place has no other view.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from autoplan.errors import TraceError
+
+GRAD_REGION, AUTOCAST_REGION = "wrap_with_set_grad_enabled", "wrap_with_autocast"
+DROPPED = frozenset({
+    "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default", "aten._assert_async.msg",
+    "aten._assert_scalar.default",
+})  # fmt: skip
+
+
+def functional(program: ExportedProgram, known: Collection[str]) -> ExportedProgram:
+    """The program in a form that ``convert`` reads. ``known``: operators that have a canonical form.
+
+    TraceError where torch's pass is needed and would lose a region without gradients.
+    """
+    nodes = list(all_nodes(program.graph_module))
+    if all(readable(node, known) for node in nodes):
+        return program
+    regions = [node for node in nodes if str(node.target) == GRAD_REGION and node.args[0] is False]
+    for region in regions:
+        if any(isinstance(arg, fx.Node) and requires_grad(arg) for arg in region.args[2:]):
+            raise TraceError(
+                "torch.no_grad() on activations",
+                "beside an operator that only torch's own pass can spell out",
+                "use .detach() instead, or write that operator in simpler ones",
+            )
+    return program.run_decompositions({})
+
+
+def all_nodes(graph_module: fx.GraphModule) -> Iterator[fx.Node]:
+    """The nodes that run operators, those in regions included."""
+    for node in graph_module.graph.nodes:
+        if node.op == "call_function":
+            yield node
+            if region_body(node) is not None:
+                yield from all_nodes(region_of(node, graph_module))
+
+
+def region_body(node: fx.Node) -> int | None:
+    """Where the body stands among a region's arguments; None for any other node."""
+    return {GRAD_REGION: 1, AUTOCAST_REGION: 4}.get(str(node.target))
+
+
+def region_of(node: fx.Node, graph_module: fx.GraphModule) -> fx.GraphModule:
+    at = region_body(node)
+    assert at is not None
+    body = node.args[at]
+    assert isinstance(body, fx.Node) and isinstance(body.target, str)
+    found = graph_module.get_submodule(body.target)
+    assert isinstance(found, fx.GraphModule)
+    return found
+
+
+def requires_grad(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.requires_grad or value.is_floating_point())
+
+
+def readable(node: fx.Node, known: Collection[str]) -> bool:
+    op = str(node.target)
+    if node.target is operator.getitem or op in DROPPED or op == GRAD_REGION or op in known:
+        return True
+    if op == AUTOCAST_REGION:
+        return node.args[2] is False
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    if in_place(node.target):
+        return out_of_place(op) is not None and unshared(node)
+    # there is no public way to ask whether an operator is made of others
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return not node.target._schema.is_mutable and not node.target.has_kernel_for_dispatch_key(composite)
+
+
+def in_place(op: torch._ops.OpOverload) -> bool:
+    """Whether an operator changes its first operand and gives it back: add_, relu_."""
+    name = op._schema.name
+    return name.endswith("_") and not name.endswith("__") and op._schema.is_mutable
+
+
+def out_of_place(op: str) -> str | None:
+    """ "aten.relu_.default" -> "aten.relu.default", where there is one."""
+    namespace, name, overload = op.split(".")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    if packet is None or overload not in packet.overloads():
+        return None
+    return f"{namespace}.{name.removesuffix('_')}.{overload}"
+
+
+def unshared(node: fx.Node) -> bool:
+    """Whether nothing else sees what an in-place operator changes: its operand is no view and has none."""
+    changed = node.args[0]
+    assert isinstance(changed, fx.Node)
+    return not is_view(changed) and not any(is_view(user) for user in changed.users)
+
+
+def is_view(node: fx.Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or in_place(node.target):
+        return False
+    return any(r.alias_info is not None for r in node.target._schema.returns)
