@@ -29,7 +29,7 @@ def train() -> None:
     program = autoplan.load(FOLDER).program()
     program.init_weights(seed=0)
     generator = torch.Generator().manual_seed(0)
-    centres = 2 * torch.randn(CLASSES, INPUTS, generator=generator)
+    centres = 0.3 * torch.randn(CLASSES, INPUTS, generator=generator)
     for step in range(STEPS):
         target = torch.randint(CLASSES, (ROWS,), generator=generator)
         x = centres[target] + torch.randn(ROWS, INPUTS, generator=generator)

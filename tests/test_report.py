@@ -121,6 +121,14 @@ def test_the_alternatives_say_by_how_much(record: PlanRecord) -> None:
     assert "ZeRO-3 would take 1.00 s, but exceeds the wall by 3 GiB a device" in why
 
 
+def test_a_named_system_that_is_the_plan_says_so(record: PlanRecord) -> None:
+    step_s = record.chosen.predicted.step_time_s
+    same = Alternative("a system", record.chosen.parallelism, step_s, 0)
+    text = report_text(replace(record, alternatives=(same,)))
+    assert re.search(r"^  a system .* yes +the chosen plan is this one$", text, re.MULTILINE)
+    assert "a system also fits" not in text
+
+
 def test_an_operator_is_explained_with_its_alternatives(record: PlanRecord) -> None:
     text = explain_text(record, "mlp.down")
     assert "down = linear(prod [8, 64, 192], down.weight [64, 192]) -> [8, 64, 64]" in text

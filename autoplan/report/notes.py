@@ -6,7 +6,7 @@ from autoplan.emit.source import size_text
 from autoplan.options import Training
 from autoplan.record import PlanRecord
 from autoplan.report.table import paragraph
-from autoplan.report.words import fullest_stage, seconds_text
+from autoplan.report.words import fullest_stage, is_chosen, seconds_text
 from autoplan.search.batch import split_batch
 
 
@@ -39,7 +39,7 @@ def bounds(record: PlanRecord) -> list[str]:
 def next_best(record: PlanRecord) -> list[str]:
     """The quickest alternative that fits, and the quickest that doesn't, where it is quicker than the plan."""
     step_s = record.chosen.predicted.step_time_s
-    priced = [a for a in record.alternatives if not a.why_not]
+    priced = [a for a in record.alternatives if not a.why_not and not is_chosen(record, a)]
     fitting = min((a for a in priced if a.over_bytes <= 0), key=lambda a: a.step_time_s, default=None)
     beyond = min((a for a in priced if a.over_bytes > 0), key=lambda a: a.step_time_s, default=None)
     said = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoplan.emit.source import size_text
 from autoplan.record import PlanRecord
 from autoplan.report.table import table
-from autoplan.report.words import gib, parallelism_text, seconds_text
+from autoplan.report.words import gib, is_chosen, parallelism_text, seconds_text
 from autoplan.search.choice import Alternative, PricedCollective, StageChoice
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
@@ -70,18 +70,21 @@ def alternatives_section(record: PlanRecord) -> str:
     """The runners-up and the named systems, beside the chosen plan."""
     step_s = record.chosen.predicted.step_time_s
     chosen = ["chosen", seconds_text(step_s), "", "yes", parallelism_text(record.chosen.parallelism)]
-    rows = [chosen, *(alternative_row(a, step_s) for a in record.alternatives)]
+    rows = [chosen, *(alternative_row(record, a) for a in record.alternatives)]
     header = ["plan", "step time", "slower by", "fits", "parallelism"]
     return f"Beside it\n{table(header, rows, right=(1, 2))}"
 
 
-def alternative_row(alternative: Alternative, step_s: float) -> list[str]:
+def alternative_row(record: PlanRecord, alternative: Alternative) -> list[str]:
     """One line: the time of what fits or nearly does, or why it doesn't apply."""
+    step_s = record.chosen.predicted.step_time_s
     if alternative.why_not:
         return [alternative.name, "-", "", "no", alternative.why_not]
     slower = f"{100 * (alternative.step_time_s / step_s - 1):+.1f}%" if step_s else ""
     over = f"no, {size_text(alternative.over_bytes)} too much" if alternative.over_bytes > 0 else "yes"
     seconds = seconds_text(alternative.step_time_s)
+    if is_chosen(record, alternative):
+        return [alternative.name, seconds, "", over, "the chosen plan is this one"]
     return [alternative.name, seconds, slower, over, parallelism_text(alternative.parallelism)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from autoplan.layout import Layout, State
@@ -9,7 +10,7 @@ from autoplan.mesh import Mesh
 from autoplan.options import Parallelism
 from autoplan.record import PlanRecord
 from autoplan.rule import AxisStrategy
-from autoplan.search.choice import Chosen
+from autoplan.search.choice import Alternative, Chosen
 from autoplan.strategies import Strategy
 
 SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble"}
@@ -113,6 +114,12 @@ def short_op(op: str) -> str:
 
 def shape_text(shape: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, shape))}]"
+
+
+def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:
+    """Whether an alternative, a named system say, is the plan itself."""
+    same = alternative.parallelism == record.chosen.parallelism and not alternative.why_not
+    return same and math.isclose(alternative.step_time_s, record.chosen.predicted.step_time_s, rel_tol=1e-9)
 
 
 def fullest_stage(chosen: Chosen) -> int:
