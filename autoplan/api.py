@@ -16,7 +16,7 @@ from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.record import PlanRecord
 from autoplan.search import search
-from autoplan.search.constraints import Constraint
+from autoplan.search.constraints import Constraint, accept_whole
 from autoplan.search.systems import resolve as resolve_parallelism
 from autoplan.trace import trace
 
@@ -52,6 +52,7 @@ def parallelize(
     is_training = isinstance(training, Training)
     traced = trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype)
     traced = in_precision(traced, training.precision)
+    traced = accept_whole(traced, constraints)
     chosen, alternatives, report = search(traced, cluster, training, pinned, tuple(constraints))
     record = PlanRecord(cluster, training, traced, chosen, alternatives, report, record_initialisation(model))
     record.lowered()

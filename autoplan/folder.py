@@ -18,7 +18,7 @@ from types import ModuleType
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import decode, encode
 from autoplan.emit.program import emit_program
-from autoplan.errors import LayoutError, PlanFileError
+from autoplan.errors import LaunchError, LayoutError, PlanFileError
 from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.options import Inference, Training
@@ -141,7 +141,10 @@ def program_module(folder: str | os.PathLike) -> ModuleType:
 
 def program_spec(record: PlanRecord) -> ProgramSpec:
     """What the runtime needs to know of a plan."""
-    assert isinstance(record.training, Training), "an inference plan has no training program"
+    if not isinstance(record.training, Training):
+        raise LaunchError(
+            "Inference()", "a plan of the forward alone has no program to train", "plan with training=Training(...)"
+        )
     return ProgramSpec(
         lowered=record.lowered(),
         parallelism=record.chosen.parallelism,

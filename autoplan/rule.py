@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from autoplan.errors import NoRuleError
@@ -196,19 +196,31 @@ def registered() -> Registry:
     return MappingProxyType(_RULES)
 
 
+WHOLE = "whole:"  # stands before the name of an operator without a rule that the user accepts as replicated
+
+
 def rule_of(node: Node, types: Mapping[str, TensorType]) -> Rule:
     """The rule of a node; NoRuleError, naming the operator, its module and how to write one, where there is none."""
+    if node.op.startswith(WHOLE):
+        return replicated_rule([types[name] for name in node.operands], node.type)
     function = _RULES.get(node.op)
     if function is None:
         raise NoRuleError(
             node.op,
             f"this operator, run by module {node.module or 'the root'!r}, has no rule that says how it may be split",
             f"register one: @autoplan.rule({node.op!r}) def my_rule(x, ...): return Rule('b n -> b n', whole='n'); or "
-            "accept it as replicated with constraints=[autoplan.replicated(...)]",
+            "accept it as replicated with constraints=[autoplan.replicated({node.op!r})]",
         )
     args = tuple(substitute(argument, types) for argument in node.args)
     kwargs = {key: substitute(value, types) for key, value in node.kwargs}
     return function(*args, **kwargs)
+
+
+def replicated_rule(operands: Sequence[TensorType], result: TensorType) -> Rule:
+    """An operator of which nothing is known but that every rank may run it whole."""
+    terms = [letters(kind, f"x{i}_") for i, kind in enumerate((*operands, result))]
+    rule = Rule(f"{', '.join(terms[:-1])} -> {terms[-1]}")
+    return replace(rule, whole=frozenset(rule.factors), saved=tuple(range(len(operands))))
 
 
 def substitute(argument: Argument, types: Mapping[str, TensorType]) -> Argument:

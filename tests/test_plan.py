@@ -97,6 +97,25 @@ def test_constraints_are_kept():
     assert up.local_shape == (32, 16)
 
 
+def test_an_operator_without_a_rule_can_be_accepted_as_replicated():
+    constraints = [autoplan.replicated("autoplan_test.mystery.default")]
+    plan = autoplan.parallelize(
+        Mysterious(), "1x2 cpu", INPUTS[:1], parallelism=autoplan.Parallelism(dp=1, tp=2, pp=1), constraints=constraints
+    )
+    assert plan.verify().passed
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_pinned_sequence_parallelism_is_kept(wanted):
+    module, batch, _ = zoo.small("llama")
+    pinned = autoplan.Parallelism(dp=2, tp=2, pp=1, sequence_parallel=wanted)
+    plan = autoplan.parallelize(module, "1x4 cpu", batch, parallelism=pinned)
+    assert plan.parallelism.sequence_parallel is wanted
+    layer = next(b for b in plan.lowered.blocks if b.name == "LlamaDecoderLayer")
+    assert (layer.inputs[0].layout.state("tp").kind == "S") is wanted
+    assert plan.verify().passed
+
+
 class Branches(nn.Module):
     def forward(self, x):
         if x.sum() > 0:
@@ -112,6 +131,9 @@ def mystery(x: torch.Tensor) -> torch.Tensor:
 @mystery.register_fake
 def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
+
+
+mystery.register_autograd(lambda ctx, gradient: gradient)
 
 
 class Mysterious(nn.Module):

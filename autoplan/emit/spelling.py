@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from autoplan.rule import WHOLE
+
 Spelling = Callable[[Sequence[str], Mapping[str, str], int], str]
 
 # operator name without overload -> (sign)
@@ -33,6 +35,7 @@ def spell(op: str, args: Sequence[str], kwargs: Mapping[str, str], rank: int) ->
     args, kwargs  sources of its arguments
     rank    number of dims of its first tensor, for indexing
     """
+    op = op.removeprefix(WHOLE)
     namespace, name, overload = op.split(".", 2) if op.count(".") >= 2 else (*op.split(".", 1), "")
     if namespace == "autoplan":
         return call(name, args, kwargs)

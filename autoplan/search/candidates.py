@@ -74,6 +74,8 @@ def meshes(limits: Limits, pinned: Parallelism) -> Iterator[tuple[int, int, int]
     for tp in divisors(limits.devices):
         if pinned.tp not in (None, tp) or (pinned.tp is None and tp > limits.node):
             continue
+        if pinned.sequence_parallel and tp == 1:  # the sequence is split along the tensor axis
+            continue
         for pp in divisors(limits.devices // tp):
             dp = limits.devices // tp // pp
             wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp)

@@ -7,12 +7,15 @@ stands for every repeat, since repeats share one block), or an operator ("aten.l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Model, Node
 from autoplan.layout import State
+from autoplan.rule import WHOLE, registered
 from autoplan.strategies import Strategy
+
+WHOLE_STATES = ("R", "I")
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,24 @@ def forbid(target: str, *states: str, operand: int | None = None, axis: str = "t
 
 def replicated(target: str, axis: str = "tp") -> Constraint:
     """The target is computed whole on every rank of the axis."""
-    return Constraint(target, ("R", "I"), True, None, axis)
+    return Constraint(target, WHOLE_STATES, True, None, axis)
+
+
+def accept_whole(model: Model, constraints: Iterable[Constraint]) -> Model:
+    """The model with those operators marked that have no rule and that a ``replicated`` constraint names."""
+    wanted = [c for c in constraints if c.allow and set(c.states) == set(WHOLE_STATES) and c.operand is None]
+
+    def marked(node: Node) -> Node:
+        unknown = node.op not in registered() and any(matches(c, node) for c in wanted)
+        return replace(node, op=f"{WHOLE}{node.op}") if unknown else node
+
+    blocks = tuple(replace(b, nodes=tuple(map(marked, b.nodes))) for b in model.blocks)
+    return replace(model, blocks=blocks, constants=tuple(map(marked, model.constants)))
 
 
 def matches(constraint: Constraint, node: Node) -> bool:
     """Whether a constraint speaks of a node."""
-    if constraint.target in (node.name, node.op):
+    if constraint.target in (node.name, node.op.removeprefix(WHOLE)):
         return True
     if not node.module:
         return False

@@ -46,10 +46,13 @@ def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, tra
     return Prepared(model, operators, batch, tuple(constraints), training)
 
 
-def formulate(prepared: Prepared, mesh: Mesh, prices: Prices, *, split_weights: bool) -> Formulation:
+def formulate(
+    prepared: Prepared, mesh: Mesh, prices: Prices, *, split_weights: bool, sequence: bool | None = None
+) -> Formulation:
     """The operator problem's parts on one mesh (without the pipeline's axis).
 
     split_weights  matmuls must split a weight on ``tp`` where sizes allow: what a pinned ``tp`` asks for
+    sequence       whether activations between segments are split along the sequence; None: whatever is cheaper
     """
     options = {
         (index, node.name): node_options(prepared, index, block, node, mesh, split_weights)
@@ -61,7 +64,14 @@ def formulate(prepared: Prepared, mesh: Mesh, prices: Prices, *, split_weights: 
         return {axis: split.states[index, name] for axis, split in prepared.batch.items()}
 
     return Formulation(
-        prepared.model, mesh, prepared.operators, options, states, prices, training=prepared.training
+        prepared.model,
+        mesh,
+        prepared.operators,
+        options,
+        states,
+        prices,
+        training=prepared.training,
+        sequence=sequence,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoplan.mesh import MICROBATCH, Mesh
+from autoplan.options import Parallelism
 from autoplan.pricing import Prices, Topology
 from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.candidates import Setting
@@ -24,6 +25,11 @@ from autoplan.search.solve import Infeasible, Solution, Solver, Weights
 
 LEANER = ((1.0, 1.0), (0.1, 0.1), (1.0, 0.0))
 """Prices of all bytes of parameters and of all bytes kept, as shares of the fastest point's time."""
+
+def uses_tensor_axis(parallelism: Parallelism) -> bool:
+    """Whether a tensor axis is asked for, so that one that splits nothing won't do."""
+    return (parallelism.tp or 1) > 1
+
 
 Key = tuple[int, int, int]  # tp, rows of a microbatch, dp where operators communicate along it
 
@@ -66,6 +72,7 @@ class Operators:
     """The operator problems of one search, kept until it ends.
 
     split_weights  a tensor axis that is pinned has to be used
+    sequence       whether sequence parallelism is pinned, and to what
     passes         of the optimizer over a parameter's bytes, for the share of the update in a parameter's price
     """
 
@@ -74,14 +81,18 @@ class Operators:
     fuses: bool
     passes: float
     split_weights: bool
+    sequence: bool | None = None
     seconds: float = 0.0
     variables: int = 0
     constraints: int = 0
     known: dict[Key, _Problem] = field(default_factory=dict)
 
-    def anew(self, split_weights: bool) -> Operators:
-        """The same model's problems, nothing solved yet."""
-        return Operators(self.prepared, self.topology, self.fuses, self.passes, split_weights)
+    def pinned_to(self, parallelism: Parallelism) -> Operators:
+        """The problems under other pinned fields: these, where the fields say the same, else with nothing solved."""
+        split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
+        if (split, sequence) == (self.split_weights, self.sequence):
+            return self
+        return Operators(self.prepared, self.topology, self.fuses, self.passes, split, sequence)
 
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""
@@ -89,12 +100,17 @@ class Operators:
             mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes
         )
 
+    def form(self, prices: Prices, split_weights: bool) -> Formulation:
+        return formulate(
+            self.prepared, prices.mesh, prices, split_weights=split_weights, sequence=self.sequence
+        )
+
     def entry(self, setting: Setting) -> _Problem:
         communicates = any(s.communicates for s in self.prepared.batch["dp"].strategies.values())
         key = (setting.tp, setting.micro_batch, setting.dp if communicates else 0)
         if key not in self.known:
             prices = self.prices(tensor_mesh(setting.mesh))
-            form = formulate(self.prepared, prices.mesh, prices, split_weights=self.split_weights)
+            form = self.form(prices, self.split_weights)
             self.known[key] = _Problem(form, prices)
         return self.known[key]
 
@@ -143,7 +159,7 @@ class Operators:
         except Infeasible:
             if not self.split_weights:
                 raise
-            entry.form = formulate(self.prepared, entry.prices.mesh, entry.prices, split_weights=False)
+            entry.form = self.form(entry.prices, False)
             entry.problem = build(entry.form)
             entry.solver = None
             solution = self.solver(entry).solve(weights)

@@ -36,6 +36,8 @@ from autoplan.mesh import Mesh
 from autoplan.pricing import Operator
 from autoplan.strategies import Strategy
 
+SEQUENCE = 1  # the dim of an activation [batch, sequence, features]
+
 GroupKey = tuple[str, int, str]  # kind ("node", "boundary", "stored", "given"), block (-1: of the model), name
 
 
@@ -110,6 +112,7 @@ class Formulation:
     options     the strategies of every node, by (block, name)
     states      (axis, state) of every value on the batch's axes, by (block, name)
     searched    names of the axes whose layouts are searched
+    sequence    whether activations between segments are split along the sequence; None: whatever is cheaper
     """
 
     model: Model
@@ -120,6 +123,12 @@ class Formulation:
     prices: Prices
     searched: tuple[str, ...] = ("tp",)
     training: bool = True
+    sequence: bool | None = None
+
+
+def has_sequence(kind: TensorType, mesh: Mesh) -> bool:
+    """Whether an activation has a sequence that the tensor axis can split."""
+    return len(kind.shape) == 3 and kind.shape[SEQUENCE] % mesh.size("tp") == 0
 
 
 def build(form: Formulation) -> Problem:
@@ -215,6 +224,8 @@ class _Builder:
         states = [S(d) for d in range(len(kind.shape))] + [I, R]
         if number == last and self.form.training:
             states = [I, P]
+        elif self.form.sequence is not None:
+            states = [S(SEQUENCE)] if self.form.sequence and has_sequence(kind, self.mesh) else [I, R]
         return self.layout_group(("boundary", -1, str(number)), self.layouts(index, name, kind, states))
 
     def layouts(self, index: int, name: str, kind: TensorType, states: Iterable[State]) -> tuple[Layout, ...]:

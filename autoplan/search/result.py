@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from autoplan.layout import Layout
+from autoplan.layout import Layout, S
 from autoplan.options import Parallelism
 from autoplan.search.batch import CONSTANTS
 from autoplan.search.choice import Chosen, tensor_mesh
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.predict import predict
+from autoplan.search.problem import SEQUENCE
 from autoplan.search.work import Work
 from autoplan.strategies import Strategy
 
@@ -40,7 +41,7 @@ def choose(best: Evaluated, work: Work) -> Chosen:
 
 def parallelism_of(found: Evaluated) -> Parallelism:
     """The setting as a Parallelism with every field filled. Sequence parallelism is what the layouts say: a boundary
-    activation split over the tensor axis."""
+    activation [batch, sequence, features] split along its sequence."""
     s = found.setting
     inputs = [layout for block in found.point.blocks for layout in block.inputs]
     return Parallelism(
@@ -52,6 +53,6 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         schedule=s.schedule,
         virtual_stages=1,
         recompute="full" if any(stage.recompute for stage in found.stages) else "none",
-        sequence_parallel=s.tp > 1 and any(layout.state("tp").kind == "S" for layout in inputs),
+        sequence_parallel=s.tp > 1 and any(x.rank == 3 and x.state("tp") == S(SEQUENCE) for x in inputs),
         offload=None,
     )

@@ -18,9 +18,9 @@ def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
     return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=zero)
 
 
-def tensor_parallel(cluster: ClusterSpec) -> Parallelism:
-    """Megatron: each node one tensor-parallel group, data parallel across nodes."""
-    return Parallelism(tp=cluster.devices_per_node, pp=1, zero=0)
+def tensor_parallel(sequence: bool | None) -> Callable[[ClusterSpec], Parallelism]:
+    """Megatron: each node one tensor-parallel group, data parallel across nodes; with or without sequence parallel."""
+    return lambda cluster: Parallelism(tp=cluster.devices_per_node, pp=1, zero=0, sequence_parallel=sequence)
 
 
 def pipeline(schedule: str) -> Callable[[ClusterSpec], Parallelism]:
@@ -48,13 +48,15 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "zero2": data_parallel(2),
     "zero3": data_parallel(3),
     "fsdp": data_parallel(3),
-    "megatron": tensor_parallel,
+    "tensor-parallel": tensor_parallel(None),
+    "megatron": tensor_parallel(False),
+    "megatron-sp": tensor_parallel(True),
     "gpipe": pipeline("gpipe"),
     "1f1b": pipeline("1f1b"),
     "3d-hybrid": hybrid,
 }
 
-CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "megatron"))
+CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "tensor-parallel"))
 """The choices that stand beside every plan: how a report names them, and the system."""
 
 

@@ -15,7 +15,7 @@ from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting
 from autoplan.search.constraints import Constraint, check_targets
 from autoplan.search.evaluate import TOLERANCE, Evaluated, Evaluator, least_bytes, lower_bound
 from autoplan.search.formulate import Prepared, prepare
-from autoplan.search.operators import Operators
+from autoplan.search.operators import Operators, uses_tensor_axis
 
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
 
@@ -68,8 +68,7 @@ class Work:
 
     def pinned_to(self, parallelism: Parallelism) -> Work:
         """The same model and cluster under other pinned fields, sharing what doesn't depend on them."""
-        split = (parallelism.tp or 1) > 1
-        operators = self.operators if split == self.operators.split_weights else self.operators.anew(split)
+        operators = self.operators.pinned_to(parallelism)
         return replace(self, operators=operators, evaluator=Evaluator(operators, self.training), found={})
 
 
@@ -88,7 +87,8 @@ def begin(
     limits = Limits(cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments), only_one)
     candidates(limits, parallelism)
     passes = optimizer_passes(training)
-    operators = Operators(prepared, cluster.topology(), training.compile, passes, (parallelism.tp or 1) > 1)
+    split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
+    operators = Operators(prepared, cluster.topology(), training.compile, passes, split, sequence)
     return Work(prepared, cluster, training, limits, operators, Evaluator(operators, training))
 
 

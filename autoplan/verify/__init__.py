@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from autoplan.errors import VerificationError
+from autoplan.errors import ParallelismError, VerificationError
 from autoplan.folder import write_folder
 from autoplan.graph import Model, Node
 from autoplan.initialise import init_model
@@ -82,9 +82,12 @@ def verify(
     record: PlanRecord, module: nn.Module | None, loss_fn: Callable | None, *, seed: int, raises: bool
 ) -> Verification:
     """Compares a plan's program with one device; see ``Plan.verify``."""
+    if not isinstance(record.training, Training):
+        raise ParallelismError(
+            "Inference()", "what is verified is a training step", "plan with training=Training(...) and verify that"
+        )
     exact, note = record.in_float64(), ""
-    training = exact.training
-    assert isinstance(training, Training), "an inference plan has no training step to verify"
+    training = record.training.with_precision("fp64")
     if record.chosen.mesh.devices > MOST_RANKS:
         exact, note = shrink(exact)
         module = None
