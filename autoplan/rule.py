@@ -209,7 +209,7 @@ def rule_of(node: Node, types: Mapping[str, TensorType]) -> Rule:
             node.op,
             f"this operator, run by module {node.module or 'the root'!r}, has no rule that says how it may be split",
             f"register one: @autoplan.rule({node.op!r}) def my_rule(x, ...): return Rule('b n -> b n', whole='n'); or "
-            "accept it as replicated with constraints=[autoplan.replicated({node.op!r})]",
+            f"accept it as replicated with constraints=[autoplan.replicated({node.op!r})]",
         )
     args = tuple(substitute(argument, types) for argument in node.args)
     kwargs = {key: substitute(value, types) for key, value in node.kwargs}

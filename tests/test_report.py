@@ -101,6 +101,7 @@ def test_memory_by_kind_against_the_wall(record: PlanRecord) -> None:
     held = record.chosen.predicted.peak_bytes[0]
     assert len(part) == 2 + len(record.chosen.stages)
     cells = part[2].split()
+    assert "MiB (the wall: 3.26 GiB)" in part[0] and cells[6] == f"{held.total / 2**20:.3g}"
     assert cells[0] == "0" and cells[7] == f"{100 * held.total / CLUSTER.usable_bytes:.0f}%"
     assert "Embed, 4 x Layer, Head" in part[2]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoplan.emit.source import size_text
 from autoplan.record import PlanRecord
 from autoplan.report.table import table
-from autoplan.report.words import gib, is_chosen, parallelism_text, seconds_text
+from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
 from autoplan.search.choice import Alternative, PricedCollective, StageChoice
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
@@ -14,13 +14,15 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
 def memory_section(record: PlanRecord) -> str:
     """Bytes by kind on one device of each stage, against what a device holds."""
     wall = record.cluster.usable_bytes
+    largest = max(held.total for held in record.chosen.predicted.peak_bytes)
+    unit, name = (GIB, "GiB") if largest >= GIB // 10 else (MIB, "MiB")
     rows = []
     for number, (stage, held) in enumerate(zip(record.chosen.stages, record.chosen.predicted.peak_bytes, strict=True)):
-        sizes = [gib(getattr(held, kind)) for kind in KINDS]
+        sizes = [size_in(unit, size) for size in (*(getattr(held, kind) for kind in KINDS), held.total)]
         share = f"{100 * held.total / wall:.0f}%"
-        rows.append([str(number), *sizes, gib(held.total), share, stage_text(record, stage)])
+        rows.append([str(number), *sizes, share, stage_text(record, stage)])
     header = ["stage", *KINDS, "total", "of the wall", "holds"]
-    title = f"Memory of one device at its busiest, GiB (the wall: {gib(wall)} GiB)"
+    title = f"Memory of one device at its busiest, {name} (the wall: {size_text(wall)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1))}"
 
 

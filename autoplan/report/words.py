@@ -14,7 +14,7 @@ from autoplan.search.choice import Alternative, Chosen
 from autoplan.strategies import Strategy
 
 SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble"}
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 
 
 def headline(record: PlanRecord) -> str:
@@ -71,9 +71,9 @@ def three_digits(number: float) -> str:
     return f"{number:,.0f}" if size >= 99.95 else f"{number:.1f}" if size >= 9.995 else f"{number:.2f}"
 
 
-def gib(size: float) -> str:
-    """Bytes as GiB, for a column whose header says so."""
-    return three_digits(size / GIB) if size else "0"
+def size_in(unit: int, size: float) -> str:
+    """Bytes in a unit that the column's header names."""
+    return three_digits(size / unit) if size else "0"
 
 
 def state_text(state: State) -> str:
