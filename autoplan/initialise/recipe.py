@@ -18,6 +18,7 @@ class Step:
     op      "aten.normal_.default"; or LITERAL
     out     the tensor it makes; for one in place, the tensor it changes
     args, kwargs   tensors as Ref
+    result  which of several results ``out`` is; -1 where the operator has one
     random  whether it draws random numbers, so that it has to run for those after it to draw the same
     shape, dtype   of ``out``
     """
@@ -29,6 +30,7 @@ class Step:
     random: bool
     shape: tuple[int, ...]
     dtype: str
+    result: int = -1
 
 
 @dataclass(frozen=True)

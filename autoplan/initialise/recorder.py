@@ -83,6 +83,8 @@ class Recorder(TorchDispatchMode):
         if len(returns) != 1 or str(returns[0].type) != "Tensor":
             return self.other(func, op, args, kwargs, tensors)
         alias = returns[0].alias_info
+        if torch.Tag.inplace_view in func.tags and self.is_hollow(args[0]):
+            return self.turn(op, args, kwargs)
         if alias is not None and alias.is_write:
             return self.write(func, op, args, kwargs)
         if alias is not None:
@@ -101,10 +103,16 @@ class Recorder(TorchDispatchMode):
         return tensor
 
     def other(self, func: Any, op: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
-        """Operators that give no tensor, or several: they may be run on real values alone."""
-        if any(self.is_hollow(t) for t in tensors):
+        """Operators that give no tensor, or several. Those that give numbers run on real values alone."""
+        returns = [str(r.type) for r in func._schema.returns]
+        if not any(self.is_hollow(t) for t in tensors):
+            return func(*args, **kwargs)
+        if set(returns) != {"Tensor"} or torch.Tag.nondeterministic_seeded in func.tags:
             raise Unrecordable(f"{op} reads a random value")
-        return func(*args, **kwargs)
+        outs = tuple(map(self.new_hollow, on_meta(func, args, kwargs)))
+        for index, out in enumerate(outs):
+            self.step(op, self.names[key_of(out)], out, args, kwargs, False, index)
+        return outs
 
     def empty(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         out = self.new_hollow(on_meta(func, args, kwargs))
@@ -119,7 +127,7 @@ class Recorder(TorchDispatchMode):
         return out
 
     def write(self, func: Any, op: str, args: Any, kwargs: Any) -> torch.Tensor:
-        out = args[0]
+        out = kwargs.get("out", args[0])
         name = self.name(out)
         random = torch.Tag.nondeterministic_seeded in func.tags
         rest = [t for t in torch.utils._pytree.tree_leaves((args[1:], kwargs)) if isinstance(t, torch.Tensor)]
@@ -143,9 +151,19 @@ class Recorder(TorchDispatchMode):
         self.views[name] = View(name, source, op, rest, named, tuple(out.shape), dtype_name(out))
         return out
 
-    def step(self, op: str, name: str, out: torch.Tensor, args: Any, kwargs: Any, random: bool) -> None:
+    def turn(self, op: str, args: Any, kwargs: Any) -> torch.Tensor:
+        """A tensor that becomes a view of itself (t_): the object from here on stands for the view."""
+        namespace, name, overload = op.split(".")
+        plain = getattr(getattr(getattr(torch.ops, namespace), name.removesuffix("_")), overload)
+        turned = self.view(plain, str(plain), args, kwargs)
+        with torch.no_grad():
+            return args[0].set_(turned)
+
+    def step(
+        self, op: str, name: str, out: torch.Tensor, args: Any, kwargs: Any, random: bool, result: int = -1
+    ) -> None:
         given, named = self.arguments(args), self.keywords(kwargs)
-        self.steps.append(Step(op, name, given, named, random, tuple(out.shape), dtype_name(out)))
+        self.steps.append(Step(op, name, given, named, random, tuple(out.shape), dtype_name(out), result))
 
     def arguments(self, args: Any) -> tuple[Argument, ...]:
         return tuple(map(self.argument, args))
@@ -213,7 +231,7 @@ def meta_kwargs(kwargs: Any) -> dict[str, Any]:
     return {key: meta(value) for key, value in kwargs.items() if key not in PLACEMENT}
 
 
-def on_meta(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """The result's shape and dtype; a factory is told to make it on the meta device."""
     mapped = torch.utils._pytree.tree_map(meta, tuple(args))
     named = meta_kwargs(kwargs)

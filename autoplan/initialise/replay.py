@@ -47,9 +47,10 @@ def replay(recipe: InitRecipe, seed: int, names: Sequence[str] | None = None) ->
             machine.run(step)
         elif step.random and draws:
             machine.draw(step)
-        for name in schedule.done.get(index, ()):
-            yield name, machine.value(wanted[name]).clone(memory_format=torch.contiguous_format)
-        for root in schedule.dropped.get(index, ()):
+        done, dropped = schedule.done.get(index, ()), schedule.dropped.get(index, ())
+        for name in done:
+            yield name, machine.hand_out(wanted[name], last=wanted[name] in dropped and len(done) == 1)
+        for root in dropped:
             machine.tensors.pop(root, None)
 
 
@@ -91,14 +92,14 @@ def last_writes(steps: Sequence[Step], views: Mapping[str, View]) -> dict[str, i
 
 
 def in_place(step: Step) -> bool:
-    return step.op != LITERAL and step.op.split(".")[1].endswith("_")
+    return step.op != LITERAL and (step.op.split(".")[1].endswith("_") or "out" in dict(step.kwargs))
 
 
 def whole_write(step: Step, views: Mapping[str, View]) -> bool:
     """Whether nothing of what the tensor was before is left."""
     if not in_place(step):
         return True
-    return step.out not in views and step.op.split(".")[1] in OVERWRITES
+    return step.out not in views and (step.op.split(".")[1] in OVERWRITES or "out" in dict(step.kwargs))
 
 
 def root_of(name: str, views: Mapping[str, View]) -> str:
@@ -123,6 +124,14 @@ class Machine:
         args, kwargs = map(self.real, view.args), {key: self.real(value) for key, value in view.kwargs}
         return packet(view.op)(self.value(view.source), *args, **kwargs)
 
+    def hand_out(self, name: str, last: bool) -> torch.Tensor:
+        """A tensor of its own: the one that is held, if nothing else will read it, else a copy."""
+        if last and name in self.tensors:
+            value = self.tensors[name]
+            if value.is_contiguous():
+                return value
+        return self.value(name).clone(memory_format=torch.contiguous_format)
+
     def real(self, argument: Argument) -> object:
         if isinstance(argument, Ref):
             return self.value(argument.name)
@@ -140,7 +149,7 @@ class Machine:
             self.tensors[step.out] = torch.empty(step.shape, dtype=getattr(torch, step.dtype))
         result = self.call(step, [self.real(arg) for arg in step.args])
         if not in_place(step):
-            self.tensors[step.out] = result
+            self.tensors[step.out] = result if step.result < 0 else result[step.result]
 
     def draw(self, step: Step) -> None:
         """Runs a random step for the numbers it takes alone."""

@@ -1,0 +1,148 @@
+"""The chain: what repeats shares a block, cuts carry gradients, and what was traced short is the whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from autoplan.graph import Model
+from autoplan.trace import pipeline, trace
+from autoplan.trace.repeats import find_runs, runs
+from tests import zoo
+from tests.interpret import interpret
+
+torch.set_num_threads(1)
+SEGMENTS = {"llama": 6, "gpt2": 6, "bert": 7, "vit": 6, "mlp": 4, "convnet": 4}
+BLOCKS = {"llama": 3, "gpt2": 3, "bert": 4, "vit": 3, "mlp": 3, "convnet": 4}
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[str, Model]:
+    models = {}
+    for name in zoo.NAMES:
+        module, batch, loss_fn = zoo.small(name, device="meta")
+        models[name] = trace(module, batch, loss_fn=loss_fn, training=True)
+    return models
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_repeats_share_a_block(traced: dict[str, Model], name: str) -> None:
+    assert (len(traced[name].segments), len(traced[name].blocks)) == (SEGMENTS[name], BLOCKS[name])
+
+
+@pytest.mark.parametrize("name", zoo.NAMES)
+def test_the_chain_fits_together(traced: dict[str, Model], name: str) -> None:
+    """Each segment takes what the one before gives, everything that crosses carries a gradient, names are one each."""
+    model = traced[name]
+    carried: list = []
+    state = {value.name for value in (*model.parameters, *model.buffers, *model.batch)}
+    constants = {node.name for node in model.constants}
+    assert len({b.name for b in model.blocks}) == len(model.blocks)
+    for segment in model.segments:
+        block = model.blocks[segment.block]
+        types = block.types()
+        assert [v.type for v in block.inputs] == carried
+        assert {v.name for v in block.inputs} <= block.carries_gradient()
+        carried = [types[name] for name in block.outputs]
+        assert set(block.outputs) <= block.carries_gradient()
+        assert {*segment.parameters, *segment.buffers} <= state and set(segment.externals) <= state | constants
+        assert block.name.isidentifier() and all(node.name.isidentifier() for node in block.nodes)
+        entering = (*block.inputs, *block.externals, *block.parameters, *block.buffers, *block.nodes)
+        assert len({value.name for value in entering}) == len(entering)
+        assert constants.isdisjoint(node.name for node in block.nodes if node.name not in constants)
+    assert [kind.shape for kind in carried] == [()]
+
+
+def full_depth(module: nn.Module, batch: zoo.Batch, loss_fn: zoo.LossFn) -> Model:
+    flat = pipeline.flat_of(module, batch, loss_fn, True, "float32", ())
+    return pipeline.in_order(pipeline.fold(flat), module)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit"])
+def test_two_repeats_expanded_are_the_whole(traced: dict[str, Model], name: str) -> None:
+    module, batch, loss_fn = zoo.small(name, device="meta")
+    assert [(run.start, run.period, run.count) for run in find_runs(module)] == [(0, 1, 4)]
+    assert traced[name] == full_depth(module, batch, loss_fn)
+
+
+def test_repeats_of_two_modules_expanded_are_the_whole() -> None:
+    layers = [module for _ in range(5) for module in (nn.Linear(8, 8), nn.Tanh())]
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *layers, nn.Linear(8, 2))
+    batch = (torch.zeros(4, 4), torch.zeros(4, 2))
+    assert [(run.start, run.period, run.count) for run in find_runs(module)] == [(1, 2, 5)]
+    model = trace(module, batch, loss_fn=F.mse_loss, training=True)
+    assert model == full_depth(module, batch, F.mse_loss)
+    assert len(model.segments) == 7 and len(model.blocks) == 3
+
+
+def test_runs_have_the_shortest_period_first() -> None:
+    assert list(runs("aaaa")) == [(0, 1, 4)]
+    assert list(runs("xababababy")) == [(1, 2, 4)]
+    assert list(runs("aabaabaab")) == [(0, 3, 3)]
+    assert list(runs("aabb")) == []
+    assert list(runs("")) == []
+
+
+class Chain(nn.Module):
+    """Layers of one kind whose forward may tell them apart by position."""
+
+    def __init__(self, depth: int, special: int | None = None, skip: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(depth))
+        self.special, self.skip = special, skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = x
+        for index, layer in enumerate(self.layers):
+            y = layer(x)
+            x = y.tanh() if index == self.special else y.relu()
+            first = x if index == 0 else first
+            x = x + first if self.skip and index else x
+        return x
+
+
+@pytest.mark.parametrize("special", [0, 1])
+def test_repeats_that_trace_differently_are_all_traced(special: int) -> None:
+    module = Chain(5, special)
+    batch = (torch.randn(4, 8), torch.randn(4, 8))
+    model = trace(module, batch, loss_fn=F.mse_loss, training=True)
+    got = interpret(model, dict(module.named_parameters()), dict(zip(("x", "target"), batch, strict=True)))
+    torch.testing.assert_close(got, F.mse_loss(module(batch[0]), batch[1]))
+    assert [s.path for s in model.segments] == [f"layers.{i}" for i in range(5)]
+
+
+def test_a_value_that_outlives_its_segment_is_passed_through() -> None:
+    module = Chain(5, skip=True)
+    batch = (torch.randn(4, 8), torch.randn(4, 8))
+    model = trace(module, batch, loss_fn=F.mse_loss, training=True)
+    got = interpret(model, dict(module.named_parameters()), dict(zip(("x", "target"), batch, strict=True)))
+    torch.testing.assert_close(got, F.mse_loss(module(batch[0]), batch[1]))
+    assert len(model.segments) == 5
+    assert any(set(block.outputs) & {v.name for v in block.inputs} for block in model.blocks)
+
+
+class Plain(nn.Module):
+    """No list to cut by: residual branches may not be cut, what lies between them may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.a(x).relu()
+        x = x + self.c(self.b(self.norm(x)).relu())
+        return self.d(x)
+
+
+def test_a_module_without_lists_is_cut_where_one_value_is_alive() -> None:
+    module = Plain()
+    model = trace(module, (torch.randn(4, 8), torch.randn(4, 8)), loss_fn=F.mse_loss, training=True)
+    assert [s.parameters for s in model.segments] == [
+        ("a.weight", "a.bias"),
+        ("norm.weight", "norm.bias", "b.weight", "b.bias", "c.weight", "c.bias"),
+        ("d.weight", "d.bias"),
+    ]
+    assert [model.blocks[s.block].name for s in model.segments] == ["A", "NormBC", "D"]
