@@ -43,6 +43,8 @@ class Prices:
     fuses         the program is compiled: elementwise chains run as one kernel
     training      backward passes are priced too
     microbatches  of one step, over which the cost of a step is spread
+    stored        bytes in which a parameter and its gradient are stored, for each byte in which it is used: 2 under
+                  mixed precision, whose parameters are float32 (``step.stored_ratio``)
     """
 
     mesh: Mesh
@@ -51,6 +53,7 @@ class Prices:
     training: bool
     microbatches: int
     optimizer_passes: float = 0.0
+    stored: float = 1.0
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
     )
@@ -115,7 +118,7 @@ class Prices:
         """A parameter's share of a microbatch: its gradient's reductions and its update, once a step."""
         if not self.training:
             return 0.0
-        local = layout_bytes(kind, layout, self.mesh)
+        local = self.stored * layout_bytes(kind, layout, self.mesh)
         seconds = sum(
             self.collective_s("all-reduce", local, axis.name)
             for axis in self.mesh.device_axes

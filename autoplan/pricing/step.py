@@ -26,19 +26,28 @@ class DataAxis:
           split, gradients are reduce-scattered under the last backward and parameters gathered under the next forward;
           2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too, gathered in each
           microbatch's forward and backward (Rajbhandari et al. 2020)
+    piped  several pipeline stages: their engine reduces gradients once, after its last microbatch, at every level
+
+    Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
     """
 
     zero: int
     size: int
     prices: Prices
+    piped: bool = False
 
     def gather_s(self, bytes: float) -> float:
         """One all-gather of parameters."""
         return self.prices.collective_s("all-gather", bytes, "dp")
 
     def scatter_s(self, bytes: float) -> float:
-        """One reduce-scatter of gradients."""
-        return self.prices.collective_s("reduce-scatter", bytes, "dp")
+        """One reduce-scatter of gradients, in the dtype in which they are stored."""
+        return self.prices.collective_s("reduce-scatter", self.prices.stored * bytes, "dp")
+
+    @property
+    def scatters_each(self) -> bool:
+        """Whether gradients are scattered in each microbatch rather than once a step."""
+        return self.zero >= 2 and not self.piped
 
     def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
         """What a segment's forward waits for the gather of its parameters, prefetched under the segment before."""
@@ -47,37 +56,51 @@ class DataAxis:
     def exposed_backward_s(self, backward_s: float, parameter_bytes: float) -> float:
         """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
         busy_s = self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
-        busy_s += self.scatter_s(parameter_bytes) if self.zero >= 2 else 0.0
+        busy_s += self.scatter_s(parameter_bytes) if self.scatters_each else 0.0
         return max(0.0, busy_s - backward_s)
 
     def once_s(self, parameter_bytes: float, forward_s: float, backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch."""
-        if self.size == 1 or self.zero == 3:
+        if self.size == 1:
             return 0.0, 0.0
         if self.zero == 0:
-            return self.prices.collective_s("all-reduce", parameter_bytes, "dp"), 0.0
-        gather_s = self.gather_s(parameter_bytes)
-        scatter_s = self.scatter_s(parameter_bytes) if self.zero == 1 else 0.0
+            return self.prices.collective_s("all-reduce", self.prices.stored * parameter_bytes, "dp"), 0.0
+        gather_s = self.gather_s(parameter_bytes) if self.zero < 3 else 0.0
+        scatter_s = 0.0 if self.scatters_each else self.scatter_s(parameter_bytes)
         return gather_s + scatter_s, min(gather_s, forward_s) + min(scatter_s, backward_s)
 
     @property
     def parameter_share(self) -> float:
         """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered."""
-        return {0: 1.0, 1: 1.0 + 1 / self.size, 2: 1.0 + 1 / self.size, 3: 1 / self.size}[self.zero]
+        stored = self.prices.stored
+        return stored if self.zero == 0 else stored / self.size + (self.zero < 3)
 
     @property
     def gradient_share(self) -> float:
-        """The same of gradients: under ZeRO-1 they accumulate whole, and are scattered at the end."""
-        return {0: 1.0, 1: 1.0 + 1 / self.size, 2: 1 / self.size, 3: 1 / self.size}[self.zero]
+        """The same of gradients: those that are scattered once a step accumulate whole until then."""
+        stored = self.prices.stored
+        return stored if self.zero == 0 else stored / self.size + (0.0 if self.scatters_each else stored)
 
     @property
     def optimizer_share(self) -> float:
-        return 1.0 if self.zero == 0 else 1 / self.size
+        return self.prices.stored * (1.0 if self.zero == 0 else 1 / self.size)
 
     @property
-    def gathered_segments(self) -> tuple[int, int]:
+    def cast_share(self) -> float:
+        """Bytes kept for the backward of each microbatch: without ZeRO a parameter that is stored in float32 is cast
+        where it is used, and the product keeps the cast one."""
+        return 1.0 if self.zero == 0 and self.prices.stored > 1 and self.prices.training else 0.0
+
+    @property
+    def gathered_segments(self) -> tuple[float, float]:
         """Segments whose parameters, and whose gradients, stand whole at once: the one in use, the one prefetched."""
-        return (2 if self.zero == 3 else 0, 1 if self.zero >= 2 else 0)
+        return (2.0 if self.zero == 3 else 0.0, self.prices.stored if self.scatters_each else 0.0)
+
+
+def stored_ratio(training: Training | Inference) -> float:
+    """Bytes in which parameters and gradients are stored for each byte in which they are used (``Prices.stored``)."""
+    mixed = isinstance(training, Training) and training.precision in ("bf16-mixed", "fp16-mixed")
+    return 2.0 if mixed else 1.0
 
 
 def optimizer_states(training: Training | Inference) -> int:
@@ -103,7 +126,7 @@ def update_s(bytes: float, passes: float, prices: Prices) -> float:
 
 def accumulate_s(bytes: float, prices: Prices) -> float:
     """Seconds to add one microbatch's gradients to those before."""
-    return float(memory_bound_seconds(3 * bytes, prices.device))
+    return float(memory_bound_seconds(3 * prices.stored * bytes, prices.device))
 
 
 def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:

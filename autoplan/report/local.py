@@ -11,6 +11,7 @@ from autoplan.mesh import Mesh
 from autoplan.options import Training
 from autoplan.pricing import Operator, Prices, operators_of
 from autoplan.pricing.prices import layout_bytes
+from autoplan.pricing.step import stored_ratio
 from autoplan.record import PlanRecord
 from autoplan.report.words import way_text
 from autoplan.search.choice import BlockChoice, tensor_mesh
@@ -53,6 +54,7 @@ def local_options(record: PlanRecord, index: int, node: Node, axis: str) -> list
         fuses=training.compile,
         training=isinstance(training, Training),
         microbatches=record.chosen.microbatches,
+        stored=stored_ratio(training),
     )
     block, choice = record.model.blocks[index], record.chosen.blocks[index]
     operator = operators_of(block, fuses=training.compile)[node.name]

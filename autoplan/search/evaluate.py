@@ -116,7 +116,7 @@ class Evaluator:
 
     def loads(self, setting: Setting, point: Point) -> Loads:
         prices = self.operators.prices(tensor_mesh(setting.mesh))
-        data = DataAxis(setting.zero, setting.dp, prices)
+        data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1)
         chain = chain_of(self.operators.prepared.model, point.prices, setting, data)
         return Loads(chain, setting, data, optimizer_states(self.training), optimizer_passes(self.training))
 
@@ -155,7 +155,7 @@ def least_bytes(operators: Operators, setting: Setting, training: Training | Inf
     model = operators.prepared.model
     ways = setting.dp * setting.tp * setting.microbatches
     largest = max(node.type.bytes for block in model.blocks for node in block.nodes)
-    data = DataAxis(setting.zero, setting.dp, operators.prices(tensor_mesh(setting.mesh)))
+    data = DataAxis(setting.zero, setting.dp, operators.prices(tensor_mesh(setting.mesh)), setting.pp > 1)
     share = parameter_share(data, optimizer_states(training))
     states = sum(p.type.bytes for p in model.parameters) / (setting.tp * setting.pp) * share
     uses = Counter(s.block for s in model.segments)

@@ -66,7 +66,7 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
     return Chain(
         forward_s=along(b.forward_s for b in blocks) + along(waits_f),
         backward_s=along(b.backward_s for b in blocks) + along(waits_b) + along(added),
-        kept=along(b.kept_bytes for b in blocks),
+        kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
         constants=along(b.constant_bytes for b in blocks),
@@ -204,7 +204,8 @@ class Loads:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         spent_s, hidden_s = self.data.once_s(parameters, forward_s, backward_s)
-        summed_s = self.data.prices.collective_s("all-reduce", float(self.chain.summed[slice(*at)].sum()), "tp")
+        summed = self.data.prices.stored * float(self.chain.summed[slice(*at)].sum())
+        summed_s = self.data.prices.collective_s("all-reduce", summed, "tp")
         updated = parameters * self.data.optimizer_share
         return spent_s, hidden_s, summed_s, update_s(updated, self.passes, self.data.prices)
 

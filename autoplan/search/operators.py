@@ -73,6 +73,7 @@ class Operators:
 
     split_weights  a tensor axis that is pinned has to be used
     sequence       whether sequence parallelism is pinned, and to what
+    stored         bytes stored for each byte of parameter used (``Prices.stored``)
     passes         of the optimizer over a parameter's bytes, for the share of the update in a parameter's price
     """
 
@@ -82,6 +83,7 @@ class Operators:
     passes: float
     split_weights: bool
     sequence: bool | None = None
+    stored: float = 1.0
     seconds: float = 0.0
     variables: int = 0
     constraints: int = 0
@@ -92,12 +94,12 @@ class Operators:
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
         if (split, sequence) == (self.split_weights, self.sequence):
             return self
-        return Operators(self.prepared, self.topology, self.fuses, self.passes, split, sequence)
+        return Operators(self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored)
 
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""
         return Prices(
-            mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes
+            mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes, self.stored
         )
 
     def form(self, prices: Prices, split_weights: bool) -> Formulation:

@@ -92,10 +92,11 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     stage = max(found.stages, key=lambda s: loads.parameter_bytes((s.first, s.last)))
     at = (stage.first, stage.last)
     size = loads.parameter_bytes(at)
-    summed = int(loads.chain.summed[slice(*at)].sum())
+    stored = data.prices.stored
+    summed = int(stored * loads.chain.summed[slice(*at)].sum())
     spent_s, hidden_s, summed_s, _ = loads.once_s(at)
     if data.size > 1 and data.zero == 0:
-        yield PricedCollective("gradients", "all-reduce", "dp", size, 1, spent_s, hidden_s)
+        yield PricedCollective("gradients", "all-reduce", "dp", int(stored * size), 1, spent_s, hidden_s)
     elif data.size > 1:
         yield from sharded(found, stage, size, hidden_s)
     if summed:
@@ -103,21 +104,24 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
 
 
 def sharded(found: Evaluated, stage: StageChoice, size: int, hidden_s: float) -> Iterator[PricedCollective]:
-    """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside."""
+    """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
+
+    hidden_s  of what happens once a step
+    """
     loads, data, m = found.loads, found.loads.data, found.setting.microbatches
     run = slice(stage.first, stage.last)
     parameters = [float(p) for p in loads.chain.parameters[run]]
     gathers = 2 * m if data.zero == 3 else 1
-    scatters = m if data.zero >= 2 else 1
+    scatters = m if data.scatters_each else 1
     gather_s = sum(data.gather_s(p) for p in parameters) if data.zero == 3 else data.gather_s(size)
-    scatter_s = sum(data.scatter_s(p) for p in parameters) if data.zero >= 2 else data.scatter_s(size)
+    scatter_s = sum(data.scatter_s(p) for p in parameters) if data.scatters_each else data.scatter_s(size)
     waits_s = m * loads.exposed_s((stage.first, stage.last))
-    once = data.zero < 3
+    each_s = (gathers * gather_s if data.zero == 3 else 0.0) + (scatters * scatter_s if data.scatters_each else 0.0)
     total_s = gathers * gather_s + scatters * scatter_s
-    hidden_s = hidden_s if once and data.zero == 1 else max(0.0, total_s - waits_s)
+    hidden_s += max(0.0, each_s - waits_s)
     share = hidden_s / total_s if total_s else 0.0
-    for where, kind, count, each_s in (
-        ("parameters", "all-gather", gathers, gather_s),
-        ("gradients", "reduce-scatter", scatters, scatter_s),
+    for where, kind, count, one_s, bytes in (
+        ("parameters", "all-gather", gathers, gather_s, size),
+        ("gradients", "reduce-scatter", scatters, scatter_s, int(data.prices.stored * size)),
     ):
-        yield PricedCollective(where, kind, "dp", size, count, count * each_s, count * each_s * share)
+        yield PricedCollective(where, kind, "dp", bytes, count, count * one_s, count * one_s * share)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.cluster import ClusterSpec
 from autoplan.graph import Model
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.pricing.step import optimizer_passes
+from autoplan.pricing.step import optimizer_passes, stored_ratio
 from autoplan.search.batch import batch_rows
 from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting, settings
 from autoplan.search.constraints import Constraint, check_targets
@@ -88,7 +88,8 @@ def begin(
     candidates(limits, parallelism)
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
-    operators = Operators(prepared, cluster.topology(), training.compile, passes, split, sequence)
+    stored = stored_ratio(training)
+    operators = Operators(prepared, cluster.topology(), training.compile, passes, split, sequence, stored)
     return Work(prepared, cluster, training, limits, operators, Evaluator(operators, training))
 
 
