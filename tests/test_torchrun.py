@@ -49,7 +49,11 @@ def ran(exported: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     weights = results / "weights.safetensors"
     state = zoo.small("llama")[0].double().state_dict()
     save_file({name: value.clone().contiguous() for name, value in state.items()}, weights)
-    done = torchrun(4, "tests/torchrun_script.py", str(weights), str(results), *map(str, exported.values()))
+    batch = zoo.batch_of("llama")
+    assert isinstance(batch, dict)
+    save_file({name: value.contiguous() for name, value in batch.items()}, results / "batch.safetensors")
+    given = [str(results / "batch.safetensors"), str(weights), str(results)]
+    done = torchrun(4, "tests/torchrun_script.py", *given, *map(str, exported.values()))
     assert done.returncode == 0, done.stderr[-4000:]
     return results
 

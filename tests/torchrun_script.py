@@ -1,6 +1,6 @@
 """What test_torchrun.py starts under torchrun: each exported folder given takes a step, as a user's script would.
 
-    torchrun --nproc-per-node 4 tests/torchrun_script.py WEIGHTS RESULTS FOLDER [FOLDER ...]
+    torchrun --nproc-per-node 4 tests/torchrun_script.py BATCH WEIGHTS RESULTS FOLDER [FOLDER ...]
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 
 import autoplan
-from tests import zoo
 
 
-def main(weights: str, results: str, folders: list[str]) -> None:
-    batch = zoo.batch_of("llama")
+def main(batch_file: str, weights: str, results: str, folders: list[str]) -> None:
+    batch = load_file(batch_file)
     for folder in folders:
         program = autoplan.load(folder).program()
         program.load_weights(weights)
@@ -34,4 +34,4 @@ def main(weights: str, results: str, folders: list[str]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
