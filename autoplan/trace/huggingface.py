@@ -8,6 +8,7 @@ is a mask of [batch, 1, 1, keys].
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,18 +16,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-try:
-    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
-except ImportError:  # the extra "hf" isn't installed, so no model can be one of its
-    AttentionInterface = AttentionMaskInterface = PreTrainedModel = None  # type: ignore[assignment,misc]
-
 PADDED = "autoplan"  # the user gave an attention mask, or positions
 UNPADDED = "autoplan_unpadded"  # no padding: the all-true mask of ``prepare`` is not looked at
 
 
+def library() -> Any:
+    """transformers, where this process has imported it: without it no model can be one of its. Looked up rather than
+    imported, for each rank of a program would otherwise spend seconds on it at its start."""
+    return sys.modules.get("transformers")
+
+
 def is_huggingface(model: nn.Module) -> bool:
-    return PreTrainedModel is not None and isinstance(model, PreTrainedModel)
+    return library() is not None and isinstance(model, library().PreTrainedModel)
 
 
 def prepare(model: nn.Module, padded: bool) -> None:
@@ -34,17 +35,19 @@ def prepare(model: nn.Module, padded: bool) -> None:
 
     padded  whether the batch holds an attention mask or positions
     """
-    if PreTrainedModel is None:
+    if library() is None:
         return
     register()
     for module in model.modules():
-        if isinstance(module, PreTrainedModel):
-            module.config.use_cache = False
+        if is_huggingface(module):
+            config: Any = module.config
+            config.use_cache = False
             if takes_our_attention(module):
-                module.config._attn_implementation = PADDED if padded else UNPADDED
+                config._attn_implementation = PADDED if padded else UNPADDED
     outermost = [m for _, m in outer_models(model)]
     for module in outermost:
-        if not padded and "attention_mask" in forward_parameters(module):
+        unpadded = takes_our_attention(module) and not padded
+        if unpadded and "attention_mask" in forward_parameters(module):
             module.register_forward_pre_hook(add_full_mask, with_kwargs=True)
 
 
@@ -60,9 +63,10 @@ def forward_parameters(module: nn.Module) -> tuple[str, ...]:
 
 
 def takes_our_attention(module: Any) -> bool:
-    """Models that can run torch's own attention, without a cap on the scores."""
+    """Models that look their attention up by name, and can run torch's own: without a cap on the scores."""
     capped = getattr(module.config, "attn_logit_softcapping", None) is not None
-    return bool(getattr(module, "_supports_sdpa", False)) and not capped
+    looks_up = getattr(module, "_supports_attention_backend", False)
+    return bool(looks_up and getattr(module, "_supports_sdpa", False) and not capped)
 
 
 def add_full_mask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -76,8 +80,8 @@ def add_full_mask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, 
 def register() -> None:
     """Registers under names of our own; doing so again changes nothing."""
     for name, mask in ((PADDED, padded_mask), (UNPADDED, unpadded_mask)):
-        AttentionInterface.register(name, attention)
-        AttentionMaskInterface.register(name, mask)
+        library().AttentionInterface.register(name, attention)
+        library().AttentionMaskInterface.register(name, mask)
 
 
 def attention(
@@ -142,9 +146,9 @@ def padded_mask(
     if skips and everywhere and attention_mask is None:
         return None
     padding = None if attention_mask is None else attention_mask[:, None, None, :kv_length]
-    if mask_function is bidirectional_mask_function and padding is not None:
+    if mask_function is library().masking_utils.bidirectional_mask_function and padding is not None:
         return padding
-    pattern = sdpa_mask(
+    pattern = library().masking_utils.sdpa_mask(
         1 if allow_is_causal_skip or allow_is_bidirectional_skip else batch_size, q_length, kv_length,
         q_offset=q_offset, kv_offset=kv_offset, mask_function=mask_function, attention_mask=None,
         allow_is_causal_skip=False, allow_is_bidirectional_skip=False,
