@@ -91,7 +91,9 @@ def tokens(*shape: int) -> torch.Tensor:
 def image(config: Any, batch: int) -> torch.Tensor:
     """Pictures of the configured size, [batch, channels, height, width]."""
     vision = getattr(config, "vision_config", config)
-    size = vision.image_size
+    size = getattr(vision, "image_size", None)
+    if size is None:
+        raise InputsError(type(config).__name__, "it names no image_size", REMEDY)
     height, width = (size, size) if isinstance(size, int) else size
     return torch.empty(batch, vision.num_channels, height, width, device="meta")
 

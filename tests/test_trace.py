@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 from torch import nn
+from transformers import FalconConfig, FalconForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
 
 from autoplan.graph import Model
 from autoplan.precision import in_precision, widened
@@ -53,7 +54,10 @@ def traced_run(
 def assert_equal(name: str, batch: zoo.Batch, *, from_meta: bool = False) -> Model:
     module, _, loss_fn = zoo.small(name)
     source = zoo.small(name, device="meta")[0] if from_meta else module
-    model = trace(source, batch, loss_fn=loss_fn, training=True)
+    return assert_traced(module, trace(source, batch, loss_fn=loss_fn, training=True), batch, loss_fn)
+
+
+def assert_traced(module: nn.Module, model: Model, batch: zoo.Batch, loss_fn: zoo.LossFn) -> Model:
     loss, gradients, buffers = traced_run(model, module, batch)
     expected, wanted = eager(module, batch, loss_fn)
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
@@ -80,6 +84,30 @@ def test_a_padding_mask_equals_the_module(name: str) -> None:
     batch["labels"] = batch["labels"].masked_fill(mask == 0, -100)
     model = assert_equal(name, {**batch, "attention_mask": mask})
     assert "attention_mask" in {ref for node in model.constants for ref in node.operands}
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96}
+SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def falcon() -> nn.Module:
+    """It branches on the name of its attention instead of looking it up."""
+    return FalconForCausalLM(FalconConfig(**SIZES, **SPECIAL))  # type: ignore[arg-type]
+
+
+def gemma3() -> nn.Module:
+    """Two kinds of layers, which differ in the mask and the rotary table that they read."""
+    kinds = ["sliding_attention", "full_attention"] * 3
+    grouped = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, "layer_types": kinds}
+    sizes = {**SIZES, **SPECIAL, **grouped, "num_hidden_layers": 6, "intermediate_size": 64}
+    return Gemma3ForCausalLM(Gemma3TextConfig(**sizes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [falcon, gemma3])
+def test_models_that_attend_in_other_ways(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module, batch = make().train(), zoo.batch_of("llama")
+    assert_traced(module, trace(module, batch, training=True), batch, None)
 
 
 def test_causality_is_an_argument_where_nothing_is_padded() -> None:

@@ -31,8 +31,9 @@ def functional(program: ExportedProgram, known: Collection[str]) -> ExportedProg
     if all(readable(node, known) for node in nodes):
         return program
     regions = [node for node in nodes if str(node.target) == GRAD_REGION and node.args[0] is False]
+    carrying = reached_by_parameters(program) if regions else set()
     for region in regions:
-        if any(isinstance(arg, fx.Node) and requires_grad(arg) for arg in region.args[2:]):
+        if any(isinstance(arg, fx.Node) and arg.name in carrying for arg in region.args[2:]):
             raise TraceError(
                 "torch.no_grad() on activations",
                 "beside an operator that only torch's own pass can spell out",
@@ -65,9 +66,13 @@ def region_of(node: fx.Node, graph_module: fx.GraphModule) -> fx.GraphModule:
     return found
 
 
-def requires_grad(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and (value.requires_grad or value.is_floating_point())
+def reached_by_parameters(program: ExportedProgram) -> set[str]:
+    """Names of the nodes of the outermost graph that a parameter reaches."""
+    reached = set(program.graph_signature.inputs_to_parameters)
+    for node in program.graph.nodes:
+        if any(source.name in reached for source in node.all_input_nodes):
+            reached.add(node.name)
+    return reached
 
 
 def readable(node: fx.Node, known: Collection[str]) -> bool:
