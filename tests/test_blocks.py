@@ -77,49 +77,81 @@ def test_repeats_of_two_modules_expanded_are_the_whole() -> None:
     assert len(model.segments) == 7 and len(model.blocks) == 3
 
 
-def test_runs_have_the_shortest_period_first() -> None:
+def test_runs_leave_out_the_most() -> None:
     assert list(runs("aaaa")) == [(0, 1, 4)]
     assert list(runs("xababababy")) == [(1, 2, 4)]
     assert list(runs("aabaabaab")) == [(0, 3, 3)]
+    assert list(runs("aaabaaabaaab")) == [(0, 4, 3)]
     assert list(runs("aabb")) == []
     assert list(runs("")) == []
 
 
 class Chain(nn.Module):
-    """Layers of one kind whose forward may tell them apart by position."""
+    """Layers of one kind, of which ``forward`` treats the one at a position in its own way."""
 
-    def __init__(self, depth: int, special: int | None = None, skip: bool = False) -> None:
+    def __init__(self, depth: int, special: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(depth))
-        self.special, self.skip = special, skip
+        self.special = special
+
+
+class Counting(Chain):
+    """Its source doesn't show that it does: only the graph of two repeats can."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = x
-        for index, layer in enumerate(self.layers):
+        left = self.special
+        for layer in self.layers:
             y = layer(x)
-            x = y.tanh() if index == self.special else y.relu()
-            first = x if index == 0 else first
-            x = x + first if self.skip and index else x
+            x = y.tanh() if left == 0 else y.relu()
+            left -= 1
         return x
 
 
-@pytest.mark.parametrize("special", [0, 1])
-def test_repeats_that_trace_differently_are_all_traced(special: int) -> None:
-    module = Chain(5, special)
+class Enumerating(Chain):
+    """Its graph shows it in no two repeats: only the source can."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            y = layer(x)
+            x = y.tanh() if index % 4 == self.special else y.relu()
+        return x
+
+
+class Measuring(Chain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu() / len(self.layers)
+        return x
+
+
+class Skipping(Chain):
+    """The first layer's result is added to every later one's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.layers[0](x)
+        x = first.relu()
+        for layer in self.layers[1:]:
+            x = layer(x).relu() + first
+        return x
+
+
+def assert_traced(module: nn.Module) -> Model:
     batch = (torch.randn(4, 8), torch.randn(4, 8))
     model = trace(module, batch, loss_fn=F.mse_loss, training=True)
     got = interpret(model, dict(module.named_parameters()), dict(zip(("x", "target"), batch, strict=True)))
     torch.testing.assert_close(got, F.mse_loss(module(batch[0]), batch[1]))
-    assert [s.path for s in model.segments] == [f"layers.{i}" for i in range(5)]
+    return model
+
+
+@pytest.mark.parametrize("module", [Counting(6, 0), Counting(6, 1), Enumerating(6, 3), Measuring(6, 0)])
+def test_repeats_that_are_told_apart_are_all_traced(module: Chain) -> None:
+    model = assert_traced(module)
+    assert [s.path for s in model.segments] == [f"layers.{i}" for i in range(6)]
 
 
 def test_a_value_that_outlives_its_segment_is_passed_through() -> None:
-    module = Chain(5, skip=True)
-    batch = (torch.randn(4, 8), torch.randn(4, 8))
-    model = trace(module, batch, loss_fn=F.mse_loss, training=True)
-    got = interpret(model, dict(module.named_parameters()), dict(zip(("x", "target"), batch, strict=True)))
-    torch.testing.assert_close(got, F.mse_loss(module(batch[0]), batch[1]))
-    assert len(model.segments) == 5
+    model = assert_traced(Skipping(6, 0))
+    assert len(model.segments) == 6
     assert any(set(block.outputs) & {v.name for v in block.inputs} for block in model.blocks)
 
 

@@ -12,6 +12,7 @@ from transformers import FalconConfig, FalconForCausalLM, Gemma3ForCausalLM, Gem
 from autoplan.graph import Model
 from autoplan.precision import in_precision, widened
 from autoplan.trace import trace
+from autoplan.trace.repeats import find_runs
 from tests import zoo
 from tests.interpret import interpret
 
@@ -97,9 +98,9 @@ def falcon() -> nn.Module:
 
 def gemma3() -> nn.Module:
     """Two kinds of layers, which differ in the mask and the rotary table that they read."""
-    kinds = ["sliding_attention", "full_attention"] * 3
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 3
     grouped = {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, "layer_types": kinds}
-    sizes = {**SIZES, **SPECIAL, **grouped, "num_hidden_layers": 6, "intermediate_size": 64}
+    sizes = {**SIZES, **SPECIAL, **grouped, "num_hidden_layers": 9, "intermediate_size": 64}
     return Gemma3ForCausalLM(Gemma3TextConfig(**sizes))  # type: ignore[arg-type]
 
 
@@ -107,6 +108,7 @@ def gemma3() -> nn.Module:
 def test_models_that_attend_in_other_ways(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module, batch = make().train(), zoo.batch_of("llama")
+    assert find_runs(module)
     assert_traced(module, trace(module, batch, training=True), batch, None)
 
 

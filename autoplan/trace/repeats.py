@@ -7,6 +7,8 @@ afterwards, on the graph.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -14,6 +16,7 @@ from torch import nn
 
 from autoplan.blocks import Run
 from autoplan.trace.copying import Kept
+from autoplan.trace.positions import tells_apart
 
 LONGEST_PERIOD = 8
 TRACED = 2  # repeats that are traced of each run: two, so that one can be checked against the other
@@ -31,32 +34,35 @@ def lists_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def find_runs(model: nn.Module) -> tuple[Run, ...]:
-    """Runs of at least three repeats, in lists that lie in no other run."""
+    """Runs of at least three repeats, in lists that lie in no other run, and whose holder treats all children alike."""
     found: list[Run] = []
     for path in lists_of(model):
         inside = any(path.startswith(f"{run.path}." if run.path else "") for run in found)
-        if not inside:
+        holder, _, name = path.rpartition(".")
+        if not inside and not (path and tells_apart(model.get_submodule(holder), name)):
             kinds = kinds_of(model, path)
             found += [Run(path, *run) for run in runs(kinds) if run[2] > TRACED]
     return tuple(found)
 
 
 def runs(kinds: Sequence[object]) -> Iterator[tuple[int, int, int]]:
-    """(start, period, count) of each stretch that repeats, from the left, the shortest period first."""
+    """(start, period, count) of each stretch that repeats, from the left; of several periods the one that leaves the
+    most out, and of those the shortest."""
     at = 0
     while at < len(kinds):
-        for period in range(1, LONGEST_PERIOD + 1):
-            count = 1
-            while kinds[at : at + period] == kinds[at + period * count : at + period * (count + 1)]:
-                count += 1
-                if at + period * (count + 1) > len(kinds):
-                    break
-            if count > TRACED:
-                yield at, period, count
-                at += period * count
-                break
-        else:
-            at += 1
+        counts = [(repeats_of(kinds, at, period), period) for period in range(1, LONGEST_PERIOD + 1)]
+        count, period = max(counts, key=lambda found: ((found[0] - TRACED) * found[1], -found[1]))
+        if count > TRACED:
+            yield at, period, count
+        at += period * count if count > TRACED else 1
+
+
+def repeats_of(kinds: Sequence[object], start: int, period: int) -> int:
+    """How often the first ``period`` kinds stand in a row."""
+    count = 1
+    while kinds[start : start + period] == kinds[start + period * count : start + period * (count + 1)]:
+        count += 1
+    return count if start + period <= len(kinds) else 0
 
 
 def kept_children(model: nn.Module, found: Sequence[Run]) -> tuple[Kept, ...]:
@@ -125,4 +131,8 @@ def comparable(value: object) -> object:
         return tuple(map(comparable, value))
     if isinstance(value, (dict, set)) and all(map(plain, value)):
         return (type(value), tuple(map(comparable, value.values() if isinstance(value, dict) else sorted(value))))
+    if isinstance(value, functools.partial):
+        return (id(value.func), comparable(value.args), comparable(tuple(sorted(value.keywords.items()))))
+    if inspect.ismethod(value):  # of the module itself, or of something that it holds
+        return (id(value.__func__), type(value.__self__))
     return id(value)
