@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 from autoplan.cluster import ClusterSpec
-from autoplan.codec import decode, encode
+from autoplan.codec import decode, encode, expect
 from autoplan.emit.program import emit_program
-from autoplan.errors import LaunchError, LayoutError, PlanFileError
+from autoplan.errors import ClusterError, LaunchError, LayoutError, PlanFileError
 from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.options import Inference, Training
@@ -39,7 +39,7 @@ PARTS = {
 def plan_text(record: PlanRecord, headline: str) -> str:
     """plan.json: stable order, one line for each short item, so that two plans can be compared with diff."""
     data = {"schema": SCHEMA, "plan": headline, "cluster": record.cluster.to_dict()}
-    data |= {"precision_kind": type(record.training).__name__}
+    data |= {"training_kind": type(record.training).__name__}
     data |= {name: encode(getattr(record, name)) for name in PARTS}
     return compact_json(data) + "\n"
 
@@ -71,14 +71,24 @@ def parse_plan(text: str, where: str) -> PlanRecord:
             f"this version of autoplan reads schema {SCHEMA}",
             "plan again with this version, or use the version that wrote it",
         )
-    missing = [name for name in ("cluster", "precision_kind", *PARTS) if name not in data]
+    missing = [name for name in ("cluster", "training_kind", *PARTS) if name not in data]
     if missing:
         raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
-    kinds = {**PARTS, "training": Inference if data["precision_kind"] == "Inference" else Training}
+    training = {"Training": Training, "Inference": Inference}.get(str(data["training_kind"]))
+    if training is None:
+        raise PlanFileError(f"{where}: training_kind", "it is Training or Inference", "undo the edit, or plan again")
+    kinds = {**PARTS, "training": training}
     parts = {name: decode(kind, data[name], f"{where}: {name}") for name, kind in kinds.items()}
-    record = PlanRecord(cluster=ClusterSpec.of(data["cluster"]), **parts)
+    record = PlanRecord(cluster=cluster_of(data["cluster"], where), **parts)
     check(record, where)
     return record
+
+
+def cluster_of(data: object, where: str) -> ClusterSpec:
+    try:
+        return ClusterSpec.of(expect(data, dict, f"{where}: cluster"))
+    except ClusterError as error:
+        raise PlanFileError(f"{where}: cluster", str(error), "undo the edit, or plan again and export") from None
 
 
 def check(record: PlanRecord, where: str) -> None:

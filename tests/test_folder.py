@@ -74,12 +74,14 @@ def test_json_lines_stay_short_where_they_can():
         (lambda d: {k: v for k, v in d.items() if k != "chosen"}, "it lacks ['chosen']"),
         (lambda d: d | {"model": {"name": "x"}}, "lacks"),
         (lambda d: d | {"cluster": {"nodes": 0, "devices_per_node": 4, "device": "cpu"}}, "nodes"),
+        (lambda d: d | {"cluster": None}, "cluster: dict belongs here"),
+        (lambda d: d | {"training_kind": None}, "training_kind: it is Training or Inference"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_the_reason(exported, edit, said):
     file = exported / "plan.json"
     file.write_text(json.dumps(edit(json.loads(file.read_text()))))
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(PlanFileError) as caught:
         read_folder(exported)
     assert said in str(caught.value)
 
