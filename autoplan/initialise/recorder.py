@@ -53,8 +53,8 @@ Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 def key_of(tensor: torch.Tensor) -> Key:
-    """Tells tensors apart, and sees through ``.data`` and nn.Parameter. Recorded tensors are kept alive, so that no
-    address is used twice."""
+    """Tells tensors apart, and sees through ``.data`` and nn.Parameter. The memory of recorded tensors is kept alive,
+    so that no address is used twice."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
@@ -67,7 +67,7 @@ class Recorder(TorchDispatchMode):
         self.views: dict[str, View] = {}
         self.names: dict[Key, str] = {}
         self.hollow: set[str] = set()
-        self.alive: list[torch.Tensor] = []
+        self.alive: list[torch.UntypedStorage] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {key: value for key, value in (kwargs or {}).items() if value is not None}
@@ -204,7 +204,7 @@ class Recorder(TorchDispatchMode):
         return name is not None and self.root(name) in self.hollow
 
     def new_real(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.alive.append(tensor)
+        self.alive.append(tensor.untyped_storage())
         self.names[key_of(tensor)] = f"t{len(self.names)}"
         return tensor
 
