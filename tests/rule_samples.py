@@ -63,6 +63,7 @@ def s(op: str, *args: Argument, **kwargs: Argument) -> Sample:
 def elementwise_samples() -> list[Sample]:
     unary = "neg clone relu sigmoid tanh exp gelu silu mish elu leaky_relu softplus hardswish hardsigmoid hardtanh abs"
     found = [s(f"aten.{name}.default", x(4, 8)) for name in (unary + " square sin cos erf floor sign").split()]
+    found.append(s("aten.detach.default", c(4, 8)))
     found += [s(f"aten.{name}.default", positive(4, 8)) for name in "sqrt rsqrt reciprocal log log1p".split()]
     found += [s(f"aten.{name}.default", c(4, 8)) for name in ("isnan", "isinf")]
     found += [s("aten.gelu.default", x(2, 4, 8), approximate="tanh"), s("aten.neg.default", x())]

@@ -18,7 +18,7 @@ SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "eq": "=
 METHODS = frozenset(
     "transpose permute expand unsqueeze squeeze mean sum softmax log_softmax pow rsqrt sqrt exp log tanh sigmoid sin "
     "cos neg abs cumsum amax amin clamp masked_fill logical_not logical_and logical_or bitwise_not reciprocal "
-    "square erf".split()
+    "square erf detach".split()
 )
 FUNCTIONAL = frozenset(
     "linear gelu silu relu elu leaky_relu softplus hardswish layer_norm rms_norm group_norm max_pool2d avg_pool2d "

@@ -33,6 +33,7 @@ BOTH = Elementwise(saved=(0, 1))
 TABLE = {
     "aten.neg.default": PASSES,
     "aten.clone.default": PASSES,
+    "aten.detach.default": PASSES,
     "aten.relu.default": OUTPUT,
     "aten.sigmoid.default": OUTPUT,
     "aten.tanh.default": OUTPUT,
