@@ -9,12 +9,15 @@ from dataclasses import replace
 from torch import nn
 
 from autoplan.cluster import ClusterSpec
+from autoplan.errors import InputsError, ParallelismError
+from autoplan.graph import Model
 from autoplan.initialise import record as record_initialisation
 from autoplan.inputs import resolve_inputs
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.record import PlanRecord
+from autoplan.runtime.optimizer import optimizer_class
 from autoplan.search import search
 from autoplan.search.constraints import Constraint, accept_whole
 from autoplan.search.systems import resolve as resolve_parallelism
@@ -44,6 +47,7 @@ def parallelize(
 
     Raises a subclass of AutoplanError, which names value, cause and remedy, where there is no plan.
     """
+    check_arguments(training, constraints)
     cluster = ClusterSpec.of(cluster_spec)
     pinned = resolve_parallelism(parallelism, cluster)
     training = as_run(training or default_training(cluster), cluster)
@@ -52,11 +56,40 @@ def parallelize(
     is_training = isinstance(training, Training)
     traced = trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype)
     traced = in_precision(traced, training.precision)
+    check_loss(traced, is_training)
     traced = accept_whole(traced, constraints)
     chosen, alternatives, report = search(traced, cluster, training, pinned, tuple(constraints))
     record = PlanRecord(cluster, training, traced, chosen, alternatives, report, record_initialisation(model))
     record.lowered()
     return Plan(record, module=model, loss_fn=loss_fn)
+
+
+def check_arguments(training: Training | Inference | None, constraints: Sequence[Constraint]) -> None:
+    """Refuses, before anything is traced, what can't be planned or what no exported program could run."""
+    if training is not None and not isinstance(training, Training | Inference):
+        raise ParallelismError(
+            f"training={training!r}", "it says nothing of how to train", "give autoplan.Training(...) or Inference()"
+        )
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise ParallelismError(
+                f"constraint {constraint!r}", "it is none", "use autoplan.pin, autoplan.forbid or autoplan.replicated"
+            )
+    if isinstance(training, Training):
+        optimizer_class(training.optimizer)
+        if training.precision == "fp16-mixed":
+            raise ParallelismError(
+                "precision='fp16-mixed'", "the runtime scales no losses, which float16 needs", "use 'bf16-mixed'"
+            )
+
+
+def check_loss(traced: Model, training: bool) -> None:
+    last = traced.blocks[traced.segments[-1].block]
+    shape = last.types()[last.outputs[0]].shape
+    if training and shape != ():
+        raise InputsError(
+            f"a loss of shape {shape}", "what is minimised is one number", "let loss_fn return a scalar, such as a mean"
+        )
 
 
 def as_run(training: Training | Inference, cluster: ClusterSpec) -> Training | Inference:

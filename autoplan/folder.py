@@ -21,6 +21,7 @@ from autoplan.emit.program import emit_program
 from autoplan.errors import ClusterError, LaunchError, LayoutError, PlanFileError
 from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
+from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
 from autoplan.record import SCHEMA, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
@@ -92,7 +93,12 @@ def cluster_of(data: object, where: str) -> ClusterSpec:
 
 
 def check(record: PlanRecord, where: str) -> None:
-    """Whether the layouts of a plan that was read follow from one another."""
+    """Whether the parts of a plan that was read agree, and its layouts follow from one another."""
+    mesh, parallelism = record.chosen.mesh, record.chosen.parallelism
+    told = {"pp": parallelism.pp, "dp": parallelism.dp, "tp": parallelism.tp, MICROBATCH: record.chosen.microbatches}
+    wrong = [f"{name}={size}" for name, size in told.items() if size != mesh.size(name)]
+    if wrong:
+        raise PlanFileError(where, f"{', '.join(wrong)}: its mesh is {mesh}", "undo the edit, or plan again and export")
     try:
         record.lowered()
     except LayoutError as error:

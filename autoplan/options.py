@@ -38,6 +38,12 @@ class Training:
         if self.precision not in PRECISIONS:
             raise ParallelismError(f"precision={self.precision!r}", "no such precision", f"use one of {PRECISIONS}")
 
+        for name in ("learning_rate", "weight_decay", "eps"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ParallelismError(f"{name}={getattr(self, name)!r}", "it can't be negative", "give 0 or more")
+        if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
+            raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "leave it out")
+
     def with_precision(self, precision: str) -> Training:
         return replace(self, precision=precision)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import nn
 
 from autoplan.codec import encode
+from autoplan.errors import LaunchError
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.options import Parallelism
 from autoplan.record import PlanRecord
@@ -97,7 +98,10 @@ class Plan:
 
     def program(self) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another."""
-        assert self.folder is not None, "export the plan and load it: autoplan.load(folder).program()"
+        if self.folder is None:
+            raise LaunchError(
+                "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
+            )
         return Program(program_spec(self.record), program_module(self.folder))
 
 

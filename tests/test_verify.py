@@ -103,3 +103,28 @@ def without_scale(node: Node) -> Node:
     if node.op != "aten.scaled_dot_product_attention.default":
         return node
     return replace(node, kwargs=tuple((k, 1.0 if k == "scale" else v) for k, v in node.kwargs))
+
+
+class Dropping(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.drop, self.down = torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(self.drop(self.up(x).relu())).pow(2).mean()
+
+
+class Doubled(Dropping):
+    """Not what was traced."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_model_with_dropout_is_verified_with_its_masks_and_its_trace_without():
+    pinned = autoplan.Parallelism(dp=1, tp=2, pp=1)
+    plan = autoplan.parallelize(Dropping(), "1x2 cpu", (torch.zeros(4, 8),), parallelism=pinned)
+    result = plan.verify()
+    assert result.passed and "with the same dropout" in result.note
+    with pytest.raises(VerificationError, match="the traced graph on one device differs"):
+        verify(plan.record, Doubled(), None, seed=0, raises=True)

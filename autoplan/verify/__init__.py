@@ -95,6 +95,10 @@ def verify(
     if module is None or drops(exact.model):
         state = random_state(exact.model, seed)
         expected = train_plan(on_one_device(exact), batch, state)
+        said = "one device is the same program on one rank" + (", with the same dropout" if drops(exact.model) else "")
+        note = "; ".join(filter(None, (note, said)))
+        if module is not None and not normalises_batches(exact.model):
+            check_trace(exact, init_model(module, seed).double(), loss_fn, batch, training)
     else:
         reference = init_model(module, seed).double()
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
@@ -117,6 +121,38 @@ def drops(model: Model) -> bool:
         for block in model.blocks
         for node in block.nodes
     )
+
+
+def without_dropout(model: Model) -> Model:
+    """The model with every probability of dropping an element set to zero."""
+
+    def quiet(node: Node) -> Node:
+        if node.op == "autoplan.dropout":
+            return replace(node, args=(node.args[0], 0.0, *node.args[2:]))
+        return replace(node, args=(*node.args[:4], 0.0, *node.args[5:])) if is_attention(node) else node
+
+    return replace(model, blocks=tuple(replace(b, nodes=tuple(map(quiet, b.nodes))) for b in model.blocks))
+
+
+def normalises_batches(model: Model) -> bool:
+    """Whether evaluation is more than training without dropout: batch norm then uses other statistics."""
+    return any(node.op == "autoplan.batch_norm" for block in model.blocks for node in block.nodes)
+
+
+def check_trace(
+    exact: PlanRecord, module: nn.Module, loss_fn: Callable | None, batch: Tensors, training: Training
+) -> None:
+    """Where masks keep the module from being the reference: without dropout it has to equal its graph on one device."""
+    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    quiet = replace(exact, model=without_dropout(exact.model))
+    found = train_plan(on_one_device(quiet), batch, state)
+    result = compared(found, train_eagerly(module, loss_fn, batch, training, STEPS, drops=False), 1)
+    if not result.passed:
+        raise VerificationError(
+            "plan.verify()",
+            f"without dropout, the traced graph on one device differs from the module:\n{result}",
+            "report it with the model: a trace that differs is autoplan's mistake",
+        )
 
 
 def is_attention(node: Node) -> bool:

@@ -25,13 +25,22 @@ def loss_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, tor
 
 
 def train_eagerly(
-    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int
+    module: nn.Module,
+    loss_fn: Callable | None,
+    batch: Mapping[str, torch.Tensor],
+    training: Training,
+    steps: int,
+    *,
+    drops: bool = True,
 ) -> Run:
-    """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too."""
+    """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too.
+
+    drops  False: the module runs as in evaluation, without dropout
+    """
     optimizer = build_optimizer(module.parameters(), training)
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
-    module.train()
+    module.train(drops)
     for step in range(steps):
         optimizer.zero_grad()
         if training.precision == "fp64":

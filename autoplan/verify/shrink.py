@@ -33,7 +33,8 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     mesh = small_mesh(record.chosen.mesh)
     sizes = small_sizes(dims, record.lowered(), mesh)
     small = shrink_model(model, dims, sizes)
-    chosen = replace(chosen, mesh=mesh, microbatches=mesh.size(MICROBATCH))
+    parallelism = replace(chosen.parallelism, dp=mesh.size("dp"), tp=mesh.size("tp"), pp=mesh.size("pp"))
+    chosen = replace(chosen, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
     note = (
         f"the plan on mesh {small_text(record.chosen.mesh)} was shrunk to {small_text(mesh)}, "
         f"{len(record.model.segments)} segments to {len(small.segments)}, dims to match"
