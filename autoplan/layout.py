@@ -5,7 +5,7 @@ For each axis a tensor is in one state:
     S(d)    a slice along dim d                       its gradient: S(d)
     R       the same everywhere                       its gradient: P, each rank holds a summand
     I       the same everywhere (invariant)           its gradient: I, already whole
-    P       a summand; P(max): an operand of max      its gradient: R
+    P       a summand; P(avg): of a mean, P(max): an operand of max      its gradient: R
 
 R against I is what makes gradients right by construction: an I may not meet an R, S or P in one operator, so the
 conversion, whose backward is the reduction, has to be written. Tensors that carry no gradient are neutral: for them
@@ -32,7 +32,7 @@ class State:
     def __str__(self) -> str:
         if self.kind == "S":
             return f"S({self.dim})"
-        return "P(max)" if self.reduce == "max" else self.kind
+        return f"P({self.reduce})" if self.reduce in ("max", "avg") else self.kind
 
     @property
     def gradient(self) -> State:
@@ -45,9 +45,9 @@ class State:
         shard = re.fullmatch(r"S\((\d+)\)", text)
         if shard:
             return S(int(shard[1]))
-        named = {"R": R, "I": I, "P": P, "P(max)": PMAX}
+        named = {"R": R, "I": I, "P": P, "P(max)": PMAX, "P(avg)": PAVG}
         if text not in named:
-            raise ValueError(f"{text!r} is no state; states are S(dim), R, I, P, P(max)")
+            raise ValueError(f"{text!r} is no state; states are S(dim), R, I, P, P(avg), P(max)")
         return named[text]
 
 
@@ -59,6 +59,7 @@ R = State("R")
 I = State("I")  # noqa: E741  the field's letter
 P = State("P", reduce="sum")
 PMAX = State("P", reduce="max")
+PAVG = State("P", reduce="avg")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,9 @@ class Layout:
 
     dims  for each tensor dim the ordered axes that split it, outermost first
     rest  (axis, state) for every other axis, in the mesh's order; the states are R, I or P
+
+    Where sizes don't divide, parts are ``torch.chunk``'s, axis by axis from the outermost: of length ceil(size/ways),
+    the last ones shorter or empty.
     """
 
     dims: tuple[tuple[str, ...], ...]
@@ -88,6 +92,22 @@ class Layout:
                 dims[state.dim] += (axis.name,)
         rest = tuple((a, states.get(a, R)) for a in mesh.names if states.get(a, R).kind != "S")
         return Layout(tuple(dims), rest)
+
+    @staticmethod
+    def ordered(dims: Iterable[Iterable[str]], mesh: Mesh, rest: Mapping[str, State] | None = None) -> Layout:
+        """The layout whose dims are split by these axes, outermost first; the other axes are as ``rest`` says, else R.
+
+        Axes may be prime factors of the mesh's (``Mesh.axis``); an axis is then named by all of its factors.
+        """
+        split, rest = tuple(tuple(axes) for axes in dims), dict(rest or {})
+        used = [axis for axes in split for axis in axes]
+        whole = [axis for axis in mesh.names if not any(u == axis or u.startswith(axis + ".") for u in used)]
+        partly = [f for axis in mesh.axes if axis.name not in whole for f in mesh.factors(axis.name)]
+        left = [name for name in (*whole, *partly) if name not in used and not _covered(name, used)]
+        if len(set(used)) != len(used) or set(rest) - set(left):
+            raise ValueError(f"dims split by {split} and {sorted(rest)} beside them: an axis is named twice, or unknown")
+        order = sorted(left, key=lambda name: (mesh.names.index(name.partition(".")[0]), name))
+        return Layout(split, tuple((name, rest.get(name, R)) for name in order))
 
     @property
     def rank(self) -> int:
@@ -126,3 +146,8 @@ class Layout:
 
     def __str__(self) -> str:
         return ", ".join(f"{axis}: {state}" for axis, state in self.states().items()) or "whole"
+
+
+def _covered(name: str, used: Iterable[str]) -> bool:
+    """Whether a prime factor belongs to an axis that is used whole."""
+    return name.partition(".")[0] in used

@@ -56,17 +56,27 @@ class Mesh:
         return any(axis.name == name for axis in self.axes)
 
     def axis(self, name: str) -> Axis:
+        """The axis of this name, or one of its prime factors: ``tp.0`` is the outermost of those of ``tp``."""
         for axis in self.axes:
             if axis.name == name:
                 return axis
+        whole, _, number = name.rpartition(".")
+        if number.isdigit() and whole in self.names:
+            factors = factored(self.axis(whole))
+            if len(factors) > 1 and int(number) < len(factors):
+                return factors[int(number)]
         raise KeyError(f"mesh {self} has no axis {name!r}")
 
     def size(self, name: str) -> int:
-        """Members along the axis; 1 where the mesh has no such axis."""
-        for axis in self.axes:
-            if axis.name == name:
-                return axis.size
-        return 1
+        """Members along the axis, or along its prime factor; 1 where the mesh has no such axis."""
+        try:
+            return self.axis(name).size
+        except KeyError:
+            return 1
+
+    def factors(self, name: str) -> tuple[str, ...]:
+        """The names of an axis' prime factors, outermost first; the axis itself where its size is prime or 1."""
+        return tuple(axis.name for axis in factored(self.axis(name)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -87,3 +97,29 @@ class Mesh:
 
     def __str__(self) -> str:
         return " ".join(f"{axis.name}={axis.size}" for axis in self.axes)
+
+
+def factored(axis: Axis) -> tuple[Axis, ...]:
+    """An axis as axes of prime size, outermost first, in ascending size: ``tp=12`` is tp.0=2, tp.1=2, tp.2=3.
+
+    An axis of prime size, of size 1, or virtual stays as it is.
+    """
+    primes = prime_factors(axis.size)
+    if len(primes) < 2 or axis.virtual:
+        return (axis,)
+    found, inside = [], axis.size
+    for number, prime in enumerate(primes):
+        inside //= prime
+        found.append(Axis(f"{axis.name}.{number}", prime, axis.stride * inside))
+    return tuple(found)
+
+
+def prime_factors(n: int) -> tuple[int, ...]:
+    """In ascending order; none of 1."""
+    found, prime = [], 2
+    while n > 1:
+        while n % prime == 0:
+            found.append(prime)
+            n //= prime
+        prime += 1
+    return tuple(found)

@@ -16,24 +16,37 @@ from autoplan.rule import AxisStrategy
 
 @dataclass(frozen=True)
 class Collective:
-    """One step of a redistribution, on one axis.
+    """One step of a redistribution.
 
-    op       function of autoplan.runtime.collectives: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", …
-    axis     the mesh axis it runs over
+    op       function of autoplan.runtime.collectives: "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+             "permute", "exchange", …
+    axes     the mesh axes, or prime factors of them, whose product is the group, outermost first: its members are
+             numbered row-major in this order
     dims     tensor dims it takes as arguments: (dim,) for a gather, (from, to) for an all-to-all
     forward, backward   what crosses the links, "" where nothing does: "all-reduce", "all-gather", "reduce-scatter",
-             "all-to-all"
+             "all-to-all", "permute", "all-to-all-v"
     forward_bytes, backward_bytes   the size the collective is known by: an all-reduce's operand, a gather's result, a
-             reduce-scatter's operand, an all-to-all's operand, on one rank
+             reduce-scatter's operand, an all-to-all's and a permute's operand, on one rank; what the busiest rank
+             sends or receives in an all-to-all-v
+    spec     of a permute and an exchange: for each tensor dim the group's axes that split it, outermost first, before
+             and after: "x y, - -> y, x" (autoplan.redistribute.exchange)
+    shape    of an exchange: the tensor that the group's members share
     """
 
     op: str
-    axis: str
+    axes: tuple[str, ...]
     dims: tuple[int, ...]
     forward: str
     backward: str
     forward_bytes: int
     backward_bytes: int
+    spec: str = ""
+    shape: tuple[int, ...] = ()
+
+    @property
+    def axis(self) -> str:
+        """The group's name: "tp", or "dp,tp" where several axes make it."""
+        return ",".join(self.axes)
 
 
 @dataclass(frozen=True)

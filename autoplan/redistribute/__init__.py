@@ -1,0 +1,45 @@
+"""Layout to layout, as the provably cheapest sequence of typed steps.
+
+``boxes`` and ``exchange`` say who holds and who sends what; ``steps`` is the table of single changes, each with its
+backward; ``apply`` what a step makes of a layout; ``links`` and ``traffic`` what it costs; ``space`` the layouts and
+steps that there are; ``planner`` finds the cheapest path. docs/redistribution.md tells the whole.
+"""
+
+from __future__ import annotations
+
+from autoplan.errors import LayoutError
+from autoplan.graph import TensorType
+from autoplan.layout import Layout
+from autoplan.mesh import Mesh
+from autoplan.redistribute.factors import simplify, sized
+from autoplan.redistribute.follow import follow
+from autoplan.redistribute.links import UNIFORM, AxisLinks, Links
+from autoplan.redistribute.planner import Planner, Redistribution
+from autoplan.redistribute.steps import NEUTRAL_STEPS, STEPS, Step, find_step, neutral, transition
+from autoplan.typed import Collective
+
+
+def redistribute(
+    source: Layout, target: Layout, type: TensorType, mesh: Mesh, *, carries_gradient: bool, links: Links = UNIFORM
+) -> tuple[Collective, ...]:
+    """The fastest sequence of steps from one layout to another; empty where both are the same.
+
+    Least is the sum of the steps' seconds, forward and backward, on these links; among equals the fewest steps. Every
+    rank finds the same. No rank holds more on the way than at the start or at the end.
+
+    LayoutError where there is none: the microbatches' axis would change, or a P(max) that carries a gradient.
+    """
+    return Planner(type, mesh, carries_gradient=carries_gradient, links=links).plan(source, target).collectives
+
+
+def frontier(
+    source: Layout, target: Layout, type: TensorType, mesh: Mesh, *, carries_gradient: bool, links: Links = UNIFORM
+) -> tuple[Redistribution, ...]:
+    """The Pareto set of (seconds, peak bytes), the fastest first; errors as for ``redistribute``."""
+    return Planner(type, mesh, carries_gradient=carries_gradient, links=links).frontier(source, target)
+
+
+__all__ = [
+    "NEUTRAL_STEPS", "STEPS", "UNIFORM", "AxisLinks", "LayoutError", "Links", "Planner", "Redistribution", "Step",
+    "find_step", "follow", "frontier", "neutral", "redistribute", "simplify", "sized", "transition",
+]  # fmt: skip

@@ -1,0 +1,94 @@
+"""What direct exchanges and permutes put on the links: who is busiest, and for how long.
+
+A placement is how the dims are split, without the states beside them. Between two placements each member sends every
+other the intersection of what it holds with what that one wants (``exchange.sending``); a pair's messages cross the
+outermost axis on which the two differ. The exchange takes as long as its busiest member, sending or receiving.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoplan.mesh import Axis
+from autoplan.redistribute.boxes import Dims, boxes, coordinates, volumes
+from autoplan.redistribute.exchange import senders, write_spec
+from autoplan.redistribute.links import Links
+
+
+class Traffic:
+    """Exchanges of one tensor among the members of one group.
+
+    shape     of the tensor that they share
+    itemsize  bytes of an element
+    axes      the group's
+    """
+
+    def __init__(self, shape: Sequence[int], itemsize: int, axes: Sequence[Axis], links: Links):
+        self.shape, self.itemsize, self.axes, self.links = tuple(shape), itemsize, tuple(axes), links
+        self.names = tuple(axis.name for axis in axes)
+        self.sizes = {axis.name: axis.size for axis in axes}
+        self.members = math.prod(self.sizes.values())
+        self.where = coordinates(self.names, self.sizes)
+        self.crossed = self._crossed()
+
+    def _crossed(self) -> np.ndarray:
+        """(members, members, axes): 1 for the outermost axis on which two members differ."""
+        found = np.zeros((self.members, self.members, len(self.axes)))
+        same = np.ones((self.members, self.members), bool)
+        for number, axis in sorted(enumerate(self.axes), key=lambda pair: -pair[1].stride):
+            where = self.where[axis.name]
+            differ = where[:, None] != where[None, :]
+            found[..., number] = same & differ
+            same &= ~differ
+        return found
+
+    def boxes(self, placement: Dims) -> np.ndarray:
+        return boxes(placement, self.shape, self.names, self.sizes)
+
+    def sent(self, before: Dims, after: np.ndarray) -> np.ndarray:
+        """(placements, members, members): elements that each member (second) sends each other (last).
+
+        after  (placements, members, dims, 2): the boxes wanted
+        """
+        held, found = self.boxes(before), np.ones((len(after), self.members, self.members), np.int64)
+        for dim in range(len(self.shape)):
+            start = np.maximum(held[None, :, None, dim, 0], after[:, None, :, dim, 0])
+            stop = np.minimum(held[None, :, None, dim, 1], after[:, None, :, dim, 1])
+            found *= np.maximum(stop - start, 0)
+        split = {axis for dims in before for axis in dims}
+        for name in self.names:
+            if name not in split:
+                where = self.where[name]
+                found *= where[:, None] == where[None, :]
+        return found * ~np.eye(self.members, dtype=bool)
+
+    def busiest(self, sent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(seconds, bytes) of exchanges: of the members that are busy longest, sending or receiving."""
+        size, count = sent * float(self.itemsize), (sent > 0).astype(float)
+        seconds, most = np.zeros(len(sent)), np.zeros(len(sent))
+        for toward in ("nij,ijk->nik", "nij,ijk->njk"):
+            crossing = [np.einsum(toward, what, self.crossed) for what in (count, size)]
+            seconds = np.maximum(seconds, self.links.messages_s(crossing[0], crossing[1], self.axes).max(axis=1))
+            most = np.maximum(most, crossing[1].sum(axis=2).max(axis=1))
+        return seconds, most
+
+    def one(self, before: Dims, after: Dims) -> tuple[float, float]:
+        """``busiest`` of a single exchange."""
+        seconds, most = self.busiest(self.sent(before, self.boxes(after)[None]))
+        return float(seconds[0]), float(most[0])
+
+    def lacking(self, before: Dims, after: np.ndarray) -> np.ndarray:
+        """(placements,): bytes that the member which lacks most must receive, whatever the way."""
+        held = self.boxes(before)
+        own = np.stack([np.maximum(held[None, ..., 0], after[..., 0]), np.minimum(held[None, ..., 1], after[..., 1])], -1)
+        return (volumes(after) - volumes(own)).max(axis=1) * self.itemsize
+
+    def permute_s(self, before: Dims, after: Dims, part_bytes: int) -> float:
+        """Seconds of a permute: one message for each member that doesn't keep its part."""
+        sent = np.zeros((1, self.members, self.members))
+        for receiver, sender in enumerate(senders(write_spec(before, after), self.names, self.sizes)):
+            sent[0, sender, receiver] = part_bytes / self.itemsize if sender != receiver else 0
+        return float(self.busiest(sent)[0][0])
