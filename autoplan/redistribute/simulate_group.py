@@ -1,0 +1,254 @@
+"""What each operator of a redistribution does to the arrays of one group, forward and backward, in NumPy.
+
+The table at the end is all that ``simulate`` knows of the operators. Both columns are written down on their own, so
+that a test can show that the second is the adjoint of the first. Beside the arrays each says how many elements crossed
+the links: reductions as the best algorithms need them, a reduce-scatter (n-1)/n of the operand to every member and an
+all-reduce twice that (Thakur et al. 2005, section 4), everything else as it is sent.
+
+Arrays are of floating point; they may share memory and are never written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from autoplan.redistribute.boxes import boxes
+from autoplan.redistribute.exchange import Message, messages, parse_spec, reverse_spec, senders
+from autoplan.typed import Collective
+
+Parts = list[np.ndarray]
+
+
+class Moved(NamedTuple):
+    """What an operator leaves with each member of a group, and the elements that each was sent and sent itself."""
+
+    parts: Parts
+    received: Sequence[float] | np.ndarray
+    sent: Sequence[float] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator's arguments, the same for every group of the mesh."""
+
+    step: Collective
+    sizes: dict[str, int]
+
+    @property
+    def dim(self) -> int:
+        return self.step.dims[0]
+
+    @cached_property
+    def senders(self) -> tuple[int, ...]:
+        return senders(self.step.spec, self.step.axes, self.sizes)
+
+    @cached_property
+    def there(self) -> Route:
+        return self._route(self.step.spec)
+
+    @cached_property
+    def back(self) -> Route:
+        return self._route(reverse_spec(self.step.spec))
+
+    def _route(self, spec: str) -> Route:
+        shape, axes = self.step.shape, self.step.axes
+        before, after = (boxes(dims, shape, axes, self.sizes) for dims in parse_spec(spec))
+        return Route(messages(spec, shape, axes, self.sizes), before, after)
+
+
+@dataclass(frozen=True)
+class Route:
+    """The messages of an exchange, and the boxes that members hold before and after (``boxes.boxes``)."""
+
+    messages: tuple[Message, ...]
+    before: np.ndarray
+    after: np.ndarray
+
+
+Work = Callable[[Parts, Call], Moved]
+
+
+def _free(parts: Parts) -> Moved:
+    return Moved(parts, [0] * len(parts), [0] * len(parts))
+
+
+def _each(parts: Parts, elements: float) -> Moved:
+    """Every member was sent as many elements as it sent."""
+    return Moved(parts, [elements] * len(parts), [elements] * len(parts))
+
+
+def _keep(xs: Parts, call: Call) -> Moved:
+    return _free(xs)
+
+
+def _mask(xs: Parts, call: Call) -> Moved:
+    return _free([xs[0], *(np.zeros_like(x) for x in xs[1:])])
+
+
+def _share(xs: Parts, call: Call) -> Moved:
+    return _free([x / len(xs) for x in xs])
+
+
+def _slice(xs: Parts, call: Call) -> Moved:
+    return _free([_split(x, len(xs), call.dim)[member] for member, x in enumerate(xs)])
+
+
+def _pad(xs: Parts, call: Call) -> Moved:
+    zeros = np.zeros_like(xs[0])
+    alone = [[x if other == member else zeros for other in range(len(xs))] for member, x in enumerate(xs)]
+    return _free([np.concatenate(row, call.dim) for row in alone])
+
+
+def _gather(xs: Parts, call: Call) -> Moved:
+    return _each([np.concatenate(xs, call.dim)] * len(xs), sum(x.size for x in xs[1:]))
+
+
+def _sum(xs: Parts, call: Call) -> Moved:
+    return _each([_total(xs)] * len(xs), 2 * xs[0].size * (len(xs) - 1) / len(xs))
+
+
+def _max(xs: Parts, call: Call) -> Moved:
+    return _each([np.maximum.reduce(xs)] * len(xs), 2 * xs[0].size * (len(xs) - 1) / len(xs))
+
+
+def _scatter_sum(xs: Parts, call: Call) -> Moved:
+    parts = _split(_total(xs), len(xs), call.dim)
+    return _each(parts, parts[0].size * (len(xs) - 1))
+
+
+def _scatter_max(xs: Parts, call: Call) -> Moved:
+    parts = _split(np.maximum.reduce(xs), len(xs), call.dim)
+    return _each(parts, parts[0].size * (len(xs) - 1))
+
+
+def _all_to_all(xs: Parts, call: Call) -> Moved:
+    return _transpose(xs, *call.step.dims)
+
+
+def _all_to_all_back(xs: Parts, call: Call) -> Moved:
+    return _transpose(xs, *reversed(call.step.dims))
+
+
+def _transpose(xs: Parts, source: int, target: int) -> Moved:
+    """From split along ``source`` to split along ``target``."""
+    pieces = [_split(x, len(xs), target) for x in xs]
+    received = sum(row[0].size for row in pieces[1:])
+    return _each([np.concatenate(column, source) for column in zip(*pieces, strict=True)], received)
+
+
+def _permute(xs: Parts, call: Call) -> Moved:
+    return _handed([xs[sender] for sender in call.senders], call.senders)
+
+
+def _permute_back(xs: Parts, call: Call) -> Moved:
+    receivers = tuple(call.senders.index(member) for member in range(len(xs)))
+    return _handed([xs[receiver] for receiver in receivers], receivers)
+
+
+def _handed(parts: Parts, senders: Sequence[int]) -> Moved:
+    sent = [0] * len(parts)
+    received = [0 if sender == member else parts[member].size for member, sender in enumerate(senders)]
+    for sender, elements in zip(senders, received, strict=True):
+        sent[sender] += elements
+    return Moved(parts, received, sent)
+
+
+def _fetch(xs: Parts, call: Call) -> Moved:
+    return _fetched(xs, call.there)
+
+
+def _fetch_back(xs: Parts, call: Call) -> Moved:
+    return _fetched(xs, call.back)
+
+
+def _return(xs: Parts, call: Call) -> Moved:
+    return _returned(xs, call.there)
+
+
+def _reduce(xs: Parts, call: Call) -> Moved:
+    return _returned(xs, call.back)
+
+
+def _fetched(xs: Parts, route: Route) -> Moved:
+    """Every member is sent the boxes that it lacks."""
+    results = [np.full(_lengths(box), np.nan) for box in route.after]
+    received, sent = np.zeros((2, len(xs)))
+    for message in route.messages:
+        value = xs[message.sender][_within(message, route.before[message.sender])]
+        results[message.receiver][_within(message, route.after[message.receiver])] = value
+        _count(message, value.size, received, sent)
+    return Moved(results, received, sent)
+
+
+def _returned(xs: Parts, route: Route) -> Moved:
+    """The transpose: what came is sent back, and what several were sent is added."""
+    results = [np.zeros(_lengths(box)) for box in route.before]
+    received, sent = np.zeros((2, len(xs)))
+    for message in route.messages:
+        value = xs[message.receiver][_within(message, route.after[message.receiver])]
+        results[message.sender][_within(message, route.before[message.sender])] += value
+        _count(message, value.size, sent, received)
+    return Moved(results, received, sent)
+
+
+def _count(message: Message, elements: int, received: np.ndarray, sent: np.ndarray) -> None:
+    if message.sender != message.receiver:
+        received[message.receiver] += elements
+        sent[message.sender] += elements
+
+
+def _lengths(box: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(stop - start) for start, stop in box)
+
+
+def _within(message: Message, box: np.ndarray) -> tuple[slice, ...]:
+    """Where a message's box lies in a member's own array."""
+    pairs = zip(message.box, box[:, 0].tolist(), strict=True)
+    return tuple(slice(start - own, stop - own) for (start, stop), own in pairs)
+
+
+def _total(xs: Parts) -> np.ndarray:
+    total = xs[0]
+    for x in xs[1:]:
+        total = total + x
+    return total
+
+
+def _split(x: np.ndarray, ways: int, dim: int) -> Parts:
+    """Equal parts; ValueError where there are none."""
+    length, left = divmod(x.shape[dim], ways)
+    if left:
+        raise ValueError(f"dim {dim} of {x.shape} doesn't divide by {ways}")
+    outer = (slice(None),) * dim
+    return [x[(*outer, slice(at * length, (at + 1) * length))] for at in range(ways)]
+
+
+OPERATORS: dict[str, tuple[Work, Work | None]] = {
+    "all_gather": (_gather, _scatter_sum),
+    "all_gather_invariant": (_gather, _slice),
+    "shard": (_slice, _pad),
+    "shard_invariant": (_slice, _gather),
+    "all_to_all": (_all_to_all, _all_to_all_back),
+    "to_replicate": (_keep, _sum),
+    "to_invariant": (_keep, _mask),
+    "all_reduce": (_sum, _keep),
+    "all_reduce_to_replicate": (_sum, _sum),
+    "all_reduce_max": (_max, None),
+    "reduce_scatter": (_scatter_sum, _gather),
+    "reduce_scatter_max": (_scatter_max, None),
+    "average": (_share, _share),
+    "replicate_to_mean": (_keep, _keep),
+    "replicate_to_partial": (_mask, _mask),
+    "invariant_to_partial": (_mask, _keep),
+    "shard_to_partial": (_pad, _slice),
+    "permute": (_permute, _permute_back),
+    "exchange": (_fetch, _return),
+    "exchange_invariant": (_fetch, _fetch_back),
+    "exchange_sum": (_reduce, _fetch_back),
+}
+"""op -> (forward, backward) on the arrays of one group; no backward where no gradient passes."""
