@@ -38,7 +38,9 @@ def whole(name: str) -> str:
 
 
 def place(name: str, mesh: Mesh) -> tuple[int, int]:
-    """Where an axis or a factor stands in the mesh's order."""
+    """Where an axis or a factor stands in the mesh's order; a factor may itself be one of the mesh's axes."""
+    if name in mesh.names:
+        return mesh.names.index(name), 0
     axis, _, number = name.partition(".")
     return mesh.names.index(axis), int(number or 0)
 
