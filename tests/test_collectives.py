@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -11,17 +9,17 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from autoplan.graph import TensorType
-from autoplan.layout import I, Layout, P, R, S, State
+from autoplan.layout import PAVG, I, P, R, S, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute import redistribute, transition
+from autoplan.redistribute.steps import STEPS, letter
 from autoplan.runtime import collectives
 from autoplan.runtime.axes import RankAxis, rank_axes
 from autoplan.runtime.ranks import RankPool
-from autoplan.typed import Collective
 
 SHAPE = (4, 8, 12)
-STATES = (S(0), S(1), S(2), R, I, P)
+STATES = (S(0), S(1), S(2), R, I, P, PAVG)
+GROUPS = [(Mesh.of(tp=4), ("tp",)), (Mesh.of(dp=2, tp=2), ("dp", "tp")), (Mesh.of(dp=2, tp=2), ("tp", "dp"))]
+GROUPS += [(Mesh.of(tp=4), ("tp.1", "tp.0"))]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +32,17 @@ def world_axis(rank: int, size: int) -> RankAxis:
     return RankAxis("tp", size, rank, distributed.group.WORLD)
 
 
+def members_of(mesh: Mesh, axes: tuple[str, ...]) -> list[int]:
+    """The ranks in the order of the members of a group that holds them all: row-major over the axes as they stand."""
+    return sorted(range(mesh.devices), key=lambda rank: tuple(mesh.coordinate(rank, axis) for axis in axes))
+
+
 def random_in(state: State, size: int, generator: torch.Generator) -> list[torch.Tensor]:
-    """A random tensor of SHAPE in a state: what each rank holds."""
+    """A random tensor of SHAPE in a state: what each member holds."""
     whole = torch.randn(SHAPE, dtype=torch.float64, generator=generator)
     if state.kind == "S":
         return [part.clone() for part in whole.chunk(size, state.dim)]
-    if state == P:
+    if state.kind == "P":
         return [torch.randn(SHAPE, dtype=torch.float64, generator=generator) for _ in range(size)]
     return [whole] * size
 
@@ -47,8 +50,8 @@ def random_in(state: State, size: int, generator: torch.Generator) -> list[torch
 def whole_of(parts: list[torch.Tensor], state: State) -> torch.Tensor:
     if state.kind == "S":
         return torch.cat(parts, state.dim)
-    if state == P:
-        return torch.stack(parts).sum(0)
+    if state.kind == "P":
+        return torch.stack(parts).mean(0) if state == PAVG else torch.stack(parts).sum(0)
     for part in parts[1:]:
         torch.testing.assert_close(part, parts[0], rtol=1e-14, atol=1e-14)
     return parts[0]
@@ -67,33 +70,40 @@ def dims_of(source: State, target: State) -> tuple[int, ...]:
 Case = tuple[str, tuple[int, ...], list[torch.Tensor], list[torch.Tensor]]
 
 
-def run_cases(rank: int, size: int, cases: list[Case]) -> list[tuple[torch.Tensor, torch.Tensor, bool]]:
+def run_cases(
+    rank: int, size: int, mesh: Mesh, names: tuple[str, ...], cases: list[Case]
+) -> list[tuple[torch.Tensor, torch.Tensor, bool]]:
     """For each case: the result, the gradient, and whether the result is contiguous and waited for."""
+    device_mesh = init_device_mesh("cpu", [a.size for a in mesh.axes], mesh_dim_names=mesh.names)
+    axis = rank_axes(mesh, device_mesh, [names])[",".join(names)]
+    assert (axis.size, axis.rank) == (size, members_of(mesh, names).index(rank))
     results = []
     for op, dims, inputs, gradients in cases:
-        x = inputs[rank].clone().requires_grad_()
-        y = getattr(collectives, op)(x, *dims, world_axis(rank, size))
-        y.backward(gradients[rank])
-        plain = all(type(t) is torch.Tensor for t in (y.detach(), x.grad))
-        results.append((y.detach(), x.grad, plain and y.is_contiguous()))
+        x = inputs[axis.rank].clone().requires_grad_()
+        y = getattr(collectives, op)(x, *dims, axis)
+        (gradient,) = torch.autograd.grad(y, x, gradients[axis.rank])
+        plain = all(type(t) is torch.Tensor for t in (y.detach(), gradient))
+        results.append((y.detach(), gradient, plain and y.is_contiguous()))
     return results
 
 
-def test_every_transition_keeps_the_value_and_its_backward_is_the_adjoint(pool):
+@pytest.mark.parametrize(("mesh", "axes"), GROUPS, ids=lambda x: str(x))
+def test_every_step_keeps_the_value_and_its_backward_is_the_adjoint(pool, mesh, axes):
+    """On one axis, on two that act as one in either order, and on prime factors of one."""
     generator = torch.Generator().manual_seed(0)
-    pairs = [(a, b) for a, b in itertools.permutations(STATES, 2)]
-    assert all(transition(a, b, True) for a, b in pairs)
-    probes = [random_in(a, 4, generator) for a, _ in pairs]
-    inputs = [random_in(a, 4, generator) for a, _ in pairs]
+    pairs = [(a, b) for a in STATES for b in STATES if a != b and (letter(a), letter(b)) in STEPS]
+    assert {(letter(a), letter(b)) for a, b in pairs} == set(STEPS)
+    inputs = [[random_in(a, 4, generator) for _ in range(2)] for a, _ in pairs]
     gradients = [random_in(b.gradient, 4, generator) for _, b in pairs]
-    cases = [
-        (transition(a, b, True), dims_of(a, b), values, gradient)
-        for (a, b), pair, gradient in zip(pairs, zip(inputs, probes, strict=True), gradients, strict=True)
-        for values in pair
+    cases: list[Case] = [
+        (STEPS[letter(a), letter(b)].op, dims_of(a, b), values, gradient)
+        for (a, b), probes, gradient in zip(pairs, inputs, gradients, strict=True)
+        for values in probes
     ]
-    by_rank = pool.run(run_cases, cases)
+    by_rank = pool.run(run_cases, mesh, axes, cases)
+    by_member = [by_rank[rank] for rank in members_of(mesh, axes)]
     for i, ((a, b), case) in enumerate(zip([p for p in pairs for _ in range(2)], cases, strict=True)):
-        results = [rank[i] for rank in by_rank]
+        results = [member[i] for member in by_member]
         outputs, grads = [r[0] for r in results], [r[1] for r in results]
         assert all(r[2] for r in results), (a, b)
         torch.testing.assert_close(whole_of(outputs, b), whole_of(case[2], a), rtol=1e-13, atol=1e-13)
@@ -101,74 +111,9 @@ def test_every_transition_keeps_the_value_and_its_backward_is_the_adjoint(pool):
         forward, backward = pairing(outputs, case[3], b), pairing(case[2], grads, a)
         assert forward == pytest.approx(backward, rel=1e-12, abs=1e-12), (a, b)
         other = cases[i ^ 1]  # the same gradients meet the other input through linearity
-        assert pairing([r[i ^ 1][0] for r in by_rank], case[3], b) == pytest.approx(
+        assert pairing([m[i ^ 1][0] for m in by_member], case[3], b) == pytest.approx(
             pairing(other[2], grads, a), rel=1e-12, abs=1e-12
         )
-
-
-def run_steps(x: torch.Tensor, steps: tuple[Collective, ...], axes: dict[str, RankAxis]) -> torch.Tensor:
-    for step in steps:
-        x = getattr(collectives, step.op)(x, *step.dims, axes[step.axis])
-    return x
-
-
-def local_part(whole: torch.Tensor, layout: Layout, mesh: Mesh, rank: int) -> torch.Tensor:
-    """What a rank holds, by slicing (a summand is the whole on the axis' first member, zeros on the others)."""
-    for dim, names in enumerate(layout.dims):
-        for name in names:
-            whole = whole.chunk(mesh.size(name), dim)[mesh.coordinate(rank, name)]
-    if any(state == P and mesh.coordinate(rank, name) for name, state in layout.rest):
-        return torch.zeros_like(whole)
-    return whole
-
-
-def run_plans(
-    rank: int, size: int, mesh: Mesh, plans: list[tuple[Layout, Layout, tuple[Collective, ...]]], whole: torch.Tensor
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    sizes = tuple(axis.size for axis in mesh.device_axes)
-    device_mesh = init_device_mesh("cpu", sizes, mesh_dim_names=tuple(a.name for a in mesh.device_axes))
-    axes = rank_axes(mesh, device_mesh)
-    results = []
-    for source, target, steps in plans:
-        x = local_part(whole, source, mesh, rank).clone().requires_grad_()
-        y = run_steps(x, steps, axes)
-        dual = Layout(target.dims, tuple((name, state.gradient) for name, state in target.rest))
-        (gradient,) = torch.autograd.grad(y, x, local_part(whole.cos(), dual, mesh, rank))
-        results.append((y.detach(), gradient))
-    return results
-
-
-def assemble(parts: list[torch.Tensor], layout: Layout, mesh: Mesh) -> torch.Tensor:
-    """The whole tensor from every rank's part, with R and I checked to agree and P summed."""
-    whole = torch.zeros(SHAPE, dtype=torch.float64)
-    replicas = 1
-    for rank, part in enumerate(parts):
-        index = local_part(torch.arange(whole.numel()).view(SHAPE), Layout(layout.dims, ()), mesh, rank)
-        whole.view(-1).index_add_(0, index.reshape(-1), part.reshape(-1))
-    for name, state in layout.rest:
-        replicas *= mesh.size(name) if state in (R, I) else 1
-        if state in (R, I):
-            for rank, part in enumerate(parts):
-                first = rank - mesh.coordinate(rank, name) * mesh.axis(name).stride
-                torch.testing.assert_close(part, parts[first], rtol=1e-13, atol=1e-13)
-    return whole / replicas
-
-
-def test_plans_over_two_axes_run_to_the_target_forward_and_backward(pool):
-    mesh = Mesh.of(dp=2, tp=2)
-    kind = TensorType(SHAPE, "float64")
-    layouts = [Layout.of(3, {"dp": a, "tp": b}, mesh) for a, b in itertools.product(STATES, repeat=2)]
-    pairs = random.Random(0).sample(list(itertools.permutations(layouts, 2)), 150)
-    plans = [(a, b, redistribute(a, b, kind, mesh, carries_gradient=True)) for a, b in pairs]
-    whole = torch.randn(SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    by_rank = pool.run(run_plans, mesh, plans, whole)
-    for i, (source, target, steps) in enumerate(plans):
-        message = f"{source} => {target} by {steps}"
-        value = assemble([r[i][0] for r in by_rank], target, mesh)
-        assert torch.allclose(value, whole, rtol=1e-12, atol=1e-12), message
-        dual = Layout(source.dims, tuple((name, state.gradient) for name, state in source.rest))
-        gradient = assemble([r[i][1] for r in by_rank], dual, mesh)
-        assert torch.allclose(gradient, whole.cos(), rtol=1e-12, atol=1e-12), message
 
 
 def neutral_values(rank: int, size: int) -> list[torch.Tensor]:
@@ -183,13 +128,16 @@ def neutral_values(rank: int, size: int) -> list[torch.Tensor]:
         collectives.reduce_scatter(torch.ones(4, 2, dtype=torch.bfloat16), 0, axis),
         collectives.all_to_all(ids, 0, 1, axis),
         collectives.all_reduce_max(scores, axis),
+        collectives.reduce_scatter_max(torch.tensor([1.0, -1.0, 0.0, 3.0]) * rank, 0, axis),
+        collectives.reduce_scatter(torch.ones(4, 0), 0, axis),
+        collectives.all_gather(torch.ones(0, 2), 1, axis),
     ]
 
 
 def test_integers_booleans_bfloat16_and_the_maximum(pool):
     results = pool.run(neutral_values)
     ids = [torch.arange(8).view(2, 4) + 8 * rank for rank in range(4)]
-    for rank, (gathered, even, count, total, part, exchanged, greatest) in enumerate(results):
+    for rank, (gathered, even, count, total, part, exchanged, greatest, *rest) in enumerate(results):
         assert torch.equal(gathered, torch.cat(ids, 1))
         assert torch.equal(even, torch.cat(ids) % 2 == 0)
         assert count == 6
@@ -197,6 +145,8 @@ def test_integers_booleans_bfloat16_and_the_maximum(pool):
         assert part.tolist() == [[4, 4]]
         assert torch.equal(exchanged, torch.cat(ids)[:, rank : rank + 1])
         assert greatest.tolist() == [3, 0] and not greatest.requires_grad
+        assert rest[0].tolist() == [[3.0, 0.0, 0.0, 9.0][rank]]
+        assert [tuple(x.shape) for x in rest[1:]] == [(1, 0), (0, 8)]
 
 
 class Pipeline(torch.nn.Module):
@@ -243,6 +193,37 @@ def test_an_axis_of_one_member_is_the_identity():
     x = torch.randn(2, 2, requires_grad=True)
     for name, dims in [("all_reduce", ()), ("all_gather", (0,)), ("all_to_all", (0, 1)), ("to_replicate", ())]:
         assert getattr(collectives, name)(x, *dims, alone) is x
+
+
+def axes_in(rank: int, size: int, groups: list[tuple[str, ...]]) -> dict[str, tuple]:
+    """Of each axis what pickles, the processes of its group among it, and the number of groups that were made."""
+    mesh = Mesh.of(pp=2, dp=1, tp=4, mb=3)
+    device_mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("pp", "tp"))
+    axes = rank_axes(mesh, device_mesh, groups)
+    ranks = {n: a.group and distributed.get_process_group_ranks(a.group) for n, a in axes.items()}
+    distinct = {id(axis.group) for axis in axes.values() if axis.group}
+    found = {n: (a.size, a.rank, ranks[n], a.places, a.names, a.sizes) for n, a in axes.items()}
+    return found | {"groups": (len(distinct), axes["pp,tp"].group is distributed.group.WORLD)}
+
+
+def test_groups_over_several_axes_and_over_prime_factors():
+    groups = [("tp",), ("tp.0",), ("tp.1", "tp.0"), ("dp",), ("dp", "tp"), ("tp.1", "pp"), ("tp", "pp"), ("pp", "tp")]
+    groups += [("pp", "tp.1"), ("tp.1", "pp")]
+    with RankPool(8) as pool:
+        results = pool.run(axes_in, groups)
+    assert results[6] == {  # pp=1, tp=2, that is tp.0=1, tp.1=0
+        "pp": (2, 1, [2, 6], (), ("pp",), (2,)),
+        "dp": (1, 0, None, (), ("dp",), (1,)),
+        "tp": (4, 2, [4, 5, 6, 7], (), ("tp",), (4,)),
+        "tp.0": (2, 1, [4, 6], (), ("tp.0",), (2,)),
+        "tp.1,tp.0": (4, 1, [4, 5, 6, 7], (0, 2, 1, 3), ("tp.1", "tp.0"), (2, 2)),
+        "dp,tp": (4, 2, [4, 5, 6, 7], (), ("dp", "tp"), (1, 4)),
+        "tp.1,pp": (4, 1, [2, 3, 6, 7], (0, 2, 1, 3), ("tp.1", "pp"), (2, 2)),
+        "tp,pp": (8, 5, list(range(8)), (0, 4, 1, 5, 2, 6, 3, 7), ("tp", "pp"), (4, 2)),
+        "pp,tp": (8, 6, list(range(8)), (), ("pp", "tp"), (2, 4)),
+        "pp,tp.1": (4, 2, [2, 3, 6, 7], (), ("pp", "tp.1"), (2, 2)),
+        "groups": (5, True),
+    }
 
 
 def test_an_uneven_split_is_refused_before_anything_is_sent():

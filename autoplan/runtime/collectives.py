@@ -1,127 +1,60 @@
 """What an exported program calls to redistribute a tensor: each forward collective with its own backward.
 
-One function for each change of state on one axis (autoplan.redistribute.STEPS). The backward follows from the states:
-the gradient of S(d) is S(d), of R it is P, of I it is I, of P it is R. All are exact adjoints: with A the forward over
-the whole group, the gradients of all ranks together are A transposed applied to the gradients of all results.
+One function for each step between states (autoplan.redistribute). The backward follows from the states: the gradient of
+S(d) is S(d), of R it is P, of I it is I, of P it is R. All are exact adjoints: with A the forward over the whole group,
+the gradients of all ranks together are A transposed applied to the gradients of all results.
 
 Every function returns its argument where the axis has one member. ``dim`` is a dim of the tensor, ``axis`` the mesh
-axis as this rank sees it. Shapes: n is the axis' size. Results are waited for and contiguous, so no asynchronous
-tensor leaks into a program or into a leaf's ``.grad``; ``torch.compile(fullgraph=True)`` takes them whole.
+axis as this rank sees it, or several that act as one: the group's members then hold the parts of a dim in their order.
+Shapes: n is the axis' size. Results are waited for and contiguous, so no asynchronous tensor leaks into a program or
+into a leaf's ``.grad``; ``torch.compile(fullgraph=True)`` takes them whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import functional
 
+from autoplan.runtime import exchanging, wire
 from autoplan.runtime.axes import RankAxis
 
-# The operators below torch.distributed._functional_collectives are private, yet the only collectives that a compiler
-# can trace; that module's own functions change names between releases and return tensors still in flight.
-_wire = torch.ops._c10d_functional
 
-Primitive = Callable[[Tensor, tuple[int, ...], RankAxis], Tensor]
-
-
-def _group(axis: RankAxis) -> str:
-    assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
-    return axis.group.group_name
-
-
-def _keep(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    return x
-
-
-def _mask(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    """The first rank's x as it is, zeros on the others."""
-    return x if axis.rank == 0 else torch.zeros_like(x)
-
-
-def _sum(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "sum", _group(axis)))
-
-
-def _max(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "max", _group(axis)))
-
-
-def _gather(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    stacked = _wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis))
-    stacked = _wire.wait_tensor(stacked)
-    return stacked if dims[0] == 0 else torch.cat(stacked.chunk(axis.size), dims[0])
-
-
-def _scatter_sum(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    _check(x, dims[0], axis)
-    stacked = x if dims[0] == 0 else torch.cat(x.chunk(axis.size, dims[0]))
-    return _wire.wait_tensor(_wire.reduce_scatter_tensor(stacked.contiguous(), "sum", axis.size, _group(axis)))
-
-
-def _slice(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    _check(x, dims[0], axis)
-    length = x.shape[dims[0]] // axis.size
-    return x.narrow(dims[0], axis.rank * length, length).contiguous()
-
-
-def _pad(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    """The whole tensor with this rank's part in its place and zeros elsewhere."""
-    length = x.shape[dims[0]]
-    before, after = axis.rank * length, (axis.size - 1 - axis.rank) * length
-    inner = [0] * (2 * (x.ndim - 1 - dims[0]))
-    return functional.pad(x, [*inner, before, after])
-
-
-def _exchange(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    """From whole along dims[1] and split along dims[0] to the reverse: part j goes to rank j."""
-    source, target = dims
-    _check(x, target, axis)
-    parts = torch.stack(x.chunk(axis.size, target))
-    ones = [1] * axis.size
-    parts = _wire.wait_tensor(_wire.all_to_all_single(parts, ones, ones, _group(axis)))
-    return torch.cat(parts.unbind(), source)
-
-
-def _exchange_back(x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-    return _exchange(x, (dims[1], dims[0]), axis)
-
-
-def _check(x: Tensor, dim: int, axis: RankAxis) -> None:
-    assert x.shape[dim] % axis.size == 0, f"dim {dim} of {tuple(x.shape)} doesn't divide over {axis.name}={axis.size}"
-
-
-def _pair(forward: Primitive, backward: Primitive) -> type[Function]:
-    """The autograd Function of two primitives that are adjoint to one another."""
+def _pair(forward: Callable[..., Tensor], backward: Callable[..., Tensor]) -> type[Function]:
+    """The autograd Function of two primitives that are adjoint to one another; both take the same arguments."""
 
     class Pair(Function):
         @staticmethod
-        def forward(ctx, x: Tensor, dims: tuple[int, ...], axis: RankAxis) -> Tensor:
-            ctx.dims, ctx.axis = dims, axis
-            return forward(x, dims, axis)
+        def forward(ctx, x: Tensor, arguments: tuple, axis: RankAxis) -> Tensor:
+            ctx.arguments, ctx.axis = arguments, axis
+            return forward(x, *arguments, axis)
 
         @staticmethod
         def backward(ctx, gradient: Tensor) -> tuple[Tensor, None, None]:
-            return backward(gradient, ctx.dims, ctx.axis), None, None
+            return backward(gradient, *ctx.arguments, ctx.axis), None, None
 
     return Pair
 
 
-_AllReduce = _pair(_sum, _keep)
-_AllReduceToReplicate = _pair(_sum, _sum)
-_ToReplicate = _pair(_keep, _sum)
-_ToInvariant = _pair(_keep, _mask)
-_AllGather = _pair(_gather, _scatter_sum)
-_AllGatherInvariant = _pair(_gather, _slice)
-_Shard = _pair(_slice, _pad)
-_ShardInvariant = _pair(_slice, _gather)
-_ReduceScatter = _pair(_scatter_sum, _gather)
-_AllToAll = _pair(_exchange, _exchange_back)
-_ReplicateToPartial = _pair(_mask, _mask)
-_InvariantToPartial = _pair(_mask, _keep)
-_ShardToPartial = _pair(_pad, _slice)
+_AllReduce = _pair(wire.sum_up, wire.keep)
+_AllReduceToReplicate = _pair(wire.sum_up, wire.sum_up)
+_ToReplicate = _pair(wire.keep, wire.sum_up)
+_ToInvariant = _pair(wire.keep, wire.mask)
+_AllGather = _pair(wire.gather, wire.scatter_sum)
+_AllGatherInvariant = _pair(wire.gather, wire.cut)
+_Shard = _pair(wire.cut, wire.pad)
+_ShardInvariant = _pair(wire.cut, wire.gather)
+_ReduceScatter = _pair(wire.scatter_sum, wire.gather)
+_AllToAll = _pair(wire.all_to_all, wire.all_to_all_back)
+_ReplicateToPartial = _pair(wire.mask, wire.mask)
+_InvariantToPartial = _pair(wire.mask, wire.keep)
+_ShardToPartial = _pair(wire.pad, wire.cut)
+_Average = _pair(wire.divide, wire.divide)
+_Permute = _pair(exchanging.permute, exchanging.permute_back)
+_Exchange = _pair(exchanging.fetch, exchanging.collect_back)
+_ExchangeInvariant = _pair(exchanging.fetch, exchanging.fetch_back)
+_ExchangeSum = _pair(exchanging.collect, exchanging.fetch_back)
 
 
 def all_reduce(x: Tensor, axis: RankAxis) -> Tensor:
@@ -136,7 +69,7 @@ def all_reduce_to_replicate(x: Tensor, axis: RankAxis) -> Tensor:
 
 def all_reduce_max(x: Tensor, axis: RankAxis) -> Tensor:
     """P(max) -> R: the greatest over the axis, element by element. No gradient passes: the result is detached."""
-    return x if axis.size == 1 else _max(x.detach(), (), axis)
+    return x if axis.size == 1 else wire.greatest(x.detach(), axis)
 
 
 def to_replicate(x: Tensor, axis: RankAxis) -> Tensor:
@@ -197,3 +130,61 @@ def shard_to_partial(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
     """S(dim) -> P: each rank holds its own part in its place and zeros elsewhere, [.., s, ..] -> [.., n·s, ..].
     Nothing crosses; backward a slice."""
     return x if axis.size == 1 else _ShardToPartial.apply(x, (dim,), axis)
+
+
+def reduce_scatter_max(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+    """P(max) -> S(dim): this rank's part of the greatest, [.., n·s, ..] -> [.., s, ..]. No gradient passes: the result
+    is detached."""
+    return x if axis.size == 1 else wire.scatter_greatest(x.detach(), dim, axis)
+
+
+def average(x: Tensor, axis: RankAxis) -> Tensor:
+    """P(avg) -> P: x/n. Nothing crosses; backward the gradient over n."""
+    return x if axis.size == 1 else _Average.apply(x, (), axis)
+
+
+def replicate_to_mean(x: Tensor, axis: RankAxis) -> Tensor:
+    """R -> P(avg), and of a tensor without gradients R -> P(max): x itself, on every rank. Nothing crosses; backward
+    the gradient itself."""
+    return x
+
+
+def permute(x: Tensor, spec: str, axis: RankAxis) -> Tensor:
+    """Each rank takes over the part of one other, or keeps its own, so that the parts lie as ``spec`` says, e.g.
+    ``"x, y -> y, x"`` (autoplan.redistribute.exchange); the shape stays. Forward and backward permute.
+
+    Axes of the group in no dim are all R, all I or all P.
+    """
+    if axis.size == 1:
+        return x
+    sources, takers = exchanging.partners(spec, axis.names, axis.sizes)
+    return _Permute.apply(x, (sources[axis.rank], takers[axis.rank]), axis)
+
+
+def exchange(x: Tensor, shape: tuple[int, ...], spec: str, axis: RankAxis) -> Tensor:
+    """S, R -> S, R: each rank receives what it lacks of its part after, straight from a rank that holds it.
+
+    shape  of the tensor that the group's members share
+    spec   how their axes split it before and after, ``"x, - -> -, y"``; an axis in no dim is R
+
+    Sizes needn't divide: parts are ``torch.chunk``'s, and may be empty. Forward all-to-all-v; backward the messages
+    reversed, and what a rank receives is added up.
+    """
+    return x if axis.size == 1 else _Exchange.apply(x, _routes("exchange", spec, shape, axis), axis)
+
+
+def exchange_invariant(x: Tensor, shape: tuple[int, ...], spec: str, axis: RankAxis) -> Tensor:
+    """S, I -> S, I: as ``exchange``, but gradients of I are whole, so the backward fetches, too: it is
+    ``exchange_invariant`` of the reversed spec."""
+    return x if axis.size == 1 else _ExchangeInvariant.apply(x, _routes("exchange_invariant", spec, shape, axis), axis)
+
+
+def exchange_sum(x: Tensor, shape: tuple[int, ...], spec: str, axis: RankAxis) -> Tensor:
+    """S, P -> S: each rank receives the summands of its part after and adds them up; in ``spec`` an axis in no dim is P
+    before. The adjoint of ``exchange`` of the reversed spec, which is its backward. Forward and backward
+    all-to-all-v."""
+    return x if axis.size == 1 else _ExchangeSum.apply(x, _routes("exchange_sum", spec, shape, axis), axis)
+
+
+def _routes(op: str, spec: str, shape: tuple[int, ...], axis: RankAxis) -> exchanging.Routes:
+    return exchanging.routes(op, spec, tuple(shape), axis.rank, axis.names, axis.sizes)

@@ -1,0 +1,126 @@
+"""What crosses the links, and what each rank does beside it: collectives without types and without gradients.
+
+Parts lie in the order of the axis' *members*, which may differ from the order of the process group's ranks
+(``RankAxis.places``): what goes out is put into the group's order and what comes in is put back. Results are waited for
+and, where something crossed, contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from autoplan.runtime.axes import RankAxis
+
+# The operators below torch.distributed._functional_collectives are private, yet the only collectives that a compiler
+# can trace; that module's own functions change names between releases and return tensors still in flight.
+_wire = torch.ops._c10d_functional
+
+
+def keep(x: Tensor, axis: RankAxis) -> Tensor:
+    return x
+
+
+def mask(x: Tensor, axis: RankAxis) -> Tensor:
+    """The first member's x as it is, zeros on the others."""
+    return x if axis.rank == 0 else torch.zeros_like(x)
+
+
+def divide(x: Tensor, axis: RankAxis) -> Tensor:
+    return x / axis.size
+
+
+def sum_up(x: Tensor, axis: RankAxis) -> Tensor:
+    return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "sum", _group(axis)))
+
+
+def greatest(x: Tensor, axis: RankAxis) -> Tensor:
+    return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "max", _group(axis)))
+
+
+def gather(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+    """All members' parts joined along dim."""
+    stacked = _wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis))
+    stacked = _wire.wait_tensor(stacked)
+    if dim == 0 and not axis.places:
+        return stacked
+    return torch.cat(_of_members(stacked.view(axis.size, *x.shape).unbind(), axis), dim)
+
+
+def scatter_sum(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+    """This member's part, along dim, of the sum of the members' tensors."""
+    return _scatter(x, dim, "sum", axis)
+
+
+def scatter_greatest(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+    return _scatter(x, dim, "max", axis)
+
+
+def _scatter(x: Tensor, dim: int, reduction: str, axis: RankAxis) -> Tensor:
+    _check(x, dim, axis)
+    stacked = x if dim == 0 and not axis.places else torch.cat(_of_places(x.chunk(axis.size, dim), axis))
+    part = _wire.reduce_scatter_tensor(stacked.contiguous(), reduction, axis.size, _group(axis))
+    return _wire.wait_tensor(part)
+
+
+def cut(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+    """This member's part along dim."""
+    _check(x, dim, axis)
+    length = x.shape[dim] // axis.size
+    return x.narrow(dim, axis.rank * length, length).contiguous()
+
+
+def pad(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+    """The whole tensor with this member's part in its place along dim and zeros elsewhere."""
+    length = x.shape[dim]
+    before, after = axis.rank * length, (axis.size - 1 - axis.rank) * length
+    inner = [0] * (2 * (x.ndim - 1 - dim))
+    return functional.pad(x, [*inner, before, after])
+
+
+def all_to_all(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
+    """From whole along target and split along source to the reverse: part j goes to member j."""
+    _check(x, target, axis)
+    parts = torch.stack(_of_places(x.chunk(axis.size, target), axis))
+    ones = [1] * axis.size
+    parts = _wire.wait_tensor(_wire.all_to_all_single(parts, ones, ones, _group(axis)))
+    return torch.cat(_of_members(parts.unbind(), axis), source)
+
+
+def all_to_all_back(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
+    return all_to_all(x, target, source, axis)
+
+
+def swap(parts: Sequence[Tensor], lengths: Sequence[int], axis: RankAxis) -> list[Tensor]:
+    """Sends each member a part, of any length, and receives one of this length from each.
+
+    parts    one flat tensor for each member, in the members' order
+    lengths  elements of what comes back, in the members' order
+    """
+    outgoing = _of_places(parts, axis)
+    expected = [lengths[axis.places.index(place)] for place in range(axis.size)] if axis.places else list(lengths)
+    sizes = [part.numel() for part in outgoing]
+    arrived = _wire.wait_tensor(_wire.all_to_all_single(torch.cat(outgoing), expected, sizes, _group(axis)))
+    return _of_members(arrived.split(expected), axis)
+
+
+def _group(axis: RankAxis) -> str:
+    assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
+    return axis.group.group_name
+
+
+def _check(x: Tensor, dim: int, axis: RankAxis) -> None:
+    assert x.shape[dim] % axis.size == 0, f"dim {dim} of {tuple(x.shape)} doesn't divide over {axis.name}={axis.size}"
+
+
+def _of_places(parts: Sequence[Tensor], axis: RankAxis) -> list[Tensor]:
+    """From the members' order into the process group's."""
+    return [parts[axis.places.index(place)] for place in range(axis.size)] if axis.places else list(parts)
+
+
+def _of_members(parts: Sequence[Tensor], axis: RankAxis) -> list[Tensor]:
+    """From the process group's order into the members'."""
+    return [parts[place] for place in axis.places] if axis.places else list(parts)
