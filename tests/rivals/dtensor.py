@@ -74,5 +74,5 @@ def _aligned(axis: str, now: Mapping[str, int], wanted: Mapping[str, int]) -> bo
 
 def _step(axis: str, here: int, there: int) -> Step:
     if here == WHOLE:
-        return slice_(axis, there)
-    return gather(axis, here) if there == WHOLE else swap(axis, here, there)
+        return slice_(there, axis)
+    return gather(here, axis) if there == WHOLE else swap(here, there, axis)

@@ -15,6 +15,6 @@ def common(here: tuple[str, ...], there: tuple[str, ...]) -> int:
 
 def plan(source: Dims, target: Dims) -> tuple[Step, ...]:
     kept = [common(here, there) for here, there in zip(source, target, strict=True)]
-    gathers = [gather(axis, dim) for dim, axes in enumerate(source) for axis in reversed(axes[kept[dim] :])]
-    slices = [slice_(axis, dim) for dim, axes in enumerate(target) for axis in axes[kept[dim] :]]
+    gathers = [gather(dim, axis) for dim, axes in enumerate(source) for axis in reversed(axes[kept[dim] :])]
+    slices = [slice_(dim, axis) for dim, axes in enumerate(target) for axis in axes[kept[dim] :]]
     return (*gathers, *slices)

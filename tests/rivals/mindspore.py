@@ -80,7 +80,7 @@ class _Rounds:
         ready = [dim for dim in self.pending() if not self.now[dim] and self.wanted[dim] not in self.now]
         for dim in ready:
             self.now[dim] = self.wanted[dim]
-            self.steps.append(slice_(self.wanted[dim], dim))
+            self.steps.append(slice_(dim, self.wanted[dim]))
         return bool(ready)
 
     def permute(self) -> bool:
@@ -89,7 +89,7 @@ class _Rounds:
         while ready := [dim for dim in self.pending() if not self.now[dim] and self.wanted[dim] in self.now]:
             dim = ready[0]
             axis, holder = self.wanted[dim], self.now.index(self.wanted[dim])
-            self.steps += [swap(axis, holder, dim)] if self.all_to_all else [gather(axis, holder), slice_(axis, dim)]
+            self.steps += [swap(holder, dim, axis)] if self.all_to_all else [gather(holder, axis), slice_(dim, axis)]
             self.now[holder], self.now[dim] = "", axis
         return len(self.steps) > before
 
@@ -105,5 +105,5 @@ class _Rounds:
         self._gather(self.pending()[0])
 
     def _gather(self, dim: int) -> None:
-        self.steps.append(gather(self.now[dim], dim))
+        self.steps.append(gather(dim, self.now[dim]))
         self.now[dim] = ""

@@ -1,7 +1,7 @@
 """The steps that every engine has in common, and the bytes they move.
 
-Slices, all-gathers and all-to-alls over one axis, at the innermost place of a dim. Sizes divide, so that all devices
-receive the same and one figure describes a step.
+Slices, all-gathers and all-to-alls over one axis or several, at the innermost places of a dim. Sizes divide, so that
+all devices receive the same and one figure describes a step.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Step:
-    """op is "slice", "all-gather" or "all-to-all"; ``dims`` are the dim, or the one given up and the one taken on."""
+    """op is "slice", "all-gather" or "all-to-all"; ``dims`` are the dim, or the one given up and the one taken on;
+    ``axes`` the group's, outermost first, in the order in which they split the dim."""
 
     op: str
-    axis: str
     dims: tuple[int, ...]
+    axes: tuple[str, ...]
 
 
-def slice_(axis: str, dim: int) -> Step:
-    return Step("slice", axis, (dim,))
+def slice_(dim: int, *axes: str) -> Step:
+    return Step("slice", (dim,), axes)
 
 
-def gather(axis: str, dim: int) -> Step:
-    return Step("all-gather", axis, (dim,))
+def gather(dim: int, *axes: str) -> Step:
+    return Step("all-gather", (dim,), axes)
 
 
-def swap(axis: str, source: int, target: int) -> Step:
-    return Step("all-to-all", axis, (source, target))
+def swap(source: int, target: int, *axes: str) -> Step:
+    return Step("all-to-all", (source, target), axes)
 
 
 def after(dims: Dims, step: Step) -> Dims:
-    """Where a step leads; ValueError where the axis isn't the innermost one of the dim that gives it up."""
-    split = [list(axes) for axes in dims]
+    """Where a step leads; ValueError where the axes aren't the innermost ones of the dim that gives them up."""
+    split = list(dims)
     if step.op != "slice":
-        if split[step.dims[0]][-1:] != [step.axis]:
+        given_up = split[step.dims[0]]
+        if given_up[-len(step.axes) :] != step.axes:
             raise ValueError(f"{step} does not start from {dims}")
-        split[step.dims[0]].pop()
+        split[step.dims[0]] = given_up[: -len(step.axes)]
     if step.op != "all-gather":
-        if any(step.axis in axes for axes in split):
-            raise ValueError(f"{step} does not start from {dims}: the axis is in use")
-        split[step.dims[-1]].append(step.axis)
-    return tuple(tuple(axes) for axes in split)
+        if any(axis in axes for axes in split for axis in step.axes):
+            raise ValueError(f"{step} does not start from {dims}: an axis is in use")
+        split[step.dims[-1]] += step.axes
+    return tuple(split)
 
 
 def held(dims: Dims, sizes: Sizes) -> Fraction:
@@ -63,7 +65,7 @@ def received(dims: Dims, step: Step, sizes: Sizes) -> Fraction:
 
     All-gather: the parts of the k-1 others. All-to-all: all but 1/k of as much as was held. Slice: nothing.
     """
-    ways = sizes[step.axis]
+    ways = math.prod(sizes[axis] for axis in step.axes)
     return {
         "slice": Fraction(0),
         "all-gather": (ways - 1) * held(dims, sizes),
