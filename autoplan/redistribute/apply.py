@@ -63,7 +63,8 @@ def respecified(layout: Layout, axes: Sequence[str], spec: str, rest: State, mes
     for dim, (split, start, end) in enumerate(zip(layout.dims, before, after, strict=True)):
         outer = split[: len(split) - len(start)]
         if split[len(outer) :] != start or set(outer) & set(axes):
-            raise ValueError(f"{spec!r}: dim {dim} is split by {' '.join(split) or 'nothing'}, not by {' '.join(start)}")
+            found = " ".join(split) or "nothing"
+            raise ValueError(f"{spec!r}: dim {dim} is split by {found}, not by {' '.join(start)}")
         dims.append(outer + end)
     gone = {a for split in after for a in split}
     kept = [(a, s) for a, s in layout.rest if a not in gone]

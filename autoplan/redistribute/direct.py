@@ -16,23 +16,37 @@ from autoplan.redistribute.traffic import Traffic
 from autoplan.typed import Collective
 
 
-def write_exchange(source: Layout, target: Layout, op: str, tensor: Tensor, mesh: Mesh) -> Collective:
+def write_exchange(
+    source: Layout, target: Layout, op: str, tensor: Tensor, mesh: Mesh, moved_bytes: tuple[int, int] | None = None
+) -> Collective:
     """The permute or the exchange from one layout to another.
 
     source, target  on the axes, or prime factors, among which the tensor moves
+    moved_bytes     for the busiest member, of fetching the target's parts from the source's, and the other way; None:
+                    not known yet
     """
-    source, target = (named_alike(layout, (source, target), mesh) for layout in (source, target))
+    if any("." in axis for axis in source.axes):
+        source, target = (named_alike(layout, (source, target), mesh) for layout in (source, target))
     axes, spec, shape = spec_between(source, target, tensor.shape, mesh)
     if op == "permute":
         held = held_elements(source, tensor.shape, mesh) * tensor.itemsize
         return write(EXCHANGES[op], axes, (), (held, held), tensor.carries, spec)
-    traffic = Traffic(shape, tensor.itemsize, [mesh.axis(axis) for axis in axes], UNIFORM)
-    before, after = parse_spec(spec)
-    toward, back = (int(traffic.one(*ends)[1]) for ends in ((before, after), (after, before)))
+    toward, back = moved_bytes or fetched_bytes(axes, spec, shape, tensor, mesh)
     step = write(EXCHANGES[op], axes, (), (1, 1), tensor.carries, spec, shape)
     forward = back if op == "exchange_sum" else toward
     backward = toward if op == "exchange" else back
-    return replace(step, forward_bytes=forward, backward_bytes=backward if step.backward else 0)
+    backward *= tensor.carries
+    kinds = (step.forward if forward else "", step.backward if backward else "")
+    return replace(step, forward=kinds[0], backward=kinds[1], forward_bytes=forward, backward_bytes=backward)
+
+
+def fetched_bytes(
+    axes: Sequence[str], spec: str, shape: Sequence[int], tensor: Tensor, mesh: Mesh
+) -> tuple[int, int]:
+    """Bytes that the busiest member of a group sends or receives: as the spec says, and the other way."""
+    traffic = Traffic(shape, tensor.itemsize, [mesh.axis(axis) for axis in axes], UNIFORM)
+    before, after = parse_spec(spec)
+    return int(traffic.one(before, after)[1]), int(traffic.one(after, before)[1])
 
 
 def named_alike(layout: Layout, both: Sequence[Layout], mesh: Mesh) -> Layout:
@@ -46,5 +60,6 @@ def named_alike(layout: Layout, both: Sequence[Layout], mesh: Mesh) -> Layout:
         return tuple(kept)
 
     states = dict(layout.rest)
-    rest = tuple((axis, states.get(axis) or states[split([axis], mesh)[0]]) for axis in name([a for a, _ in layout.rest]))
+    beside = name([axis for axis, _ in layout.rest])
+    rest = tuple((axis, states.get(axis) or states[split([axis], mesh)[0]]) for axis in beside)
     return Layout(tuple(name(axes) for axes in layout.dims), rest)

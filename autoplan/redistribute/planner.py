@@ -4,18 +4,19 @@ written steps, and the frontier of seconds against memory."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autoplan.errors import LayoutError
 from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import I, Layout, R, State
-from autoplan.mesh import Axis, Mesh
+from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import Tensor, held_elements
 from autoplan.redistribute.factors import expand, simplify, sized, split_evenly, whole
+from autoplan.redistribute.layouts import count_layouts
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.search import shortest
-from autoplan.redistribute.space import Space, count_layouts
+from autoplan.redistribute.space import Space
 from autoplan.typed import Collective
 
 MOST_LAYOUTS = 400  # of a space whose axes are split into prime factors
@@ -51,10 +52,14 @@ class Planner:
     def __init__(self, type: TensorType, mesh: Mesh, *, carries_gradient: bool, links: Links = UNIFORM):
         self.type, self.mesh, self.carries, self.links = type, mesh, carries_gradient, links
         self.itemsize = DTYPE_BYTES[type.dtype]
-        self.virtual = any(axis.virtual for axis in mesh.axes)
+        self.composite = any(len(mesh.factors(name)) > 1 for name in mesh.names)
+        self.virtual = tuple(axis.name for axis in sized(mesh) if axis.virtual)
+        names = [name for axis in mesh.names for name in dict.fromkeys((axis, *mesh.factors(axis)))]
+        self.order = {name: number for number, name in enumerate(names)}
+        self.sizes = {name: mesh.size(name) for name in names}
+        self.rates = {name: links.bandwidth_bytes_per_s(mesh.axis(name)) for name in names}
         self._spaces: dict[tuple[object, ...], Space] = {}
         self._simple: dict[Layout, Layout] = {}
-        self._ended: dict[tuple[Layout, Layout], _Ends] = {}
 
     def plan(self, source: Layout, target: Layout) -> Redistribution:
         """The fastest; no steps where both are the same.
@@ -78,7 +83,7 @@ class Planner:
         if start == goal:
             held = held_elements(start, self.type.shape, self.mesh) * self.itemsize
             return Redistribution((), 0.0, held)
-        if self.virtual and any(axis.virtual and start.state(axis.name) != goal.state(axis.name) for axis in sized(self.mesh)):
+        if any(start.state(name) != goal.state(name) for name in self.virtual):
             cause = "microbatches follow one another, so nothing can be exchanged between them"
             raise LayoutError(f"{source} -> {target}", cause, "give the value one state on axis mb")
         ends = self._ends(start, goal)
@@ -86,12 +91,11 @@ class Planner:
         if path is None:
             cause = f"no sequence of steps leads there for a tensor of shape {self.type.shape} on mesh {self.mesh}"
             raise LayoutError(f"{source} -> {target}", cause, "reduce a P(max) before a gradient passes through it")
-        here, steps = ends.space.number[ends.source], []
-        for arc in path:
-            steps.append(ends.space.collective(here, arc, self.mesh))
-            here = arc.target
-        peak = max(arc.peak_bytes for arc in path)
-        return Redistribution(tuple(steps), sum(arc.seconds for arc in path), peak)
+        space = ends.space
+        steps = tuple(space.collective(hop.source, hop.target, hop.exchange, self.mesh) for hop in path)
+        kinds = [(int(hop.exchange), hop.source, hop.target) for hop in path]
+        seconds, peaks = (sum(space.seconds[k] for k in kinds), max(space.peaks[k] for k in kinds))
+        return Redistribution(steps, float(seconds), int(peaks))
 
     def _simplified(self, layout: Layout) -> Layout:
         if layout not in self._simple:
@@ -99,25 +103,56 @@ class Planner:
         return self._simple[layout]
 
     def _ends(self, start: Layout, goal: Layout) -> _Ends:
-        """Both layouts on the axes that may have to move, in prime factors where that can help."""
-        even = all(split_evenly(layout, self.type.shape, self.mesh) for layout in (start, goal))
-        named = any("." in axis for layout in (start, goal) for axis in layout.axes)
-        for factored in (True, False):
-            if factored and not even:
-                continue
-            ends = [expand(layout, self.mesh) for layout in (start, goal)] if factored or named else [start, goal]
-            names = moving(*ends, self.type.shape, self.mesh, self.links)
-            axes = tuple(self.mesh.axis(name) for name in names)
-            beside = self._beside(*ends, names)
-            whole_axes = {whole(name) for name in names}
-            few = len(whole_axes) > 1 or named or len(names) == 1
-            if named or not factored or (few and fits(len(start.dims), beside)):
-                break
-        shape, ends = fixed_out(ends, names, self.type.shape, self.mesh)
-        key = (axes, shape, tuple(beside.items()))
-        if key not in self._spaces:
-            self._spaces[key] = Space(Tensor(shape, self.itemsize, self.carries), axes, beside, self.links)
+        """Both layouts on the axes that may have to move."""
+        ends = self._factored(start, goal) or (start, goal)
+        names = self.moving(*ends)
+        beside = self._beside(*ends, names)
+        shape, ends = fixed_out(ends, names, self.type.shape, self.sizes)
+        key = (names, shape, tuple(beside.items()))
+        if key not in self._spaces or self._spaces[key].crowded():
+            tensor = Tensor(shape, self.itemsize, self.carries)
+            axes = [self.mesh.axis(name) for name in names]
+            self._spaces[key] = Space(tensor, axes, beside, self.links, ends)
         return _Ends(*ends, self._spaces[key])
+
+    def _factored(self, start: Layout, goal: Layout) -> tuple[Layout, Layout] | None:
+        """Both layouts in prime factors, where they name some, or where that can help: several axes move, sizes divide,
+        and the layouts to search aren't too many."""
+        named = any("." in axis for layout in (start, goal) for axis in layout.axes)
+        if not named and not self.composite:
+            return None
+        if not named and not all(split_evenly(layout, self.type.shape, self.mesh) for layout in (start, goal)):
+            return None
+        ends = expand(start, self.mesh), expand(goal, self.mesh)
+        names = self.moving(*ends)
+        states = [len(states) for states in self._beside(*ends, names).values()]
+        several = len({whole(name) for name in names}) > 1
+        few = count_layouts(len(start.dims), states) <= MOST_LAYOUTS
+        return ends if named or (several and few) else None
+
+    def moving(self, start: Layout, goal: Layout) -> tuple[str, ...]:
+        """Axes that may have to move, in the mesh's order.
+
+        Those in two states, those that split a dim inside such a one or unevenly, and those that replicate at both
+        ends over faster links: they can share what comes over slower ones.
+        """
+        found: set[str] = set()
+        for size, here, there in zip(self.type.shape, start.dims, goal.dims, strict=True):
+            if here == there and not here:
+                continue
+            outer = 0
+            for axis, other in zip(here, there, strict=False):
+                if axis != other or size % self.sizes[axis]:
+                    break
+                size //= self.sizes[axis]
+                outer += 1
+            found.update(here[outer:], there[outer:])
+        states, rest = dict(start.rest), dict(goal.rest)
+        found |= {axis for axis, state in states.items() if rest.get(axis) != state}
+        slowest = min((self.rates[axis] for axis in found), default=0.0)
+        kept = {axis for axis, state in states.items() if rest.get(axis) == state and state in (R, I)}
+        found |= {axis for axis in kept if self.rates[axis] > slowest}
+        return tuple(sorted(found.difference(self.virtual), key=self.order.__getitem__))
 
     def _beside(self, start: Layout, goal: Layout, names: Iterable[str]) -> dict[str, tuple[State, ...]]:
         """The states that each moving axis may take beside the dims: R, I where either end has an I, and its own."""
@@ -133,40 +168,14 @@ class Planner:
         return found
 
 
-def fits(rank: int, beside: dict[str, tuple[State, ...]]) -> bool:
-    return count_layouts(rank, [len(states) for states in beside.values()]) <= MOST_LAYOUTS
-
-
-def moving(start: Layout, goal: Layout, shape: tuple[int, ...], mesh: Mesh, links: Links) -> tuple[str, ...]:
-    """Axes that may have to move, in the mesh's order.
-
-    Those in two states, those that split a dim inside such a one or unevenly, and those that replicate at both ends
-    over faster links: they can share what comes over slower ones.
-    """
-    found: set[str] = set()
-    for size, here, there in zip(shape, start.dims, goal.dims, strict=True):
-        outer = 0
-        while outer < min(len(here), len(there)) and here[outer] == there[outer] and not size % mesh.size(here[outer]):
-            size //= mesh.size(here[outer])
-            outer += 1
-        found |= {*here[outer:], *there[outer:]}
-    rests = [dict(layout.rest) for layout in (start, goal)]
-    found |= {axis for axis, state in rests[0].items() if rests[1].get(axis) != state}
-    rate = {axis: links.bandwidth_bytes_per_s(mesh.axis(axis)) for axis in (*found, *rests[0])}
-    slowest = min((rate[axis] for axis in found), default=0.0)
-    helping = {a for a, s in rests[0].items() if rests[1].get(a) == s and s in (R, I) and rate[a] > slowest}
-    order = {factor: n for n, axis in enumerate(mesh.names) for factor in (axis, *mesh.factors(axis))}
-    return tuple(sorted((a for a in found | helping if not mesh.axis(a).virtual), key=lambda a: (order[a], a)))
-
-
 def fixed_out(
-    ends: list[Layout], names: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh
-) -> tuple[tuple[int, ...], list[Layout]]:
+    ends: tuple[Layout, Layout], names: tuple[str, ...], shape: tuple[int, ...], sizes: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[Layout, Layout]]:
     """The shape of the part that the moving axes split, and the layouts on these axes alone."""
     local = []
     for size, axes in zip(shape, ends[0].dims, strict=True):
         for axis in axes:
-            size //= 1 if axis in names else mesh.size(axis)
+            size //= 1 if axis in names else sizes[axis]
         local.append(size)
     found = [
         Layout(
@@ -175,4 +184,4 @@ def fixed_out(
         )
         for layout in ends
     ]
-    return tuple(local), found
+    return tuple(local), (found[0], found[1])

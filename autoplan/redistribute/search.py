@@ -1,107 +1,82 @@
-"""The cheapest path between two layouts of a space.
+"""The cheapest path between two layouts of a space, by dynamic programming over the number of steps.
 
-A*, guided by what must be received in any case (``Space.bounds``), starting from the direct exchange as the answer to
-beat. A path never holds more than its ends. Of paths with the same price the one with fewer steps wins, then the one
-with fewer exchanges, then the first in the space's fixed order: every rank that asks gets the same answer.
+    d_0(goal) = 0,    d_k(u) = min(d_{k-1}(u), min over v of w(u, v) + d_{k-1}(v))
+
+with w the seconds of the cheapest single step: Bellman's recursion, for all layouts towards one goal at once. A path
+passes only through layouts that hold no more than its ends. Of paths with the same price the one with fewest steps is
+taken, then the table's steps before an exchange, then the first in the space's fixed order: every rank that asks gets
+the same answer.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoplan.layout import Layout
-from autoplan.redistribute.space import Arc, Space
+from autoplan.redistribute.space import Space
 
 SAME = 1e-9  # relative difference of prices that is only rounding
 
-Label = tuple[float, int, int]
-"""(seconds, steps, exchanges) spent up to a layout."""
+
+@dataclass(frozen=True)
+class Hop:
+    """One step of a path: numbers of layouts, and whether it is an exchange."""
+
+    source: int
+    target: int
+    exchange: bool
 
 
-def shortest(space: Space, source: Layout, target: Layout, below_bytes: float) -> list[Arc] | None:
+def shortest(space: Space, source: Layout, target: Layout, below_bytes: float) -> list[Hop] | None:
     """The steps of the cheapest path, None where there is none.
 
     below_bytes  what a rank uses while a step runs must stay below this
     """
     start, goal = space.number[source], space.number[target]
-    return Search(space, start, goal, max(space.held[start], space.held[goal]), below_bytes).run()
-
-
-def less(left: Label, right: Label) -> bool:
-    """Whether one label is better than another, rounding aside."""
-    if abs(left[0] - right[0]) > SAME * max(left[0], right[0]):
-        return left[0] < right[0]
-    return left[1:] < right[1:]
-
-
-class Search:
-    """One run.
-
-    limit  bytes that a layout on the way may hold
-    below  bytes below which a step must stay while it runs
-    """
-
-    def __init__(self, space: Space, start: int, goal: int, limit: int, below: float):
-        self.space, self.start, self.goal, self.below = space, start, goal, below
-        self.bounds = space.bounds(goal)
-        self.allowed = space.held_bytes <= limit
-        self.best: dict[int, Label] = {start: (0.0, 0, 0)}
-        self.came: dict[int, tuple[int, Arc]] = {}
-        self.queue: list[tuple[float, int, int, int, int]] = [(float(self.bounds[start]), 0, 0, 0, start)]
-        self.pushed = itertools.count(1)
-
-    def run(self) -> list[Arc] | None:
-        done: set[int] = set()
-        seconds, peaks = self.space.exchanges(self.start)
-        if math.isfinite(seconds[self.goal]) and peaks[self.goal] < self.below:
-            self.reach(self.start, self.space.exchange(self.start, self.goal), 1)
-        while self.queue:
-            here = heapq.heappop(self.queue)[-1]
-            if here == self.goal:
-                return self.path()
-            if here not in done:
-                done.add(here)
-                self.expand(here)
+    limit = int(max(space.held_bytes[start], space.held_bytes[goal]))
+    left = towards(space, goal, limit, below_bytes)
+    least = left[-1][start]
+    if not math.isfinite(least):
         return None
+    steps = next(k for k, seconds in enumerate(left) if not_more(seconds[start], least))
+    found, here = [], start
+    for k in range(steps - 1, -1, -1):
+        hop = next_hop(space, here, left[k], limit, below_bytes)
+        found.append(hop)
+        here = hop.target
+    assert here == goal, "a path of the counted steps leads to the goal"
+    return found
 
-    def expand(self, here: int) -> None:
-        arcs, targets, seconds, peaks = self.space.arc_figures(here)
-        for number in self.promising(here, targets, seconds, peaks):
-            self.reach(here, arcs[number], 0)
-        seconds, peaks = self.space.exchanges(here)
-        for there in self.promising(here, self.space.everywhere, seconds, peaks):
-            self.reach(here, self.space.exchange(here, there), 1)
 
-    def promising(self, here: int, targets: np.ndarray, seconds: np.ndarray, peaks: np.ndarray) -> list[int]:
-        """Those of several steps that may still lead to something better than what is known."""
-        spent, steps, _ = self.best[here]
-        known, most, _ = self.best.get(self.goal, (math.inf, steps + 3, 0))
-        reached = spent + seconds + self.bounds[targets]
-        limit = known * (1 + SAME) if math.isfinite(known) else math.inf
-        close = reached <= limit
-        if steps + 2 >= most:  # no fewer steps by a detour, so it has to be cheaper
-            close &= (reached < known * (1 - SAME)) | (targets == self.goal)
-        close &= np.isfinite(seconds) & self.allowed[targets] & (peaks < self.below)
-        found: list[int] = np.flatnonzero(close).tolist()
-        return found
+def towards(space: Space, goal: int, limit: int, below_bytes: float) -> list[np.ndarray]:
+    """d_0, d_1, … of every layout; kept by the space, since many sources share a goal."""
+    key = (goal, limit, below_bytes)
+    if key not in space.toward:
+        allowed = space.held_bytes <= limit
+        single = np.where(space.peaks < below_bytes, space.seconds, np.inf).min(axis=0)
+        single = np.where(allowed[:, None] & allowed[None, :], single, np.inf)
+        found = [np.full(len(space.layouts), np.inf)]
+        found[0][goal] = 0.0
+        while True:
+            better = np.minimum(found[-1], (single + found[-1][None, :]).min(axis=1))
+            if not (better < found[-1] * (1 - SAME)).any():
+                break
+            found.append(better)
+        space.toward[key] = found
+    return space.toward[key]
 
-    def reach(self, here: int, arc: Arc, exchanges: int) -> None:
-        spent, steps, exchanged = self.best[here]
-        label = (spent + arc.seconds, steps + 1, exchanged + exchanges)
-        if arc.target in self.best and not less(label, self.best[arc.target]):
-            return
-        self.best[arc.target] = label
-        self.came[arc.target] = (here, arc)
-        bound = label[0] + float(self.bounds[arc.target])
-        heapq.heappush(self.queue, (bound, label[1], label[2], next(self.pushed), arc.target))
 
-    def path(self) -> list[Arc]:
-        found, here = [], self.goal
-        while here != self.start:
-            here, arc = self.came[here]
-            found.append(arc)
-        return found[::-1]
+def next_hop(space: Space, here: int, left: np.ndarray, limit: int, below_bytes: float) -> Hop:
+    """The first step of a cheapest path whose rest costs ``left``."""
+    ways = np.where(space.peaks[:, here] < below_bytes, space.seconds[:, here], np.inf) + left
+    ways = np.where(space.held_bytes <= limit, ways, np.inf)
+    exchange, target = divmod(int(np.argmax(not_more(ways, ways.min()))), len(left))
+    return Hop(here, target, bool(exchange))
+
+
+def not_more(seconds: np.ndarray, least: float) -> np.ndarray:
+    """Where a price is no more than another, rounding aside."""
+    return seconds <= least * (1 + SAME)

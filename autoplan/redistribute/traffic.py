@@ -83,8 +83,9 @@ class Traffic:
     def lacking(self, before: Dims, after: np.ndarray) -> np.ndarray:
         """(placements,): bytes that the member which lacks most must receive, whatever the way."""
         held = self.boxes(before)
-        own = np.stack([np.maximum(held[None, ..., 0], after[..., 0]), np.minimum(held[None, ..., 1], after[..., 1])], -1)
-        return (volumes(after) - volumes(own)).max(axis=1) * self.itemsize
+        own = [np.maximum(held[None, ..., 0], after[..., 0]), np.minimum(held[None, ..., 1], after[..., 1])]
+        missing: np.ndarray = (volumes(after) - volumes(np.stack(own, -1))).max(axis=1) * self.itemsize
+        return missing
 
     def permute_s(self, before: Dims, after: Dims, part_bytes: int) -> float:
         """Seconds of a permute: one message for each member that doesn't keep its part."""
