@@ -148,7 +148,7 @@ def _arrived(x: Tensor, route: Route, axis: RankAxis) -> list[Tensor]:
     for member, (sent, received) in enumerate(zip(route.sent, route.received, strict=True)):
         own = member == route.member
         parts.append(nothing if sent is None or own else x[_slices(sent)].reshape(-1))
-        lengths.append(0 if received is None or own else math.prod(stop - start for start, stop in received))
+        lengths.append(0 if received is None or own else math.prod([stop - start for start, stop in received]))
     return wire.swap(parts, lengths, axis)
 
 
