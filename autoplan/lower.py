@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from autoplan.errors import LayoutError
 from autoplan.graph import Argument, Block, Model, Node, Ref, Segment, TensorType
 from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute import redistribute
+from autoplan.redistribute import follow, redistribute, simplify
 from autoplan.rule import rule_of
 from autoplan.search.choice import BlockChoice, Chosen, Hop, tensor_mesh
 from autoplan.strategies import Strategy, local_arguments
@@ -31,7 +32,9 @@ from autoplan.typed import (
 SUFFIX = {
     "all_reduce": "reduced", "all_reduce_to_replicate": "reduced", "all_reduce_max": "reduced",
     "all_gather": "gathered", "all_gather_invariant": "gathered", "reduce_scatter": "scattered",
-    "all_to_all": "exchanged", "shard": "part", "shard_invariant": "part", "to_replicate": "replicated",
+    "all_to_all": "exchanged", "exchange": "exchanged",
+    "exchange_invariant": "exchanged", "exchange_sum": "scattered", "reduce_scatter_max": "scattered",
+    "permute": "permuted", "shard": "part", "shard_invariant": "part", "to_replicate": "replicated",
 }  # fmt: skip
 
 
@@ -79,7 +82,7 @@ class Body:
         mesh: Mesh,
     ) -> None:
         self.mesh, self.carries = mesh, carries
-        self.hops = {(hop.value, hop.target): hop.source for hop in hops}
+        self.hops = {(hop.value, hop.target): hop for hop in hops}
         self.found: dict[str, dict[Layout, TypedValue]] = {}
         self.statements: list[Compute | Move] = []
         self.taken = set(taken)
@@ -91,13 +94,26 @@ class Body:
         places = self.found[name]
         if layout in places:
             return places[layout]
-        source = self.hops.get((name, layout))
-        given = self.in_layout(name, source) if source is not None else next(iter(places.values()))
-        steps = redistribute(given.layout, layout, given.type, self.mesh, carries_gradient=name in self.carries)
+        hop = self.hops.get((name, layout))
+        given = self.in_layout(name, hop.source) if hop is not None else next(iter(places.values()))
+        steps = self.steps(given, layout, hop, name in self.carries)
         moved = typed_value(self.fresh(name, steps), given.type, layout, self.mesh)
         self.statements.append(Move(moved, given.name, steps))
         places[layout] = moved
         return moved
+
+    def steps(self, given: TypedValue, layout: Layout, hop: Hop | None, carries: bool) -> tuple[Collective, ...]:
+        """The steps that were priced, at this program's sizes; found anew where none were."""
+        if hop is None or hop.steps is None:
+            return redistribute(given.layout, layout, given.type, self.mesh, carries_gradient=carries)
+        here, written = simplify(given.layout, self.mesh, carries), []
+        for step in hop.steps:
+            try:
+                here, one = follow(here, step, given.type, self.mesh, carries_gradient=carries)
+            except ValueError as error:
+                raise LayoutError(f"{given.name} redistributed", str(error), "plan again, or undo the edit") from None
+            written.append(one)
+        return tuple(written)
 
     def fresh(self, name: str, steps: Sequence[Collective]) -> str:
         base = f"{name.replace('.', '_')}_{SUFFIX.get(steps[-1].op, 'moved') if steps else 'same'}"

@@ -186,6 +186,12 @@ class Lowered:
     def loss(self) -> TypedValue:
         return self.stages[-1].outputs[0]
 
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Every redistribution: of constants and in blocks."""
+        bodies = (self.constants, *(block.body for block in self.blocks))
+        return tuple(statement for body in bodies for statement in body if isinstance(statement, Move))
+
 
 __all__ = [
     "Collective", "Compute", "Lowered", "LoweredBlock", "LoweredSegment", "LoweredStage", "Move", "StoredParameter",

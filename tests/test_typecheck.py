@@ -183,13 +183,13 @@ def test_a_dropped_all_reduce_is_named(program):
 
 def test_an_all_reduce_over_another_axis_is_named(program):
     def astray(move: Move) -> Move:
-        return replace(move, collectives=tuple(replace(c, axis="dp") for c in move.collectives))
+        return replace(move, collectives=tuple(replace(c, axes=("dp",)) for c in move.collectives))
 
     assert "down_reduced = down redistributed: all_reduce over dp" in fault(edit(program, 1, "down_reduced", astray))
 
 
 def test_a_collective_over_microbatches_is_named(program):
-    gather = Collective("all_gather", "mb", (0,), "all-gather", "reduce-scatter", 0, 0)
+    gather = Collective("all_gather", ("mb",), (0,), "all-gather", "reduce-scatter", 0, 0)
     message = fault(edit(program, 1, "down_reduced", lambda m: replace(m, collectives=(gather,))))
     assert "all_gather over mb: microbatches can exchange nothing" in message
 
@@ -220,7 +220,7 @@ def test_a_wrong_order_of_axes_in_a_dim_is_named(program):
     source = program.blocks[1].inputs[0]
     both = Layout.of(2, {"mb": S(0), "dp": S(0), "tp": S(0)}, flat)
     swapped = Layout((("mb", "tp", "dp"), ()), both.rest)
-    step = Collective("shard_invariant", "tp", (0,), "", "all-gather", 0, source.type.bytes // 4)
+    step = Collective("shard_invariant", ("tp",), (0,), "", "all-gather", 0, source.type.bytes // 4)
     value = replace(source, name="part", layout=swapped, local_shape=(4, 64))
     blocks = list(program.blocks)
     blocks[1] = replace(blocks[1], body=(Move(value, "x", (step,)), *blocks[1].body))
@@ -310,7 +310,7 @@ def test_a_loss_that_every_rank_would_count_is_named(program):
         return replace(rename(on_axis(compute, "tp", whole), "x", "x_replicated"), value=replicate(compute.value))
 
     block = program.blocks[2]
-    step = Collective("to_replicate", "tp", (), "", "all-reduce", 0, 8 * 64 * 4)
+    step = Collective("to_replicate", ("tp",), (), "", "all-reduce", 0, 8 * 64 * 4)
     move = Move(replicate(replace(block.inputs[0], name="x_replicated")), "x", (step,))
     outputs = tuple(replicate(v) for v in block.outputs)
     block = replace(block, body=(move, *(replicated(c) for c in block.body)), outputs=outputs)

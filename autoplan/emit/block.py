@@ -40,7 +40,8 @@ class Scope:
 
 
 def axis_source(axis: str) -> str:
-    return f"self.{axis}"
+    """The attribute that holds an axis or a group of several: "dp,tp" is ``self.dp_tp``, "tp.0" is ``self.tp_0``."""
+    return "self." + axis.replace(",", "_").replace(".", "_")
 
 
 def emit_body(statements: Sequence[Compute | Move], scope: Scope, indent: int) -> list[str]:
@@ -133,8 +134,8 @@ def emit_move(move: Move, scope: Scope, indent: int) -> list[str]:
 
 
 def collective_source(step: Collective, source: str) -> str:
-    dims = "".join(f"{dim}, " for dim in step.dims)
-    return f"{step.op}({source}, {dims}{axis_source(step.axis)})"
+    arguments = [*step.dims, *([step.shape] if step.shape else []), *([step.spec] if step.spec else [])]
+    return f"{step.op}({source}, {''.join(f'{a!r}, ' for a in arguments)}{axis_source(step.axis)})"
 
 
 def emit_block(

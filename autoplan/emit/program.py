@@ -19,7 +19,8 @@ MODULES = {
     "autoplan.runtime.collectives": (
         "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",
         "reduce_scatter", "shard", "shard_invariant", "to_invariant", "to_replicate", "replicate_to_partial",
-        "invariant_to_partial", "shard_to_partial",
+        "invariant_to_partial", "shard_to_partial", "average", "replicate_to_mean", "reduce_scatter_max", "permute",
+        "exchange", "exchange_invariant", "exchange_sum",
     ),
     "autoplan.runtime.random": ("dropout",),
 }  # fmt: skip

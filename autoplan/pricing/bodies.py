@@ -16,13 +16,14 @@ FLOAT32_BYTES = 4  # statistics are reduced in float32
 def cross_entropy(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
     """For each row the greatest logit, the sum of exponentials and the target's logit; nothing backward."""
     rows = math.prod(shape[:-1]) * FLOAT32_BYTES
-    return tuple(Collective(op, axis, (), "all-reduce", "", rows, 0) for op in ("all_reduce_max", *["all_reduce"] * 2))
+    ops = ("all_reduce_max", "all_reduce", "all_reduce")
+    return tuple(Collective(op, (axis,), (), "all-reduce", "", rows, 0) for op in ops)
 
 
 def batch_norm(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
     """Two sums for each channel, forward and backward."""
     sums = 2 * shape[1] * FLOAT32_BYTES
-    return (Collective("all_reduce", axis, (), "all-reduce", "all-reduce", sums, sums),)
+    return (Collective("all_reduce", (axis,), (), "all-reduce", "all-reduce", sums, sums),)
 
 
 BODIES: Mapping[str, Callable[[Operator, list[int], str], tuple[Collective, ...]]] = {

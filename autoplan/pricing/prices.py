@@ -5,33 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoplan.errors import LayoutError
-from autoplan.graph import TensorType
+from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import Layout, R
 from autoplan.mesh import Mesh
 from autoplan.pricing.bodies import body_collectives
+from autoplan.pricing.links import ClusterLinks
 from autoplan.pricing.operator import Cost, Operator, price_operator
-from autoplan.redistribute import redistribute
+from autoplan.redistribute import Planner, step_seconds
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
-from cost_models.collective import (
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
-    reduce_scatter_seconds,
-    send_seconds,
-)
+from cost_models.collective import send_seconds
 from cost_models.compute import memory_bound_seconds
 from cost_models.hardware import Device, Topology
 
-COLLECTIVES = {
-    "all-reduce": all_reduce_seconds,
-    "all-gather": all_gather_seconds,
-    "reduce-scatter": reduce_scatter_seconds,
-    "all-to-all": all_to_all_seconds,
-}
-
-
-COPYING = ("shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial")
+COPYING = (
+    "shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial", "average",
+)  # fmt: skip
 """Steps of a redistribution that write a part of a tensor anew."""
 
 
@@ -57,6 +46,7 @@ class Prices:
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
     )
+    planners: dict[tuple[TensorType, bool], Planner] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> Device:
@@ -85,34 +75,49 @@ class Prices:
         key = (kind, source, target, carries)
         if key not in self.moved:
             try:
-                steps = redistribute(source, target, kind, self.mesh, carries_gradient=carries)
+                steps = self.planner(kind, carries).plan(source, target).collectives
             except LayoutError:
                 self.moved[key] = None
             else:
                 local = layout_bytes(kind, target, self.mesh)
-                self.moved[key] = (sum((self.step(step, carries, local) for step in steps), Cost()), steps)
+                self.moved[key] = (sum((self.step(step, carries, local, kind) for step in steps), Cost()), steps)
         return self.moved[key]
+
+    def move_steps(
+        self, kind: TensorType, source: Layout, target: Layout, carries: bool
+    ) -> tuple[Collective, ...] | None:
+        """The steps of ``move``."""
+        found = self.move(kind, source, target, carries)
+        return None if found is None else found[1]
 
     def move_s(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> float | None:
         found = self.move(kind, source, target, carries)
         return None if found is None else found[0].seconds
 
-    def step(self, step: Collective, carries: bool, local_bytes: int = 0) -> Cost:
+    def planner(self, kind: TensorType, carries: bool) -> Planner:
+        """What finds the redistributions of one type of tensor on this mesh's links."""
+        if (kind, carries) not in self.planners:
+            links = ClusterLinks(self.topology)
+            self.planners[kind, carries] = Planner(kind, self.mesh, carries_gradient=carries, links=links)
+        return self.planners[kind, carries]
+
+    def step(self, step: Collective, carries: bool, local_bytes: int = 0, kind: TensorType | None = None) -> Cost:
         """One collective forward and its adjoint backward.
 
         local_bytes  of the part that is copied where nothing crosses the links (a slice, a division by the ranks)
+        kind         what is moved, where the step is an exchange
         """
         copy_s = float(memory_bound_seconds(2 * local_bytes, self.device)) if step.op in COPYING else 0.0
-        forward_s = copy_s + self.collective_s(step.forward, step.forward_bytes, step.axis)
-        back_s = copy_s + self.collective_s(step.backward, step.backward_bytes, step.axis)
-        return Cost(forward_s, back_s if carries and self.training else 0.0)
+        itemsize = DTYPE_BYTES[kind.dtype] if kind else 1
+        forward_s, backward_s = step_seconds(step, itemsize, self.mesh, ClusterLinks(self.topology))
+        return Cost(copy_s + forward_s, copy_s + backward_s if carries and self.training else 0.0)
 
     def collective_s(self, kind: str, bytes: float, axis: str) -> float:
         """Seconds of one collective; 0 where nothing crosses the links."""
         along = self.mesh.axis(axis)
         if not kind or along.size == 1:
             return 0.0
-        return float(COLLECTIVES[kind](bytes, self.topology.axis(along.stride, along.size)))
+        return ClusterLinks(self.topology).collective_s(kind, int(bytes), (along,))
 
     def stored_s(self, kind: TensorType, layout: Layout) -> float:
         """A parameter's share of a microbatch: its gradient's reductions and its update, once a step."""

@@ -11,6 +11,7 @@ from autoplan.errors import LayoutError
 from autoplan.graph import TensorType
 from autoplan.layout import Layout
 from autoplan.mesh import Mesh
+from autoplan.redistribute.direct import step_seconds
 from autoplan.redistribute.factors import simplify, sized
 from autoplan.redistribute.follow import follow
 from autoplan.redistribute.links import UNIFORM, AxisLinks, Links
@@ -41,5 +42,6 @@ def frontier(
 
 __all__ = [
     "NEUTRAL_STEPS", "STEPS", "UNIFORM", "AxisLinks", "LayoutError", "Links", "Planner", "Redistribution", "Step",
-    "find_step", "follow", "frontier", "neutral", "redistribute", "simplify", "sized", "transition",
+    "find_step", "follow", "frontier", "neutral", "redistribute", "simplify", "sized", "step_seconds",
+    "transition",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import Tensor, held_elements, spec_between, write
 from autoplan.redistribute.exchange import parse_spec
 from autoplan.redistribute.factors import joined, split
-from autoplan.redistribute.links import UNIFORM
+from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.steps import EXCHANGES
 from autoplan.redistribute.traffic import Traffic
 from autoplan.typed import Collective
@@ -47,6 +47,23 @@ def fetched_bytes(
     traffic = Traffic(shape, tensor.itemsize, [mesh.axis(axis) for axis in axes], UNIFORM)
     before, after = parse_spec(spec)
     return int(traffic.one(before, after)[1]), int(traffic.one(after, before)[1])
+
+
+def step_seconds(step: Collective, itemsize: int, mesh: Mesh, links: Links) -> tuple[float, float]:
+    """Seconds of one written step, forward and backward; 0 where nothing crosses the links."""
+    axes = [mesh.axis(axis) for axis in step.axes]
+    if step.op not in EXCHANGES:
+        kinds = ((step.forward, step.forward_bytes), (step.backward, step.backward_bytes))
+        forward_s, backward_s = (links.collective_s(kind, size, axes) if kind else 0.0 for kind, size in kinds)
+        return forward_s, backward_s
+    traffic, (before, after) = Traffic(step.shape, itemsize, axes, links), parse_spec(step.spec)
+    if step.op == "permute":
+        seconds = traffic.permute_s(before, after, step.forward_bytes)
+        return seconds, seconds if step.backward else 0.0
+    toward, back = traffic.one(before, after)[0], traffic.one(after, before)[0]
+    forward_s = back if step.op == "exchange_sum" else toward
+    backward_s = toward if step.op == "exchange" else back
+    return forward_s if step.forward else 0.0, backward_s if step.backward else 0.0
 
 
 def named_alike(layout: Layout, both: Sequence[Layout], mesh: Mesh) -> Layout:

@@ -34,9 +34,6 @@ class Links(Protocol):
         count, bytes  (..., axes): how many messages, and how many bytes, cross each axis
         """
 
-    def fastest_bytes_per_s(self, axes: Sequence[Axis]) -> float:
-        """What no member of a group can exceed: the bound below prices rests on it."""
-
     def bandwidth_bytes_per_s(self, axis: Axis) -> float:
         """Of one axis, for telling fast from slow."""
 
@@ -96,9 +93,6 @@ class AxisLinks:
     def messages_s(self, count: np.ndarray, bytes: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
         latencies, rates = np.array([self.figure(axis) for axis in axes]).reshape(-1, 2).T
         return count @ latencies + bytes @ (1 / rates)
-
-    def fastest_bytes_per_s(self, axes: Sequence[Axis]) -> float:
-        return max(self.bandwidth_bytes_per_s(axis) for axis in axes)
 
     def bandwidth_bytes_per_s(self, axis: Axis) -> float:
         return self.figure(axis)[1]

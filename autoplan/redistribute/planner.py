@@ -57,7 +57,7 @@ class Planner:
         names = [name for axis in mesh.names for name in dict.fromkeys((axis, *mesh.factors(axis)))]
         self.order = {name: number for number, name in enumerate(names)}
         self.sizes = {name: mesh.size(name) for name in names}
-        self.rates = {name: links.bandwidth_bytes_per_s(mesh.axis(name)) for name in names}
+        self.rates = {n: math.inf if mesh.axis(n).virtual else links.bandwidth_bytes_per_s(mesh.axis(n)) for n in names}
         self._spaces: dict[tuple[object, ...], Space] = {}
         self._simple: dict[Layout, Layout] = {}
 

@@ -19,6 +19,7 @@ from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.held import held_parameters
+from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
 from autoplan.runtime.random import step_keys
 from autoplan.runtime.reduce import GradientSums
@@ -45,7 +46,8 @@ class Program:
         self.spec, self.module = spec, module
         self.world = launch.join(spec.lowered.mesh)
         self.device, self.rank = self.world.device, dist.get_rank()
-        self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh)
+        groups = groups_of(step for move in spec.lowered.moves for step in move.collectives)
+        self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh, groups)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)

@@ -75,7 +75,7 @@ def price_block(
         total += found[0]
         local_bytes = layout_bytes(types[hop.value], hop.target, mesh)
         for step in found[1]:
-            cost = prices.step(step, hop.value in carries, local_bytes)
+            cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
             moves.append(Moved(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
     results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)

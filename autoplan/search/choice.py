@@ -8,6 +8,7 @@ from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.options import Parallelism
 from autoplan.strategies import Strategy
+from autoplan.typed import Collective
 
 
 def tensor_mesh(mesh: Mesh) -> Mesh:
@@ -20,11 +21,15 @@ def tensor_mesh(mesh: Mesh) -> Mesh:
 
 @dataclass(frozen=True)
 class Hop:
-    """One redistribution: a value of a block, wanted in another layout. Each is emitted once, whoever shares it."""
+    """One redistribution: a value of a block, wanted in another layout. Each is emitted once, whoever shares it.
+
+    steps  those that were priced; None: the ones that move fewest bytes
+    """
 
     value: str
     source: Layout
     target: Layout
+    steps: tuple[Collective, ...] | None = None
 
 
 @dataclass(frozen=True)

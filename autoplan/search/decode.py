@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from autoplan.graph import Block, TensorType
 from autoplan.layout import Layout
@@ -47,7 +47,7 @@ class _Reader:
                 (e.name, self.layout(("given", index, e.name), index, e.name, e.type)) for e in block.externals
             ),
             strategies=tuple(self.strategies(index, block)),
-            hops=tuple(self.hops(index)),
+            hops=tuple(self.hops(index, types, block.carries_gradient())),
         )
 
     def layout(self, key: GroupKey, index: int, name: str, kind: TensorType) -> Layout:
@@ -63,9 +63,11 @@ class _Reader:
             assert isinstance(taken, Strategy)
             yield node.name, taken
 
-    def hops(self, index: int) -> Iterator[Hop]:
+    def hops(self, index: int, types: Mapping[str, TensorType], carries: frozenset[str]) -> Iterator[Hop]:
         trees: Sequence[Sequence[tuple[int, int]]] = self.solution.trees
         for tensor, tree in zip(self.problem.tensors, trees, strict=True):
             if tensor.block == index:
                 for source, target in tree:
-                    yield Hop(tensor.name, tensor.layouts[source], tensor.layouts[target])
+                    ends = (tensor.layouts[source], tensor.layouts[target])
+                    steps = self.form.prices.move_steps(types[tensor.name], *ends, tensor.name in carries)
+                    yield Hop(tensor.name, *ends, steps)

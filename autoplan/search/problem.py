@@ -35,6 +35,7 @@ from autoplan.layout import I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
 from autoplan.pricing import Operator
 from autoplan.strategies import Strategy
+from autoplan.typed import Collective
 
 SEQUENCE = 1  # the dim of an activation [batch, sequence, features]
 
@@ -47,6 +48,10 @@ class Prices(Protocol):
     def operator_s(self, operator: Operator, strategy: Strategy) -> float: ...
 
     def move_s(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> float | None: ...
+
+    def move_steps(
+        self, kind: TensorType, source: Layout, target: Layout, carries: bool
+    ) -> tuple[Collective, ...] | None: ...
 
     def stored_s(self, kind: TensorType, layout: Layout) -> float: ...
 

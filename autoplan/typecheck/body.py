@@ -88,7 +88,7 @@ def check_move(scope: Scope, move: Move) -> None:
         raise LayoutError(label, f"it changes a {source.type} into a {value.type}", PLAN_AGAIN)
     here, goal = (simplify(layout, scope.mesh, live) for layout in (source.layout, value.layout))
     for step in move.collectives:
-        if step.axis in scope.mesh and scope.mesh.axis(step.axis).virtual:
+        if any(axis in scope.mesh and scope.mesh.axis(axis).virtual for axis in step.axes):
             raise LayoutError(label, f"{step.op} over {step.axis}: microbatches can exchange nothing", PLAN_AGAIN)
         try:
             here, written = follow(here, step, value.type, scope.mesh, carries_gradient=live)
