@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autoplan.layout import I, Layout, P, R, State
+from autoplan.layout import PAVG, PMAX, I, Layout, P, R, State
 from autoplan.mesh import Axis, Mesh
 from autoplan.redistribute.apply import Tensor, exchange_op, write
 from autoplan.redistribute.arcs import Arc, Table
@@ -94,8 +94,9 @@ class Space:
             moved = self.place != self.place[here]
             clash = ((code > 0) & (codes > 0) & (code != codes)).any(axis=1)
             left, entered = np.where((codes == 0), code, 0), np.where(code == 0, codes, 0)
-            kinds = [((left == k).any(axis=1), (entered == k).any(axis=1)) for k in range(1, 5)]
-            (left_r, in_r), (left_i, in_i), (left_p, in_p), (left_o, in_o) = kinds
+            kinds = [((left == k).any(axis=1), (entered == k).any(axis=1)) for k in range(1, 4)]
+            (left_r, in_r), (left_i, in_i), (left_p, in_p) = kinds
+            left_o, in_o = (left > 3).any(axis=1), (entered > 3).any(axis=1)
             possible = moved & ~clash & ~left_o & ~in_o & ~in_p
             fetch = possible & ~left_p & ~left_i & ~in_i
             invariant = possible & ~left_p & ~left_r & ~in_r & (left_i | in_i)
@@ -134,6 +135,6 @@ class Space:
 
 
 def _code(layout: Layout, axis: str) -> int:
-    """0 where the axis splits a dim, else a number for R, I, P and for other summands."""
+    """0 where the axis splits a dim, else a number for R, I, P, P(avg), P(max)."""
     state = layout.state(axis)
-    return {"S": 0}.get(state.kind, {R: 1, I: 2, P: 3}.get(state, 4))
+    return 0 if state.kind == "S" else {R: 1, I: 2, P: 3, PAVG: 4, PMAX: 5}[state]
