@@ -105,7 +105,7 @@ class Layout:
         partly = [f for axis in mesh.axes if axis.name not in whole for f in mesh.factors(axis.name)]
         left = [name for name in (*whole, *partly) if name not in used and not _covered(name, used)]
         if len(set(used)) != len(used) or set(rest) - set(left):
-            raise ValueError(f"dims split by {split} and {sorted(rest)} beside them: an axis is named twice, or unknown")
+            raise ValueError(f"dims split by {split}, beside them {sorted(rest)}: an axis is named twice, or unknown")
         order = sorted(left, key=lambda name: (mesh.names.index(name.partition(".")[0]), name))
         return Layout(split, tuple((name, rest.get(name, R)) for name in order))
 

@@ -14,7 +14,7 @@ from autoplan.graph import Argument, Model, Node, Parameter, Segment, TensorType
 from autoplan.mesh import MICROBATCH, Mesh
 from autoplan.record import PlanRecord
 from autoplan.rule import factor_sizes, rule_of
-from autoplan.search.choice import Chosen, StageChoice
+from autoplan.search.choice import Chosen, Hop, StageChoice
 from autoplan.typed import Lowered, TypedValue
 from autoplan.verify.atoms import Atoms, Dim
 
@@ -34,12 +34,19 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     sizes = small_sizes(dims, record.lowered(), mesh)
     small = shrink_model(model, dims, sizes)
     parallelism = replace(chosen.parallelism, dp=mesh.size("dp"), tp=mesh.size("tp"), pp=mesh.size("pp"))
-    chosen = replace(chosen, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
+    blocks = tuple(replace(b, hops=tuple(map(without_factors, b.hops))) for b in chosen.blocks)
+    chosen = replace(chosen, blocks=blocks, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
     note = (
         f"the plan on mesh {small_text(record.chosen.mesh)} was shrunk to {small_text(mesh)}, "
         f"{len(record.model.segments)} segments to {len(small.segments)}, dims to match"
     )
     return replace(record, model=small, chosen=chosen), note
+
+
+def without_factors(hop: Hop) -> Hop:
+    """Steps over prime factors of an axis are sought anew: the small mesh has other ones."""
+    factored = hop.steps is not None and any("." in step.axis or "." in step.spec for step in hop.steps)
+    return replace(hop, steps=None) if factored else hop
 
 
 def small_text(mesh: Mesh) -> str:
