@@ -18,7 +18,9 @@ from autoplan.redistribute.steps import EXCHANGES, find_step
 from autoplan.redistribute.traffic import Traffic
 from autoplan.typed import Collective
 
-MOST_PAIRS = 30_000_000  # (placement, placement, member, member) whose messages are counted
+MOST_MESSAGES = 4_000_000  # between all members for all pairs of placements, that are counted in one space
+MOST_MEMBERS = 1024  # of a group that exchanges directly
+FEW_MEMBERS = 64  # among which every permute is considered; above, those from or to the ends
 
 
 class Space:
@@ -27,7 +29,7 @@ class Space:
     tensor  its shape is that of the part which these axes split
     axes    those that may move
     beside  the states in which each may be where it splits no dim
-    ends    the placements between which exchanges are priced where there are too many to price them all
+    ends    where a path begins and ends: of a large group, exchanges and permutes are priced near these alone
 
     seconds, peaks   (2, layouts, layouts): of the table's steps and permutes, and of exchanges; infinite where none is
     """
@@ -52,39 +54,66 @@ class Space:
         self.arcs: dict[tuple[int, int], Arc] = {}
         count = len(self.layouts)
         self.seconds, self.peaks = np.full((2, count, count), np.inf), np.full((2, count, count), np.inf)
+        self.ends = tuple(self.number[layout] for layout in ends)
         self.add_arcs()
-        self.fetch_s, self.fetched_bytes = self.fetches([place[layout.dims] for layout in ends])
+        if self.traffic.members <= MOST_MEMBERS:
+            self.add_permutes()
+        self.fetch_s, self.fetched_bytes = self.fetches()
         self.add_exchanges()
         self.toward: dict[tuple[int, int, float], list[np.ndarray]] = {}
         self.written: dict[tuple[int, int, bool], Collective] = {}
 
     def crowded(self) -> bool:
-        """Whether exchanges are priced between the ends alone."""
-        return len(self.placements) ** 2 * self.traffic.members**2 > MOST_PAIRS
+        """Whether the space was made for its ends: not all exchanges and permutes are priced."""
+        pairs = len(self.placements) ** 2 * self.traffic.members**2
+        return pairs > MOST_MESSAGES or self.traffic.members > FEW_MEMBERS
 
     def add_arcs(self) -> None:
-        by_held: dict[int, list[Layout]] = {}
-        for layout, held in zip(self.layouts, self.held_bytes, strict=True):
-            by_held.setdefault(int(held), []).append(layout)
+        for here, layout in enumerate(self.layouts):
+            for arc in self.table.arcs(layout):
+                self.add(here, arc)
+
+    def add(self, here: int, arc: Arc) -> None:
+        there = self.number[arc.target]
+        if arc.seconds < self.seconds[0, here, there]:
+            self.arcs[here, there] = arc
+            self.seconds[0, here, there], self.peaks[0, here, there] = arc.seconds, arc.peak_bytes
+
+    def add_permutes(self) -> None:
+        by_held: dict[int, list[int]] = {}
+        for number, held in enumerate(self.held_bytes):
+            by_held.setdefault(int(held), []).append(number)
+        every = self.traffic.members <= FEW_MEMBERS
         for here, layout in enumerate(self.layouts):
             alike = by_held[int(self.held_bytes[here])]
-            for arc in (*self.table.arcs(layout), *self.table.permutes(layout, alike, self.traffic)):
-                there = self.number[arc.target]
-                if arc.seconds < self.seconds[0, here, there]:
-                    self.arcs[here, there] = arc
-                    self.seconds[0, here, there], self.peaks[0, here, there] = arc.seconds, arc.peak_bytes
+            others = alike if every or here in self.ends else [there for there in alike if there in self.ends]
+            for arc in self.table.permutes(layout, [self.layouts[n] for n in others], self.traffic):
+                self.add(here, arc)
 
-    def fetches(self, ends: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def fetches(self) -> tuple[np.ndarray, np.ndarray]:
         """(placements, placements): seconds, and bytes for the busiest member, of fetching from one what another
         wants; infinite where that isn't priced."""
         count = len(self.placements)
         seconds, most = np.full((count, count), np.inf), np.zeros((count, count))
         boxes = np.stack([self.traffic.boxes(dims) for dims in self.placements])
-        wanted = np.array(sorted(set(ends))) if self.crowded() else np.arange(count)
+        wanted = self.exchanging()
         for here in wanted:
             sent = self.traffic.sent(self.placements[here], boxes[wanted])
             seconds[here, wanted], most[here, wanted] = self.traffic.busiest(sent)
         return seconds, most
+
+    def exchanging(self) -> np.ndarray:
+        """The placements between which exchanges are priced: all, or as many as the budget allows, first the ends',
+        then those one step behind the start, then those one step before the goal."""
+        if self.traffic.members > MOST_MEMBERS:
+            return np.arange(0)
+        most = max(2, int(MOST_MESSAGES**0.5) // self.traffic.members)
+        if most >= len(self.placements):
+            return np.arange(len(self.placements))
+        start, goal = self.ends
+        near = [*self.ends, *np.flatnonzero(np.isfinite(self.seconds[0, start]))]
+        near += [*np.flatnonzero(np.isfinite(self.seconds[0, :, goal]))]
+        return np.array(list(dict.fromkeys(int(self.place[number]) for number in near))[:most])
 
     def add_exchanges(self) -> None:
         """The exchanges' part of ``seconds`` and ``peaks``; which there are is ``apply.exchange_op``, on arrays."""

@@ -32,15 +32,13 @@ class Traffic:
         self.sizes = {axis.name: axis.size for axis in axes}
         self.members = math.prod(self.sizes.values())
         self.where = coordinates(self.names, self.sizes)
-        self.crossed = self._crossed()
 
-    def _crossed(self) -> np.ndarray:
-        """(members, members, axes): 1 for the outermost axis on which two members differ."""
-        found = np.zeros((self.members, self.members, len(self.axes)))
-        same = np.ones((self.members, self.members), bool)
+    def crossed(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """(..., axes): 1 for the outermost axis on which two members differ; ``left``, ``right`` are their numbers."""
+        found = np.zeros((*np.broadcast_shapes(left.shape, right.shape), len(self.axes)))
+        same = np.ones(found.shape[:-1], bool)
         for number, axis in sorted(enumerate(self.axes), key=lambda pair: -pair[1].stride):
-            where = self.where[axis.name]
-            differ = where[:, None] != where[None, :]
+            differ = self.where[axis.name][left] != self.where[axis.name][right]
             found[..., number] = same & differ
             same &= ~differ
         return found
@@ -68,9 +66,11 @@ class Traffic:
     def busiest(self, sent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(seconds, bytes) of exchanges: of the members that are busy longest, sending or receiving."""
         size, count = sent * float(self.itemsize), (sent > 0).astype(float)
+        everyone = np.arange(self.members)
+        crossed = self.crossed(everyone[:, None], everyone[None, :])
         seconds, most = np.zeros(len(sent)), np.zeros(len(sent))
         for toward in ("nij,ijk->nik", "nij,ijk->njk"):
-            crossing = [np.einsum(toward, what, self.crossed) for what in (count, size)]
+            crossing = [np.einsum(toward, what, crossed) for what in (count, size)]
             seconds = np.maximum(seconds, self.links.messages_s(crossing[0], crossing[1], self.axes).max(axis=1))
             most = np.maximum(most, crossing[1].sum(axis=2).max(axis=1))
         return seconds, most
@@ -89,7 +89,6 @@ class Traffic:
 
     def permute_s(self, before: Dims, after: Dims, part_bytes: int) -> float:
         """Seconds of a permute: one message for each member that doesn't keep its part."""
-        sent = np.zeros((1, self.members, self.members))
-        for receiver, sender in enumerate(senders(write_spec(before, after), self.names, self.sizes)):
-            sent[0, sender, receiver] = part_bytes / self.itemsize if sender != receiver else 0
-        return float(self.busiest(sent)[0][0])
+        receivers = np.arange(self.members)
+        crossed = self.crossed(np.array(senders(write_spec(before, after), self.names, self.sizes)), receivers)
+        return float(self.links.messages_s(crossed, crossed * part_bytes, self.axes).max())
