@@ -15,6 +15,7 @@ from autoplan.layout import I, Layout, P, R, S, State
 from autoplan.lower import lower
 from autoplan.mesh import Mesh
 from autoplan.options import Parallelism
+from autoplan.redistribute import redistribute
 from autoplan.rule import AxisStrategy, rule_of
 from autoplan.search.batch import split_batch
 from autoplan.search.choice import BlockChoice, Chosen, Predicted, StageChoice, tensor_mesh
@@ -178,14 +179,17 @@ def test_a_dropped_all_reduce_is_named(program):
     assert "out = aten.add.Tensor of module layer: its operand 'down' comes as P instead of I on axis tp" in message
     assert "insert all_reduce over axis tp before it" in message
     emptied = fault(edit(program, 1, "down_reduced", lambda m: replace(m, collectives=())))
-    assert "down_reduced = down redistributed" in emptied and "insert all_reduce over axis tp" in emptied
+    assert "down_reduced = down redistributed, the result of aten.linear.default of module layer" in emptied
+    assert "insert all_reduce over axis tp" in emptied
 
 
 def test_an_all_reduce_over_another_axis_is_named(program):
     def astray(move: Move) -> Move:
         return replace(move, collectives=tuple(replace(c, axes=("dp",)) for c in move.collectives))
 
-    assert "down_reduced = down redistributed: all_reduce over dp" in fault(edit(program, 1, "down_reduced", astray))
+    message = fault(edit(program, 1, "down_reduced", astray))
+    assert "down_reduced = down redistributed, the result of aten.linear.default" in message
+    assert "all_reduce over dp" in message
 
 
 def test_a_collective_over_microbatches_is_named(program):
@@ -227,6 +231,30 @@ def test_a_wrong_order_of_axes_in_a_dim_is_named(program):
     message = fault(replace(program, blocks=tuple(blocks)))
     assert "part = x redistributed" in message
     assert "dim 0 split in the order ('mb', 'dp', 'tp'), not ('mb', 'tp', 'dp')" in message
+
+
+def test_an_exchange_with_its_axes_in_the_wrong_order_is_named(program):
+    """The activation's dims are to trade their axes: rows over tp, features over dp."""
+    flat = tensor_mesh(program.mesh)
+    act = next(s.value for s in program.blocks[1].body if s.value.name == "act")
+    traded = Layout((("mb", "tp"), ("dp",)), act.layout.rest)
+    steps = redistribute(act.layout, traded, act.type, flat, carries_gradient=True)
+    assert steps[0].op == "permute"
+    value = replace(act, name="traded", layout=traded, local_shape=traded.local_shape(act.type.shape, flat))
+    blocks = list(program.blocks)
+
+    def with_move(move: Move) -> Lowered:
+        body = [s for statement in blocks[1].body for s in (statement, *([move] if statement.value == act else []))]
+        return replace(program, blocks=(blocks[0], replace(blocks[1], body=tuple(body)), *blocks[2:]))
+
+    typecheck(with_move(Move(value, "act", steps)))
+    backwards = replace(steps[0], spec="tp, dp -> dp, tp")
+    message = fault(with_move(Move(value, "act", (backwards, *steps[1:]))))
+    assert "traded = act redistributed, the result of aten." in message
+    assert "dim 0 is split by mb dp, not by tp" in message
+    stays = replace(steps[0], spec="dp, tp -> dp, tp")
+    message = fault(with_move(Move(value, "act", (stays, *steps[1:]))))
+    assert "traded = act redistributed, the result of aten." in message
 
 
 def test_a_local_size_in_the_arguments_is_checked():

@@ -27,12 +27,14 @@ class Scope:
     where   the block's class, or "constants", for messages
     mesh    without the pipeline's axis
     live    names of those that may carry a gradient
+    made    the operator that each is the result of, redistributed or not, for messages
     """
 
     where: str
     mesh: Mesh
     values: dict[str, TypedValue] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
+    made: dict[str, str] = field(default_factory=dict)
 
     def enter(self, value: TypedValue, live: bool) -> None:
         """Takes a new value in, once its layout has been found to say its local shape."""
@@ -80,7 +82,8 @@ def check_statement(scope: Scope, statement: Compute | Move) -> None:
 
 def check_move(scope: Scope, move: Move) -> None:
     """The collectives lead, one after another, from the source's layout to the one that is said, at the sizes said."""
-    value, label = move.value, f"{scope.where}: {move.value.name} = {move.source} redistributed"
+    value, made = move.value, scope.made.get(move.source, "")
+    label = f"{scope.where}: {value.name} = {move.source} redistributed{f', the result of {made}' if made else ''}"
     check_value(label, value, scope.mesh)
     source = scope.read(move.source, label)
     live = move.source in scope.live
@@ -100,6 +103,7 @@ def check_move(scope: Scope, move: Move) -> None:
         cause = f"it is said to be {goal}, but its steps lead from {source.layout} to {here}"
         raise LayoutError(label, f"{cause}: {differing(here, goal)}", remedy_for(here, goal, live))
     scope.enter(value, live)
+    scope.made[value.name] = made
 
 
 def differing(here: Layout, there: Layout) -> str:
@@ -126,7 +130,8 @@ class _Operator:
     def __init__(self, scope: Scope, compute: Compute) -> None:
         self.scope, self.compute, self.mesh = scope, compute, scope.mesh
         where = f" of module {compute.module}" if compute.module else ""
-        self.label = f"{scope.where}: {compute.value.name} = {compute.op}{where}"
+        self.made = f"{compute.op}{where}"
+        self.label = f"{scope.where}: {compute.value.name} = {self.made}"
         self.node = Node(
             compute.value.name, compute.op, compute.args, compute.kwargs, compute.value.type, compute.module
         )
@@ -235,6 +240,7 @@ class _Operator:
         if divisor != self.compute.divisor:
             raise self.fault(f"it is divided by {self.compute.divisor}, a mean over these axes by {divisor}")
         self.scope.enter(value, self.live)
+        self.scope.made[value.name] = self.made
 
 
 def replaced(args: tuple[Argument, ...], position: int, value: Argument) -> tuple[Argument, ...]:
