@@ -107,6 +107,8 @@ class Body:
         if hop is None or hop.steps is None:
             return redistribute(given.layout, layout, given.type, self.mesh, carries_gradient=carries)
         here, written = simplify(given.layout, self.mesh, carries), []
+        if here == simplify(layout, self.mesh, carries):  # as on one device, where no axis has two members
+            return ()
         for step in hop.steps:
             try:
                 here, one = follow(here, step, given.type, self.mesh, carries_gradient=carries)
