@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations, product
 
 import numpy as np
@@ -16,6 +17,8 @@ ODD = Mesh.of(x=2, y=3)
 SQUARE = Mesh.of(x=2, y=2)
 CUBE = Mesh.of(x=2, y=2, z=2)
 MESHES = {"8": LINE, "4x2": GRID, "2x3": ODD, "2x2x2": CUBE}
+
+Pair = tuple[Layout, Layout]
 
 
 def ordered_layouts(rank: int, mesh: Mesh, rest: Sequence[State] = (R,), factors: bool = False) -> list[Layout]:
@@ -51,6 +54,12 @@ def cut(order: Sequence[str], pieces: int) -> Iterator[tuple[tuple[str, ...], ..
 def mindspore_layouts(rank: int, mesh: Mesh) -> list[Layout]:
     """Those of MindSpore's tensor maps: every dim is split by one axis at most."""
     return [layout for layout in ordered_layouts(rank, mesh) if all(len(axes) <= 1 for axes in layout.dims)]
+
+
+def pairs_of(layouts: Iterable[Layout], most: int = 0) -> list[Pair]:
+    """All ordered pairs, or so many of them drawn with a fixed seed. Identities are among them."""
+    pairs = list(product(layouts, repeat=2))
+    return random.Random(0).sample(pairs, most) if 0 < most < len(pairs) else pairs
 
 
 def numbered(shape: Sequence[int]) -> np.ndarray:
