@@ -37,7 +37,7 @@ class Groups:
     """
 
     def __init__(self) -> None:
-        self.made: dict[tuple[int, ...], ProcessGroup] = {}
+        self.made: dict[tuple[object, ...], ProcessGroup] = {}
 
     def axes(self, side: Side, steps: Sequence[Collective]) -> dict[str, RankAxis]:
         """What the collectives on one mesh run over, by name; nothing on ranks beside the mesh."""
@@ -49,11 +49,23 @@ class Groups:
                     found[",".join(names)] = rank_axis(side, names, members, group)
         return found
 
-    def group(self, members: Sequence[int]) -> ProcessGroup:
-        ranks = tuple(sorted(members))
-        if ranks not in self.made:
-            self.made[ranks] = distributed.new_group(list(ranks))
-        return self.made[ranks]
+    def messages(self, leg: Leg, way: str) -> ProcessGroup:
+        """What a leg's messages go over, used by no other traffic: nccl takes a group's messages one after another, so
+        a value that waits to be received must hold up no gradient, nor a value that goes the other way."""
+        ranks = (*leg.source.devices, *leg.target.devices)
+        known = len(self.made)
+        group = self.group(ranks, way, leg.source.devices, leg.target.devices)
+        if len(self.made) > known and distributed.get_rank() in ranks:
+            distributed.barrier(group)  # nccl's first use of a group has to be by all of its ranks
+        return group
+
+    def group(self, members: Sequence[int], *purpose: object) -> ProcessGroup:
+        """Of these ranks, for one purpose."""
+        ranks = sorted(set(members))
+        key = (*ranks, *purpose)
+        if key not in self.made:
+            self.made[key] = distributed.new_group(ranks)
+        return self.made[key]
 
 
 def members_of(side: Side, names: Sequence[str]) -> list[list[int]]:
@@ -102,11 +114,13 @@ class Round:
 class RankLeg:
     """One rank's share of a leg.
 
+    way  "forward" or "backward"
     dtype, device  of what it receives
     """
 
-    def __init__(self, leg: Leg, groups: Groups, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, leg: Leg, way: str, groups: Groups, dtype: torch.dtype, device: torch.device) -> None:
         self.leg, self.dtype, self.device = leg, dtype, device
+        self.group = groups.messages(leg, way)
         self.before_axes, self.after_axes = groups.axes(leg.source, leg.before), groups.axes(leg.target, leg.after)
         rank = distributed.get_rank()
         given, held, wanted = (part_of(side, leg.shape, rank) for side in (leg.source, leg.sent, leg.landed))
@@ -125,9 +139,8 @@ class RankLeg:
         with torch.no_grad():
             held = run(self.leg.before, countable(x.detach()), self.before_axes)
             outgoing = tuple(in_bytes(held[at]) for _, at in self.sends)
-        peers = [peer for peer, _ in self.sends]
-        works = started([P2POp(distributed.isend, x, peer) for x, peer in zip(outgoing, peers, strict=True)])
-        return Sent(held, tuple(works), outgoing)
+        sends = [P2POp(distributed.isend, x, to, self.group) for x, (to, _) in zip(outgoing, self.sends, strict=True)]
+        return Sent(held, tuple(started(sends)), outgoing)
 
     def receive(self, sent: Sent | None = None) -> Tensor:
         """This rank's part on the target's mesh, once it has come, and been gathered with the other ranks of its mesh.
@@ -142,7 +155,7 @@ class RankLeg:
                 assert sent is not None, f"rank {distributed.get_rank()} is on both meshes: give what it sends"
                 countable(buffer)[target] = sent.held[source]
             for messages in self.rounds:
-                exchange(messages, buffer)
+                exchange(messages, buffer, self.group)
             return run(self.leg.after, countable(buffer), self.after_axes).view(self.dtype)
 
     def move(self, x: Tensor | None) -> Tensor | None:
@@ -157,23 +170,24 @@ class RankLeg:
 class Crossing:
     """A transfer on one rank: ``forward`` for the value, ``backward`` for its gradient where it carries one.
 
-    Every process of the world makes it, with the same transfers in the same order. Over nccl the default group must
-    have been used before by all ranks at once: its first batch of messages may not be among some of them only.
+    Every process of the world makes it, with the same transfers in the same order.
     """
 
     def __init__(self, transfer: Transfer, groups: Groups, dtype: torch.dtype, device: torch.device) -> None:
-        self.forward = RankLeg(transfer.forward, groups, dtype, device)
-        self.backward = RankLeg(transfer.backward, groups, dtype, device) if transfer.backward else None
+        self.forward = RankLeg(transfer.forward, "forward", groups, dtype, device)
+        back = transfer.backward
+        self.backward = RankLeg(back, "backward", groups, dtype, device) if back is not None else None
 
 
-def exchange(messages: Round, buffer: Tensor) -> None:
+def exchange(messages: Round, buffer: Tensor, group: ProcessGroup) -> None:
     """One round: receives into the buffer and passes on what came before."""
     arriving = [buffer[at] for _, at in messages.received]
     # what is contiguous is received in place
     landing = [x if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format) for x in arriving]
     passed = [in_bytes(buffer[at]) for _, at in messages.passed_on]
-    ops = [P2POp(distributed.isend, x, to) for x, (to, _) in zip(passed, messages.passed_on, strict=True)]
-    ops += [P2POp(distributed.irecv, in_bytes(x), of) for x, (of, _) in zip(landing, messages.received, strict=True)]
+    ops = [P2POp(distributed.isend, x, to, group) for x, (to, _) in zip(passed, messages.passed_on, strict=True)]
+    incoming = zip(landing, messages.received, strict=True)
+    ops += [P2POp(distributed.irecv, in_bytes(x), of, group) for x, (of, _) in incoming]
     for work in started(ops):
         work.wait()
     for x, landed in zip(arriving, landing, strict=True):
