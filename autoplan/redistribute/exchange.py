@@ -93,7 +93,8 @@ def messages(spec: str, shape: Sequence[int], axes: Sequence[str], sizes: Mappin
     """
     found = sending(*parse_spec(spec), shape, axes, sizes)
     pairs = np.argwhere(volumes(found) > 0) if len(shape) else np.argwhere(np.eye(len(found), dtype=bool))
-    return tuple(Message(int(s), int(r), tuple((int(a), int(b)) for a, b in found[s, r])) for s, r in pairs)
+    boxes_sent = found[pairs[:, 0], pairs[:, 1]].tolist()
+    return tuple(Message(s, r, tuple(map(tuple, box))) for (s, r), box in zip(pairs.tolist(), boxes_sent, strict=True))
 
 
 def senders(spec: str, axes: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, ...]:

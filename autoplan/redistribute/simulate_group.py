@@ -18,18 +18,19 @@ from typing import NamedTuple
 import numpy as np
 
 from autoplan.redistribute.boxes import boxes
-from autoplan.redistribute.exchange import Message, messages, parse_spec, reverse_spec, senders
+from autoplan.redistribute.exchange import Box, messages, parse_spec, reverse_spec, senders
 from autoplan.typed import Collective
 
 Parts = list[np.ndarray]
+Index = tuple[slice, ...]
 
 
 class Moved(NamedTuple):
     """What an operator leaves with each member of a group, and the elements that each was sent and sent itself."""
 
     parts: Parts
-    received: Sequence[float] | np.ndarray
-    sent: Sequence[float] | np.ndarray
+    received: Sequence[float]
+    sent: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,31 @@ class Call:
     def _route(self, spec: str) -> Route:
         shape, axes = self.step.shape, self.step.axes
         before, after = (boxes(dims, shape, axes, self.sizes) for dims in parse_spec(spec))
-        return Route(messages(spec, shape, axes, self.sizes), before, after)
+        starts = before[..., 0].tolist(), after[..., 0].tolist()
+        transfers = []
+        for message in messages(spec, shape, axes, self.sizes):
+            sender, receiver = message.sender, message.receiver
+            ways = _within(message.box, starts[0][sender]), _within(message.box, starts[1][receiver])
+            transfers.append(Transfer(sender, receiver, *ways))
+        lengths = [[tuple(row) for row in np.diff(found)[..., 0].tolist()] for found in (before, after)]
+        return Route(transfers, *lengths)
 
 
-@dataclass(frozen=True)
-class Route:
-    """The messages of an exchange, and the boxes that members hold before and after (``boxes.boxes``)."""
+class Transfer(NamedTuple):
+    """A message by where it lies in the sender's array and where in the receiver's."""
 
-    messages: tuple[Message, ...]
-    before: np.ndarray
-    after: np.ndarray
+    sender: int
+    receiver: int
+    source: Index
+    target: Index
+
+
+class Route(NamedTuple):
+    """The messages of an exchange, and the shapes of what members hold before and after."""
+
+    transfers: list[Transfer]
+    before: list[tuple[int, ...]]
+    after: list[tuple[int, ...]]
 
 
 Work = Callable[[Parts, Call], Moved]
@@ -176,40 +192,33 @@ def _reduce(xs: Parts, call: Call) -> Moved:
 
 def _fetched(xs: Parts, route: Route) -> Moved:
     """Every member is sent the boxes that it lacks."""
-    results = [np.full(_lengths(box), np.nan) for box in route.after]
-    received, sent = np.zeros((2, len(xs)))
-    for message in route.messages:
-        value = xs[message.sender][_within(message, route.before[message.sender])]
-        results[message.receiver][_within(message, route.after[message.receiver])] = value
-        _count(message, value.size, received, sent)
+    results = [np.full(shape, np.nan) for shape in route.after]
+    received, sent = [0] * len(xs), [0] * len(xs)
+    for sender, receiver, source, target in route.transfers:
+        value = xs[sender][source]
+        results[receiver][target] = value
+        if sender != receiver:
+            received[receiver] += value.size
+            sent[sender] += value.size
     return Moved(results, received, sent)
 
 
 def _returned(xs: Parts, route: Route) -> Moved:
     """The transpose: what came is sent back, and what several were sent is added."""
-    results = [np.zeros(_lengths(box)) for box in route.before]
-    received, sent = np.zeros((2, len(xs)))
-    for message in route.messages:
-        value = xs[message.receiver][_within(message, route.after[message.receiver])]
-        results[message.sender][_within(message, route.before[message.sender])] += value
-        _count(message, value.size, sent, received)
+    results = [np.zeros(shape) for shape in route.before]
+    received, sent = [0] * len(xs), [0] * len(xs)
+    for sender, receiver, source, target in route.transfers:
+        value = xs[receiver][target]
+        results[sender][source] += value
+        if sender != receiver:
+            received[sender] += value.size
+            sent[receiver] += value.size
     return Moved(results, received, sent)
 
 
-def _count(message: Message, elements: int, received: np.ndarray, sent: np.ndarray) -> None:
-    if message.sender != message.receiver:
-        received[message.receiver] += elements
-        sent[message.sender] += elements
-
-
-def _lengths(box: np.ndarray) -> tuple[int, ...]:
-    return tuple(int(stop - start) for start, stop in box)
-
-
-def _within(message: Message, box: np.ndarray) -> tuple[slice, ...]:
-    """Where a message's box lies in a member's own array."""
-    pairs = zip(message.box, box[:, 0].tolist(), strict=True)
-    return tuple(slice(start - own, stop - own) for (start, stop), own in pairs)
+def _within(box: Box, starts: Sequence[int]) -> Index:
+    """Where a box lies in an array that starts there."""
+    return tuple(slice(start - own, stop - own) for (start, stop), own in zip(box, starts, strict=True))
 
 
 def _total(xs: Parts) -> np.ndarray:
