@@ -1,228 +1,249 @@
-"""Reshapes of split tensors: against reshaping the whole tensor and slicing it."""
+"""Plans from a layout of one shape to a layout of another, executed on every rank, against reshaping the whole tensor
+and slicing it."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from autoplan.layout import I, Layout, P
+from autoplan.errors import LayoutError
+from autoplan.layout import PAVG, PMAX, I, Layout, P, R, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute.boxes import boxes
-from autoplan.redistribute.refinement import Refinement, follow_reshape, from_refined, refine, to_refined
-
-SHAPES = [
-    ((4, 6), (24,)),
-    ((4, 6), (6, 4)),
-    ((12,), (3, 4)),
-    ((12,), (4, 3)),
-    ((6,), (2, 3)),
-    ((8, 3), (2, 4, 3)),
-    ((2, 3, 4), (6, 4)),
-    ((2, 3, 4), (2, 12)),
-    ((5, 4), (5, 2, 2)),
-    ((4, 5), (2, 2, 5)),
-    ((1, 6, 1), (1, 2, 3)),
-    ((2, 3), (3, 2)),
-    ((2, 10, 3), (4, 5, 3)),
-    ((0, 4), (0, 2, 2)),
-    ((3, 0), (0,)),
-    ((4,), (4,)),
-]
-MESHES = [Mesh.of(x=4), Mesh.of(x=6), Mesh.of(x=2, y=2), Mesh.of(x=2, y=3), Mesh.of(x=2, y=2, z=2)]
+from autoplan.redistribute.links import UNIFORM, AxisLinks
+from autoplan.redistribute.refinement import Side, follow_reshape, refine, to_refined
+from autoplan.redistribute.reshape import ReshapePlan, Reshaping, local_shape, redistribute_reshape
+from autoplan.redistribute.simulate import deal, dual, execute, execute_backward, pairing
+from tests.reshapes import even, every_layout, plain_layouts
 
 
-def deal(whole: np.ndarray, layout: Layout, mesh: Mesh) -> list[np.ndarray]:
-    """Every rank's part of a whole tensor, by its layout on its own shape."""
-    axes = [factor for axis in mesh.axes for factor in mesh.factors(axis.name)]
-    sizes = {name: mesh.size(name) for name in (*axes, *mesh.names)}
-    named = [a for a in mesh.names if a in layout.axes] + [a for a in axes if a in layout.axes and a not in mesh.names]
-    parts = boxes(layout.dims, whole.shape, named, sizes)
-    found = []
-    for rank in range(mesh.devices):
-        member = 0
-        for axis in named:
-            member = member * sizes[axis] + mesh.coordinate(rank, axis)
-        found.append(whole[tuple(slice(start, stop) for start, stop in parts[member])])
-    return found
+def planned(
+    source: Layout, before: tuple[int, ...], target: Layout, after: tuple[int, ...], mesh: Mesh, carries: bool = True
+) -> ReshapePlan:
+    return redistribute_reshape(source, before, target, after, "float32", mesh, carries_gradient=carries)
 
 
-def layouts(rank: int, mesh: Mesh) -> Iterator[Layout]:
-    """All ordered ones, axes whole or by their factors; R beside the dims."""
-    seen = set()
-    for names in itertools.product(*({(a,), mesh.factors(a)} for a in mesh.names)):
-        axes = [axis for group in names for axis in group]
-        for count in range(len(axes) + 1):
-            for order in itertools.permutations(axes, count):
-                for places in itertools.product(range(rank), repeat=count):
-                    dims = tuple(tuple(a for a, d in zip(order, places, strict=True) if d == n) for n in range(rank))
-                    layout = Layout.ordered(dims, mesh)
-                    if layout not in seen:
-                        seen.add(layout)
-                        yield layout
-
-
-def even(layout: Layout, shape: Sequence[int], mesh: Mesh) -> bool:
-    ways = [math.prod(mesh.size(axis) for axis in axes) for axes in layout.dims]
-    return 0 not in shape and all(size % count == 0 for size, count in zip(shape, ways, strict=True))
-
-
-def merged(refinement: Refinement, side: str) -> tuple[int, ...]:
-    """The sizes that a side's pieces multiply to."""
-    dims = refinement.before if side == "before" else refinement.after
-    return tuple(math.prod(piece.size for piece in pieces) for pieces in dims)
-
-
-# refine
-
-
-def test_the_refinement_of_a_merge_is_the_finer_shape() -> None:
-    assert refine((4, 6, 5), (24, 5)).shape == (4, 6, 5)
-    assert refine((2, 7, 12), (2, 7, 3, 4)).shape == (2, 7, 3, 4)
-    assert refine((6, 4), (2, 12)).shape == (2, 3, 4)
-    assert refine((8,), (8,)).shape == (8,)
-
-
-def test_cuts_that_do_not_nest_leave_an_opaque_dim_between_those_that_do() -> None:
-    found = refine((4, 6), (6, 4))
-    assert (found.shape, found.opaque) == ((2, 6, 2), {1})
-    assert [[(p.number, p.size) for p in pieces] for pieces in found.before] == [[(0, 2), (1, 2)], [(1, 3), (2, 2)]]
-    assert [[(p.number, p.size) for p in pieces] for pieces in found.after] == [[(0, 2), (1, 3)], [(1, 2), (2, 2)]]
-    assert refine((2, 3), (3, 2)).shape == (6,)
-    assert refine((2, 15, 4), (3, 2, 5, 4)).shape == (6, 5, 4), "a cut inside one dim that is an edge of another"
-
-
-def test_sizes_of_one_are_paired_where_both_sides_have_them() -> None:
-    found = refine((1, 4, 1), (1, 2, 2))
-    assert found.shape == (1, 2, 2)
-    assert [len(pieces) for pieces in found.before] == [1, 2, 0]
-    assert refine((), (1,)).shape == ()
-    assert refine((1, 1), (1,)).shape == (1,)
-
-
-def test_shapes_without_elements_keep_what_is_the_same_at_their_ends() -> None:
-    found = refine((5, 0, 4, 3), (5, 4, 0, 3))
-    assert (found.shape, found.opaque) == ((5, 0, 3), {1})
-    assert refine((5, 0), (5, 0)).opaque == frozenset()
-    assert refine((0,), (2, 0, 3)).shape == (0,)
-
-
-def test_another_number_of_elements_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"\[4, 6\] can't be reshaped to \[5, 5\]: it has 24 elements, not 25"):
-        refine((4, 6), (5, 5))
-
-
-@given(st.lists(st.integers(1, 6), max_size=5), st.permutations(range(5)), st.data())
-def test_both_sides_are_merges_of_the_refinement(sizes: list[int], order: list[int], data: st.DataObject) -> None:
-    def merge(factors: list[int]) -> tuple[int, ...]:
-        ends = sorted(data.draw(st.sets(st.integers(0, len(factors)), max_size=4)) | {0, len(factors)})
-        return tuple(math.prod(factors[a:b]) for a, b in itertools.pairwise(ends))
-
-    before, after = merge(sizes), merge([sizes[n] for n in order if n < len(sizes)])
-    found = refine(before, after)
-    assert (merged(found, "before"), merged(found, "after")) == (before, after)
-    assert math.prod(found.shape) == math.prod(before)
-    for side in (found.before, found.after):
-        numbers = [piece.number for pieces in side for piece in pieces]
-        assert numbers == sorted(numbers) and set(numbers) == set(range(len(found.shape)))
-        for number in set(numbers) - found.opaque:
-            assert [p.size for pieces in side for p in pieces if p.number == number] == [found.shape[number]]
-    if sizes == [sizes[n] for n in order if n < len(sizes)]:  # merges of one shape nest
-        edges = {math.prod(s[:n]) for s in (before, after) for n in range(len(s) + 1)}
-        assert not found.opaque
-        assert {math.prod(found.shape[:n]) for n in range(len(found.shape) + 1)} == edges
-
-
-# relabelling
-
-
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
-@pytest.mark.parametrize(("before", "after"), [*SHAPES, *((b, a) for a, b in SHAPES)], ids=str)
-def test_a_relabelling_is_a_reshape_of_every_part_and_there_is_one_where_any_layout_fits(
-    before: tuple[int, ...], after: tuple[int, ...], mesh: Mesh
-) -> None:
-    whole = np.arange(math.prod(before)).reshape(before)
+def check(
+    source: Layout, before: tuple[int, ...], target: Layout, after: tuple[int, ...], mesh: Mesh, carries: bool = True
+) -> ReshapePlan:
+    """The plan, executed on every rank against reshaping the whole tensor and slicing it; where it carries a gradient,
+    the backward against its adjoint; where both ends can be refined, what is held against the ends."""
+    plan, whole = planned(source, before, target, after, mesh, carries), np.arange(1.0, math.prod(before) + 1)
+    first = parts = deal(whole.reshape(before), source, mesh)
+    held = 0
+    for leg in plan.legs:
+        parts = [part.reshape(leg.local_shape(mesh, rank)) for rank, part in enumerate(parts)]
+        done = execute(leg.collectives, parts, mesh)
+        parts, held = done.parts, max(held, done.held)
+    wanted = deal(whole.reshape(after), target, mesh)
+    if not any(state.kind == "P" for _, state in target.rest):
+        assert all(np.array_equal(x, y) for x, y in zip(parts, wanted, strict=True)), plan
     refinement = refine(before, after)
-
-    def contents(layout: Layout, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(int(n) for n in part.ravel()) for part in deal(whole.reshape(shape), layout, mesh))
-
-    # Uneven parts may happen to be the same, [4] and [2, 2] over 3, say, without a rule to it.
-    possible = {contents(layout, after) for layout in layouts(len(after), mesh) if even(layout, after, mesh)}
-    for layout in layouts(len(before), mesh):
-        held = contents(layout, before)
-        refined = to_refined(layout, refinement, "before", mesh)
-        followed = follow_reshape(layout, before, after, mesh)
-        if refined is not None:
-            assert contents(refined, refinement.shape) == held, layout
-            assert from_refined(refined, refinement, "before", mesh) is not None
-        if followed is not None:
-            assert contents(followed, after) == held, layout
-        elif even(layout, before, mesh):
-            assert held not in possible, (layout, before, after)
+    refined = (to_refined(source, refinement, "before", mesh), to_refined(target, refinement, "after", mesh))
+    if all(refined) and not named_apart(refined, refinement.shape, mesh):
+        assert held <= max(part.size for part in (*first, *wanted)), plan
+    if carries:
+        gradients = grown = deal((np.arange(math.prod(after)) % 7.0).reshape(after), dual(target), mesh)
+        for leg in reversed(plan.legs):
+            shapes = [local_shape(leg.shape, leg.target, mesh, rank) for rank in range(mesh.devices)]
+            grown = [g.reshape(shape) for g, shape in zip(grown, shapes, strict=True)]
+            grown = execute_backward(leg.collectives, grown, mesh).parts
+        grown = [g.reshape(part.shape) for g, part in zip(grown, first, strict=True)]
+        assert pairing(parts, gradients, target, mesh) == pytest.approx(pairing(first, grown, source, mesh), rel=1e-12)
+    return plan
 
 
-def test_merging_dims_split_from_the_outermost_keeps_the_split() -> None:
-    mesh = Mesh.of(x=2, y=2)
-    assert follow_reshape(Layout.ordered([["x"], []], mesh), (4, 6), (24,), mesh) == Layout.ordered([["x"]], mesh)
-    both = Layout.ordered([["x"], ["y"]], mesh)
-    assert follow_reshape(both, (2, 6), (12,), mesh) == Layout.ordered([["x", "y"]], mesh)
-    assert follow_reshape(Layout.ordered([["x", "y"]], mesh), (12,), (2, 6), mesh) == both
-    assert follow_reshape(both, (4, 6), (24,), mesh) is None, "four rows, two on each rank: no part is contiguous"
+def named_apart(pair: Sequence[Layout | None], shape: Sequence[int], mesh: Mesh) -> bool:
+    """Whether one layout names factors of an axis where sizes don't divide for the other."""
+    both = [layout for layout in pair if layout]
+    return any("." in a for x in both for a in x.axes) and not all(even(x, shape, mesh) for x in both)
 
 
-def test_an_inner_dim_that_is_split_is_only_said_on_the_refined_shape() -> None:
-    mesh = Mesh.of(x=2)
-    strided = Layout.ordered([[], ["x"]], mesh)
-    assert follow_reshape(strided, (4, 6), (24,), mesh) is None
-    assert to_refined(strided, refine((4, 6), (24,)), "before", mesh) == strided
-
-
-def test_an_axis_goes_on_by_its_factors() -> None:
-    mesh = Mesh.of(x=6)
-    split = Layout.ordered([["x.0"], ["x.1"]], mesh)
-    assert follow_reshape(Layout.ordered([["x"]], mesh), (6,), (2, 3), mesh) == split
-    assert follow_reshape(split, (2, 3), (6,), mesh) == Layout.ordered([["x"]], mesh)
-    assert follow_reshape(Layout.ordered([["x"]], mesh), (6,), (3, 2), mesh) is None, "2 comes first, as 3 does not"
-    four = Mesh.of(x=4)
-    assert follow_reshape(Layout.ordered([["x"]], four), (6,), (2, 3), four) is None, "2, 2, 2 and 0 are no rows of 3"
-
-
-def test_uneven_dims_that_the_reshape_leaves_alone_stay() -> None:
-    mesh = Mesh.of(x=2, y=3)
-    uneven = Layout.ordered([["x"], ["y"]], mesh)
-    assert follow_reshape(uneven, (5, 6), (5, 3, 2), mesh) == Layout.ordered([["x"], ["y"], []], mesh)
-    assert follow_reshape(uneven, (5, 6), (30,), mesh) is None
-
-
-def test_what_stands_beside_the_dims_passes_through() -> None:
-    mesh = Mesh.of(x=2, y=2, z=2)
-    layout = Layout.ordered([["x"], []], mesh, {"y": P, "z": I})
-    assert follow_reshape(layout, (4, 6), (24,), mesh) == Layout.ordered([["x"]], mesh, {"y": P, "z": I})
+def ops(plan: ReshapePlan) -> list[list[str]]:
+    return [[f"{step.op} {step.axis}" for step in leg.collectives] for leg in plan.legs]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "source", "target"),
+    ("before", "after", "mesh"),
     [
-        ((3 * 4 * 2,), (3, 4, 2), [["x"]], None),  # q, k and v by blocks: a rank of two has one and a half of the three
-        ((4 * 3 * 2,), (4, 3, 2), [["x"]], [["x"], [], []]),  # interleaved by heads
-        ((2, 5, 4 * 2), (2, 5, 4, 2), [[], [], ["x", "y"]], [[], [], ["x", "y"], []]),
-        ((2, 5, 4 * 2), (2, 5, 4, 2), [["y"], [], ["x"]], [["y"], [], ["x"], []]),
-        ((2, 5, 8), (10, 8), [["x"], [], ["y"]], [["x"], ["y"]]),
-        ((2, 4, 8), (8, 8), [["x"], ["y"], []], [["x", "y"], []]),
-        ((4, 3, 2, 5), (12, 2, 5), [["x"], [], [], []], [["x"], [], []]),  # batch with heads, as nn.MultiheadAttention
-        ((4, 3, 2, 5), (12, 2, 5), [["x", "y"], [], [], []], [["x", "y"], [], []]),
+        ((4, 6), (24,), Mesh.of(x=2, y=2)),
+        ((12,), (3, 4), Mesh.of(x=4)),
+        ((6,), (2, 3), Mesh.of(x=4)),
+        ((6,), (2, 3), Mesh.of(x=6)),
+        ((6,), (3, 2), Mesh.of(x=2, y=3)),
+        ((5, 4), (5, 2, 2), Mesh.of(x=2)),
+        ((1, 4), (4, 1), Mesh.of(x=2)),
+        ((0, 4), (0, 2, 2), Mesh.of(x=2)),
     ],
     ids=str,
 )
-def test_projections_heads_and_flattened_batches(
-    before: tuple[int, ...], after: tuple[int, ...], source: list[list[str]], target: list[list[str]] | None
-) -> None:
+def test_every_pair_of_layouts_of_small_shapes(before: tuple[int, ...], after: tuple[int, ...], mesh: Mesh) -> None:
+    for source in plain_layouts(before, mesh):
+        for target in plain_layouts(after, mesh):
+            check(source, before, target, after, mesh)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((2, 4, 6), (8, 2, 3)),
+        ((2, 4, 3 * 2 * 2), (2, 4, 3, 2, 2)),
+        ((5, 2, 4), (5, 2, 2, 2)),
+        ((4, 6), (6, 4)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mesh", [Mesh.of(x=2, y=2), Mesh.of(x=4), Mesh.of(x=2, y=3)], ids=str)
+def test_pairs_of_layouts_of_larger_shapes(before: tuple[int, ...], after: tuple[int, ...], mesh: Mesh) -> None:
+    draw = random.Random(0)
+    sources, targets = list(plain_layouts(before, mesh)), list(plain_layouts(after, mesh))
+    for _ in range(10):
+        check(draw.choice(sources), before, draw.choice(targets), after, mesh)
+
+
+def test_what_can_be_relabelled_takes_no_steps() -> None:
+    for mesh in (Mesh.of(x=2, y=2), Mesh.of(x=6)):
+        for before, after in [((4, 6), (24,)), ((12, 6), (2, 6, 6)), ((4, 6), (6, 4))]:
+            for source in every_layout(len(before), mesh):
+                target = follow_reshape(source, before, after, mesh)
+                if target is not None and even(source, before, mesh):
+                    plan = planned(source, before, target, after, mesh)
+                    assert plan.collectives == () and plan.seconds == 0
+
+
+def test_merging_an_inner_dim_that_is_split_is_one_all_to_all_on_the_refined_shape() -> None:
+    mesh = Mesh.of(x=2)
+    plan = check(Layout.ordered([[], ["x"]], mesh), (4, 6), Layout.ordered([["x"]], mesh), (24,), mesh)
+    assert ops(plan) == [[], ["all_to_all x"], []]
+    assert plan.legs[1].shape == (4, 6)
+    kept = check(Layout.ordered([["x"], []], mesh), (4, 6), Layout.ordered([["x"]], mesh), (24,), mesh)
+    assert ops(kept) == [[], [], []]
+
+
+def test_an_inner_dim_that_is_split_gathers_one_axis_alone() -> None:
+    """(a, b / x y) -> (a b / x): x moves, y is gathered: [a / x, b] is all that it takes."""
     mesh = Mesh.of(x=2, y=2)
-    expected = None if target is None else Layout.ordered(target, mesh)
-    assert follow_reshape(Layout.ordered(source, mesh), before, after, mesh) == expected
+    plan = check(Layout.ordered([[], ["x", "y"]], mesh), (4, 4), Layout.ordered([["x"]], mesh), (16,), mesh)
+    assert all("all_to_all" in op or "gather" in op or "exchange" in op for op in ops(plan)[1])
+    assert plan.seconds <= 2 * (8 * 4 - 4 * 4) + 2 * 16  # bytes forward and backward
+
+
+def test_six_over_four_moves_its_axis_away_first() -> None:
+    mesh = Mesh.of(x=4)
+    six = Layout.ordered([["x"]], mesh)
+    splits: list[list[list[str]]] = [[["x"], []], [[], ["x"]], [[], []]]
+    for dims in splits:
+        plan = check(six, (6,), Layout.ordered(dims, mesh), (2, 3), mesh)
+        assert ops(plan)[0] == ["exchange x"] and plan.legs[0].target == Layout.ordered([[]], mesh)
+        back = check(Layout.ordered(dims, mesh), (2, 3), six, (6,), mesh)
+        assert ops(back)[2] == ["exchange x"]
+
+
+def test_heads_of_a_fused_projection() -> None:
+    """Contiguous blocks of [3 h d] are no heads: they go to the other dims first. Split by heads it is a strided shard,
+    and a relabelling on the refined shape."""
+    mesh = Mesh.of(x=2)
+    fused, heads = (2, 3, 3 * 4 * 2), (2, 3, 3, 4, 2)
+    plan = check(
+        Layout.ordered([[], [], ["x"]], mesh), fused, Layout.ordered([[], [], [], ["x"], []], mesh), heads, mesh
+    )
+    assert ops(plan) == [["all_to_all x"], ["all_to_all x"], []]
+    batch = check(
+        Layout.ordered([["x"], [], []], mesh), fused, Layout.ordered([[], [], [], ["x"], []], mesh), heads, mesh
+    )
+    assert ops(batch) == [[], ["all_to_all x"], []]
+    inside = Layout.ordered([["x"], [], []], mesh)  # [h 3 d], interleaved: heads are the outermost part
+    kept = check(inside, (4 * 3 * 2, 2, 5), Layout.ordered([["x"], [], [], [], []], mesh), (4, 3, 2, 2, 5), mesh)
+    assert kept.collectives == ()
+
+
+def test_heads_and_back_through_a_transpose() -> None:
+    """[b, s, h d] -> [b, s, h, d] -> [b, h, s, d] and back, heads split by x, batch by y: nothing moves."""
+    mesh = Mesh.of(x=2, y=2)
+    rows, merged = (2, 3, 8), (2, 3, 4, 2)
+    source = Layout.ordered([["y"], [], ["x"]], mesh)
+    split = Layout.ordered([["y"], [], ["x"], []], mesh)
+    assert check(source, rows, split, merged, mesh).collectives == ()
+    assert check(split, merged, source, rows, mesh).collectives == ()
+
+
+def test_batch_and_sequence_flattened() -> None:
+    mesh = Mesh.of(x=2, y=2)
+    flat = Layout.ordered([["x", "y"], []], mesh)
+    assert check(Layout.ordered([["x", "y"], [], []], mesh), (4, 3, 5), flat, (12, 5), mesh).collectives == ()
+    both = Layout.ordered([["x"], ["y"], []], mesh)
+    assert check(both, (2, 4, 5), flat, (8, 5), mesh).collectives == ()
+    swapped = check(Layout.ordered([["y"], ["x"], []], mesh), (2, 4, 5), flat, (8, 5), mesh)
+    assert ops(swapped) == [[], ["permute x,y"], []]
+
+
+def test_states_beside_the_dims() -> None:
+    mesh = Mesh.of(x=2, y=2)
+    shapes = ((4, 6), (24,))
+    for state, other in itertools.product((R, I, P), (R, I)):
+        source = Layout.ordered([[], ["x"]], mesh, {"y": state})
+        check(source, shapes[0], Layout.ordered([["x"]], mesh, {"y": other}), shapes[1], mesh)
+        check(source, shapes[0], Layout.ordered([["y"]], mesh, {"x": other}), shapes[1], mesh)
+    uneven = Layout.ordered([["x"], []], mesh, {"y": P})
+    check(uneven, (3, 4), Layout.ordered([["y"]], mesh, {"x": I}), (12,), mesh)
+    neutral: list[State] = [R, P, PAVG, PMAX]
+    for state in neutral:
+        source = Layout.ordered([[], ["x"]], mesh, {"y": state})
+        check(source, shapes[0], Layout.ordered([["x", "y"]], mesh), shapes[1], mesh, carries=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "mesh"),
+    [((4, 6), (6, 4), Mesh.of(x=2, y=2)), ((12,), (2, 6), Mesh.of(x=2, y=3)), ((12,), (4, 3), Mesh.of(x=4))],
+    ids=str,
+)
+def test_no_pair_of_detours_is_faster(before: tuple[int, ...], after: tuple[int, ...], mesh: Mesh) -> None:
+    """Against all pairs of a layout that the source is brought to and one that the target is reached from."""
+    reshaping = Reshaping(refine(before, after), (before, after), "float32", mesh, True, UNIFORM)
+    sides: tuple[tuple[tuple[int, ...], Side], ...] = ((before, "before"), (after, "after"))
+    firsts, lasts = (
+        [(x, y) for x in every_layout(len(shape), mesh) if (y := to_refined(x, reshaping.refinement, side, mesh))]
+        for shape, side in sides
+    )
+    draw = random.Random(1)
+    sources, targets = list(plain_layouts(before, mesh)), list(plain_layouts(after, mesh))
+    for source, target in ((draw.choice(sources), draw.choice(targets)) for _ in range(6)):
+        plan = reshaping.fastest(source, target)
+        assert plan is not None
+        limit = max(
+            reshaping.held(0, source), reshaping.held(2, target), *(reshaping.held(1, leg) for leg in ends(plan))
+        )
+        starts = [(way.seconds, x) for m, x in firsts if (way := reshaping.way(0, source, m))]
+        goals = [(way.seconds, x) for n, x in lasts if (way := reshaping.way(2, n, target))]
+        for (start_s, start), (goal_s, goal) in itertools.product(starts, goals):
+            if max(reshaping.held(1, start), reshaping.held(1, goal)) <= limit and start_s + goal_s < plan.seconds:
+                way = reshaping.way(1, start, goal)
+                assert way is None or start_s + way.seconds + goal_s >= plan.seconds * (1 - 1e-9), (source, target)
+
+
+def ends(plan: ReshapePlan) -> tuple[Layout, Layout]:
+    return plan.legs[1].source, plan.legs[1].target
+
+
+def test_links_decide_which_axis_moves() -> None:
+    """Strided over both: the slow axis stays where it is."""
+    mesh = Mesh.of(slow=2, fast=2)
+    links = AxisLinks.of({"slow": (0.0, 1.0), "fast": (0.0, 100.0)})
+    source, target = Layout.ordered([["slow"], ["fast"]], mesh), Layout.ordered([["slow", "fast"]], mesh)
+    plan = redistribute_reshape(source, (8, 6), target, (48,), "float32", mesh, carries_gradient=True, links=links)
+    assert ops(plan) == [[], ["all_to_all fast"], []]
+
+
+def test_microbatches_stay() -> None:
+    mesh = Mesh.of(x=2, mb=2)
+    source, target = Layout.ordered([["mb", "x"]], mesh), Layout.ordered([["mb"], ["x"]], mesh)
+    plan = planned(source, (8,), target, (2, 4), mesh)
+    assert plan.collectives == () and plan.legs[2].local_shape(mesh, 0) == (1, 2)
+    moved = planned(source, (8,), Layout.ordered([["mb"], []], mesh), (2, 4), mesh)
+    assert [step.op for step in moved.collectives] == ["all_gather"]
+    with pytest.raises(LayoutError, match=r"no steps lead there from shape \(4, 6\) to \(24,\)"):
+        planned(Layout.ordered([[], ["mb"]], mesh), (4, 6), Layout.ordered([["mb"]], mesh), (24,), mesh)
