@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.layout import PAVG, PMAX, I, Layout, P, R, S, State
+from autoplan.redistribute import Redistribution
 from autoplan.redistribute.boxes import boxes, volumes
 from autoplan.redistribute.exchange import messages, parse_spec, senders, write_spec
 from autoplan.redistribute.simulate import (
@@ -30,6 +31,7 @@ from autoplan.redistribute.simulate_group import OPERATORS
 from autoplan.redistribute.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from autoplan.typed import Collective
 from tests.layouts import CUBE, GRID, MESHES, ODD, SQUARE, cut, mindspore_layouts, numbered, ordered_layouts
+from tests.redistribution import Judge
 
 ALL_STATES = (R, I, P, PAVG)
 
@@ -293,3 +295,27 @@ def test_a_step_that_does_not_divide_is_refused():
 def test_a_spec_reads_as_it_is_written():
     for source, target in permutations(SQUARE_LAYOUTS, 2):
         assert parse_spec(write_spec(source.dims, target.dims)) == (source.dims, target.dims)
+
+
+FAULTS = [
+    ("axes in another order", "all_gather", ("y", "x"), (0,), ({"dims": (("x", "y"), ())}, {})),
+    ("an I for an R", "all_reduce", ("x", "y"), (), ({"rest": {"x": P, "y": P}}, {})),
+    ("an R for an I", "all_reduce_to_replicate", ("x",), (), ({"rest": {"x": P}}, {"rest": {"x": I}})),
+    ("one axis of two", "all_reduce_to_replicate", ("y",), (), ({"rest": {"x": P, "y": P}}, {})),
+    ("another dim", "shard", ("x", "y"), (1,), ({}, {"dims": (("x", "y"), ())})),
+    ("more than the ends", "exchange", ("x", "y"), (), ({"dims": (("x", "y"), ())}, {"dims": (("y", "x"), ())})),
+]
+
+
+@pytest.mark.parametrize(("op", "axes", "dims", "ends"), [fault[1:] for fault in FAULTS], ids=[f[0] for f in FAULTS])
+def test_the_judge_sees_a_wrong_plan(op, axes, dims, ends, monkeypatch):
+    court = Judge((4, 4), SQUARE, carries=True)
+    source, target = (Layout.ordered(end.get("dims", ((), ())), SQUARE, end.get("rest")) for end in ends)
+    court.check(source, target)
+    steps = [Collective(op, axes, dims, "", "", 0, 0)]
+    if op == "exchange":  # what it does is right, but by way of the whole
+        whole = write_spec(source.dims, ((), ())), write_spec(((), ()), target.dims)
+        steps = [Collective(op, axes, (), "", "", 0, 0, spec, (4, 4)) for spec in whole]
+    monkeypatch.setattr(court.planner, "plan", lambda *ends: Redistribution(tuple(steps), 0.0, 0))
+    with pytest.raises((AssertionError, ValueError), match=r"holds|backward of|->|different values"):
+        court.check(source, target)
