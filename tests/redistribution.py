@@ -51,7 +51,10 @@ class Judge:
     def check(self, source: Layout, target: Layout) -> Verdict:
         """The plan between two layouts does what they say, holds no more than they do, and its backward is its
         adjoint."""
-        plan = self.planner.plan(source, target)
+        return self.execute(source, target, self.planner.plan(source, target))
+
+    def execute(self, source: Layout, target: Layout, plan: Redistribution) -> Verdict:
+        """``check`` of a plan that is given."""
         done = execute(plan.collectives, self.value(source), self.mesh)
         wrong = f"{source} -> {target} of {self.shape} on {self.mesh}: {plan.collectives}"
         assert self.same(done.parts, self.value(target), target, self.whole), wrong
