@@ -4,6 +4,7 @@
 # make lint         ruff and mypy
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
+# make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
 # Everything runs in an environment of its own, .venv, made on first use with the versions of constraints.txt.
 # PYTHON names the interpreter it is made from. A machine without a GPU needs no CUDA build of torch:
@@ -21,7 +22,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness demo bench-plan clean
+.PHONY: venv lint test test-all correctness demo bench-plan bench-redistribution clean
 
 venv: $(DEV)
 
@@ -54,6 +55,9 @@ demo: $(RUN)
 
 bench-plan: $(RUN)
 	$(BIN)/python examples/bench_plan.py
+
+bench-redistribution: $(DEV)
+	$(BIN)/python -m tests.bench_redistribution
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info

@@ -15,13 +15,15 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoplan.redistribute.boxes import Dims
+from tests import bench_redistribution as bench
 from tests.rivals import dtensor, gather_slice, mindspore, shortest
+from tests.rivals.engines import DIRECT, DTENSOR, OURS, STANDARD, Setting, engines, priced
 from tests.rivals.steps import (
+    OPERATORS,
     Step,
     end,
     gather,
     held,
-    ordered_layouts,
     pairs,
     peak,
     receive_bound,
@@ -33,12 +35,12 @@ from tests.rivals.steps import (
 )
 
 SIZES = {"x": 2, "y": 2, "z": 2}
-EVERY = ordered_layouts(3, SIZES)
-ONE_AXIS_A_DIM = tuple(dims for dims in EVERY if all(len(axes) <= 1 for axes in dims))
-IN_MESH_ORDER = tuple(dims for dims in EVERY if dtensor.in_mesh_order(dims, SIZES))
+EVERY, ONE_AXIS_A_DIM, IN_MESH_ORDER = bench.EVERY, bench.ONE_AXIS_A_DIM, bench.IN_MESH_ORDER
+KINDS = {operator: kind for kind, operator in OPERATORS.items()}
 
 
 def test_the_sets_of_layouts_are_those_that_are_spoken_of():
+    assert bench.SIZES == SIZES
     assert (len(EVERY), len(ONE_AXIS_A_DIM), len(IN_MESH_ORDER)) == (106, 34, 64)
     assert (len(pairs(EVERY)), len(pairs(ONE_AXIS_A_DIM)), len(pairs(IN_MESH_ORDER))) == (11130, 1122, 4032)
 
@@ -168,7 +170,7 @@ def placements(dims: Dims) -> list[Placement]:
 
 def test_dtensors_greedy_is_what_torch_does(device_mesh: DeviceMesh):
     names = {device_mesh.get_group(axis).group_name: axis for axis in SIZES}
-    for source, target in random.Random(0).sample(pairs(IN_MESH_ORDER), 1000):
+    for source, target in random.Random(0).sample(pairs(IN_MESH_ORDER), 500):
         local = torch.zeros([8 // 2 ** len(axes) for axes in source])
         tensor = DTensor.from_local(local, device_mesh, placements(source), run_check=False)
         with Gathered() as mode:
@@ -183,3 +185,38 @@ def operands(source: Dims, steps: tuple[Step, ...], elements: int) -> list[tuple
     return [
         (step.axes[0], int(held(dims, SIZES) * elements)) for dims, step in walk(source, steps) if step.op != "slice"
     ]
+
+
+def test_the_simulator_counts_what_the_closed_forms_say():
+    """Every engine but ours and the direct exchange, whose steps have no closed form here."""
+    chosen = pairs(random.Random(1).sample(EVERY, 7))
+    for name, engine in engines(Setting(bench.SMALL, bench.MESH)).items():
+        found = bench.results(engine, chosen)
+        if name in (OURS, DIRECT):
+            continue
+        for pair, result in found.items():
+            run = engine(*pair)
+            steps = [Step(KINDS[step.op], step.dims, step.axes) for step in run.collectives]
+            assert result.received == total(run.source, steps, SIZES) * bench.SMALL.elements
+            most = max(held(dims, SIZES) for dims in (run.source, run.target))
+            assert result.over == (peak(run.source, steps, SIZES) > most) == (not bench.within_ends(run))
+
+
+def test_ours_is_at_the_bound_and_no_slower_on_a_cluster_than_what_holds_as_little():
+    chosen = pairs(random.Random(2).sample(EVERY, 9))
+    for pair, result in bench.results(engines(Setting(bench.SMALL, bench.MESH))[OURS], chosen).items():
+        assert result.received == receive_bound(*pair, SIZES) * bench.SMALL.elements
+    setting = Setting(bench.LARGE["256 MiB"], bench.MESH, bench.cluster_links())
+    found = engines(setting)
+    for pair in chosen:
+        ours = sum(priced(found[OURS](*pair).collectives, setting))
+        for rival in (DIRECT, STANDARD, DTENSOR):
+            run = found[rival](*pair)
+            assert ours <= sum(priced(run.collectives, setting)) * (1 + 1e-9) or not bench.within_ends(run), (
+                rival,
+                pair,
+            )
+
+
+def test_mindspores_first_slice_misorders():
+    assert bench.misordered(all_to_all=False) == (14898, 7326, 2430)

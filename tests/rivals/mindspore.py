@@ -50,6 +50,17 @@ def refined(source: Dims, target: Dims, sizes: Sizes) -> tuple[Dims, Dims]:
     return tuple(part[0] for part in parts), tuple(part[1] for part in parts)
 
 
+def refined_shape(shape: tuple[int, ...], source: Dims, target: Dims, sizes: Sizes) -> tuple[int, ...]:
+    """The tensor's shape over these dims: each cut by the axes that split it on either side."""
+    found: list[int] = []
+    for length, here, there in zip(shape, source, target, strict=True):
+        for axis in max(here, there, key=len)[:-1]:
+            found.append(sizes[axis])
+            length //= sizes[axis]
+        found.append(length)
+    return tuple(found)
+
+
 def first_slice_price(source: Dims, steps: tuple[Step, ...], sizes: Sizes) -> Fraction:
     """The bytes of a plan as MindSpore's cost model sees them: each step as large as if it were taken at the start,
     because the slice that a step starts from is not updated where only the price is wanted. A share of the tensor."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from autoplan.redistribute.boxes import Dims, boxes, intersections, volumes
+from autoplan.typed import Collective
 
 Sizes = Mapping[str, int]
 """The size of each axis of the mesh, outermost first."""
@@ -126,3 +127,16 @@ def ordered_layouts(rank: int, sizes: Sizes) -> tuple[Dims, ...]:
 def pairs(layouts: Iterable[Dims]) -> tuple[tuple[Dims, Dims], ...]:
     """All ordered pairs of different layouts."""
     return tuple(itertools.permutations(layouts, 2))
+
+
+OPERATORS = {"slice": "shard", "all-gather": "all_gather", "all-to-all": "all_to_all"}
+
+
+def write(start: Dims, steps: Iterable[Step], whole_bytes: int, sizes: Sizes) -> tuple[Collective, ...]:
+    """The steps as the simulator executes and the links price them; no gradient is carried."""
+    found = []
+    for dims, step in walk(start, steps):
+        kind = "" if step.op == "slice" else step.op
+        size = int(max(held(dims, sizes), held(after(dims, step), sizes)) * whole_bytes) if kind else 0
+        found.append(Collective(OPERATORS[step.op], step.axes, step.dims, kind, "", size, 0))
+    return tuple(found)
