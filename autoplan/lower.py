@@ -106,8 +106,9 @@ class Body:
         """The steps that were priced, at this program's sizes; found anew where none were."""
         if hop is None or hop.steps is None:
             return redistribute(given.layout, layout, given.type, self.mesh, carries_gradient=carries)
-        here, written = simplify(given.layout, self.mesh, carries), []
-        if here == simplify(layout, self.mesh, carries):  # as on one device, where no axis has two members
+        here, written = simplify(given.layout, self.mesh, carries, given.type.shape), []
+        # as on one device, where no axis has two members
+        if here == simplify(layout, self.mesh, carries, given.type.shape):
             return ()
         for step in hop.steps:
             try:

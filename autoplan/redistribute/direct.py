@@ -9,7 +9,7 @@ from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import Tensor, held_elements, spec_between, write
 from autoplan.redistribute.exchange import parse_spec
-from autoplan.redistribute.factors import joined, split
+from autoplan.redistribute.factors import factored_axes, joined, split
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.steps import EXCHANGES
 from autoplan.redistribute.traffic import Traffic
@@ -25,8 +25,8 @@ def write_exchange(
     moved_bytes     for the busiest member, of fetching the target's parts from the source's, and the other way; None:
                     not known yet
     """
-    if any("." in axis for axis in source.axes):
-        source, target = (named_alike(layout, (source, target), mesh) for layout in (source, target))
+    if factored_axes(source.axes):
+        source, target = (named_alike(layout, (source, target), tensor.shape, mesh) for layout in (source, target))
     axes, spec, shape = spec_between(source, target, tensor.shape, mesh)
     if op == "permute":
         held = held_elements(source, tensor.shape, mesh) * tensor.itemsize
@@ -66,15 +66,15 @@ def step_seconds(step: Collective, itemsize: int, mesh: Mesh, links: Links) -> t
     return forward_s if step.forward else 0.0, backward_s if step.backward else 0.0
 
 
-def named_alike(layout: Layout, both: Sequence[Layout], mesh: Mesh) -> Layout:
-    """The layout with an axis' prime factors under the axis' name, if they stand together in both layouts."""
-    apart = {axis for one in both for axes in one.dims for axis in joined(axes, mesh) if "." in axis}
-    apart |= {axis for one in both for axis in joined([a for a, _ in one.rest], mesh) if "." in axis}
-    split_up = {axis.partition(".")[0] for axis in apart}
+def named_alike(layout: Layout, both: Sequence[Layout], shape: Sequence[int], mesh: Mesh) -> Layout:
+    """The layout with an axis' prime factors under the axis' name, if they stand together in both layouts, and divide
+    the dims that they split."""
+    apart = [a for one in both for axes, size in zip(one.dims, shape, strict=True) for a in joined(axes, mesh, size)]
+    apart += [axis for one in both for axis in joined([a for a, _ in one.rest], mesh)]
+    split_up = factored_axes(apart)
 
     def name(axes: Sequence[str]) -> tuple[str, ...]:
-        kept = [f for a in joined(axes, mesh) for f in (split([a], mesh) if a in split_up else (a,))]
-        return tuple(kept)
+        return split(joined(axes, mesh), mesh, split_up) if split_up else joined(axes, mesh)
 
     states = dict(layout.rest)
     beside = name([axis for axis, _ in layout.rest])

@@ -69,19 +69,21 @@ def sending(before: Dims, after: Dims, shape: Sequence[int], axes: Sequence[str]
 
 
 def sending_of(
-    member: int, before: Dims, after: Dims, shape: Sequence[int], axes: Sequence[str], sizes: Mapping[str, int]
+    member: int, held: Boxes, wanted: Boxes, before: Dims, axes: Sequence[str], sizes: Mapping[str, int]
 ) -> tuple[Boxes, Boxes]:
     """The row and the column of ``sending`` that are one member's: the boxes that it sends each other, and those that
-    each other sends it. Time and memory grow with the members, not with their square."""
-    held, wanted = (boxes(dims, shape, axes, sizes) for dims in (before, after))
+    each other sends it. Time and memory grow with the members, not with their square.
+
+    held, wanted  every member's box before and after
+    """
     mine = slice(member, member + 1)
     sent, received = intersections(held[mine], wanted)[0], intersections(held, wanted[mine])[:, 0]
     where = coordinates(axes, sizes)
     split = {axis for dims in before for axis in dims}
     for axis in axes:
         if axis not in split:
-            sent[where[axis] != where[axis][member]] = 0
-            received[where[axis] != where[axis][member]] = 0
+            other = where[axis] != where[axis][member]
+            sent[other] = received[other] = 0
     return sent, received
 
 

@@ -6,9 +6,10 @@ is the one the same as the other two: elsewhere axes stay whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Container, Iterable, Sequence
 
-from autoplan.layout import Layout, R
+from autoplan.layout import Layout
 from autoplan.mesh import Axis, Mesh
 from autoplan.redistribute.steps import neutral
 
@@ -18,11 +19,18 @@ def sized(mesh: Mesh) -> tuple[Axis, ...]:
     return tuple(axis for axis in mesh.axes if axis.size > 1)
 
 
-def simplify(layout: Layout, mesh: Mesh, carries_gradient: bool) -> Layout:
+def simplify(layout: Layout, mesh: Mesh, carries_gradient: bool, shape: Sequence[int] | None = None) -> Layout:
     """The layout on the axes of size above 1, with R for I where no gradient is carried; factors that stand together
-    in order, or in one state, as their axis."""
+    in order, or in one state, as their axis.
+
+    shape  of the tensor, where its sizes may not divide
+    """
     names = {axis.name for axis in sized(mesh)}
-    dims = tuple(joined([a for a in axes if whole(a) in names], mesh) for axes in layout.dims)
+    lengths = [None] * layout.rank if shape is None else shape
+    dims = tuple(
+        joined([a for a in axes if whole(a) in names], mesh, length)
+        for axes, length in zip(layout.dims, lengths, strict=True)
+    )
     rest = {a: neutral(s, carries_gradient) for a, s in layout.rest if whole(a) in names}
     for axis in sized(mesh):
         factors = mesh.factors(axis.name)
@@ -45,29 +53,39 @@ def place(name: str, mesh: Mesh) -> tuple[int, int]:
     return mesh.names.index(axis), int(number or 0)
 
 
-def expand(layout: Layout, mesh: Mesh) -> Layout:
-    """Every axis by its prime factors."""
-    dims = tuple(split(axes, mesh) for axes in layout.dims)
-    return Layout(dims, tuple((factor, state) for axis, state in layout.rest for factor in split([axis], mesh)))
+def expand(layout: Layout, mesh: Mesh, only: Container[str] | None = None) -> Layout:
+    """Every axis, or only these, by its prime factors; the same layout where sizes divide."""
+    dims = tuple(split(axes, mesh, only) for axes in layout.dims)
+    return Layout(dims, tuple((factor, state) for axis, state in layout.rest for factor in split([axis], mesh, only)))
 
 
-def split(axes: Sequence[str], mesh: Mesh) -> tuple[str, ...]:
-    """Every axis by its prime factors, outermost first."""
-    return tuple(factor for axis in axes for factor in ((axis,) if "." in axis else mesh.factors(axis)))
+def split(axes: Sequence[str], mesh: Mesh, only: Container[str] | None = None) -> tuple[str, ...]:
+    """Every axis, or only these, by its prime factors, outermost first."""
+    stays = [axis for axis in axes if "." in axis or (only is not None and axis not in only)]
+    return tuple(factor for axis in axes for factor in ((axis,) if axis in stays else mesh.factors(axis)))
 
 
-def joined(axes: Sequence[str], mesh: Mesh) -> tuple[str, ...]:
-    """All factors of an axis that stand together, in order, as the axis."""
+def joined(axes: Sequence[str], mesh: Mesh, size: int | None = None) -> tuple[str, ...]:
+    """All factors of an axis that stand together, in order, as the axis.
+
+    size  of the dim that these axes split: from the first that doesn't divide it on, nothing is joined; None: all do
+    """
     found: list[str] = []
-    left = list(axes)
+    left, size = list(axes), 0 if size is None else size
     while left:
         factors = mesh.factors(whole(left[0]))
-        if len(factors) > 1 and tuple(left[: len(factors)]) == factors:
-            found.append(whole(left[0]))
-            left = left[len(factors) :]
-        else:
-            found.append(left.pop(0))
+        together = len(factors) > 1 and tuple(left[: len(factors)]) == factors
+        taken = factors if together and size % mesh.size(whole(left[0])) == 0 else (left[0],)
+        found.append(whole(left[0]) if len(taken) > 1 else left[0])
+        ways = math.prod(mesh.size(axis) for axis in taken)
+        size = size // ways if size % ways == 0 else 1  # 1: what follows splits parts of different sizes
+        left = left[len(taken) :]
     return tuple(found)
+
+
+def factored_axes(names: Iterable[str]) -> frozenset[str]:
+    """The axes of which some are prime factors."""
+    return frozenset(whole(name) for name in names if "." in name)
 
 
 def split_evenly(layout: Layout, shape: Sequence[int], mesh: Mesh) -> bool:
@@ -78,16 +96,3 @@ def split_evenly(layout: Layout, shape: Sequence[int], mesh: Mesh) -> bool:
                 return False
             size //= mesh.size(axis)
     return True
-
-
-def state_of(layout: Layout, axis: str) -> str:
-    """The text of a state, for messages; "split up" where the layout names only factors of the axis."""
-    try:
-        return str(layout.state(axis))
-    except KeyError:
-        return "split up"
-
-
-def everywhere(rank: int, axes: Sequence[str]) -> Layout:
-    """R on all of these axes."""
-    return Layout(((),) * rank, tuple((axis, R) for axis in axes))

@@ -9,7 +9,8 @@ from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import Tensor, held_elements, target_of, write
 from autoplan.redistribute.direct import write_exchange
-from autoplan.redistribute.factors import expand, simplify, split
+from autoplan.redistribute.exchange import parse_spec
+from autoplan.redistribute.factors import expand, factored_axes, simplify, split
 from autoplan.redistribute.steps import EXCHANGES
 from autoplan.typed import Collective
 
@@ -19,9 +20,10 @@ def follow(
 ) -> tuple[Layout, Collective]:
     """Where one collective leads from a layout, and that collective as it would be written there, with its kinds and
     sizes; ValueError, saying why, where it can't be taken."""
-    factored = any("." in axis for axis in (*step.axes, *layout.axes)) or "." in step.spec
-    here = expand(layout, mesh) if factored else layout
-    there, found = target_of(here, refactored(step, mesh) if factored else step, mesh, carries_gradient)
+    named = [axis for dims in (parse_spec(step.spec) if step.spec else ()) for axes in dims for axis in axes]
+    apart = factored_axes((*named, *step.axes, *layout.axes))
+    here = expand(layout, mesh, apart)
+    there, found = target_of(here, replace(step, axes=split(step.axes, mesh, apart)), mesh, carries_gradient)
     itemsize = DTYPE_BYTES[type.dtype]
     if step.op in EXCHANGES:
         tensor = Tensor(type.shape, itemsize, carries_gradient)
@@ -29,9 +31,4 @@ def follow(
     else:
         held = tuple(held_elements(x, type.shape, mesh) * itemsize for x in (here, there))
         written = write(found, step.axes, step.dims, (held[0], held[1]), carries_gradient)
-    return simplify(there, mesh, carries_gradient), written
-
-
-def refactored(step: Collective, mesh: Mesh) -> Collective:
-    """The step on prime factors; specs name them as they are."""
-    return replace(step, axes=split(step.axes, mesh))
+    return simplify(there, mesh, carries_gradient, type.shape), written

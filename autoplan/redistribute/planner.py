@@ -4,15 +4,15 @@ written steps, and the frontier of seconds against memory."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.errors import LayoutError
 from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute.apply import Tensor, held_elements
-from autoplan.redistribute.factors import expand, simplify, sized, split_evenly, whole
+from autoplan.redistribute.apply import Tensor, changed, held_elements
+from autoplan.redistribute.factors import expand, factored_axes, simplify, sized, split_evenly, whole
 from autoplan.redistribute.layouts import count_layouts
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.search import shortest
@@ -86,6 +86,10 @@ class Planner:
         if any(start.state(name) != goal.state(name) for name in self.virtual):
             cause = "microbatches follow one another, so nothing can be exchanged between them"
             raise LayoutError(f"{source} -> {target}", cause, "give the value one state on axis mb")
+        for number, end in enumerate((start, goal)):
+            if (rest := self._unnameable(end, (start, goal)[1 - number])) is not None:
+                legs = [(start, rest), (rest, goal)]
+                return in_turn([self._found(*leg, below_bytes) for leg in legs])
         ends = self._ends(start, goal)
         path = shortest(ends.space, ends.source, ends.target, below_bytes)
         if path is None:
@@ -97,9 +101,23 @@ class Planner:
         seconds, peaks = (sum(space.seconds[k] for k in kinds), max(space.peaks[k] for k in kinds))
         return Redistribution(steps, float(seconds), int(peaks))
 
+    def _unnameable(self, end: Layout, other: Layout) -> Layout | None:
+        """One end with those axes gathered that it splits a dim by unevenly, and of which the other end names prime
+        factors: parts of ceil(n/4) are no parts of parts of ceil(n/2). None where there are no such axes."""
+        named = factored_axes(other.axes) | factored_axes(end.axes)
+        state = I if any(s == I for layout in (end, other) for _, s in layout.rest) else R
+        found = end
+        for size, axes in zip(self.type.shape, end.dims, strict=True):
+            ways = 1
+            for axis in axes:
+                ways *= self.sizes[axis]
+                if axis in named and size % ways:
+                    found = changed(found, (axis,), state, self.mesh)
+        return None if found == end else found
+
     def _simplified(self, layout: Layout) -> Layout:
         if layout not in self._simple:
-            self._simple[layout] = simplify(layout, self.mesh, self.carries)
+            self._simple[layout] = simplify(layout, self.mesh, self.carries, self.type.shape)
         return self._simple[layout]
 
     def _ends(self, start: Layout, goal: Layout) -> _Ends:
@@ -118,17 +136,17 @@ class Planner:
     def _factored(self, start: Layout, goal: Layout) -> tuple[Layout, Layout] | None:
         """Both layouts in prime factors, where they name some, or where that can help: several axes move, sizes divide,
         and the layouts to search aren't too many."""
-        named = any("." in axis for layout in (start, goal) for axis in layout.axes)
-        if not named and not self.composite:
-            return None
-        if not named and not all(split_evenly(layout, self.type.shape, self.mesh) for layout in (start, goal)):
+        named = factored_axes((*start.axes, *goal.axes))
+        if named:
+            return expand(start, self.mesh, named), expand(goal, self.mesh, named)
+        if not self.composite or not all(split_evenly(x, self.type.shape, self.mesh) for x in (start, goal)):
             return None
         ends = expand(start, self.mesh), expand(goal, self.mesh)
         names = self.moving(*ends)
         states = [len(states) for states in self._beside(*ends, names).values()]
         several = len({whole(name) for name in names}) > 1
         few = count_layouts(len(start.dims), states) <= MOST_LAYOUTS
-        return ends if named or (several and few) else None
+        return ends if several and few else None
 
     def moving(self, start: Layout, goal: Layout) -> tuple[str, ...]:
         """Axes that may have to move, in the mesh's order.
@@ -166,6 +184,12 @@ class Planner:
             states = (R, *([I] if invariant else []), *own, *summed)
             found[name] = tuple(dict.fromkeys(states))
         return found
+
+
+def in_turn(legs: Sequence[Redistribution]) -> Redistribution:
+    """Several redistributions, one after another."""
+    steps = tuple(step for leg in legs for step in leg.collectives)
+    return Redistribution(steps, sum(leg.seconds for leg in legs), max(leg.peak_bytes for leg in legs))
 
 
 def fixed_out(

@@ -89,7 +89,7 @@ def check_move(scope: Scope, move: Move) -> None:
     live = move.source in scope.live
     if source.type != value.type:
         raise LayoutError(label, f"it changes a {source.type} into a {value.type}", PLAN_AGAIN)
-    here, goal = (simplify(layout, scope.mesh, live) for layout in (source.layout, value.layout))
+    here, goal = (simplify(layout, scope.mesh, live, value.type.shape) for layout in (source.layout, value.layout))
     for step in move.collectives:
         if any(axis in scope.mesh and scope.mesh.axis(axis).virtual for axis in step.axes):
             raise LayoutError(label, f"{step.op} over {step.axis}: microbatches can exchange nothing", PLAN_AGAIN)
