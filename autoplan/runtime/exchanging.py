@@ -52,7 +52,7 @@ def find_route(spec: str, shape: Sequence[int], member: int, names: Sequence[str
     before, after = parse_spec(spec)
     by_name = dict(zip(names, sizes, strict=True))
     held, wanted = (boxes(dims, shape, names, by_name) for dims in (before, after))
-    sent, received = sending_of(member, before, after, shape, names, by_name)
+    sent, received = sending_of(member, held, wanted, before, names, by_name)
     kept = np.stack([np.maximum(held[..., 0], wanted[..., 0]), np.minimum(held[..., 1], wanted[..., 1])], axis=-1)
     return Route(
         before=_lengths(held[member]),
@@ -65,7 +65,7 @@ def find_route(spec: str, shape: Sequence[int], member: int, names: Sequence[str
 
 
 def _lengths(box: Boxes) -> tuple[int, ...]:
-    return tuple(int(stop - start) for start, stop in box)
+    return tuple(stop - start for start, stop in box.tolist())
 
 
 def _within(found: Boxes, part: Boxes) -> tuple[Box | None, ...]:
@@ -73,8 +73,8 @@ def _within(found: Boxes, part: Boxes) -> tuple[Box | None, ...]:
     full = volumes(found) > 0
     relative = found - part[:, :1]
     return tuple(
-        tuple((int(start), int(stop)) for start, stop in box) if some else None
-        for box, some in zip(relative, full, strict=True)
+        tuple((start, stop) for start, stop in box) if some else None
+        for box, some in zip(relative.tolist(), full.tolist(), strict=True)
     )
 
 
