@@ -136,6 +136,21 @@ def test_sizes_that_do_not_divide(mesh, shape):
         judge(shape, mesh, pairs_of(layouts, most), carries)
 
 
+@pytest.mark.parametrize("shape", [(17, 5), (6, 10), (5,)], ids=str)
+def test_prime_factors_where_sizes_do_not_divide(shape):
+    """17 rows over x of 4 are 5, 5, 5, 2, over its factors 9 and 8 and then 5, 4, 4, 4: not the same layout."""
+    for states, carries, most in (((R,), False, 150), (CARRIED, True, 60)):
+        layouts = ordered_layouts(len(shape), GRID, states, factors=True)
+        judge(shape, GRID, pairs_of(layouts, most), carries)
+
+
+def test_factors_at_one_end_and_whole_axes_at_the_other():
+    for states, carries in (((R,), False), (CARRIED, True)):
+        factored, plain = (ordered_layouts(2, GRID, states, factors) for factors in (True, False))
+        pairs = [pair for a, b in pairs_of(layouts=(*factored, *plain), most=300) for pair in ((a, b), (b, a))]
+        judge((8, 8), GRID, [pair for pair in pairs if (pair[0] in plain) != (pair[1] in plain)], carries)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [*UNEVEN, *UNEVEN_TOO], ids=str)
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
