@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -32,8 +33,13 @@ def layout(dp: State = R, tp: State = R, cp: State = R, mb: State = R) -> Layout
     return Layout.of(3, {"dp": dp, "tp": tp, "cp": cp, "mb": mb}, MESH)
 
 
+@cache
+def planner(carries: bool, links: AxisLinks) -> Planner:
+    return Planner(KIND, MESH, carries_gradient=carries, links=links)
+
+
 def steps_between(source: Layout, target: Layout, carries: bool = True, links=UNIFORM) -> tuple[Collective, ...]:
-    return redistribute(source, target, KIND, MESH, carries_gradient=carries, links=links)
+    return planner(carries, links).plan(source, target).collectives
 
 
 @settings(max_examples=60, deadline=None)
@@ -41,9 +47,7 @@ def steps_between(source: Layout, target: Layout, carries: bool = True, links=UN
 def test_steps_lead_to_the_target_at_the_price_that_is_said(a, b, carries, mb, links):
     source, target = layout(*a, mb=mb), layout(*b, mb=mb)
     here = simplify(source, MESH, carries)
-    planner = Planner(KIND, MESH, carries_gradient=carries, links=links)
-    found = planner.plan(source, target)
-    assert found.collectives == steps_between(source, target, carries, links)
+    found = planner(carries, links).plan(source, target)
     seconds = 0.0
     for step in found.collectives:
         here, same = follow(here, step, KIND, MESH, carries_gradient=carries)
@@ -58,8 +62,8 @@ def test_steps_lead_to_the_target_at_the_price_that_is_said(a, b, carries, mb, l
 @settings(max_examples=30, deadline=None)
 @given(LAYOUTS, LAYOUTS, st.booleans())
 def test_the_frontier_trades_seconds_for_bytes(a, b, carries):
-    found = frontier(layout(*a), layout(*b), KIND, MESH, carries_gradient=carries, links=NODES)
-    assert found[0] == Planner(KIND, MESH, carries_gradient=carries, links=NODES).plan(layout(*a), layout(*b))
+    found = planner(carries, NODES).frontier(layout(*a), layout(*b))
+    assert found[0] == planner(carries, NODES).plan(layout(*a), layout(*b))
     for faster, leaner in itertools.pairwise(found):
         assert leaner.peak_bytes < faster.peak_bytes and leaner.seconds >= faster.seconds * (1 - 1e-9)
 
@@ -153,9 +157,13 @@ def test_a_sum_over_two_axes_is_reduced_a_part_at_a_time_where_one_axis_is_slow(
     assert sum(sum(step_seconds(step, 4, MESH, UNIFORM)) for step in together) == 2 * KIND.bytes * 3 / 4
 
 
-def test_every_rank_finds_the_same_path():
-    first = steps_between(layout(dp=S(0), tp=S(1)), layout(dp=S(1), tp=S(0)))
-    assert all(first == steps_between(layout(dp=S(0), tp=S(1)), layout(dp=S(1), tp=S(0))) for _ in range(3))
+@pytest.mark.parametrize("carries", [True, False])
+def test_every_rank_finds_the_same_path_whatever_it_sought_before(carries):
+    source, target = layout(dp=S(0), tp=S(1), cp=P), layout(dp=S(1), tp=S(0), cp=R)
+    for _ in range(2):
+        found = redistribute(source, target, KIND, MESH, carries_gradient=carries, links=NODES)
+        assert found == steps_between(source, target, carries, NODES)
+        assert frontier(source, target, KIND, MESH, carries_gradient=carries, links=NODES)[0].collectives == found
 
 
 def test_a_step_that_can_not_be_taken_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -80,12 +81,14 @@ class Space:
             self.seconds[0, here, there], self.peaks[0, here, there] = arc.seconds, arc.peak_bytes
 
     def add_permutes(self) -> None:
-        by_held: dict[int, list[int]] = {}
-        for number, held in enumerate(self.held_bytes):
-            by_held.setdefault(int(held), []).append(number)
+        """Between layouts whose dims are in as many parts."""
+        ways = [tuple(math.prod(self.mesh.size(a) for a in axes) for axes in x.dims) for x in self.layouts]
+        same: dict[tuple[int, ...], list[int]] = {}
+        for number, parts in enumerate(ways):
+            same.setdefault(parts, []).append(number)
         every = self.traffic.members <= FEW_MEMBERS
         for here, layout in enumerate(self.layouts):
-            alike = by_held[int(self.held_bytes[here])]
+            alike = same[ways[here]]
             others = alike if every or here in self.ends else [there for there in alike if there in self.ends]
             for arc in self.table.permutes(layout, [self.layouts[n] for n in others], self.traffic):
                 self.add(here, arc)

@@ -32,6 +32,7 @@ class Traffic:
         self.sizes = {axis.name: axis.size for axis in axes}
         self.members = math.prod(self.sizes.values())
         self.where = coordinates(self.names, self.sizes)
+        self.permuted: dict[tuple[Dims, Dims, int], float] = {}
 
     def crossed(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """(..., axes): 1 for the outermost axis on which two members differ; ``left``, ``right`` are their numbers."""
@@ -89,6 +90,9 @@ class Traffic:
 
     def permute_s(self, before: Dims, after: Dims, part_bytes: int) -> float:
         """Seconds of a permute: one message for each member that doesn't keep its part."""
-        receivers = np.arange(self.members)
-        crossed = self.crossed(np.array(senders(write_spec(before, after), self.names, self.sizes)), receivers)
-        return float(self.links.messages_s(crossed, crossed * part_bytes, self.axes).max())
+        key = (before, after, part_bytes)
+        if key not in self.permuted:
+            receivers = np.arange(self.members)
+            crossed = self.crossed(np.array(senders(write_spec(before, after), self.names, self.sizes)), receivers)
+            self.permuted[key] = float(self.links.messages_s(crossed, crossed * part_bytes, self.axes).max())
+        return self.permuted[key]
