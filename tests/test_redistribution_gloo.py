@@ -18,7 +18,6 @@ from autoplan.layout import PAVG, PMAX, I, Layout, P, R
 from autoplan.mesh import Mesh
 from autoplan.redistribute import UNIFORM, AxisLinks, Planner, simulate
 from autoplan.redistribute.deal import deal, dual
-from autoplan.redistribute.factors import split_evenly
 from autoplan.redistribute.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from autoplan.runtime.axes import RankAxis, rank_axes
 from autoplan.runtime.moving import groups_of, run
@@ -105,8 +104,6 @@ def random_cases(meshes: Sequence[Mesh], count: int, seed: int) -> list[Case]:
         if key not in layouts:
             layouts[key] = ordered_layouts(len(shape), mesh, rest, factors)
         source, target = chance.sample(layouts[key], 2)
-        if factors and not (split_evenly(source, shape, mesh) and split_evenly(target, shape, mesh)):
-            continue  # where sizes don't divide, an axis isn't its factors one inside the other
         kind = TensorType(shape, "float64")
         plan = Planner(kind, mesh, carries_gradient=carries, links=links).plan(source, target)
         if plan.collectives:
