@@ -18,7 +18,6 @@ from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import held_elements
 from autoplan.redistribute.detours import Detours
-from autoplan.redistribute.factors import split_evenly, whole
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.planner import Planner, Redistribution
 from autoplan.redistribute.refinement import Refinement, Side, refine, to_refined
@@ -194,28 +193,11 @@ class Reshaping:
         return held_elements(layout, self.shapes[number], self.mesh)
 
     def way(self, number: int, source: Layout, target: Layout) -> Redistribution | None:
-        """The fastest on one of the three shapes; None where there is none.
-
-        Prime factors of an axis are axes of their own only where sizes divide (``factors``), so there is none between
-        a layout that names them and one that is uneven over such an axis.
-        """
-        factored = any("." in axis for layout in (source, target) for axis in layout.axes)
-        if factored and any(self.uneven(layout, self.shapes[number]) for layout in (source, target)):
-            return None
+        """The fastest on one of the three shapes; None where there is none."""
         try:
             return self.planners[number].plan(source, target)
         except LayoutError:
             return None
-
-    def uneven(self, layout: Layout, shape: Sequence[int]) -> bool:
-        """Whether a dim doesn't divide that is split by an axis of composite size, or by factors of one."""
-        alone = (
-            Layout(tuple(axes if d == n else () for d, axes in enumerate(layout.dims)), ()) for n in range(layout.rank)
-        )
-        return any(
-            not split_evenly(one, shape, self.mesh) and any(len(self.mesh.factors(whole(a))) > 1 for a in one.axes)
-            for one in alone
-        )
 
 
 def merit(plan: ReshapePlan) -> tuple[float, int, int]:
