@@ -12,12 +12,15 @@ from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import Tensor, changed, held_elements
-from autoplan.redistribute.factors import expand, factored_axes, simplify, sized, split_evenly, whole
+from autoplan.redistribute.factors import expand, factored_axes, simplify, sized, split_evenly
 from autoplan.redistribute.layouts import count_layouts
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.search import shortest
 from autoplan.redistribute.space import Space
 from autoplan.typed import Collective
+
+Beside = dict[str, tuple[State, ...]]
+"""The states in which each moving axis may be where it splits no dim."""
 
 MOST_LAYOUTS = 400  # of a space whose axes are split into prime factors
 
@@ -30,6 +33,20 @@ class Redistribution:
     collectives: tuple[Collective, ...]
     seconds: float
     peak_bytes: int
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of one end.
+
+    layout  simplified
+    named   the axes of which it names prime factors
+    even    whether every dim divides by the axes that split it
+    """
+
+    layout: Layout
+    named: frozenset[str]
+    even: bool
 
 
 @dataclass(frozen=True)
@@ -59,7 +76,7 @@ class Planner:
         self.sizes = {name: mesh.size(name) for name in names}
         self.rates = {n: math.inf if mesh.axis(n).virtual else links.bandwidth_bytes_per_s(mesh.axis(n)) for n in names}
         self._spaces: dict[tuple[object, ...], Space] = {}
-        self._simple: dict[Layout, Layout] = {}
+        self._layouts: dict[Layout, _Known] = {}
 
     def plan(self, source: Layout, target: Layout) -> Redistribution:
         """The fastest; no steps where both are the same.
@@ -79,18 +96,19 @@ class Planner:
         return tuple(found)
 
     def _found(self, source: Layout, target: Layout, below_bytes: float) -> Redistribution:
-        start, goal = self._simplified(source), self._simplified(target)
+        known = self._known(source), self._known(target)
+        start, goal = known[0].layout, known[1].layout
         if start == goal:
             held = held_elements(start, self.type.shape, self.mesh) * self.itemsize
             return Redistribution((), 0.0, held)
         if any(start.state(name) != goal.state(name) for name in self.virtual):
             cause = "microbatches follow one another, so nothing can be exchanged between them"
             raise LayoutError(f"{source} -> {target}", cause, "give the value one state on axis mb")
-        for number, end in enumerate((start, goal)):
-            if (rest := self._unnameable(end, (start, goal)[1 - number])) is not None:
-                legs = [(start, rest), (rest, goal)]
-                return in_turn([self._found(*leg, below_bytes) for leg in legs])
-        ends = self._ends(start, goal)
+        named = known[0].named | known[1].named
+        for end in (start, goal) if named else ():
+            if (rest := self._unnameable(end, named, I if I in (*rests(start), *rests(goal)) else R)) is not None:
+                return in_turn([self._found(*leg, below_bytes) for leg in ((start, rest), (rest, goal))])
+        ends = self._ends(start, goal, named, known[0].even and known[1].even)
         path = shortest(ends.space, ends.source, ends.target, below_bytes)
         if path is None:
             cause = f"no sequence of steps leads there for a tensor of shape {self.type.shape} on mesh {self.mesh}"
@@ -101,11 +119,9 @@ class Planner:
         seconds, peaks = (sum(space.seconds[k] for k in kinds), max(space.peaks[k] for k in kinds))
         return Redistribution(steps, float(seconds), int(peaks))
 
-    def _unnameable(self, end: Layout, other: Layout) -> Layout | None:
-        """One end with those axes gathered that it splits a dim by unevenly, and of which the other end names prime
-        factors: parts of ceil(n/4) are no parts of parts of ceil(n/2). None where there are no such axes."""
-        named = factored_axes(other.axes) | factored_axes(end.axes)
-        state = I if any(s == I for layout in (end, other) for _, s in layout.rest) else R
+    def _unnameable(self, end: Layout, named: frozenset[str], state: State) -> Layout | None:
+        """One end with those axes gathered that it splits a dim by unevenly, and of which prime factors are named:
+        parts of ceil(n/4) are no parts of parts of ceil(n/2). None where there are no such axes."""
         found = end
         for size, axes in zip(self.type.shape, end.dims, strict=True):
             ways = 1
@@ -115,38 +131,37 @@ class Planner:
                     found = changed(found, (axis,), state, self.mesh)
         return None if found == end else found
 
-    def _simplified(self, layout: Layout) -> Layout:
-        if layout not in self._simple:
-            self._simple[layout] = simplify(layout, self.mesh, self.carries, self.type.shape)
-        return self._simple[layout]
+    def _known(self, layout: Layout) -> _Known:
+        if layout not in self._layouts:
+            simple = simplify(layout, self.mesh, self.carries, self.type.shape)
+            even = split_evenly(simple, self.type.shape, self.mesh)
+            self._layouts[layout] = _Known(simple, factored_axes(simple.axes), even)
+        return self._layouts[layout]
 
-    def _ends(self, start: Layout, goal: Layout) -> _Ends:
-        """Both layouts on the axes that may have to move."""
-        ends = self._factored(start, goal) or (start, goal)
+    def _ends(self, start: Layout, goal: Layout, named: frozenset[str], even: bool) -> _Ends:
+        """Both layouts on the axes that may have to move; over one axis that divides no exchange beats a step."""
+        ends = (expand(start, self.mesh, named), expand(goal, self.mesh, named)) if named else (start, goal)
         names = self.moving(*ends)
         beside = self._beside(*ends, names)
+        if self.composite and even and not named and len(names) > 1:
+            ends, names, beside = self._factored(ends, names, beside)
         shape, ends = fixed_out(ends, names, self.type.shape, self.sizes)
-        key = (names, shape, tuple(beside.items()))
+        key = (names, shape, tuple(beside.items()), even)
         if key not in self._spaces or self._spaces[key].crowded():
             tensor = Tensor(shape, self.itemsize, self.carries)
             axes = [self.mesh.axis(name) for name in names]
-            self._spaces[key] = Space(tensor, axes, beside, self.links, ends)
+            self._spaces[key] = Space(tensor, axes, beside, self.links, ends, direct=len(names) > 1 or not even)
         return _Ends(*ends, self._spaces[key])
 
-    def _factored(self, start: Layout, goal: Layout) -> tuple[Layout, Layout] | None:
-        """Both layouts in prime factors, where they name some, or where that can help: several axes move, sizes divide,
-        and the layouts to search aren't too many."""
-        named = factored_axes((*start.axes, *goal.axes))
-        if named:
-            return expand(start, self.mesh, named), expand(goal, self.mesh, named)
-        if not self.composite or not all(split_evenly(x, self.type.shape, self.mesh) for x in (start, goal)):
-            return None
-        ends = expand(start, self.mesh), expand(goal, self.mesh)
-        names = self.moving(*ends)
-        states = [len(states) for states in self._beside(*ends, names).values()]
-        several = len({whole(name) for name in names}) > 1
-        few = count_layouts(len(start.dims), states) <= MOST_LAYOUTS
-        return ends if several and few else None
+    def _factored(
+        self, ends: tuple[Layout, Layout], names: tuple[str, ...], beside: Beside
+    ) -> tuple[tuple[Layout, Layout], tuple[str, ...], Beside]:
+        """Ends, moving axes and their states in prime factors, unless the layouts to search become too many."""
+        split = expand(ends[0], self.mesh), expand(ends[1], self.mesh)
+        factors = self.moving(*split)
+        states = self._beside(*split, factors)
+        few = count_layouts(ends[0].rank, [len(each) for each in states.values()]) <= MOST_LAYOUTS
+        return (split, factors, states) if few else (ends, names, beside)
 
     def moving(self, start: Layout, goal: Layout) -> tuple[str, ...]:
         """Axes that may have to move, in the mesh's order.
@@ -172,7 +187,7 @@ class Planner:
         found |= {axis for axis in kept if self.rates[axis] > slowest}
         return tuple(sorted(found.difference(self.virtual), key=self.order.__getitem__))
 
-    def _beside(self, start: Layout, goal: Layout, names: Iterable[str]) -> dict[str, tuple[State, ...]]:
+    def _beside(self, start: Layout, goal: Layout, names: Iterable[str]) -> Beside:
         """The states that each moving axis may take beside the dims: R, I where either end has an I, and its own."""
         names = tuple(names)
         rests = [dict(layout.rest) for layout in (start, goal)]
@@ -184,6 +199,11 @@ class Planner:
             states = (R, *([I] if invariant else []), *own, *summed)
             found[name] = tuple(dict.fromkeys(states))
         return found
+
+
+def rests(layout: Layout) -> tuple[State, ...]:
+    """The states beside the dims."""
+    return tuple(state for _, state in layout.rest)
 
 
 def in_turn(legs: Sequence[Redistribution]) -> Redistribution:

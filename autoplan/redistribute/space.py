@@ -32,6 +32,8 @@ class Space:
     beside  the states in which each may be where it splits no dim
     ends    where a path begins and ends: of a large group, exchanges and permutes are priced near these alone
 
+    direct  whether permutes and exchanges are among the steps
+
     seconds, peaks   (2, layouts, layouts): of the table's steps and permutes, and of exchanges; infinite where none is
     """
 
@@ -42,6 +44,8 @@ class Space:
         beside: Mapping[str, tuple[State, ...]],
         links: Links,
         ends: tuple[Layout, Layout],
+        *,
+        direct: bool = True,
     ):
         self.tensor, self.axes, self.mesh = tensor, tuple(axes), Mesh(tuple(axes))
         self.layouts = tuple(enumerate_layouts(len(tensor.shape), self.mesh.names, beside))
@@ -57,10 +61,10 @@ class Space:
         self.seconds, self.peaks = np.full((2, count, count), np.inf), np.full((2, count, count), np.inf)
         self.ends = tuple(self.number[layout] for layout in ends)
         self.add_arcs()
-        if self.traffic.members <= MOST_MEMBERS:
+        if direct and self.traffic.members <= MOST_MEMBERS:
             self.add_permutes()
-        self.fetch_s, self.fetched_bytes = self.fetches()
-        self.add_exchanges()
+            self.fetch_s, self.fetched_bytes = self.fetches()
+            self.add_exchanges()
         self.toward: dict[tuple[int, int, float], list[np.ndarray]] = {}
         self.written: dict[tuple[int, int, bool], Collective] = {}
 
@@ -108,8 +112,6 @@ class Space:
     def exchanging(self) -> np.ndarray:
         """The placements between which exchanges are priced: all, or as many as the budget allows, first the ends',
         then those one step behind the start, then those one step before the goal."""
-        if self.traffic.members > MOST_MEMBERS:
-            return np.arange(0)
         most = max(2, int(MOST_MESSAGES**0.5) // self.traffic.members)
         if most >= len(self.placements):
             return np.arange(len(self.placements))
