@@ -63,9 +63,10 @@ def test_steps_lead_to_the_target_at_the_price_that_is_said(a, b, carries, mb, l
 @given(LAYOUTS, LAYOUTS, st.booleans())
 def test_the_frontier_trades_seconds_for_bytes(a, b, carries):
     found = planner(carries, NODES).frontier(layout(*a), layout(*b))
-    assert found[0] == planner(carries, NODES).plan(layout(*a), layout(*b))
+    fastest = planner(carries, NODES).plan(layout(*a), layout(*b))
+    assert found[0].seconds == pytest.approx(fastest.seconds) and found[0].peak_bytes <= fastest.peak_bytes
     for faster, leaner in itertools.pairwise(found):
-        assert leaner.peak_bytes < faster.peak_bytes and leaner.seconds >= faster.seconds * (1 - 1e-9)
+        assert leaner.peak_bytes < faster.peak_bytes and leaner.seconds > faster.seconds
 
 
 def test_what_comes_from_afar_is_shared_over_the_faster_links():
@@ -137,6 +138,11 @@ def test_a_maximum_is_reduced_only_where_no_gradient_passes():
         steps_between(layout(tp=PMAX), layout(tp=R))
 
 
+def test_summands_and_operands_of_max_do_not_go_together():
+    with pytest.raises(LayoutError, match="a maximum of sums is not a sum of maxima"):
+        steps_between(layout(dp=P, tp=PMAX), layout(), carries=False)
+
+
 @pytest.mark.parametrize("carries", [True, False])
 def test_microbatches_exchange_nothing(carries):
     with pytest.raises(LayoutError, match="microbatches follow one another"):
@@ -163,7 +169,8 @@ def test_every_rank_finds_the_same_path_whatever_it_sought_before(carries):
     for _ in range(2):
         found = redistribute(source, target, KIND, MESH, carries_gradient=carries, links=NODES)
         assert found == steps_between(source, target, carries, NODES)
-        assert frontier(source, target, KIND, MESH, carries_gradient=carries, links=NODES)[0].collectives == found
+        lean = frontier(source, target, KIND, MESH, carries_gradient=carries, links=NODES)
+        assert lean == planner(carries, NODES).frontier(source, target)
 
 
 def test_a_step_that_can_not_be_taken_is_refused():

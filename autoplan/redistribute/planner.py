@@ -15,7 +15,7 @@ from autoplan.redistribute.apply import Tensor, changed, held_elements
 from autoplan.redistribute.factors import expand, factored_axes, simplify, sized, split_evenly
 from autoplan.redistribute.layouts import count_layouts
 from autoplan.redistribute.links import UNIFORM, Links
-from autoplan.redistribute.search import shortest
+from autoplan.redistribute.search import not_more, shortest
 from autoplan.redistribute.space import Space
 from autoplan.typed import Collective
 
@@ -86,13 +86,19 @@ class Planner:
         return self._found(source, target, math.inf)
 
     def frontier(self, source: Layout, target: Layout) -> tuple[Redistribution, ...]:
-        """The fastest, and those that are slower but need less memory, each the fastest within its bytes."""
+        """The fastest, and those that are slower but need less memory, each the fastest within its bytes.
+
+        Of plans that are as fast the one that needs least is here, though it takes more steps than that of ``plan``.
+        """
         found = [self.plan(source, target)]
         while found[-1].collectives:
             try:
-                found.append(self._found(source, target, found[-1].peak_bytes))
+                leaner = self._found(source, target, found[-1].peak_bytes)
             except LayoutError:
                 break
+            if not_more(leaner.seconds, found[-1].seconds):
+                found.pop()
+            found.append(leaner)
         return tuple(found)
 
     def _found(self, source: Layout, target: Layout, below_bytes: float) -> Redistribution:
@@ -104,6 +110,9 @@ class Planner:
         if any(start.state(name) != goal.state(name) for name in self.virtual):
             cause = "microbatches follow one another, so nothing can be exchanged between them"
             raise LayoutError(f"{source} -> {target}", cause, "give the value one state on axis mb")
+        if any({"max"} < {state.reduce for state in rests(layout)} - {""} for layout in (start, goal)):
+            cause = "a maximum of sums is not a sum of maxima, so summands and operands of max don't go together"
+            raise LayoutError(f"{source} -> {target}", cause, "reduce the one before the other is made")
         named = known[0].named | known[1].named
         for end in (start, goal) if named else ():
             if (rest := self._unnameable(end, named, I if I in (*rests(start), *rests(goal)) else R)) is not None:

@@ -77,6 +77,6 @@ def next_hop(space: Space, here: int, left: np.ndarray, limit: int, below_bytes:
     return Hop(here, target, bool(exchange))
 
 
-def not_more(seconds: np.ndarray, least: float) -> np.ndarray:
+def not_more(seconds: np.ndarray | float, least: float) -> np.ndarray | bool:
     """Where a price is no more than another, rounding aside."""
     return seconds <= least * (1 + SAME)

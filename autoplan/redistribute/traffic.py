@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoplan.mesh import Axis
-from autoplan.redistribute.boxes import Dims, boxes, coordinates, volumes
+from autoplan.redistribute.boxes import Dims, boxes, coordinates
 from autoplan.redistribute.exchange import senders, write_spec
 from autoplan.redistribute.links import Links
 
@@ -80,13 +80,6 @@ class Traffic:
         """``busiest`` of a single exchange."""
         seconds, most = self.busiest(self.sent(before, self.boxes(after)[None]))
         return float(seconds[0]), float(most[0])
-
-    def lacking(self, before: Dims, after: np.ndarray) -> np.ndarray:
-        """(placements,): bytes that the member which lacks most must receive, whatever the way."""
-        held = self.boxes(before)
-        own = [np.maximum(held[None, ..., 0], after[..., 0]), np.minimum(held[None, ..., 1], after[..., 1])]
-        missing: np.ndarray = (volumes(after) - volumes(np.stack(own, -1))).max(axis=1) * self.itemsize
-        return missing
 
     def permute_s(self, before: Dims, after: Dims, part_bytes: int) -> float:
         """Seconds of a permute: one message for each member that doesn't keep its part."""
