@@ -6,21 +6,28 @@ A split contraction leaves a partial sum; the bias is added once, after the redu
 from __future__ import annotations
 
 from autoplan.errors import TraceError
+from autoplan.redistribute.refinement import refine
 from autoplan.trace.table import Builder, Ref, form
 
 
 def unflattened(b: Builder, x: Ref) -> Ref:
     """What a two-dim operand was before its leading dims were flattened together (GPT-2's Conv1D does so).
 
-    Flattened, the batch and the sequence are one dim, of which only the batch could be split.
+    Flattened, the batch and the sequence are one dim, of which only the outer one could be split. One reshape may merge
+    dims of the rows as well, as nn.MultiheadAttention's does: [s, b, h, d] -> [s * b, h * d] was [s, b, h * d].
     """
     before = b.maker(x, "aten.reshape.default")
     if before is None or len(b.shape(x)) != 2:
         return x
     source = before.args[0]
     assert isinstance(source, Ref)
-    keeps = len(b.shape(source)) > 2 and b.shape(source)[-1] == b.shape(x)[-1]
-    return source if keeps else x
+    if len(b.shape(source)) > 2 and b.shape(source)[-1] == b.shape(x)[-1]:
+        return source
+    refinement = refine(b.shape(source), b.shape(x))
+    leading, _ = refinement.after
+    if refinement.opaque or len(leading) < 2:
+        return x
+    return b.reshape(source, (*(piece.size for piece in leading), b.shape(x)[-1]))
 
 
 def contraction(b: Builder, op: str, x: Ref, weight: Ref, bias: Ref | None) -> Ref:
