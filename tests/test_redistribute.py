@@ -19,6 +19,8 @@ from autoplan.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
 from autoplan.redistribute import AxisLinks, Planner, follow, frontier, redistribute, simplify, step_seconds, transition
 from autoplan.redistribute.links import UNIFORM
+from autoplan.redistribute.meshes import transfer
+from autoplan.redistribute.reshape import redistribute_reshape
 from autoplan.runtime import collectives
 from autoplan.typed import Collective
 
@@ -184,3 +186,46 @@ def test_a_step_that_can_not_be_taken_is_refused():
     fetch = Collective("exchange", ("dp", "tp"), (), "all-to-all-v", "", 1, 0, "tp, dp, - -> dp, tp, -", (16, 8, 24))
     with pytest.raises(ValueError, match="dim 0 is split by dp, not by tp"):
         follow(layout(dp=S(0), tp=S(1)), fetch, KIND, MESH, carries_gradient=True)
+
+
+@pytest.mark.parametrize(
+    ("dims", "rest", "cause"),
+    [
+        ([["a"]], {"b": R}, "has 1 dims"),
+        ([["z"], []], {"a": R, "b": R}, "no axis z"),
+        ([["a.7"], []], {"a": R, "b": R}, "no axis a.7"),
+        ([["a"], ["a"]], {"b": R}, "names a.0, a.1 twice"),
+        ([["a"], ["a.0"]], {"b": R}, "names a.0 twice"),
+        ([["a.0"], []], {"b": R}, "says nothing of a.1"),
+        ([["a"], []], {}, "says nothing of b"),
+    ],
+)
+def test_a_layout_that_does_not_fit_the_tensor_and_the_mesh_is_refused(dims, rest, cause):
+    mesh, kind = Mesh.of(a=4, b=2), TensorType((16, 8), "float32")
+    wrong, right = Layout(tuple(map(tuple, dims)), tuple(rest.items())), Layout.of(2, {}, mesh)
+    for ends in ((wrong, right), (right, wrong)):
+        with pytest.raises(LayoutError, match=cause):
+            redistribute(*ends, kind, mesh, carries_gradient=False)
+        with pytest.raises(LayoutError, match=cause):
+            transfer(ends[0], mesh, range(8), ends[1], mesh, range(8), kind, carries_gradient=False)
+        with pytest.raises(LayoutError, match=cause):
+            redistribute_reshape(ends[0], (16, 8), ends[1], (16, 8), "float32", mesh, carries_gradient=False)
+
+
+@pytest.mark.parametrize(
+    ("states", "step", "cause"),
+    [
+        ({}, Collective("to_replicate", ("tp", "tp"), (), "", "", 0, 0), "names an axis twice"),
+        ({"dp": S(0)}, Collective("exchange", ("dp",), (), "", "", 0, 0, "dp, - -> dp, dp", (6, 4)), "an axis twice"),
+        ({}, Collective("shard", ("dp",), (0,), "", "", 0, 0), "doesn't divide by dp"),
+        ({"dp": S(0)}, Collective("all_gather", ("dp",), (0,), "", "", 0, 0), "doesn't divide by dp"),
+        ({"dp": S(0)}, Collective("permute", ("dp", "tp"), (), "", "", 0, 0, "dp, - -> tp, -"), "differ in size"),
+    ],
+)
+def test_a_step_that_would_not_run_as_written_is_refused(states, step, cause):
+    """An axis named twice is no group; parts of different sizes are moved by exchanges alone."""
+    mesh, kind = Mesh.of(dp=2, tp=2), TensorType((5, 4), "float32")
+    there = I if step.op == "to_replicate" else R
+    start = Layout.of(2, {"dp": there, "tp": there} | states, mesh)
+    with pytest.raises(ValueError, match=cause):
+        follow(start, step, kind, mesh, carries_gradient=True)

@@ -28,7 +28,8 @@ def redistribute(
     Least is the sum of the steps' seconds, forward and backward, on these links; among equals the fewest steps. Every
     rank finds the same. No rank holds more on the way than at the start or at the end.
 
-    LayoutError where there is none: the microbatches' axis would change, or a P(max) that carries a gradient.
+    LayoutError where a layout doesn't fit the tensor and the mesh, and where there is no way: the microbatches' axis
+    would change, or a P(max) that carries a gradient.
     """
     return Planner(type, mesh, carries_gradient=carries_gradient, links=links).plan(source, target).collectives
 

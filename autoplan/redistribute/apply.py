@@ -59,6 +59,8 @@ def respecified(layout: Layout, axes: Sequence[str], spec: str, rest: State, mes
     named = [a for dims in (before, after) for split in dims for a in split]
     if len(before) != layout.rank or not set(named) <= set(axes):
         raise ValueError(f"{spec!r} over {', '.join(axes)} doesn't fit a tensor of {layout.rank} dims")
+    if any(len(set(used)) != len(used) for used in ([a for axes in side for a in axes] for side in (before, after))):
+        raise ValueError(f"{spec!r} names an axis twice on one side")
     dims = []
     for dim, (split, start, end) in enumerate(zip(layout.dims, before, after, strict=True)):
         outer = split[: len(split) - len(start)]
@@ -149,6 +151,8 @@ def target_of(layout: Layout, step: Collective, mesh: Mesh, carries: bool) -> tu
     missing = [axis for axis in step.axes if axis not in known]
     if missing or not step.axes:
         raise ValueError(f"axis {', '.join(missing) or step.axis} holds nothing that could be exchanged")
+    if len(set(step.axes)) != len(step.axes):
+        raise ValueError(f"{step.op} over {step.axis} names an axis twice")
     if step.op in EXCHANGES:
         return exchanged(layout, step, mesh, carries)
     states = {layout.state(axis) for axis in step.axes}

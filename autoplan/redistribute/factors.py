@@ -7,8 +7,10 @@ is the one the same as the other two: elsewhere axes stay whole.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 
+from autoplan.errors import LayoutError
 from autoplan.layout import Layout
 from autoplan.mesh import Axis, Mesh
 from autoplan.redistribute.steps import neutral
@@ -17,6 +19,33 @@ from autoplan.redistribute.steps import neutral
 def sized(mesh: Mesh) -> tuple[Axis, ...]:
     """The axes that can hold different parts: those of size above 1."""
     return tuple(axis for axis in mesh.axes if axis.size > 1)
+
+
+def check_layout(layout: Layout, shape: Sequence[int], mesh: Mesh) -> None:
+    """LayoutError where this is no layout of a tensor of this shape on this mesh: each axis of size above 1 is named
+    once, by itself or by all of its prime factors, and nothing else is."""
+    names = [*(name for axes in layout.dims for name in axes), *(name for name, _ in layout.rest)]
+    unknown = [name for name in names if not _factors(name, mesh)]
+    named = Counter(factor for name in names for factor in _factors(name, mesh))
+    twice = [factor for factor, times in named.items() if times > 1]
+    missing = [factor for axis in sized(mesh) for factor in mesh.factors(axis.name) if not named[factor]]
+    value = f"{layout.dims} and beside them {', '.join(f'{a}: {s}' for a, s in layout.rest) or 'nothing'}"
+    if layout.rank != len(shape):
+        raise LayoutError(value, f"this has {layout.rank} dims, the tensor is of shape {tuple(shape)}", "name its dims")
+    if unknown:
+        raise LayoutError(value, f"mesh {mesh} has no axis {', '.join(unknown)}", f"use {', '.join(mesh.names)}")
+    if twice:
+        raise LayoutError(value, f"this names {', '.join(twice)} twice", "name each axis once, in a dim or beside them")
+    if missing:
+        raise LayoutError(value, f"this says nothing of {', '.join(missing)}", f"name all axes of mesh {mesh}")
+
+
+def _factors(name: str, mesh: Mesh) -> tuple[str, ...]:
+    """Of an axis its prime factors; of a factor itself; none of a name that the mesh lacks."""
+    if name in mesh:
+        return mesh.factors(name)
+    axis = whole(name)
+    return (name,) if axis in mesh and name in mesh.factors(axis) else ()
 
 
 def simplify(layout: Layout, mesh: Mesh, carries_gradient: bool, shape: Sequence[int] | None = None) -> Layout:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import Layout
 from autoplan.mesh import Mesh
-from autoplan.redistribute.apply import Tensor, held_elements, target_of, write
+from autoplan.redistribute.apply import Tensor, held_elements, permutable, target_of, write
+from autoplan.redistribute.arcs import even
 from autoplan.redistribute.direct import write_exchange
 from autoplan.redistribute.exchange import parse_spec
 from autoplan.redistribute.factors import expand, factored_axes, simplify, split
@@ -27,8 +28,13 @@ def follow(
     itemsize = DTYPE_BYTES[type.dtype]
     if step.op in EXCHANGES:
         tensor = Tensor(type.shape, itemsize, carries_gradient)
+        if step.op == "permute" and not permutable(here, there, type.shape, mesh):
+            raise ValueError(f"permute {step.spec!r}: parts of {type.shape} differ in size, or in number")
         written = write_exchange(here, there, step.op, tensor, mesh)
     else:
+        for dim, layout in ((dim, layout) for dim in step.dims for layout in (here, there)):
+            if not even(type.shape[dim], layout.dims[dim], mesh):
+                raise ValueError(f"{step.op}: dim {dim} of {type.shape} doesn't divide by {' '.join(layout.dims[dim])}")
         held = tuple(held_elements(x, type.shape, mesh) * itemsize for x in (here, there))
         written = write(found, step.axes, step.dims, (held[0], held[1]), carries_gradient)
     return simplify(there, mesh, carries_gradient, type.shape), written

@@ -46,6 +46,7 @@ from autoplan.redistribute.boxes import Boxes
 from autoplan.redistribute.crossing import Part, Rounds, chained, direct, parts
 from autoplan.redistribute.deal import dual
 from autoplan.redistribute.exchange import parse_spec
+from autoplan.redistribute.factors import check_layout
 from autoplan.redistribute.links import Links
 from autoplan.redistribute.sides import MeshLinks, Side, one_microbatch, rounds_s
 from autoplan.redistribute.traffic import Traffic
@@ -119,9 +120,12 @@ def transfer(
     links           None: no latency and one byte a second everywhere, so seconds are the busiest device's bytes
     strategy        one of STRATEGIES; "" for the cheapest
 
-    LayoutError where the target is P(max) or P(avg), the source a P(max) that carries a gradient or P(max) beside
-    another P, or the two sides differ in their microbatches. Deterministic: every rank finds the same.
+    LayoutError where a layout doesn't fit its mesh or the tensor, where the target is P(max) or P(avg), the source a
+    P(max) that carries a gradient or P(max) beside another P, or where the two sides differ in their microbatches.
+    Deterministic: every rank finds the same.
     """
+    check_layout(source, type.shape, source_mesh)
+    check_layout(target, type.shape, target_mesh)
     check(source, source_mesh, target, target_mesh, carries_gradient)
     start, shape = one_microbatch(source, type.shape, source_mesh)
     goal, _ = one_microbatch(target, type.shape, target_mesh)

@@ -12,7 +12,7 @@ from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import Tensor, changed, held_elements
-from autoplan.redistribute.factors import expand, factored_axes, simplify, sized, split_evenly
+from autoplan.redistribute.factors import check_layout, expand, factored_axes, simplify, sized, split_evenly
 from autoplan.redistribute.layouts import count_layouts
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.search import not_more, shortest
@@ -81,7 +81,8 @@ class Planner:
     def plan(self, source: Layout, target: Layout) -> Redistribution:
         """The fastest; no steps where both are the same.
 
-        LayoutError where there is none: the microbatches' axis would change, or a P(max) that carries a gradient.
+        LayoutError where a layout doesn't fit the tensor and the mesh, and where there is no way: the axis of the
+        microbatches would change, or a P(max) that carries a gradient.
         """
         return self._found(source, target, math.inf)
 
@@ -142,6 +143,7 @@ class Planner:
 
     def _known(self, layout: Layout) -> _Known:
         if layout not in self._layouts:
+            check_layout(layout, self.type.shape, self.mesh)
             simple = simplify(layout, self.mesh, self.carries, self.type.shape)
             even = split_evenly(simple, self.type.shape, self.mesh)
             self._layouts[layout] = _Known(simple, factored_axes(simple.axes), even)

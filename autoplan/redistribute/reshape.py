@@ -18,6 +18,7 @@ from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import held_elements
 from autoplan.redistribute.detours import Detours
+from autoplan.redistribute.factors import check_layout
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.planner import Planner, Redistribution
 from autoplan.redistribute.refinement import Refinement, Side, refine, to_refined
@@ -91,8 +92,11 @@ def redistribute_reshape(
     target is reached from, the pair whose three legs are fastest; pairs that hold more than the source and the target
     only where there is no other. Every rank finds the same.
 
-    ValueError where the shapes have different numbers of elements, LayoutError where no steps lead there.
+    ValueError where the shapes have different numbers of elements, LayoutError where a layout doesn't fit its shape and
+    the mesh, and where no steps lead there.
     """
+    check_layout(source, before, mesh)
+    check_layout(target, after, mesh)
     reshaping = Reshaping(refine(before, after), (tuple(before), tuple(after)), dtype, mesh, carries_gradient, links)
     found = reshaping.fastest(source, target)
     if found is None:

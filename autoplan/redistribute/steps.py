@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoplan.layout import PAVG, PMAX, I, P, R, State
+from autoplan.layout import I, R, State
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,3 @@ def transition(source: State, target: State, carries_gradient: bool) -> str | No
         return ""
     step = find_step(source, target, carries_gradient)
     return None if step is None else step.op
-
-
-def rest_states(carries_gradient: bool) -> tuple[State, ...]:
-    """The states other than S that a tensor can be in."""
-    return (R, I, P, PAVG) if carries_gradient else (R, P, PAVG, PMAX)
