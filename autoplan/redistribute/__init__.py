@@ -26,7 +26,8 @@ def redistribute(
     """The fastest sequence of steps from one layout to another; empty where both are the same.
 
     Least is the sum of the steps' seconds, forward and backward, on these links; among equals the fewest steps. Every
-    rank finds the same. No rank holds more on the way than at the start or at the end.
+    rank finds the same. No rank holds more on the way than at the start or at the end, save where one end names prime
+    factors of an axis by which the other splits a dim that it doesn't divide: that axis is gathered in between.
 
     LayoutError where a layout doesn't fit the tensor and the mesh, and where there is no way: the microbatches' axis
     would change, or a P(max) that carries a gradient.
