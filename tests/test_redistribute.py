@@ -9,6 +9,7 @@ import itertools
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,17 @@ from autoplan.errors import LayoutError
 from autoplan.graph import TensorType
 from autoplan.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute import AxisLinks, Planner, follow, frontier, redistribute, simplify, step_seconds, transition
+from autoplan.redistribute import (
+    AxisLinks,
+    Planner,
+    follow,
+    frontier,
+    redistribute,
+    simplify,
+    simulate,
+    step_seconds,
+    transition,
+)
 from autoplan.redistribute.links import UNIFORM
 from autoplan.redistribute.meshes import transfer
 from autoplan.redistribute.reshape import redistribute_reshape
@@ -229,3 +240,19 @@ def test_a_step_that_would_not_run_as_written_is_refused(states, step, cause):
     start = Layout.of(2, {"dp": there, "tp": there} | states, mesh)
     with pytest.raises(ValueError, match=cause):
         follow(start, step, kind, mesh, carries_gradient=True)
+
+
+@pytest.mark.parametrize("links", [UNIFORM, NODES])
+@pytest.mark.parametrize("axes", ["abcde", "abcdef", "abcdefgh"])
+def test_many_axes_are_planned_between_their_ends(axes, links):
+    """Too many layouts to search them all: stations between the ends, and the direct exchange among them."""
+    mesh = Mesh.of(**dict.fromkeys(axes, 2))
+    source = Layout.ordered([["a", "b"], ["c", "e"], ["d"]], mesh)
+    target = Layout.ordered([["e", "d"], ["c", "b"], ["a", *axes[5:]]], mesh)
+    kind = TensorType((16, 16, 16), "float32")
+    steps = redistribute(source, target, kind, mesh, carries_gradient=False, links=links)
+    whole = np.arange(16.0**3).reshape(kind.shape)
+    found = simulate.run(steps, simulate.deal(whole, source, mesh), mesh)
+    assert all(np.array_equal(x, y) for x, y in zip(found, simulate.deal(whole, target, mesh), strict=True))
+    most = sum(sum(step_seconds(step, 4, mesh, UNIFORM)) for step in steps)
+    assert links != UNIFORM or most <= kind.bytes / 2 ** len(axes[:5])

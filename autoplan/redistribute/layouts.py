@@ -1,4 +1,5 @@
-"""Every ordered layout of a tensor over some axes."""
+"""The layouts through which a redistribution may pass: every ordered one over the moving axes, or, where these are too
+many, stations between the two ends."""
 
 from __future__ import annotations
 
@@ -7,10 +8,52 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoplan.layout import Layout, State
+from autoplan.mesh import Mesh
+from autoplan.redistribute.apply import changed
 from autoplan.redistribute.boxes import Dims
 
+MOST_LAYOUTS = 450  # of a space: its prices are dense matrices
 
-def enumerate_layouts(rank: int, axes: Sequence[str], beside: Mapping[str, tuple[State, ...]]) -> Iterator[Layout]:
+Beside = Mapping[str, tuple[State, ...]]
+"""The states in which each axis may be where it splits no dim."""
+
+
+def layouts_between(ends: tuple[Layout, Layout], mesh: Mesh, beside: Beside) -> tuple[tuple[Layout, ...], bool]:
+    """The layouts of a space, the ends among them, and whether these are all that there are."""
+    rank, names = ends[0].rank, mesh.names
+    if count_layouts(rank, [len(beside[name]) for name in names]) <= MOST_LAYOUTS:
+        return tuple(enumerate_layouts(rank, names, beside)), True
+    for states in (beside, {name: beside[name][:1] for name in names}):
+        if math.prod(2 + len(states[name]) for name in names) <= MOST_LAYOUTS:
+            return tuple(dict.fromkeys((*ends, *stations(ends, mesh, states)))), False
+    gathered = (one for end in ends for one in gathering(end, mesh, beside))
+    return tuple(dict.fromkeys((*ends, *gathered))), False
+
+
+def stations(ends: tuple[Layout, Layout], mesh: Mesh, beside: Beside) -> Iterator[Layout]:
+    """Each axis where it is at the start, where it is at the goal, or beside the dims; on a dim those that are still
+    there in the start's order, inside them those that have come in the goal's."""
+    rests = [dict(end.rest) for end in ends]
+    choices: list[tuple[int | State, ...]] = [(0, 1, *beside[name]) for name in mesh.names]
+    for chosen in itertools.product(*choices):
+        places = dict(zip(mesh.names, chosen, strict=True))
+        dims = tuple(
+            tuple(a for a in here if places[a] == 0) + tuple(a for a in there if places[a] == 1)
+            for here, there in zip(ends[0].dims, ends[1].dims, strict=True)
+        )
+        found = {a: where if isinstance(where, State) else rests[where].get(a) for a, where in places.items()}
+        yield Layout(dims, tuple((axis, state) for axis, state in found.items() if state is not None))
+
+
+def gathering(end: Layout, mesh: Mesh, beside: Beside) -> Iterator[Layout]:
+    """One axis after another beside the dims, the innermost of each dim first."""
+    here = end
+    for name in [*(axis for axes in end.dims for axis in reversed(axes)), *(axis for axis, _ in end.rest)]:
+        here = changed(here, (name,), beside[name][0], mesh)
+        yield here
+
+
+def enumerate_layouts(rank: int, axes: Sequence[str], beside: Beside) -> Iterator[Layout]:
     """All of them: each axis in one of its states beside the dims, or on a dim, in every order."""
     for count in range(len(axes) + 1):
         for split in itertools.combinations(axes, count):

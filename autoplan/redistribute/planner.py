@@ -13,16 +13,11 @@ from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import Tensor, changed, held_elements
 from autoplan.redistribute.factors import check_layout, expand, factored_axes, simplify, sized, split_evenly
-from autoplan.redistribute.layouts import count_layouts
+from autoplan.redistribute.layouts import MOST_LAYOUTS, Beside, count_layouts
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.search import not_more, shortest
 from autoplan.redistribute.space import Space
 from autoplan.typed import Collective
-
-Beside = dict[str, tuple[State, ...]]
-"""The states in which each moving axis may be where it splits no dim."""
-
-MOST_LAYOUTS = 400  # of a space whose axes are split into prime factors
 
 
 @dataclass(frozen=True)
@@ -158,7 +153,7 @@ class Planner:
             ends, names, beside = self._factored(ends, names, beside)
         shape, ends = fixed_out(ends, names, self.type.shape, self.sizes)
         key = (names, shape, tuple(beside.items()), even)
-        if key not in self._spaces or self._spaces[key].crowded():
+        if key not in self._spaces or self._spaces[key].made_for_its_ends():
             tensor = Tensor(shape, self.itemsize, self.carries)
             axes = [self.mesh.axis(name) for name in names]
             self._spaces[key] = Space(tensor, axes, beside, self.links, ends, direct=len(names) > 1 or not even)

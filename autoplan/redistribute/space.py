@@ -13,7 +13,7 @@ from autoplan.redistribute.apply import Tensor, exchange_op, write
 from autoplan.redistribute.arcs import Arc, Table
 from autoplan.redistribute.direct import write_exchange
 from autoplan.redistribute.factors import joined
-from autoplan.redistribute.layouts import enumerate_layouts
+from autoplan.redistribute.layouts import layouts_between
 from autoplan.redistribute.links import Links
 from autoplan.redistribute.steps import EXCHANGES, find_step
 from autoplan.redistribute.traffic import Traffic
@@ -25,13 +25,13 @@ FEW_MEMBERS = 64  # among which every permute is considered; above, those from o
 
 
 class Space:
-    """All ordered layouts of a tensor over some axes, and the steps between any two.
+    """The ordered layouts of a tensor over some axes, and the steps between any two.
 
     tensor  its shape is that of the part which these axes split
     axes    those that may move
     beside  the states in which each may be where it splits no dim
-    ends    where a path begins and ends: of a large group, exchanges and permutes are priced near these alone
-
+    ends    where a path begins and ends: of a large group, exchanges and permutes are priced near these alone, and of
+            too many layouts only those between them are in the space (``layouts_between``)
     direct  whether permutes and exchanges are among the steps
 
     seconds, peaks   (2, layouts, layouts): of the table's steps and permutes, and of exchanges; infinite where none is
@@ -48,7 +48,7 @@ class Space:
         direct: bool = True,
     ):
         self.tensor, self.axes, self.mesh = tensor, tuple(axes), Mesh(tuple(axes))
-        self.layouts = tuple(enumerate_layouts(len(tensor.shape), self.mesh.names, beside))
+        self.layouts, self.complete = layouts_between(ends, self.mesh, beside)
         self.number = {layout: number for number, layout in enumerate(self.layouts)}
         self.table = Table(tensor, self.mesh, beside, links)
         self.held_bytes = np.array([self.table.held_bytes(layout) for layout in self.layouts])
@@ -68,10 +68,10 @@ class Space:
         self.toward: dict[tuple[int, int, float], list[np.ndarray]] = {}
         self.written: dict[tuple[int, int, bool], Collective] = {}
 
-    def crowded(self) -> bool:
-        """Whether the space was made for its ends: not all exchanges and permutes are priced."""
+    def made_for_its_ends(self) -> bool:
+        """Whether others can't use it: layouts are missing, or not all exchanges and permutes are priced."""
         pairs = len(self.placements) ** 2 * self.traffic.members**2
-        return pairs > MOST_MESSAGES or self.traffic.members > FEW_MEMBERS
+        return not self.complete or pairs > MOST_MESSAGES or self.traffic.members > FEW_MEMBERS
 
     def add_arcs(self) -> None:
         for here, layout in enumerate(self.layouts):
@@ -79,7 +79,7 @@ class Space:
                 self.add(here, arc)
 
     def add(self, here: int, arc: Arc) -> None:
-        there = self.number[arc.target]
+        there = self.number.get(arc.target, here)  # a layout that isn't in this space leads nowhere
         if arc.seconds < self.seconds[0, here, there]:
             self.arcs[here, there] = arc
             self.seconds[0, here, there], self.peaks[0, here, there] = arc.seconds, arc.peak_bytes
