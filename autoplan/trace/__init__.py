@@ -2,7 +2,8 @@
 
 The modules of this package are its passes, in this order: repeats (what repeats), copying (a weightless copy with two
 repeats of it), huggingface (attention that shards), wrapping (batch and loss), capture (torch.export), convert (the
-canonical form, by the table in forms/), clean (constants once, fused projections apart), and then autoplan.blocks.
+canonical form, by the table in forms/), views (chains of reshapes and permutes in their shorter form), clean (constants
+once, fused projections apart), and then autoplan.blocks.
 """
 
 from autoplan.trace.pipeline import trace

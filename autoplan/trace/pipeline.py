@@ -17,6 +17,7 @@ from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
 from autoplan.trace.modules import aliases_of, tree_of
 from autoplan.trace.repeats import find_runs, kept_children
+from autoplan.trace.views import short_views
 from autoplan.trace.wrapping import Inputs, LossFn, WithLoss, bind
 
 
@@ -85,12 +86,13 @@ def naming(model: nn.Module, batch: Sequence[str], kept: Sequence[Kept]) -> Name
 def flatten(model: nn.Module, converted: Converted) -> Flat:
     """Runs the clean-up passes."""
     builder, parameters = converted.builder, parameters_of(model, converted)
-    nodes = used(converted.builder.nodes.values(), converted.output)
+    nodes, output = short_views(builder, builder.nodes.values(), converted.output)
+    nodes = used(nodes, output)
     nodes, parameters = split_projections(builder, nodes, parameters)
     constants = constant_nodes(nodes, [p.name for p in parameters])
     nodes = without_duplicates(without_detaching(nodes, constants), constants)
-    nodes = used(nodes, converted.output)
-    if converted.output not in {node.name for node in nodes}:
+    nodes = used(nodes, output)
+    if output not in {node.name for node in nodes}:
         raise TraceError(type(model).__name__, "its result is one of its inputs", "return what the model computes")
     read = {name for node in nodes for name in node.operands}
     persistent = model.state_dict(keep_vars=True)
@@ -100,7 +102,7 @@ def flatten(model: nn.Module, converted: Converted) -> Flat:
         parameters=tuple(p for p in parameters if p.name in read),
         buffers=tuple(Buffer(b.name, b.type, b.name in persistent) for b in converted.buffers if b.name in read),
         nodes=nodes,
-        output=converted.output,
+        output=output,
         tree=tree_of(model),
     )
 
