@@ -11,8 +11,8 @@ from autoplan.mesh import Mesh
 from autoplan.redistribute import simulate
 from autoplan.redistribute.boxes import volumes
 from autoplan.redistribute.exchange import Box, Message
-from autoplan.redistribute.meshes import Leg
-from autoplan.redistribute.sides import Side
+from autoplan.redistribute.meshes.legs import Leg
+from autoplan.redistribute.meshes.sides import Side
 
 
 def execute(leg: Leg, parts: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -13,8 +13,8 @@ from autoplan.graph import TensorType
 from autoplan.layout import PAVG, Layout
 from autoplan.mesh import Mesh
 from autoplan.redistribute import UNIFORM, Links, Planner, Redistribution
-from autoplan.redistribute.deal import box
 from autoplan.redistribute.simulate import deal, dual, execute, execute_backward, pairing, whole_of
+from autoplan.redistribute.simulate.parts import box
 from tests.layouts import numbered
 
 Parts = list[np.ndarray]

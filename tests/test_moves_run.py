@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from autoplan.layout import Layout, P
@@ -29,7 +30,7 @@ def detoured(record: PlanRecord) -> tuple[PlanRecord, tuple[str, ...]]:
         ends = (hop.source, first, other, first, hop.target)
         steps = tuple(
             step
-            for here, there in zip(ends, ends[1:], strict=False)
+            for here, there in itertools.pairwise(ends)
             for step in redistribute(here, there, kind, mesh, carries_gradient=True)
         )
         ops.extend(step.op for step in steps)

@@ -30,8 +30,8 @@ from autoplan.redistribute import (
     transition,
 )
 from autoplan.redistribute.links import UNIFORM
-from autoplan.redistribute.meshes import transfer
-from autoplan.redistribute.reshape import redistribute_reshape
+from autoplan.redistribute.meshes.legs import transfer
+from autoplan.redistribute.reshape.plan import redistribute_reshape
 from autoplan.runtime import collectives
 from autoplan.typed import Collective
 

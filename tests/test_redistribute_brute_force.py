@@ -17,7 +17,7 @@ import pytest
 from autoplan.layout import I, Layout, P, R, State
 from autoplan.redistribute.exchange import write_spec
 from autoplan.redistribute.simulate import Execution, execute, execute_backward
-from autoplan.redistribute.simulate_group import OPERATORS
+from autoplan.redistribute.simulate.group import OPERATORS
 from autoplan.typed import Collective
 from tests.layouts import SQUARE, cut, ordered_layouts
 from tests.redistribution import Judge

@@ -15,10 +15,10 @@ from autoplan.graph import TensorType
 from autoplan.layout import PAVG, PMAX, I, Layout, P, R
 from autoplan.mesh import Mesh
 from autoplan.redistribute.boxes import volumes
-from autoplan.redistribute.deal import deal, dual, pairing, whole_of
 from autoplan.redistribute.links import AxisLinks
-from autoplan.redistribute.meshes import STRATEGIES, Leg, Transfer, transfer
-from autoplan.redistribute.sides import MeshLinks
+from autoplan.redistribute.meshes.legs import STRATEGIES, Leg, Transfer, transfer
+from autoplan.redistribute.meshes.sides import MeshLinks
+from autoplan.redistribute.simulate.parts import deal, dual, pairing, whole_of
 from tests.layouts import numbered, ordered_layouts
 from tests.mesh_to_mesh import devices_of, execute, received, sent
 

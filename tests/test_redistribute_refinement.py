@@ -18,7 +18,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from autoplan.layout import I, Layout, P
 from autoplan.mesh import Mesh
-from autoplan.redistribute.refinement import Refinement, follow_reshape, from_refined, refine, to_refined
+from autoplan.redistribute.reshape.refinement import Refinement, follow_reshape, from_refined, refine, to_refined
 from autoplan.redistribute.simulate import deal
 from tests.reshapes import SHAPES, even, every_layout
 

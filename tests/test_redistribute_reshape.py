@@ -15,8 +15,8 @@ from autoplan.errors import LayoutError
 from autoplan.layout import PAVG, PMAX, I, Layout, P, R, State
 from autoplan.mesh import Mesh
 from autoplan.redistribute.links import UNIFORM, AxisLinks
-from autoplan.redistribute.refinement import Side, follow_reshape, refine, to_refined
-from autoplan.redistribute.reshape import ReshapePlan, Reshaping, local_shape, redistribute_reshape
+from autoplan.redistribute.reshape.plan import ReshapePlan, Reshaping, local_shape, redistribute_reshape
+from autoplan.redistribute.reshape.refinement import Side, follow_reshape, refine, to_refined
 from autoplan.redistribute.simulate import deal, dual, execute, execute_backward, pairing
 from tests.reshapes import even, every_layout, plain_layouts
 

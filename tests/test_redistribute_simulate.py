@@ -27,7 +27,7 @@ from autoplan.redistribute.simulate import (
     run_backward,
     whole_of,
 )
-from autoplan.redistribute.simulate_group import OPERATORS
+from autoplan.redistribute.simulate.group import OPERATORS
 from autoplan.redistribute.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from autoplan.typed import Collective
 from tests.layouts import CUBE, GRID, MESHES, ODD, SQUARE, cut, mindspore_layouts, numbered, ordered_layouts

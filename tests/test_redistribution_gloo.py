@@ -17,7 +17,7 @@ from autoplan.graph import TensorType
 from autoplan.layout import PAVG, PMAX, I, Layout, P, R
 from autoplan.mesh import Mesh
 from autoplan.redistribute import UNIFORM, AxisLinks, Planner, simulate
-from autoplan.redistribute.deal import deal, dual
+from autoplan.redistribute.simulate.parts import deal, dual
 from autoplan.redistribute.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from autoplan.runtime.axes import RankAxis, rank_axes
 from autoplan.runtime.moving import groups_of, run

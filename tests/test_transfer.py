@@ -13,8 +13,8 @@ from torch import Tensor, distributed
 from autoplan.graph import TensorType
 from autoplan.layout import PAVG, PMAX, I, Layout, P
 from autoplan.mesh import Mesh
-from autoplan.redistribute.deal import deal, dual
-from autoplan.redistribute.meshes import STRATEGIES, Leg, Transfer, transfer
+from autoplan.redistribute.meshes.legs import STRATEGIES, Leg, Transfer, transfer
+from autoplan.redistribute.simulate.parts import deal, dual
 from autoplan.runtime.ranks import RankPool
 from autoplan.runtime.transfer import Crossing, Groups
 from tests.mesh_to_mesh import devices_of, execute

@@ -21,8 +21,8 @@ from torch import Tensor, distributed
 from torch.distributed import P2POp, ProcessGroup, Work
 
 from autoplan.redistribute.exchange import Box, Message
-from autoplan.redistribute.meshes import Leg, Transfer
-from autoplan.redistribute.sides import Side
+from autoplan.redistribute.meshes.legs import Leg, Transfer
+from autoplan.redistribute.meshes.sides import Side
 from autoplan.runtime.axes import RankAxis, index_over
 from autoplan.runtime.moving import groups_of, run
 from autoplan.typed import Collective

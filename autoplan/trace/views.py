@@ -16,7 +16,7 @@ from itertools import chain
 
 from autoplan.blocks import renamed
 from autoplan.graph import Argument, Node, Ref, TensorType
-from autoplan.redistribute.refinement import refine
+from autoplan.redistribute.reshape.refinement import refine
 from autoplan.trace.builder import Builder
 
 RESHAPE = "aten.reshape.default"

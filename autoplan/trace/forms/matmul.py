@@ -6,7 +6,7 @@ A split contraction leaves a partial sum; the bias is added once, after the redu
 from __future__ import annotations
 
 from autoplan.errors import TraceError
-from autoplan.redistribute.refinement import refine
+from autoplan.redistribute.reshape.refinement import refine
 from autoplan.trace.table import Builder, Ref, form
 
 

@@ -3,7 +3,7 @@ sent.
 
 It knows nothing of prices, nor of layouts on the way, so it can judge a planner: ``deal`` a tensor out, ``execute`` a
 plan, and compare with dealing the tensor out in the layout that was asked for. The gradients of a redistribution are a
-redistribution, too, between the duals (``deal.dual``), so ``execute_backward`` is judged in the same way.
+redistribution, too, between the duals (``parts.dual``), so ``execute_backward`` is judged in the same way.
 
 Parts are lists with a floating-point array for each rank, ranks row-major over the mesh's device axes. Arrays may share
 memory and are never written to.
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.mesh import Mesh
-from autoplan.redistribute.deal import deal, dual, pairing, whole_of
-from autoplan.redistribute.simulate_group import OPERATORS, Call, Parts, Work
+from autoplan.redistribute.simulate.group import OPERATORS, Call, Parts, Work
 from autoplan.typed import Collective
 
 
@@ -95,8 +94,3 @@ def groups(axes: Sequence[str], mesh: Mesh) -> list[list[int]]:
         firsts = firsts[firsts // axis.stride % axis.size == 0]
     ranks: list[list[int]] = (firsts[:, None] + offsets).tolist()
     return ranks
-
-
-__all__ = [
-    "Execution", "deal", "dual", "execute", "execute_backward", "groups", "pairing", "run", "run_backward", "whole_of",
-]  # fmt: skip

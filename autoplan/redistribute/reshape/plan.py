@@ -17,11 +17,11 @@ from autoplan.graph import TensorType
 from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import held_elements
-from autoplan.redistribute.detours import Detours
 from autoplan.redistribute.factors import check_layout
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.planner import Planner, Redistribution
-from autoplan.redistribute.refinement import Refinement, Side, refine, to_refined
+from autoplan.redistribute.reshape.detours import Detours
+from autoplan.redistribute.reshape.refinement import Refinement, Side, refine, to_refined
 from autoplan.typed import Collective
 
 MOST_WAYS = 1000  # between the two sides' detours, priced at most

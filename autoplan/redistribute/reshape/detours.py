@@ -11,7 +11,7 @@ from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
 from autoplan.redistribute.factors import place, split, split_evenly
 from autoplan.redistribute.layouts import count_layouts, enumerate_layouts
-from autoplan.redistribute.refinement import Refinement, Side, from_refined, to_refined
+from autoplan.redistribute.reshape.refinement import Refinement, Side, from_refined, to_refined
 
 MOST_LAYOUTS = 64  # of a shape, if all are to be tried
 MOST_WAYS = 96  # in which a layout's axes are moved out of a reshape's way, otherwise

@@ -14,9 +14,9 @@ import numpy as np
 from autoplan.layout import Layout
 from autoplan.mesh import Axis, Mesh
 from autoplan.redistribute.boxes import Boxes, boxes
-from autoplan.redistribute.crossing import Rounds, volume
 from autoplan.redistribute.exchange import Message
 from autoplan.redistribute.links import UNIFORM, Links
+from autoplan.redistribute.meshes.crossing import Rounds, volume
 
 
 @dataclass(frozen=True)

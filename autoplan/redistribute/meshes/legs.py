@@ -43,12 +43,12 @@ from autoplan.layout import PAVG, PMAX, Layout, R, S
 from autoplan.mesh import Mesh
 from autoplan.redistribute.apply import changed, spec_between
 from autoplan.redistribute.boxes import Boxes
-from autoplan.redistribute.crossing import Part, Rounds, chained, direct, parts
-from autoplan.redistribute.deal import dual
 from autoplan.redistribute.exchange import parse_spec
 from autoplan.redistribute.factors import check_layout
 from autoplan.redistribute.links import Links
-from autoplan.redistribute.sides import MeshLinks, Side, one_microbatch, rounds_s
+from autoplan.redistribute.meshes.crossing import Part, Rounds, chained, direct, parts
+from autoplan.redistribute.meshes.sides import MeshLinks, Side, one_microbatch, rounds_s
+from autoplan.redistribute.simulate.parts import dual
 from autoplan.redistribute.traffic import Traffic
 from autoplan.typed import Collective
 
