@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute.factors import place, split, split_evenly
+from autoplan.redistribute.factors import expand, place, split_evenly
 from autoplan.redistribute.layouts import count_layouts, enumerate_layouts
 from autoplan.redistribute.reshape.refinement import Refinement, Side, from_refined, to_refined
 
@@ -54,7 +54,7 @@ class Detours:
         helped  over those axes, too, that replicate at both ends: they can share what the others move
         """
         if split_evenly(layout, self.shape, self.mesh) and split_evenly(other, self.far_shape, self.mesh):
-            layout, other = factored(layout, self.mesh), factored(other, self.mesh)
+            layout, other = expand(layout, self.mesh), expand(other, self.mesh)
         outer = [tuple(itertools.takewhile(self.virtual, axes)) for axes in layout.dims]
         held, there = dict(layout.rest), dict(other.rest)
         moving = [a for axes, fixed in zip(layout.dims, outer, strict=True) for a in axes[len(fixed) :]]
@@ -94,7 +94,7 @@ class Detours:
 
     def rearranged(self, layout: Layout, beside: Sequence[State], dim: int) -> Iterator[Layout]:
         """The layout with one dim split by some of its axes, in any order, and the others anywhere else."""
-        layout = factored(layout, self.mesh) if split_evenly(layout, self.shape, self.mesh) else layout
+        layout = expand(layout, self.mesh) if split_evenly(layout, self.shape, self.mesh) else layout
         axes = layout.dims[dim]
         places: list[State | int] = [*beside, *(other for other in range(layout.rank) if other != dim)]
         for count in reversed(range(len(axes) + 1)):
@@ -103,12 +103,6 @@ class Detours:
                 if not any(self.virtual(axis) for axis in gone):
                     options = placed(layout, dim, kept, gone, places, self.mesh)
                     yield from (option for option in options if self.stays(option, dim))
-
-
-def factored(layout: Layout, mesh: Mesh) -> Layout:
-    """Every axis by its prime factors: the same layout where sizes divide."""
-    rest = tuple((factor, state) for axis, state in layout.rest for factor in split([axis], mesh))
-    return Layout(tuple(split(axes, mesh) for axes in layout.dims), rest)
 
 
 def placed(

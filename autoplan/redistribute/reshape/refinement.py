@@ -21,6 +21,7 @@ from typing import Literal
 
 from autoplan.layout import Layout
 from autoplan.mesh import Mesh
+from autoplan.redistribute.factors import joined
 
 Side = Literal["before", "after"]
 
@@ -195,7 +196,7 @@ def from_refined(layout: Layout, refinement: Refinement, side: Side, mesh: Mesh)
         if not _merges(pieces, ways):
             return None
         axes = [axis for piece in pieces for axis in layout.dims[piece.number]]
-        dims.append(join_factors(axes, math.prod(piece.size for piece in pieces), mesh))
+        dims.append(joined(axes, mesh, math.prod(piece.size for piece in pieces)))
     return Layout(tuple(dims), layout.rest)
 
 
@@ -208,21 +209,6 @@ def _merges(pieces: Sequence[Piece], ways: Sequence[int]) -> bool:
     last = pieces[split[-1]]
     even = last.size % ways[last.number] == 0 or split[-1] == len(pieces) - 1
     return even and all(piece.size == ways[piece.number] for piece in pieces[: split[-1]])
-
-
-def join_factors(axes: Sequence[str], size: int, mesh: Mesh) -> tuple[str, ...]:
-    """The factors of an axis that split a dim together, in order and evenly, as the axis."""
-    found: list[str] = []
-    waiting = list(axes)
-    while waiting:
-        whole = waiting[0].partition(".")[0]
-        factors = mesh.factors(whole)
-        together = len(factors) > 1 and tuple(waiting[: len(factors)]) == factors and size % mesh.size(whole) == 0
-        taken = whole if together else waiting[0]
-        waiting = waiting[len(factors) if together else 1 :]
-        found.append(taken)
-        size = -(-size // mesh.size(taken))
-    return tuple(found)
 
 
 def follow_reshape(layout: Layout, before: Sequence[int], after: Sequence[int], mesh: Mesh) -> Layout | None:
