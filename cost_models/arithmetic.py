@@ -1,0 +1,79 @@
+"""Arithmetic that takes floats, NumPy arrays and SymPy symbols alike, so that a formula is written once.
+
+``+ - * /`` and ``**`` work on all three; what follows is the rest that cost functions need. Of arrays the result is an
+array (broadcast), of symbols an expression, of plain numbers a float.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import sympy
+
+Number = Any
+"""A float, an int, a NumPy array of them, or a SymPy expression."""
+
+
+def is_symbolic(*values: Number) -> bool:
+    """Whether any of them is a SymPy expression (a SymPy number is one too)."""
+    return any(isinstance(value, sympy.Basic) for value in values)
+
+
+def maximum(*values: Number) -> Number:
+    """The largest, element by element."""
+    if is_symbolic(*values):
+        return _distinct(sympy.Max, values)
+    if any(isinstance(value, np.ndarray) for value in values):
+        largest = values[0]
+        for value in values[1:]:
+            largest = np.maximum(largest, value)
+        return largest
+    return float(max(values))
+
+
+def minimum(*values: Number) -> Number:
+    """The smallest, element by element."""
+    if is_symbolic(*values):
+        return _distinct(sympy.Min, values)
+    if any(isinstance(value, np.ndarray) for value in values):
+        smallest = values[0]
+        for value in values[1:]:
+            smallest = np.minimum(smallest, value)
+        return smallest
+    return float(min(values))
+
+
+def ceil(value: Number) -> Number:
+    """The least whole number that is not smaller."""
+    if is_symbolic(value):
+        return sympy.ceiling(value)
+    return np.ceil(value) if isinstance(value, np.ndarray) else float(math.ceil(value))
+
+
+def log2(value: Number) -> Number:
+    """The logarithm to base 2."""
+    if is_symbolic(value):
+        return sympy.log(value) / math.log(2)
+    return np.log2(value) if isinstance(value, np.ndarray) else math.log2(value)
+
+
+def where_positive(test: Number, value: Number, otherwise: Number = 0.0) -> Number:
+    """``value`` where ``test`` > 0, else ``otherwise``. Symbols that are declared positive are taken at their word."""
+    if is_symbolic(test):
+        if test.is_positive:
+            return value
+        if test.is_positive is False:
+            return otherwise
+    if is_symbolic(test, value, otherwise):
+        return sympy.Piecewise((value, test > 0), (otherwise, True))
+    if any(isinstance(part, np.ndarray) for part in (test, value, otherwise)):
+        return np.where(np.asarray(test) > 0, value, otherwise)
+    return value if test > 0 else otherwise
+
+
+def _distinct(function: Any, values: tuple[Number, ...]) -> Number:
+    """Max or Min, unsimplified: SymPy's own simplification compares every pair of arguments, which takes minutes."""
+    different = list(dict.fromkeys(sympy.sympify(value) for value in values))
+    return different[0] if len(different) == 1 else function(*different, evaluate=False)

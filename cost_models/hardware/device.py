@@ -1,0 +1,94 @@
+"""One device's figures, and how a profile names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cost_models.figures import Figures
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator, or one process of a CPU machine. Figures come from a profile, each with its source.
+
+    memory_bytes                  what the runtime reports as the device's memory
+    reserved_bytes                of that, what no tensor can use: context, communication buffers, fragmentation
+    peaks                         dense FLOP/s by dtype name, (("bfloat16", 312e12), ...); see ``peak_flops_per_s``
+    matmul_efficiency             share of the peak that the best shapes reach, where whole waves of tiles run
+    matmul_tiles                  output tiles to choose from, ((rows, columns, share of matmul_efficiency), ...)
+    matmul_sustained              share of the rate of single products that holds through training: clocks fall under a
+                                  power cap that a benchmark of one product hardly meets
+    matmul_ramp_k                 inner extent at which filling the pipeline costs as much as the work itself
+    multiprocessors               tiles that run at once
+    attention_efficiency          share of the peak that a fused attention forward reaches on long sequences
+    attention_backward_efficiency the same for its backward
+    attention_ramp_k              keys seen by a query on average at which a fused attention reaches half of that
+    attention_ramp_head_dim       the same for the extent of a head
+    memory_bandwidth_bytes_per_s  the data sheet's
+    memory_efficiency             share of it that a streaming kernel reaches
+    kernel_launch_s               least time of one kernel, on the device
+    dispatch_s                    least time of one operator in eager mode, in the framework
+    overlap_slowdown              share by which compute slows while a collective runs beside it, for the
+                                  multiprocessors and the memory bandwidth that it takes
+    straggler_per_doubling        share by which a step grows with each doubling of the nodes: the slowest sets the pace
+    compiles                      whether exported programs are compiled on it, where the training asks for it
+    """
+
+    name: str
+    memory_bytes: int
+    reserved_bytes: int
+    peaks: tuple[tuple[str, float], ...]
+    matmul_efficiency: float
+    matmul_tiles: tuple[tuple[int, int, float], ...]
+    matmul_ramp_k: float
+    multiprocessors: int
+    attention_efficiency: float
+    attention_backward_efficiency: float
+    attention_ramp_k: float
+    attention_ramp_head_dim: float
+    memory_bandwidth_bytes_per_s: float
+    memory_efficiency: float
+    kernel_launch_s: float
+    dispatch_s: float
+    matmul_sustained: float = 1.0
+    overlap_slowdown: float = 0.0
+    straggler_per_doubling: float = 0.0
+    compiles: bool = True
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes that tensors can use."""
+        return self.memory_bytes - self.reserved_bytes
+
+    @property
+    def peak_flops_per_s(self) -> Mapping[str, float]:
+        """Dense peak by dtype name: "float64", "float32", "bfloat16", "float16"."""
+        return dict(self.peaks)
+
+
+def read_device(name: str, figures: Figures) -> Device:
+    """The device of a profile; a ``ProfileError`` where a figure is missing."""
+    dtypes = sorted(figures.names("peak"))
+    return Device(
+        name=name,
+        memory_bytes=int(figures.positive("memory", "capacity", measures="bytes")),
+        reserved_bytes=int(figures.number("memory", "reserved", measures="bytes")),
+        peaks=tuple((dtype, figures.positive("peak", dtype, measures="flops/s")) for dtype in dtypes),
+        matmul_efficiency=figures.positive("matmul", "efficiency", measures="count"),
+        matmul_tiles=figures.triples("matmul", "tiles"),
+        matmul_ramp_k=figures.number("matmul", "ramp_k", measures="count"),
+        multiprocessors=int(figures.positive("matmul", "multiprocessors", measures="count")),
+        attention_efficiency=figures.positive("attention", "efficiency", measures="count"),
+        attention_backward_efficiency=figures.positive("attention", "backward_efficiency", measures="count"),
+        attention_ramp_k=figures.number("attention", "ramp_k", measures="count"),
+        attention_ramp_head_dim=figures.number("attention", "ramp_head_dim", measures="count"),
+        memory_bandwidth_bytes_per_s=figures.positive("memory", "bandwidth", measures="bytes/s"),
+        memory_efficiency=figures.positive("memory", "efficiency", measures="count"),
+        matmul_sustained=figures.positive("matmul", "sustained", measures="count"),
+        overlap_slowdown=figures.number("overhead", "overlap", measures="count"),
+        straggler_per_doubling=figures.number("overhead", "straggler", measures="count"),
+        kernel_launch_s=figures.number("overhead", "kernel_launch", measures="seconds"),
+        dispatch_s=figures.number("overhead", "dispatch", measures="seconds"),
+        compiles=bool(figures.number("overhead", "compiles", measures="count")),
+    )

@@ -1,0 +1,50 @@
+"""Profiles by name or path: a device with the links of its usual machine."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from cost_models.errors import ProfileError
+from cost_models.figures import Figures
+from cost_models.hardware.device import Device, read_device
+from cost_models.hardware.link import read_link
+from cost_models.hardware.topology import Interconnect
+
+PROFILES = Path(__file__).parents[1] / "profiles"
+
+
+def device_names() -> tuple[str, ...]:
+    """The devices whose profiles come with the package."""
+    return tuple(sorted(path.stem for path in PROFILES.glob("*.toml")))
+
+
+def load_device(name: str | os.PathLike[str]) -> tuple[Device, Interconnect]:
+    """The device of a shipped profile's name ("h100-sxm"), or of a profile's path (ends in .toml), with its links.
+
+    A ``ProfileError`` for a name that isn't known, a file that isn't a profile, or a figure that it lacks.
+    """
+    text = os.fspath(name)
+    if text.endswith(".toml"):
+        path = Path(text)
+    elif text in device_names():
+        path = PROFILES / f"{text}.toml"
+    else:
+        remedy = f"Known are {', '.join(device_names())}; or give a profile's path, ending in .toml"
+        raise ProfileError(text, _unknown(text), remedy)
+    figures = Figures.read(path)
+    return read_device(path.stem, figures), _interconnect(figures)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), device_names(), n=2, cutoff=0.4)
+    return "is not a known device" + (f"; nearest: {' or '.join(near)}" if near else "")
+
+
+def _interconnect(figures: Figures) -> Interconnect:
+    return Interconnect(
+        node=read_link(figures, "node"),
+        nic=read_link(figures, "nic"),
+        nics_per_node=int(figures.positive("links", "nic", "per_node", measures="count")),
+    )
