@@ -1,20 +1,13 @@
-"""An operator's time on one device, forward: roofline with the efficiency that its shape really reaches.
+"""An operator's time on one device: roofline with the efficiency that its shape really reaches.
 
-Sizes are elements, times seconds. Every size may be a number or a NumPy array of numbers (broadcast together).
-A backward is a factor of the forward: ``MATMUL_BACKWARD``, ``attention_backward_seconds``.
+Sizes are elements, times seconds. Every size may be a number, a NumPy array or a SymPy expression (``arithmetic``).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from cost_models.arithmetic import Number, ceil, maximum, minimum, where_positive
 from cost_models.errors import ProfileError
 from cost_models.hardware import Device
-
-Number = Any
-"""A float, an int, or a NumPy array of them."""
 
 MATMUL_BACKWARD = 2.0
 """A matmul's backward over its forward: one matmul for each operand's gradient, each of the forward's size."""
@@ -25,7 +18,7 @@ ATTENTION_BACKWARD = 2.5
 Dao 2023, FlashAttention-2, section 4.1, which counts a backward as 2.5 forwards.
 """
 
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 """Bytes of an element, by dtype name."""
 
 
@@ -51,24 +44,25 @@ def matmul_bytes(m: Number, n: Number, k: Number, batch: Number, dtype: str) -> 
 def matmul_seconds(m: Number, n: Number, k: Number, batch: Number, dtype: str, device: Device) -> Number:
     """Time of ``batch`` products [m, k] @ [k, n], in seconds.
 
-    launch + max(tile-quantised FLOPs / (peak · efficiency), bytes / achieved bandwidth). 0 where any extent is 0.
+    launch + max(tile-quantised FLOPs / (peak · efficiency · sustained), bytes / achieved bandwidth). 0 where any extent
+    is 0.
 
     Roofline: Williams et al. 2009. Quantisation: the result is cut into tiles that run in waves of one tile a
     multiprocessor, and a last wave that is not full takes as long as a full one (NVIDIA, Matrix Multiplication
     Background User's Guide, sections 3.1 and 3.2); each tile also fills its pipeline once, worth ``matmul_ramp_k``
     steps of k. The library is taken to choose the best of the profile's tiles.
     """
-    peak = peak_flops_per_s(device, dtype) * device.matmul_efficiency
+    peak = peak_flops_per_s(device, dtype) * device.matmul_efficiency * device.matmul_sustained
     per_multiprocessor = peak / device.multiprocessors
-    compute_s: Number = np.inf
+    tiled_s = []
     for rows, columns, share in device.matmul_tiles:
-        tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
-        waves = np.ceil(tiles / device.multiprocessors)
+        tiles = ceil(m / rows) * ceil(n / columns) * batch
+        waves = ceil(tiles / device.multiprocessors)
         flops_per_tile = 2.0 * rows * columns * (k + device.matmul_ramp_k)
-        compute_s = np.minimum(compute_s, waves * flops_per_tile / (per_multiprocessor * share))
+        tiled_s.append(waves * flops_per_tile / (per_multiprocessor * share))
     moved_s = matmul_bytes(m, n, k, batch, dtype) / achieved_bytes_per_s(device)
-    nonzero = matmul_flops(m, n, k, batch) > 0
-    return nonzero * (device.kernel_launch_s + np.maximum(compute_s, moved_s))
+    busy_s = maximum(minimum(*tiled_s), moved_s)
+    return where_positive(matmul_flops(m, n, k, batch), device.kernel_launch_s + busy_s)
 
 
 def achieved_bytes_per_s(device: Device) -> float:
@@ -81,7 +75,7 @@ def memory_bound_seconds(bytes: Number, device: Device) -> Number:
 
     0 for 0 bytes: no kernel runs.
     """
-    return (bytes > 0) * (device.kernel_launch_s + bytes / achieved_bytes_per_s(device))
+    return where_positive(bytes, device.kernel_launch_s + bytes / achieved_bytes_per_s(device))
 
 
 def attention_flops(
@@ -99,7 +93,7 @@ def _pairs(q_len: Number, k_len: Number, causal: bool) -> Number:
     """Query-key pairs that are computed."""
     if not causal:
         return 1.0 * q_len * k_len
-    seen = np.minimum(q_len, k_len)          # queries before the first key see none
+    seen = minimum(q_len, k_len)             # queries before the first key see none
     return 1.0 * seen * k_len - seen * (seen - 1.0) / 2
 
 
@@ -109,8 +103,8 @@ def attention_seconds(
 ) -> Number:
     """Time of a fused attention's forward (no quadratic intermediate in memory), in seconds.
 
-    launch + max(FLOPs / (peak · efficiency · keys/(keys + ramp) · head_dim/(head_dim + ramp)), bytes / achieved
-    bandwidth): bytes are those of q, k, v and the output, keys how many a query sees on average.
+    launch + max(FLOPs / (peak · efficiency · sustained · keys/(keys + ramp) · head_dim/(head_dim + ramp)), bytes /
+    achieved bandwidth): bytes are those of q, k, v and the output, keys how many a query sees on average.
     Grouped queries change only the bytes of k and v, which are counted at the query heads here: an upper bound of a
     term that is never the larger but for decoding.
     """
@@ -132,8 +126,41 @@ def _attention(
 ) -> Number:
     flops = factor * attention_flops(batch, heads, q_len, k_len, head_dim, causal)
     seen = k_len / 2 if causal else k_len    # keys that a query sees on average: what the ramp is measured in
-    reached = efficiency * seen / (seen + device.attention_ramp_k)
+    reached = efficiency * device.matmul_sustained * seen / (seen + device.attention_ramp_k)
     reached = reached * head_dim / (head_dim + device.attention_ramp_head_dim)
     moved = factor * DTYPE_BYTES[dtype] * batch * heads * head_dim * (2.0 * q_len + 2.0 * k_len)
-    busy_s = np.maximum(flops / (peak_flops_per_s(device, dtype) * reached), moved / achieved_bytes_per_s(device))
-    return (flops > 0) * (device.kernel_launch_s + busy_s)
+    busy_s = maximum(flops / (peak_flops_per_s(device, dtype) * reached), moved / achieved_bytes_per_s(device))
+    return where_positive(flops, device.kernel_launch_s + busy_s)
+
+
+def scores_seconds(
+    batch: Number, heads: Number, q_len: Number, k_len: Number, head_dim: Number,
+    dropout: bool, dtype: str, device: Device,
+) -> tuple[Number, Number]:
+    """(forward, backward) of an attention whose scores go through memory, in seconds.
+
+    Forward: q kᵀ, a kernel that scales, masks and takes the softmax (scores read and written once), dropout where there
+    is one (read, written, a byte of mask), and the product with v. Backward: two products for each of the two, the
+    softmax's gradient from its result and its result's gradient (two read, one written), dropout's (read, written, the
+    mask). A mask leaves nothing out here: the products are whole.
+    """
+    scores = 1.0 * batch * heads * q_len * k_len
+    width = DTYPE_BYTES[dtype]
+    products_s = matmul_seconds(q_len, k_len, head_dim, batch * heads, dtype, device) + matmul_seconds(
+        q_len, head_dim, k_len, batch * heads, dtype, device
+    )
+    dropped = (2 * width + 1) * scores if dropout else 0
+    forward_s = products_s + memory_bound_seconds(2 * width * scores, device) + memory_bound_seconds(dropped, device)
+    backward_s = (
+        MATMUL_BACKWARD * products_s
+        + memory_bound_seconds(3 * width * scores, device)
+        + memory_bound_seconds(dropped, device)
+    )
+    return forward_s, backward_s
+
+
+def chain_seconds(passes: Number, kernels: int, elements: Number, dtype: str, device: Device) -> Number:
+    """Time of memory-bound kernels over ``elements`` each, in seconds: ``passes`` reads and writes of all of them
+    together, in ``kernels`` kernels. Fused, a chain is one kernel, whose passes are its operands and its result."""
+    bytes = passes * elements * DTYPE_BYTES[dtype]
+    return where_positive(bytes, kernels * device.kernel_launch_s + bytes / achieved_bytes_per_s(device))

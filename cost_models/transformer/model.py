@@ -114,7 +114,8 @@ class Recipe:
     microbatches                     of one step on one data rank
     sequence_parallel                norms and residuals are split along the sequence over the tensor axis
     schedule, virtual_stages         of the pipeline: "gpipe", "1f1b", "interleaved", "zero-bubble"; chunks a rank
-    recompute                        "none", "selective" (attention's core), "full" (all but the layer's input)
+    recompute                        "none", "selective" (attention's core), "operators" (all but every second
+                                     product's and attention's results), "full" (all but the layer's input)
     recomputed_layers                share of the layers that recompute, 0 to 1
     precision, matmul                "bf16-mixed" (see ``memory.PRECISIONS``); "float8": linears of the layers in 8 bit
     float8_scaling                   "tensorwise", "rowwise": how those are scaled
