@@ -13,9 +13,11 @@ from cost_models.transformer.model import Recipe, Transformer
         (Transformer(768, 12, 12, 1024, 50257), 0.124440),                                        # GPT-2
         (Transformer(12288, 96, 96, 2048, 51200), 174.6),                                         # SC21, table 2
         (Transformer(4096, 32, 32, 8192, 128256, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False,
-                     positions=False), 8.030),                                                    # Llama 3.1 8B
+                     norm="rms",
+                     positions="rotary"), 8.030),                                                    # Llama 3.1 8B
         (Transformer(4096, 32, 32, 4096, 32000, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False,
-                     positions=False, experts=8, top_k=2), 46.70),                                # Mixtral 8x7B
+                     norm="rms",
+                     positions="rotary", experts=8, top_k=2), 46.70),                                # Mixtral 8x7B
     ],
 )  # fmt: skip
 def test_parameters(model, billions):

@@ -118,7 +118,7 @@ def _rotary(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operato
 
     Compiled: one read, one write. In eager: cast up, multiplied, cast down, in float32 between.
     """
-    if model.positions:
+    if model.positions != "rotary":
         return ()
     elements = rows(model, recipe) * (model.query_width + model.key_width) / recipe.tensor
     passes, kernels = (2.0, 1) if recipe.compiled else (10.0, 4)
@@ -131,7 +131,7 @@ def norm(name: str, model: Transformer, recipe: Recipe, device: Device) -> Opera
     read, one written) and the sums for its weights (two read). RMSNorm the same where compiled; in eager it is written
     in pieces, in float32: squares, mean, product, weight."""
     elements = rows(model, recipe) * model.hidden / (recipe.tensor if recipe.sequence_parallel else 1)
-    fused = recipe.compiled or model.bias
+    fused = recipe.compiled or model.norm == "layer"
     dtype = HALF[recipe.precision]
     forward_s = chain_seconds(2.0 if fused else 12.0, 1 if fused else 5, elements, dtype, device)
     backward_s = chain_seconds(5.0 if fused else 20.0, 2 if fused else 10, elements, dtype, device)
@@ -218,7 +218,7 @@ def head_operators(model: Transformer, recipe: Recipe, device: Device) -> tuple[
 def embedding_operator(model: Transformer, recipe: Recipe, device: Device) -> Operator:
     """Rows of the embedding read and written; backward added into its gradient."""
     elements = rows(model, recipe) * model.hidden
-    passes = (4.0 if model.positions else 2.0) + (2.5 if model.dropout else 0.0)
+    passes = (4.0 if model.positions == "learned" else 2.0) + (2.5 if model.dropout else 0.0)
     dtype = HALF[recipe.precision]
     forward_s = chain_seconds(passes, 1, elements, dtype, device)
     return Operator("embedding", forward_s, chain_seconds(passes + 1, 2, elements, dtype, device))

@@ -20,8 +20,9 @@ class Transformer:
     kv_heads, head_dim     key and value heads (None: as many as ``heads``), extent of a head (None: hidden / heads)
     ffn, gated             inner width (None: 4·hidden); a gated one has a third matrix (SwiGLU)
     tied                   the head multiplies by the embedding's own matrix
-    bias                   linears have biases, norms too (LayerNorm; else RMSNorm)
-    positions              learned positional embedding
+    bias                   linears have biases, and norms too
+    norm                   "layer" (LayerNorm) or "rms" (RMSNorm)
+    positions              "learned" (an embedding), "rotary", or "none" (also: ALiBi, which adds nothing of a price)
     dropout                after attention's softmax and after each branch
     causal                 a query sees the keys up to its own place
     experts, top_k         of a mixture, in each layer; 0: one dense feed-forward
@@ -39,7 +40,8 @@ class Transformer:
     gated: bool = False
     tied: bool = True
     bias: bool = True
-    positions: bool = True
+    norm: str = "layer"
+    positions: str = "learned"
     dropout: bool = False
     causal: bool = True
     experts: int = 0
@@ -96,7 +98,7 @@ class Transformer:
     def parameters(self) -> Number:
         """Elements in all."""
         head = 0 if self.tied else self.embedding_parameters
-        positions = self.sequence * self.hidden if self.positions else 0
+        positions = self.sequence * self.hidden if self.positions == "learned" else 0
         last_norm = self.hidden * (2 if self.bias else 1)
         return self.layers * self.layer_parameters + self.embedding_parameters + head + positions + last_norm
 
