@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ClusterError
-from cost_models.hardware import PROFILES
+from cost_models.hardware import PROFILES, device_names
 
 
 def test_a_text_says_nodes_devices_and_device():
@@ -80,8 +80,8 @@ def error_text(spec) -> str:
 def test_an_unknown_device_is_named_with_the_nearest_and_the_known():
     text = error_text("4x8 h100")
     assert text == (
-        "h100: is not a known device; nearest: h100-sxm. "
-        "Known are a100-sxm-80gb, cpu, h100-sxm; or give a profile's path, ending in .toml."
+        f"h100: is not a known device; nearest: {' or '.join(n for n in device_names() if n.startswith('h100'))}. "
+        f"Known are {', '.join(device_names())}; or give a profile's path, ending in .toml."
     )
     assert "nearest" not in error_text("4x8 zzzzz")
 

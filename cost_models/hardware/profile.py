@@ -38,7 +38,9 @@ def load_device(name: str | os.PathLike[str]) -> tuple[Device, Interconnect]:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), device_names(), n=2, cutoff=0.4)
+    """What is wrong with a name, and the names that it may stand for: those that it begins, else those spelled like it."""
+    near = [known for known in device_names() if name and known.startswith(name.lower())]
+    near = near or difflib.get_close_matches(name.lower(), device_names(), n=2, cutoff=0.4)
     return "is not a known device" + (f"; nearest: {' or '.join(near)}" if near else "")
 
 
