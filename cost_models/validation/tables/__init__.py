@@ -1,0 +1,21 @@
+"""The published tables that hold times of steps and layers: which file each is, and what its reader assumes."""
+
+from cost_models.validation.tables.alpa import ALPA
+from cost_models.validation.tables.fsdp import FLASH_ATTENTION, MPT
+from cost_models.validation.tables.megatron import KORTHIKANTI, KORTHIKANTI_STEPS, MEGATRON_2020, VTRAIN
+from cost_models.validation.tables.megatron_core import MEGATRON_CORE, MIXTURES
+from cost_models.validation.tables.sc21 import SC21_WEAK_SCALING, SC21_ZERO
+from cost_models.validation.tables.torchtitan import TORCHTITAN
+
+TABLES = (
+    VTRAIN, SC21_WEAK_SCALING, SC21_ZERO, KORTHIKANTI, KORTHIKANTI_STEPS, MEGATRON_2020, MEGATRON_CORE, MIXTURES, MPT,
+    TORCHTITAN, FLASH_ATTENTION, ALPA,
+)  # fmt: skip
+
+NOT_USED = (
+    ("vtrain_ground_truth_single.csv", "looks composed, not measured: "
+     "c0 + c1·layers + m·(c2 + c3·layers) holds to 0.000% in the rows of one axis"),
+)  # fmt: skip
+"""Files that hold times and aren't used, and why."""
+
+__all__ = ["NOT_USED", "TABLES"]

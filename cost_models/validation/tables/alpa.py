@@ -1,0 +1,40 @@
+"""Alpa's GPT on one machine of V100s, compiled by XLA."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.transformer.model import Recipe, Transformer
+from cost_models.validation.case import Case, Row, Table, Unusable, machine, made, share
+
+SHAPE = re.compile(r"B(\d+) S(\d+) H(\d+) L(\d+) heads(\d+) V(\d+)$")
+
+
+def _alpa(row: Row) -> tuple[Case, ...]:
+    """GPT in float16 on up to 8 V100-SXM2-32GB of one machine, no recomputation, no accumulation of gradients, no
+    dropout, unfused attention, tied embedding; XLA fuses elementwise chains (priced as compiled) and reduces gradients
+    after the backward. Data parallelism and ZeRO-2 are priced; what the automatic search chose on several devices isn't
+    stated, on one device there is nothing to choose. Its mixtures and convolutions are other models."""
+    shape = SHAPE.match(row["config"])
+    if row["model"] != "GPT" or shape is None:
+        raise Unusable("not a dense transformer")
+    batch, sequence, hidden, layers, heads, vocabulary = map(int, shape.groups())
+    devices, method = row.whole("n_gpus"), row["method"]
+    if method not in ("data_parallel", "zero_2") and devices > 1:
+        raise Unusable("the strategy that was chosen isn't stated")
+    if row["latency_s"] == "OOM":
+        raise Unusable("ran out of memory")
+    recipe = Recipe(
+        data=devices, zero=2 if method == "zero_2" else 0, micro_batch=share(batch, devices), precision="fp16-mixed",
+        fused_attention=False, compiled=True, overlaps_gradients=False,
+    )  # fmt: skip
+    model = Transformer(hidden, layers, heads, sequence, vocabulary)
+    topology = machine("v100-sxm2-32gb", devices)
+    return (made(f"hidden {hidden}", model, recipe, topology, row.positive("latency_s")),)
+
+
+def _label(row: Row) -> str:
+    return "{model} {method} on {n_gpus}: {config}".format(**row.text)
+
+
+ALPA = Table("alpa_gpt", "alpa_intraop_weak_scaling_v100.csv", _alpa, _label)
