@@ -103,7 +103,7 @@ def attention_seconds(
 ) -> Number:
     """Time of a fused attention's forward (no quadratic intermediate in memory), in seconds.
 
-    launch + max(FLOPs / (peak · efficiency · sustained · keys/(keys + ramp) · head_dim/(head_dim + ramp)), bytes /
+    launch + max(FLOPs / (peak · efficiency · keys/(keys + ramp) · head_dim/(head_dim + ramp)), bytes /
     achieved bandwidth): bytes are those of q, k, v and the output, keys how many a query sees on average.
     Grouped queries change only the bytes of k and v, which are counted at the query heads here: an upper bound of a
     term that is never the larger but for decoding.
@@ -126,7 +126,7 @@ def _attention(
 ) -> Number:
     flops = factor * attention_flops(batch, heads, q_len, k_len, head_dim, causal)
     seen = k_len / 2 if causal else k_len    # keys that a query sees on average: what the ramp is measured in
-    reached = efficiency * device.matmul_sustained * seen / (seen + device.attention_ramp_k)
+    reached = efficiency * seen / (seen + device.attention_ramp_k)
     reached = reached * head_dim / (head_dim + device.attention_ramp_head_dim)
     moved = factor * DTYPE_BYTES[dtype] * batch * heads * head_dim * (2.0 * q_len + 2.0 * k_len)
     busy_s = maximum(flops / (peak_flops_per_s(device, dtype) * reached), moved / achieved_bytes_per_s(device))
@@ -144,7 +144,7 @@ def scores_seconds(
     softmax's gradient from its result and its result's gradient (two read, one written), dropout's (read, written, the
     mask). A mask leaves nothing out here: the products are whole.
     """
-    scores = 1.0 * batch * heads * q_len * k_len
+    scores = 1.0 * batch * heads * q_len * k_len / device.scores_efficiency
     width = DTYPE_BYTES[dtype]
     products_s = matmul_seconds(q_len, k_len, head_dim, batch * heads, dtype, device) + matmul_seconds(
         q_len, head_dim, k_len, batch * heads, dtype, device

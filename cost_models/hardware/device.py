@@ -51,6 +51,7 @@ class Device:
     memory_efficiency: float
     kernel_launch_s: float
     dispatch_s: float
+    scores_efficiency: float = 1.0
     matmul_sustained: float = 1.0
     overlap_slowdown: float = 0.0
     straggler_per_doubling: float = 0.0

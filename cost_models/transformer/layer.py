@@ -103,8 +103,9 @@ def _core(model: Transformer, recipe: Recipe, device: Device, dtype: str) -> Ope
     heads, batch, length = model.heads / recipe.tensor, recipe.micro_batch, model.sequence
     width = model.head_width
     if recipe.fused_attention:
-        forward_s = attention_seconds(batch, heads, length, length, width, model.causal, dtype, device)
-        backward_s = attention_backward_seconds(batch, heads, length, length, width, model.causal, dtype, device)
+        extents = (batch, heads, length, length, width, model.causal and recipe.skips_masked)
+        forward_s = attention_seconds(*extents, dtype, device)
+        backward_s = attention_backward_seconds(*extents, dtype, device)
         return Operator("attention", forward_s / recipe.context, backward_s / recipe.context, 1, 3, core=True)
     forward_s, backward_s = scores_seconds(batch, heads, length, length, width, model.dropout, dtype, device)
     kernels = 4 if model.dropout else 3

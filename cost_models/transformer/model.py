@@ -112,6 +112,8 @@ class Recipe:
     zero                             what the data axis shares out: 0 nothing, 1 optimizer state, 2 gradients too,
                                      3 parameters too
     gathers_each_microbatch          ZeRO-3 gathers parameters again in each microbatch (FSDP); False: once a step
+    prefetches_backward              ZeRO-3's gathers of the backward run ahead, under the layer before (FSDP's
+                                     BACKWARD_PRE); False: each layer waits for its own (BACKWARD_POST)
     micro_batch                      sequences of one microbatch on one data rank
     microbatches                     of one step on one data rank
     sequence_parallel                norms and residuals are split along the sequence over the tensor axis
@@ -122,6 +124,7 @@ class Recipe:
     precision, matmul                "bf16-mixed" (see ``memory.PRECISIONS``); "float8": linears of the layers in 8 bit
     float8_scaling                   "tensorwise", "rowwise": how those are scaled
     fused_attention                  no quadratic intermediate (FlashAttention); False: scores go through memory
+    skips_masked                     a fused causal attention leaves the masked pairs out; False: it computes them all
     compiled                         elementwise chains are one kernel each
     overlaps_gradients               the data axis's reductions run under the backward
     overlaps_tensor                  the tensor axis's collectives run in pieces under the matmuls (async TP)
@@ -136,6 +139,7 @@ class Recipe:
     expert: int = 1
     zero: int = 0
     gathers_each_microbatch: bool = True
+    prefetches_backward: bool = True
     micro_batch: Number = 1
     microbatches: int = 1
     sequence_parallel: bool = False
@@ -147,6 +151,7 @@ class Recipe:
     matmul: str = "bfloat16"
     float8_scaling: str = "tensorwise"
     fused_attention: bool = True
+    skips_masked: bool = True
     compiled: bool = False
     overlaps_gradients: bool = True
     overlaps_tensor: bool = False

@@ -212,9 +212,10 @@ def _with_parameters(model: Transformer, recipe: Recipe, topology: Topology, bus
     slowdown = topology.device.overlap_slowdown
     if recipe.zero == 2:
         return Passes(busy.forward_s, overlapped_s(busy.backward_s, scatter_s, slowdown))
+    ahead_s, behind_s = (gather_s, 0.0) if recipe.prefetches_backward else (0.0, gather_s)
     return Passes(
         overlapped_s(busy.forward_s, gather_s, slowdown),
-        overlapped_s(busy.backward_s, gather_s + scatter_s, slowdown),
+        behind_s + overlapped_s(busy.backward_s, ahead_s + scatter_s, slowdown),
     )
 
 
