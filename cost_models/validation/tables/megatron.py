@@ -25,9 +25,11 @@ from cost_models.validation.case import (
 GPT2_VOCABULARY = 50257
 
 MEGATRON = Recipe(
-    precision="fp16-mixed", recompute="full", fused_attention=False, overlaps_gradients=False, gradient_bytes=2
-)
-"""Full recomputation; the gradients' reduction follows the last backward."""
+    precision="fp16-mixed", recompute="full", fused_attention=False, overlaps_gradients=False, gradient_bytes=2,
+    compiled=True,
+)  # fmt: skip
+"""Elementwise chains are Megatron's fused kernels (softmax, bias and GELU, bias and dropout and residual). Full
+recomputation; the gradients' reduction follows the last backward."""
 
 
 def padded(vocabulary: int, tensor: int) -> int:
