@@ -73,7 +73,7 @@ def test_a_higher_level_or_more_devices_hold_no_more(elements, precision, optimi
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [({"precision": "fp8"}, "'fp8'"), ({"optimizer": "lion"}, "'lion'"), ({"zero": 4}, "zero 4")],
+    [({"precision": "fp8"}, "'fp8'"), ({"optimizer": "sofia"}, "'sofia'"), ({"zero": 4}, "zero 4")],
 )
 def test_what_is_not_known_is_refused(changed, words):
     asked = {"precision": "fp32", "optimizer": "adam", "zero": 0} | changed

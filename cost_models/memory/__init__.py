@@ -1,0 +1,53 @@
+"""Bytes that a training step holds on one device: model states, activations in flight, transients.
+
+``states`` and ``optimizers`` are what is kept from step to step, ``activations`` what a microbatch saves and ``flight``
+how many of them, ``transients`` what lives for a moment.
+"""
+
+from cost_models.memory.activations import (
+    activation_bytes,
+    first_stage_activation_bytes,
+    interleaved_share,
+    outer_activation_bytes,
+    output_tensors_bytes,
+    transformer_layer_activation_bytes,
+)
+from cost_models.memory.flight import stages_in_flight, weight_versions
+from cost_models.memory.optimizers import OPTIMIZERS, STATES_PER_ELEMENT, OptimizerState, optimizer_state_bytes
+from cost_models.memory.states import (
+    ACCOUNTS,
+    FLOAT32_GRADIENTS,
+    FLOAT32_STORED,
+    OFFLOADS,
+    PRECISIONS,
+    ModelStates,
+    Precision,
+    state_bytes,
+)
+from cost_models.memory.transients import LOSSES, loss_bytes, rounded_bytes
+
+__all__ = [
+    "ACCOUNTS",
+    "FLOAT32_GRADIENTS",
+    "FLOAT32_STORED",
+    "LOSSES",
+    "OFFLOADS",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "STATES_PER_ELEMENT",
+    "ModelStates",
+    "OptimizerState",
+    "Precision",
+    "activation_bytes",
+    "first_stage_activation_bytes",
+    "interleaved_share",
+    "loss_bytes",
+    "optimizer_state_bytes",
+    "outer_activation_bytes",
+    "output_tensors_bytes",
+    "rounded_bytes",
+    "stages_in_flight",
+    "state_bytes",
+    "transformer_layer_activation_bytes",
+    "weight_versions",
+]

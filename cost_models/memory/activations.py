@@ -1,0 +1,77 @@
+"""Saved activations of a GPT layer and of a pipeline's first stage, as Korthikanti et al. count them, and by schedule.
+
+An analytic check: what a transformer's operators save under other kernels is in ``cost_models.transformer.saved``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models.arithmetic import Number
+
+
+def activation_bytes(saved_per_microbatch_bytes: Sequence[float], in_flight: Sequence[float]) -> tuple[float, ...]:
+    """Activations that each stage holds at its peak: what it saves of one microbatch, times those in flight there.
+
+    ``in_flight`` comes from the schedule (``pipeline.in_flight``).
+    """
+    if len(saved_per_microbatch_bytes) != len(in_flight):
+        raise ValueError(f"{len(saved_per_microbatch_bytes)} stages save, {len(in_flight)} have microbatches in flight")
+    return tuple(saved * count for saved, count in zip(saved_per_microbatch_bytes, in_flight, strict=True))
+
+
+def transformer_layer_activation_bytes(
+    sequence: Number,
+    micro_batch: Number,
+    hidden: Number,
+    heads: Number,
+    tensor: Number = 1,
+    sequence_parallel: bool = False,
+    recompute: str = "none",
+) -> Number:
+    """Saved activations of one GPT layer in 16 bit with unfused attention and dropout, in bytes.
+
+    recompute  "none", "selective" (the attention core is recomputed), "full" (only the layer's input is kept)
+
+    Korthikanti et al. 2022, table 2: sbh(34 + 5as/h) without parallelism, sbh(10 + 24/t + 5as/(ht)) with tensor
+    parallelism, sbh(34 + 5as/h)/t with sequence parallelism too; selective drops the 5as/h; full leaves 2sbh, which
+    sequence parallelism does not share out. An analytic check: a plan's own figure is what its operators save.
+    """
+    sbh = 1.0 * sequence * micro_batch * hidden
+    if recompute == "full":
+        return 2 * sbh
+    if recompute not in ("none", "selective"):
+        raise ValueError(f"recompute {recompute!r} is none of none, selective, full")
+    attention = 5.0 * heads * sequence / hidden if recompute == "none" else 0.0
+    whole = 10 / tensor if sequence_parallel else 10
+    return sbh * (whole + 24 / tensor + attention / tensor)
+
+
+def interleaved_share(pipeline: int, chunks: int = 1) -> float:
+    """How many times the activations of all layers the first stage holds under 1F1B, split over the pipeline: 1, and
+    interleaved 1 + (p-1)/(pm) for m chunks a rank (Korthikanti et al. 2022, section 4.2.3)."""
+    return 1 + (pipeline - 1) / (pipeline * chunks) if chunks > 1 else 1.0
+
+
+def first_stage_activation_bytes(
+    layer_bytes: Number, layers: Number, pipeline: int = 1, chunks: int = 1
+) -> Number:
+    """Activations of the layers on the first stage under 1F1B, which holds L layers' whatever the pipeline's size: p
+    microbatches of L/p layers (Korthikanti et al. 2022, section 4.2.3; equation 5 with sequence parallelism)."""
+    return layer_bytes * layers * interleaved_share(pipeline, chunks)
+
+
+def outer_activation_bytes(
+    sequence: Number, micro_batch: Number, hidden: Number, vocabulary: Number, tensor: Number = 1, pipeline: int = 1
+) -> Number:
+    """What the first stage saves outside its layers with tensor and sequence parallelism, in bytes: the embedding's
+    dropout mask of p microbatches, sbhp/t; and without a pipeline the last norm's input (2sbh/t), the head's (2sbh/t)
+    and the float32 logits (4sbv/t) (Korthikanti et al. 2022, section 4.3: sbhL/t · (p/L + δ·4/L·(1 + v/h)))."""
+    sbh = 1.0 * sequence * micro_batch * hidden / tensor
+    return sbh * pipeline + (4 * sbh * (1 + vocabulary / hidden) if pipeline == 1 else 0.0)
+
+
+def output_tensors_bytes(sequence: Number, micro_batch: Number, hidden: Number, pipeline: int) -> Number:
+    """What the first stage saves by letting go of its output once it is sent: 2sbh of each of p microbatches
+    (Korthikanti et al. 2022, appendix B)."""
+    return 2.0 * sequence * micro_batch * hidden * pipeline
