@@ -63,6 +63,13 @@ class Figures:
             raise self._error(keys, "is 0", "Give a positive number")
         return number
 
+    def text(self, *keys: str) -> str:
+        """What stands at ``keys`` and is no figure: the name of a fabric."""
+        value = self._at(keys)
+        if not isinstance(value, str) or not value:
+            raise self._error(keys, f"has the value {value!r}", "Give a name")
+        return value
+
     def triples(self, *keys: str) -> tuple[tuple[int, int, float], ...]:
         """The figure at ``keys`` as triples (rows, columns, share)."""
         value, _ = self._figure(keys, "tiles")

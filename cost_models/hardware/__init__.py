@@ -1,11 +1,13 @@
 """What there is to run on: a device's figures, the links between devices, and the levels they form."""
 
 from cost_models.hardware.device import Device
+from cost_models.hardware.interconnect import Interconnect, slower_of
 from cost_models.hardware.link import FABRICS, Link, LinkPath, Protocol, Switch, fabric_names, read_fabric
-from cost_models.hardware.profile import PROFILES, device_names, load_device
-from cost_models.hardware.topology import Interconnect, Level, Topology
+from cost_models.hardware.mixed import slowest_of
+from cost_models.hardware.profile import PROFILES, calibrated_on, device_names, load_device
+from cost_models.hardware.topology import Level, Topology
 
 __all__ = [
     "FABRICS", "PROFILES", "Device", "Interconnect", "Level", "Link", "LinkPath", "Protocol", "Switch", "Topology",
-    "device_names", "fabric_names", "load_device", "read_fabric",
+    "calibrated_on", "device_names", "fabric_names", "load_device", "read_fabric", "slower_of", "slowest_of",
 ]  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 from cost_models.errors import ProfileError
 from cost_models.figures import Figures
 from cost_models.hardware.device import Device, read_device
-from cost_models.hardware.link import read_link
-from cost_models.hardware.topology import Interconnect
+from cost_models.hardware.interconnect import Interconnect
+from cost_models.hardware.link import read_fabric, read_link
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 
@@ -37,16 +37,41 @@ def load_device(name: str | os.PathLike[str]) -> tuple[Device, Interconnect]:
     return read_device(path.stem, figures), _interconnect(figures)
 
 
+def calibrated_on(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """(nodes, devices per node) that a profile was calibrated on, as [cluster] in it tells; None where it doesn't."""
+    figures = Figures.read(Path(path))
+    if not figures.has("cluster", "nodes"):
+        return None
+    return _count(figures, "cluster", "nodes"), _count(figures, "cluster", "devices_per_node")
+
+
 def _unknown(name: str) -> str:
-    """What is wrong with a name, and the names that it may stand for: those that it begins, else those spelled like it."""
+    """What is wrong with a name, and what it may stand for: the names that it begins, else those spelled like it."""
     near = [known for known in device_names() if name and known.startswith(name.lower())]
     near = near or difflib.get_close_matches(name.lower(), device_names(), n=2, cutoff=0.4)
     return "is not a known device" + (f"; nearest: {' or '.join(near)}" if near else "")
 
 
 def _interconnect(figures: Figures) -> Interconnect:
+    """The links under [links], as calibrate writes them, or else the fabrics that [machine] names."""
     return Interconnect(
-        node=read_link(figures, "node"),
-        nic=read_link(figures, "nic"),
-        nics_per_node=int(figures.positive("links", "nic", "per_node", measures="count")),
+        node=read_link(figures, "node") if figures.has("links", "node") else read_fabric(_fabric(figures, "node")),
+        nic=read_link(figures, "nic") if figures.has("links", "nic") else read_fabric(_fabric(figures, "network")),
+        nics_per_node=_cards(figures),
+        domain=_count(figures, "machine", "domain") if figures.has("machine", "domain") else None,
     )
+
+
+def _fabric(figures: Figures, key: str) -> str:
+    """A fabric's name, or its path, which is looked for beside the profile."""
+    name = figures.text("machine", key)
+    return str(figures.path.parent / name) if name.endswith(".toml") else name
+
+
+def _cards(figures: Figures) -> int:
+    inline = figures.has("links", "nic", "per_node")
+    return _count(figures, "links", "nic", "per_node") if inline else _count(figures, "machine", "cards_per_node")
+
+
+def _count(figures: Figures, *keys: str) -> int:
+    return int(figures.positive(*keys, measures="count"))

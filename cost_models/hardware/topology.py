@@ -23,14 +23,39 @@ class Level:
 
 @dataclass(frozen=True)
 class Topology:
-    """One kind of device on nested levels, innermost first: devices in a node, nodes in a cluster."""
+    """Devices on nested levels, innermost first: devices in a node, nodes in a pod, pods in a cluster.
+
+    device  what each of them is, or of several kinds what holds for all of them (``slowest_of``): a step that is split
+            evenly runs at the pace of the slowest and fits where the least memory is
+    groups  the kinds where there are several, ((device, how many), ...), in the order of the devices' numbers
+    """
 
     device: Device
     levels: tuple[Level, ...]
+    groups: tuple[tuple[Device, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        counted = sum(count for _, count in self.groups)
+        assert not self.groups or counted == self.devices, f"{counted} devices in groups, {self.devices} on the levels"
 
     @property
     def devices(self) -> int:
         return math.prod(level.size for level in self.levels)
+
+    @property
+    def kinds(self) -> tuple[tuple[Device, int], ...]:
+        """Every kind of device with how many there are, in the order of the devices' numbers."""
+        return self.groups or ((self.device, self.devices),)
+
+    def at(self, number: int) -> Device:
+        """The device with that number."""
+        if not 0 <= number < self.devices:
+            raise ValueError(f"there is no device {number} among {self.devices}")
+        for device, count in self.kinds:
+            if number < count:
+                return device
+            number -= count
+        raise AssertionError(f"the kinds of {self} don't add up")
 
     def axis(self, stride: int, size: int) -> LinkPath:
         """The levels that a mesh axis spans.
@@ -38,8 +63,9 @@ class Topology:
         stride  device numbers between neighbours on the axis
         size    devices on the axis; 1 spans nothing
 
-        On 8x8 devices: stride 1, size 16 is ((8, node), (2, cluster)); stride 8, size 8 is ((8, cluster),). Where the
-        size doesn't factor over the levels, groups straddle their borders, and the slowest link spanned carries all.
+        On 8x8 devices: stride 1, size 16 is ((8, node), (2, cluster)); stride 8, size 8 is ((8, cluster),). Levels that
+        follow one another on the same link are one ring. Where the size doesn't factor over the levels, groups straddle
+        their borders, and the slowest link spanned carries all.
         """
         if stride < 1 or size < 1 or stride * size > self.devices:
             raise ValueError(f"an axis of {size} devices, {stride} apart, does not fit on {self.devices} devices")
@@ -51,7 +77,10 @@ class Topology:
                 members = _members(step, left, inner, outer)
                 if members is None:
                     return ((size, self.slowest(stride, size)),)
-                path.append((members, level.link))
+                if path and path[-1][1] == level.link:
+                    path[-1] = (path[-1][0] * members, level.link)
+                else:
+                    path.append((members, level.link))
                 left //= members
                 step *= members
             inner = outer
@@ -85,23 +114,3 @@ def _members(stride: int, left: int, inner: int, outer: int) -> int | None:
     room = outer // stride
     members = math.gcd(left, room)
     return members if members in (left, room) else None
-
-
-@dataclass(frozen=True)
-class Interconnect:
-    """The links of a device's usual machine.
-
-    node           between the devices of one node
-    nic            one network card of a node
-    nics_per_node  cards that the node's devices share
-    """
-
-    node: Link
-    nic: Link
-    nics_per_node: int
-
-    def levels(self, nodes: int, devices_per_node: int) -> tuple[Level, ...]:
-        """Nodes of devices, innermost first. A device has its share of the cards, and at most one card to itself."""
-        share = min(1.0, self.nics_per_node / devices_per_node)
-        between = Link(self.nic.latency_s, self.nic.bandwidth_bytes_per_s * share, self.nic.startup_s)
-        return Level("node", devices_per_node, self.node), Level("cluster", nodes, between)

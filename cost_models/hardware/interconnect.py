@@ -1,0 +1,62 @@
+"""The links of a device's usual machine, and the levels that a cluster of such machines forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cost_models.hardware.link import Link
+from cost_models.hardware.topology import Level
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """The links of a device's usual machine.
+
+    node           between the devices of one node
+    nic            one network card of a node
+    nics_per_node  cards that the node's devices share
+    domain         devices that the node's own link joins beyond the node, as NVLink does in a rack; None: the node's
+    """
+
+    node: Link
+    nic: Link
+    nics_per_node: int
+    domain: int | None = None
+
+    def levels(self, nodes: int, devices_per_node: int, outer: Sequence[Level] = ()) -> tuple[Level, ...]:
+        """Nodes of devices, innermost first.
+
+        outer  the levels above the node with the link that one network card has there, innermost first: pods on a leaf
+               switch, then what the spine leaves to each. None given: the nodes of a domain on the node's own link, if
+               it reaches so far, then all nodes on one network.
+
+        A device has its share of the cards, and at most one card to itself. A level on the node's own link needs no
+        card.
+        """
+        outer = tuple(outer) or self._usual(nodes, devices_per_node)
+        joined = math.prod(level.size for level in outer)
+        assert joined == nodes, f"levels of {joined} nodes for {nodes} nodes"
+        share = min(1.0, self.nics_per_node / devices_per_node)
+        above = (level if level.link == self.node else replace(level, link=level.link.scaled(share)) for level in outer)
+        return Level("node", devices_per_node, self.node), *above
+
+    def _usual(self, nodes: int, devices_per_node: int) -> tuple[Level, ...]:
+        """Domains of equally many nodes, as large as they may be, then the cluster; the cluster alone without them."""
+        room = (self.domain or 0) // devices_per_node
+        if room < 2:
+            return (Level("cluster", nodes, self.nic),)
+        inside = max(count for count in range(1, room + 1) if nodes % count == 0)
+        return Level("domain", inside, self.node), Level("cluster", nodes // inside, self.nic)
+
+
+def slower_of(first: Interconnect, second: Interconnect) -> Interconnect:
+    """What holds between machines of two kinds: the slower link within a node, and of the cards those that leave a
+    node less. Only a domain that both have joins them."""
+    return Interconnect(
+        node=min(first.node, second.node, key=lambda link: link.bandwidth_bytes_per_s),
+        nic=min(first.nic, second.nic, key=lambda link: link.bandwidth_bytes_per_s),
+        nics_per_node=min(first.nics_per_node, second.nics_per_node),
+        domain=min(first.domain, second.domain) if first.domain and second.domain else None,
+    )
