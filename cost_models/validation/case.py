@@ -21,7 +21,8 @@ EXPERTS_FORWARD, EXPERTS_BACKWARD = "experts forward", "experts backward"
 class Case:
     """One measured time.
 
-    table, row    the table's name, and which of its rows this is, from 1 (one row may hold several times)
+    table, row    the table's name, and which of its measurements this is, from 1: the line, unless one holds several;
+                  times that aren't independent, a forward and a backward and their sum, share one
     label, group  what the row is called, and the model size within which ranks are compared
     what          which time: "step", "layer forward", ...
     measured_s    seconds
@@ -131,8 +132,13 @@ def read_table(table: Table, rows: Iterable[Row]) -> Read:
         except (Unusable, ProfileError) as error:
             left_out.append(LeftOut(table.name, row.number, table.label(row), str(error)))
         else:
-            cases.extend(replace(case, table=table.name, row=row.number, label=table.label(row)) for case in made)
+            cases.extend(_named(case, table, row) for case in made)
     return Read(table, tuple(cases), tuple(left_out))
+
+
+def _named(case: Case, table: Table, row: Row) -> Case:
+    """With its table, and the row and label of its own that a reader may have given it, or the line's."""
+    return replace(case, table=table.name, row=case.row or row.number, label=case.label or table.label(row))
 
 
 def machine(device: str, devices: int, per_node: int = 8, cards: int | None = None) -> Topology:

@@ -15,8 +15,8 @@ def _mpt(row: Row) -> tuple[Case, ...]:
     """llm-foundry's MPT on PyTorch FSDP, nodes of 8 devices with 8 cards (200 Gb/s for A100, 400 for H100: the nic of
     the device's profile). Learned positions, a tied embedding of 50368 rows, FlashAttention, no dropout.
     FULL_SHARD gathers parameters in each microbatch, SHARD_GRAD_OP keeps them through a step. Activation checkpointing
-    runs whole layers again. Gradients are reduced in 16 bit (llm-foundry's PURE mixed precision). Not compiled. The backward's
-    gathers don't run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time, priced as
+    runs whole layers again. Gradients are reduced in 16 bit (llm-foundry's PURE mixed precision). Not compiled. The
+    backward's gathers don't run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time, priced as
     one that leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all attention.
     Shapes
     are recalled from MPT's configurations; with biases in linears and norms they make exactly the stated parameters."""

@@ -137,7 +137,7 @@ def _korthikanti_steps(row: Row) -> tuple[Case, ...]:
         raise Unusable("an MFU without the recipe that it was measured with")
     shares = [float(part.strip(" %")) for part in row["MFU"].split("/")]
     cases = []
-    for mfu, size in zip(shares, KORTHIKANTI_SIZES, strict=True):
+    for number, (mfu, size) in enumerate(zip(shares, KORTHIKANTI_SIZES, strict=True), start=1):
         group, hidden, layers, heads, pipeline, batch, micro_batch, chunks = size
         recipe = replace(
             MEGATRON, tensor=8, pipeline=pipeline, micro_batch=micro_batch, microbatches=share(batch, micro_batch),
@@ -148,7 +148,8 @@ def _korthikanti_steps(row: Row) -> tuple[Case, ...]:
         flops = 72 * batch * 2048 * layers * hidden**2 * work
         measured_s = flops / (mfu / 100 * 312e12 * 8 * pipeline)
         topology = machine("a100-sxm-80gb", 8 * pipeline)
-        cases.append(made(group, gpt(hidden, layers, heads, 2048, 51200), recipe, topology, measured_s))
+        case = made(group, gpt(hidden, layers, heads, 2048, 51200), recipe, topology, measured_s)
+        cases.append(replace(case, row=number, label=f"{group} TP8 PP{pipeline}"))
     return tuple(cases)
 
 

@@ -1,0 +1,184 @@
+"""A device's figures from the steps that were measured on it: python -m cost_models.validation --fit a100-sxm-80gb.
+
+Figures are fitted per device over all of its tables at once, on their even rows, and the odd rows' errors are told. No
+figure belongs to a table.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from cost_models.hardware import Level, Topology
+from cost_models.validation.case import Case
+from cost_models.validation.halves import split
+from cost_models.validation.metrics import Errors, errors_of
+from cost_models.validation.predict import point_of, predicted_s
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What may be fitted: a field of ``Device``, or a factor on a link's bandwidth.
+
+    low, high       its range
+    section, key    where a profile holds it; a factor's are those of the figure that it multiplies
+    unit, scale     as a profile writes it, and what one such unit is
+    """
+
+    name: str
+    low: float
+    high: float
+    section: str
+    key: str
+    unit: str = "1"
+    scale: float = 1.0
+
+    @property
+    def factor(self) -> bool:
+        """Multiplies the profile's figure instead of replacing it."""
+        return "." in self.name
+
+
+FIGURES = (
+    Figure("matmul_sustained", 0.3, 1.0, "matmul", "sustained"),
+    Figure("matmul_efficiency", 0.3, 1.0, "matmul", "efficiency"),
+    Figure("attention_efficiency", 0.1, 1.0, "attention", "efficiency"),
+    Figure("attention_backward_efficiency", 0.1, 1.0, "attention", "backward_efficiency"),
+    Figure("scores_efficiency", 0.2, 1.0, "attention", "scores_efficiency"),
+    Figure("memory_efficiency", 0.2, 1.0, "memory", "efficiency"),
+    Figure("overlap_slowdown", 0.0, 1.0, "overhead", "overlap"),
+    Figure("straggler_per_doubling", 0.0, 0.1, "overhead", "straggler"),
+    Figure("kernel_launch_s", 0.0, 30e-6, "overhead", "kernel_launch", "us", 1e-6),
+    Figure("dispatch_s", 0.0, 100e-6, "overhead", "dispatch", "us", 1e-6),
+    Figure("node.bandwidth", 0.2, 1.5, "links.node", "bandwidth"),
+    Figure("nic.bandwidth", 0.2, 1.5, "links.nic", "bandwidth"),
+)
+
+
+@dataclass(frozen=True)
+class TableErrors:
+    """A table's errors under some figures, on the rows fitted and on the others."""
+
+    table: str
+    fitted: Errors | None
+    reported: Errors | None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The figures of a device, before and after, and what each table's errors came to."""
+
+    device: str
+    start: tuple[tuple[str, float], ...]
+    values: tuple[tuple[str, float], ...]
+    before: tuple[TableErrors, ...]
+    after: tuple[TableErrors, ...]
+
+    def toml(self) -> str:
+        """Lines for the device's profile, below the section that each belongs to; factors as comments."""
+        source = f"fit: even rows of {', '.join(table.table for table in self.after)}"
+        today = datetime.date.today().strftime("%Y-%m")
+        lines: dict[str, list[str]] = {}
+        for name, value in self.values:
+            figure = figure_named(name)
+            shown = f'value = {value / figure.scale:.4g}, unit = "{figure.unit}"'
+            line = f'{figure.key} = {{ {shown}, source = "{source}", date = "{today}" }}'
+            if figure.factor:
+                line = f"# {figure.key}: times {value:.4g}, {source}"
+            lines.setdefault(figure.section, []).append(line)
+        return "\n".join(line for section, below in lines.items() for line in (f"[{section}]", *below))
+
+
+def figure_named(name: str) -> Figure:
+    """A ``ValueError`` for a name that isn't one of ``FIGURES``."""
+    for figure in FIGURES:
+        if figure.name == name:
+            return figure
+    raise ValueError(f"{name} can't be fitted; these can: {', '.join(figure.name for figure in FIGURES)}")
+
+
+def with_figures(topology: Topology, values: Mapping[str, float]) -> Topology:
+    """The topology with figures of its device replaced, and bandwidths of its levels multiplied."""
+    fields: dict[str, Any] = {name: value for name, value in values.items() if not figure_named(name).factor}
+    factors = {"node": values.get("node.bandwidth", 1.0), "cluster": values.get("nic.bandwidth", 1.0)}
+    levels = tuple(
+        Level(level.name, level.size, level.link.scaled(factors.get(level.name, 1.0))) for level in topology.levels
+    )
+    return Topology(replace(topology.device, **fields), levels)
+
+
+def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.1) -> Fit:
+    """The named figures of one device that meet its cases' fitted halves best.
+
+    softness  error (as a share) above which it counts linearly and no longer squared: "soft_l1", so that outliers stay
+              in but don't lead
+
+    Errors are logarithms of predicted over measured; each table weighs alike, however many rows it has. A
+    ``ValueError`` where there is nothing to fit on, or where the cases are of several devices.
+    """
+    held = tuple(cases)
+    devices = {case.device for case in held}
+    if len(devices) != 1:
+        raise ValueError(f"one device is fitted at a time, not {sorted(devices)}")
+    figures = [figure_named(name) for name in names]
+    device = held[0].topology.device
+    begin = [1.0 if figure.factor else float(getattr(device, figure.name)) for figure in figures]
+    fitted = [(case, weight) for cases_of in _tables(held).values() for case, weight in _weighted(split(cases_of)[0])]
+
+    def residuals(places: Sequence[float]) -> np.ndarray:
+        values = {figure.name: _value(figure, place) for figure, place in zip(figures, places, strict=True)}
+        return np.array([weight * _soft(_log_error(case, values), softness) for case, weight in fitted])
+
+    places = [_place(figure, value) for figure, value in zip(figures, begin, strict=True)]
+    found = least_squares(residuals, places, bounds=(0.0, 1.0), diff_step=1e-3, x_scale=0.1).x
+    values = {figure.name: _value(figure, place) for figure, place in zip(figures, found, strict=True)}
+    start = dict(zip(names, begin, strict=True))
+    return Fit(
+        device.name, tuple(start.items()), tuple(values.items()), errors_with(held, start), errors_with(held, values)
+    )
+
+
+def errors_with(cases: Sequence[Case], values: Mapping[str, float]) -> tuple[TableErrors, ...]:
+    """Each table's errors with some figures replaced."""
+    made = []
+    for table, held in _tables(cases).items():
+        halves = split(replace(case, topology=with_figures(case.topology, values)) for case in held)
+        fitted, reported = (errors_of([point_of(case) for case in half]) for half in halves)
+        made.append(TableErrors(table, fitted, reported))
+    return tuple(made)
+
+
+def _tables(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    by_table: dict[str, list[Case]] = {}
+    for case in cases:
+        by_table.setdefault(case.table, []).append(case)
+    return by_table
+
+
+def _weighted(cases: Sequence[Case]) -> list[tuple[Case, float]]:
+    return [(case, 1 / math.sqrt(len(cases))) for case in cases]
+
+
+def _log_error(case: Case, values: Mapping[str, float]) -> float:
+    return math.log(predicted_s(replace(case, topology=with_figures(case.topology, values))) / case.measured_s)
+
+
+def _soft(error: float, softness: float) -> float:
+    """A number whose square is soft_l1 of the error: 2·c²·(√(1 + (error/c)²) − 1)."""
+    return math.copysign(softness * math.sqrt(2 * (math.hypot(1, error / softness) - 1)), error)
+
+
+def _value(figure: Figure, place: float) -> float:
+    """Of a place in the figure's range, 0 to 1."""
+    return figure.low + float(place) * (figure.high - figure.low)
+
+
+def _place(figure: Figure, value: float) -> float:
+    """Strictly inside, as the solver wants its start."""
+    return min(0.99, max(0.01, (value - figure.low) / (figure.high - figure.low)))
