@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from cost_models.figures import Figures
 
+SHARED = ("shared",)  # the table that only devices have which share processors
+
 
 @dataclass(frozen=True)
 class Device:
@@ -33,6 +35,9 @@ class Device:
                                   multiprocessors and the memory bandwidth that it takes
     straggler_per_doubling        share by which a step grows with each doubling of the nodes: the slowest sets the pace
     compiles                      whether exported programs are compiled on it, where the training asks for it
+    sharers                       devices next to each other that share processors, as processes of one machine with
+                                  fewer cores do; the other figures are those of all of them at work
+    alone                         how many times as fast one of them computes while the others wait
     """
 
     name: str
@@ -56,6 +61,8 @@ class Device:
     overlap_slowdown: float = 0.0
     straggler_per_doubling: float = 0.0
     compiles: bool = True
+    sharers: int = 1
+    alone: float = 1.0
 
     @property
     def usable_bytes(self) -> int:
@@ -92,4 +99,6 @@ def read_device(name: str, figures: Figures) -> Device:
         kernel_launch_s=figures.number("overhead", "kernel_launch", measures="seconds"),
         dispatch_s=figures.number("overhead", "dispatch", measures="seconds"),
         compiles=bool(figures.number("overhead", "compiles", measures="count")),
+        sharers=int(figures.positive(*SHARED, "devices", measures="count")) if figures.has(*SHARED) else 1,
+        alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
     )
