@@ -53,9 +53,10 @@ def layer_operators(model: Transformer, recipe: Recipe, device: Device) -> tuple
 
 
 def linear(
-    name: str, m: Number, n: Number, k: Number, recipe: Recipe, device: Device, batch: Number = 1
+    name: str, m: Number, n: Number, k: Number, bias: bool, recipe: Recipe, device: Device, batch: Number = 1
 ) -> Operator:
-    """A matrix product [m, k] @ [k, n], and backward its operands' gradients, [m, n] @ [n, k] and [k, m] @ [m, n].
+    """A matrix product [m, k] @ [k, n], and backward its operands' gradients, [m, n] @ [n, k] and [k, m] @ [m, n]; a
+    bias is added by the product itself, its gradient is the sum over the result's, read once more.
 
     In 8 bit each of the three products casts its operands first: the greatest magnitude is looked for (a pass of its
     own where one scale serves a whole tensor and nothing fuses the look), then 2 bytes are read and 1 written.
@@ -63,7 +64,8 @@ def linear(
     dtype = HALF[recipe.precision]
     if recipe.matmul != "float8":
         products = [matmul_seconds(*shape, batch, dtype, device) for shape in ((m, n, k), (m, k, n), (k, n, m))]
-        return Operator(name, products[0], products[1] + products[2])
+        summed_s = memory_bound_seconds(bias * DTYPE_BYTES[dtype] * m * n, device)
+        return Operator(name, products[0], products[1] + products[2] + summed_s, 1, 3 if bias else 2)
     products = [matmul_seconds(*shape, batch, "float8", device) for shape in ((m, n, k), (m, k, n), (k, n, m))]
     passes = _float8_passes(recipe)
     cast = [memory_bound_seconds(passes * batch * size, device) for size in (m * k, k * n, m * n)]
@@ -90,10 +92,10 @@ def _attention(model: Transformer, recipe: Recipe, device: Device) -> tuple[Oper
     query, key = model.query_width / split, model.key_width / split
     return (
         norm("attention norm", model, recipe, device),
-        linear("query, key, value", tokens, query + 2 * key, model.hidden, recipe, device),
+        linear("query, key, value", tokens, query + 2 * key, model.hidden, model.bias, recipe, device),
         *_rotary(model, recipe, device),
         _core(model, recipe, device, dtype),
-        linear("projection", tokens, model.hidden, query, recipe, device),
+        linear("projection", tokens, model.hidden, query, model.bias, recipe, device),
         _residual("attention residual", model, recipe, device),
     )
 
@@ -171,9 +173,9 @@ def _dense(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operator
     wide = inner * (2 if model.gated else 1)
     return (
         norm("feed-forward norm", model, recipe, device),
-        linear("up", tokens, wide, model.hidden, recipe, device),
+        linear("up", tokens, wide, model.hidden, model.bias, recipe, device),
         _activation("activation", model, recipe, device, tokens, inner),
-        linear("down", tokens, model.hidden, inner, recipe, device),
+        linear("down", tokens, model.hidden, inner, model.bias, recipe, device),
         _residual("feed-forward residual", model, recipe, device),
     )
 
@@ -190,11 +192,11 @@ def _experts(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operat
     order_s = chain_seconds(2.0, 1, routed * model.hidden, dtype, device)
     return (
         norm("feed-forward norm", model, recipe, device),
-        linear("router", tokens, model.experts, model.hidden, recipe, device),
+        linear("router", tokens, model.experts, model.hidden, False, recipe, device),
         Operator("permutation", 2 * order_s, 2 * order_s, 4, 4),
-        linear("experts up", each, wide, model.hidden, recipe, device, batch=here),
+        linear("experts up", each, wide, model.hidden, False, recipe, device, batch=here),
         _activation("activation", model, recipe, device, each * here, inner),
-        linear("experts down", each, model.hidden, inner, recipe, device, batch=here),
+        linear("experts down", each, model.hidden, inner, False, recipe, device, batch=here),
         _residual("feed-forward residual", model, recipe, device),
     )
 

@@ -27,6 +27,7 @@ class Transformer:
     causal                 a query sees the keys up to its own place
     experts, top_k         of a mixture, in each layer; 0: one dense feed-forward
     expert_ffn             inner width of one expert (None: ``ffn``)
+    fused_projections      query, key and value are slices of one product's result, which lives as long as one of them
     """
 
     hidden: Number
@@ -47,6 +48,7 @@ class Transformer:
     experts: int = 0
     top_k: int = 0
     expert_ffn: Number | None = None
+    fused_projections: bool = False
 
     @property
     def head_width(self) -> Number:
@@ -112,6 +114,8 @@ class Recipe:
     zero                             what the data axis shares out: 0 nothing, 1 optimizer state, 2 gradients too,
                                      3 parameters too
     gathers_each_microbatch          ZeRO-3 gathers parameters again in each microbatch (FSDP); False: once a step
+    gathers_a_layer                  all-gathers in which ZeRO-3 collects a layer: 1 where it is stored flat (FSDP), one
+                                     for each parameter where they are fetched singly
     prefetches_backward              ZeRO-3's gathers of the backward run ahead, under the layer before (FSDP's
                                      BACKWARD_PRE); False: each layer waits for its own (BACKWARD_POST)
     micro_batch                      sequences of one microbatch on one data rank
@@ -128,8 +132,16 @@ class Recipe:
     compiled                         elementwise chains are one kernel each
     overlaps_gradients               the data axis's reductions run under the backward
     overlaps_tensor                  the tensor axis's collectives run in pieces under the matmuls (async TP)
+    hides_input_gradients            the tensor axis's reductions of the backward run under the weights' gradients
+                                     (Megatron-LM since 2022); False: what follows waits for them
     optimizer                        a name of ``memory.STATES_PER_ELEMENT``
     gradient_bytes                   of an element of a gradient as it is reduced
+    account                          who keeps which precision: a name of ``memory.ACCOUNTS``
+    offload                          what the host holds: one of ``memory.OFFLOADS``
+    expert_tensor                    ranks that split one expert's matrices
+    loss                             how the cross-entropy is written: one of ``memory.LOSSES``
+    keeps_messages                   the pipeline's buffers for the messages of all microbatches, and the last stage's
+                                     outputs, stand throughout (torch.distributed.pipelining)
     """
 
     tensor: int = 1
@@ -139,6 +151,7 @@ class Recipe:
     expert: int = 1
     zero: int = 0
     gathers_each_microbatch: bool = True
+    gathers_a_layer: int = 1
     prefetches_backward: bool = True
     micro_batch: Number = 1
     microbatches: int = 1
@@ -155,8 +168,14 @@ class Recipe:
     compiled: bool = False
     overlaps_gradients: bool = True
     overlaps_tensor: bool = False
+    hides_input_gradients: bool = False
     optimizer: str = "adam"
     gradient_bytes: int = 2
+    account: str = "half"
+    offload: str = "none"
+    expert_tensor: int = 1
+    loss: str = "eager"
+    keeps_messages: bool = False
 
     @property
     def devices(self) -> int:

@@ -166,15 +166,19 @@ def _with_tensor(model: Transformer, recipe: Recipe, topology: Topology, compute
     path, slowdown = axis_path(recipe, topology, "tensor"), topology.device.overlap_slowdown
     bytes = activation_message_bytes(model, recipe)
     if recipe.sequence_parallel:
-        pair_s = all_gather_seconds(bytes, path) + reduce_scatter_seconds(bytes, path)
-        hidden_s = 2 * all_gather_seconds(bytes, path)
+        gather_s, reduce_s = 2 * all_gather_seconds(bytes, path), 2 * reduce_scatter_seconds(bytes, path)
+        hidden_s = gather_s
     else:
-        pair_s, hidden_s = all_reduce_seconds(bytes, path), 0.0
+        gather_s, reduce_s, hidden_s = 0.0, 2 * all_reduce_seconds(bytes, path), 0.0
+    shown_s = gather_s + reduce_s
+    if recipe.hides_input_gradients:
+        hidden_s, shown_s = hidden_s + reduce_s, gather_s
     forward_s, backward_s = compute.forward_s, overlapped_s(compute.backward_s, hidden_s, slowdown)
     if recipe.overlaps_tensor:
-        forward_s, backward_s = (overlapped_s(busy_s, 2 * pair_s, slowdown) for busy_s in (forward_s, backward_s))
+        forward_s = overlapped_s(forward_s, gather_s + reduce_s, slowdown)
+        backward_s = overlapped_s(backward_s, shown_s, slowdown)
     else:
-        forward_s, backward_s = forward_s + 2 * pair_s, backward_s + 2 * pair_s
+        forward_s, backward_s = forward_s + gather_s + reduce_s, backward_s + shown_s
     gathered_s, scattered_s = _context_s(model, recipe, topology)
     tokens_s = _expert_s(model, recipe, topology)
     return Passes(forward_s + gathered_s + tokens_s, backward_s + gathered_s + scattered_s + tokens_s)
@@ -222,11 +226,11 @@ def _with_parameters(model: Transformer, recipe: Recipe, topology: Topology, bus
 def _parameter_s(
     elements: Number, model: Transformer, recipe: Recipe, topology: Topology
 ) -> tuple[Number, Number]:
-    """Gathering parameters over the data and context axes, and scattering their gradients."""
-    path = _replicas(recipe, topology)
-    local = elements / recipe.tensor
-    gather_s = all_gather_seconds(local * DTYPE_BYTES[HALF[recipe.precision]], path)
-    return gather_s, reduce_scatter_seconds(local * recipe.gradient_bytes, path)
+    """Gathering parameters over the data and context axes, and scattering their gradients, each in so many pieces."""
+    path, pieces = _replicas(recipe, topology), recipe.gathers_a_layer
+    local = elements / recipe.tensor / pieces
+    gather_s = pieces * all_gather_seconds(local * DTYPE_BYTES[HALF[recipe.precision]], path)
+    return gather_s, pieces * reduce_scatter_seconds(local * recipe.gradient_bytes, path)
 
 
 def _replicas(recipe: Recipe, topology: Topology) -> LinkPath:

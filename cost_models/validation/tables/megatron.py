@@ -106,7 +106,7 @@ def _korthikanti_layer(row: Row) -> tuple[Case, ...]:
     recompute, split = KORTHIKANTI_KINDS[row["experiment"]]
     recipe = replace(
         MEGATRON, tensor=row.whole("TP"), micro_batch=row.whole("micro_batch"), recompute=recompute,
-        sequence_parallel=split,
+        sequence_parallel=split, hides_input_gradients=True,
     )  # fmt: skip
     model, topology = gpt(6144, 1, 64, 2048, 51200), machine("a100-sxm-80gb", 8)
     times = ((LAYER_FORWARD, "forward_ms"), (LAYER_BACKWARD, "backward_ms"), (LAYER, "combined_ms"))
@@ -141,7 +141,7 @@ def _korthikanti_steps(row: Row) -> tuple[Case, ...]:
         group, hidden, layers, heads, pipeline, batch, micro_batch, chunks = size
         recipe = replace(
             MEGATRON, tensor=8, pipeline=pipeline, micro_batch=micro_batch, microbatches=share(batch, micro_batch),
-            recompute="selective", sequence_parallel=True, virtual_stages=chunks,
+            recompute="selective", sequence_parallel=True, virtual_stages=chunks, hides_input_gradients=True,
             schedule="interleaved" if chunks > 1 else "1f1b",
         )  # fmt: skip
         work = 1 + 2048 / (6 * hidden) + 51200 / (12 * layers * hidden)
