@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cost_models.errors import ProfileError
 from cost_models.hardware.link import Link
 from cost_models.hardware.topology import Level
 
@@ -15,13 +16,13 @@ class Interconnect:
     """The links of a device's usual machine.
 
     node           between the devices of one node
-    nic            one network card of a node
+    nic            one network card of a node; None where the profile knows of no network: it serves single nodes
     nics_per_node  cards that the node's devices share
     domain         devices that the node's own link joins beyond the node, as NVLink does in a rack; None: the node's
     """
 
     node: Link
-    nic: Link
+    nic: Link | None
     nics_per_node: int
     domain: int | None = None
 
@@ -33,7 +34,7 @@ class Interconnect:
                it reaches so far, then all nodes on one network.
 
         A device has its share of the cards, and at most one card to itself. A level on the node's own link needs no
-        card.
+        card. A ``ProfileError`` for several nodes without a network.
         """
         outer = tuple(outer) or self._usual(nodes, devices_per_node)
         joined = math.prod(level.size for level in outer)
@@ -44,19 +45,32 @@ class Interconnect:
 
     def _usual(self, nodes: int, devices_per_node: int) -> tuple[Level, ...]:
         """Domains of equally many nodes, as large as they may be, then the cluster; the cluster alone without them."""
+        if self.nic is None:
+            return self._alone(nodes)
         room = (self.domain or 0) // devices_per_node
         if room < 2:
             return (Level("cluster", nodes, self.nic),)
         inside = max(count for count in range(1, room + 1) if nodes % count == 0)
         return Level("domain", inside, self.node), Level("cluster", nodes // inside, self.nic)
 
+    def _alone(self, nodes: int) -> tuple[Level, ...]:
+        """No level above the single node that there may be without a network."""
+        if nodes > 1:
+            cause = "the profile has no link between nodes: it was calibrated on one"
+            raise ProfileError(f"{nodes} nodes", cause, "Calibrate on several nodes, or add [links.nic] to it")
+        return ()
+
 
 def slower_of(first: Interconnect, second: Interconnect) -> Interconnect:
     """What holds between machines of two kinds: the slower link within a node, and of the cards those that leave a
     node less. Only a domain that both have joins them."""
     return Interconnect(
-        node=min(first.node, second.node, key=lambda link: link.bandwidth_bytes_per_s),
-        nic=min(first.nic, second.nic, key=lambda link: link.bandwidth_bytes_per_s),
+        node=_slower(first.node, second.node),
+        nic=_slower(first.nic, second.nic) if first.nic and second.nic else None,
         nics_per_node=min(first.nics_per_node, second.nics_per_node),
         domain=min(first.domain, second.domain) if first.domain and second.domain else None,
     )
+
+
+def _slower(first: Link, second: Link) -> Link:
+    return min(first, second, key=lambda link: link.bandwidth_bytes_per_s)

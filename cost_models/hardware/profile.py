@@ -53,7 +53,10 @@ def _unknown(name: str) -> str:
 
 
 def _interconnect(figures: Figures) -> Interconnect:
-    """The links under [links], as calibrate writes them, or else the fabrics that [machine] names."""
+    """The links under [links], as calibrate writes them, or else the fabrics that [machine] names. A profile that was
+    calibrated on one node has no network."""
+    if figures.has("links", "node") and not figures.has("links", "nic") and not figures.has("machine"):
+        return Interconnect(read_link(figures, "node"), None, nics_per_node=1)
     return Interconnect(
         node=read_link(figures, "node") if figures.has("links", "node") else read_fabric(_fabric(figures, "node")),
         nic=read_link(figures, "nic") if figures.has("links", "nic") else read_fabric(_fabric(figures, "network")),
