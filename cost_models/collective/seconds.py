@@ -146,8 +146,8 @@ def _tree_latency_s(span: Span, protocol: str) -> Number:
 def _tree_s_per_byte(span: Span, protocol: str) -> Number:
     """Seconds for each byte of the whole. A member passes all its bytes up and all down: twice the bytes go out by its
     link, in a double binary tree too, where it has two children in one half of the data and none in the other. Of two
-    members each sends the half that it doesn't root and what it has added of the other; of three, one and a half."""
+    members each sends half of what it has, and half of the sum."""
     if span.link.switch and _adds(span):
         return 1 / span.link.switch.bytes_per_s / span.inside
-    sends = min(2.0, span.members / 2) / span.inside
+    sends = (1.0 if span.members == 2 else 2.0) / span.inside
     return sends / span.bandwidth_bytes_per_s(protocol)
