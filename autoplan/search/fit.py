@@ -86,11 +86,11 @@ def fewest_nodes(work: Work, pinned: Parallelism) -> int | None:
     """Doubles the nodes until a plan fits, then looks between for the fewest that do."""
     low = work.cluster.nodes
     high = 2 * low
-    while plan(work, pinned, replace(work.cluster, nodes=high)) is None:
+    while plan(work, pinned, work.cluster.with_nodes(high)) is None:
         low, high = high, 2 * high
         if high > MOST_NODES * work.cluster.nodes:
             return None
     for nodes in range(low + 1, high):
-        if plan(work, pinned, replace(work.cluster, nodes=nodes)) is not None:
+        if plan(work, pinned, work.cluster.with_nodes(nodes)) is not None:
             return nodes
     return high

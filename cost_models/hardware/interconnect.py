@@ -17,14 +17,18 @@ class Interconnect:
 
     node           between the devices of one node
     nic            one network card of a node; None where the profile knows of no network: it serves single nodes
-    nics_per_node  cards that the node's devices share
+    nics_per_node  cards that the node's devices share; a mean where nodes of several kinds are one
     domain         devices that the node's own link joins beyond the node, as NVLink does in a rack; None: the node's
     """
 
     node: Link
     nic: Link | None
-    nics_per_node: int
+    nics_per_node: float
     domain: int | None = None
+
+    def share(self, devices_per_node: int) -> float:
+        """Cards that a device has to itself, at most one."""
+        return min(1.0, self.nics_per_node / devices_per_node)
 
     def levels(self, nodes: int, devices_per_node: int, outer: Sequence[Level] = ()) -> tuple[Level, ...]:
         """Nodes of devices, innermost first.
@@ -33,13 +37,13 @@ class Interconnect:
                switch, then what the spine leaves to each. None given: the nodes of a domain on the node's own link, if
                it reaches so far, then all nodes on one network.
 
-        A device has its share of the cards, and at most one card to itself. A level on the node's own link needs no
-        card. A ``ProfileError`` for several nodes without a network.
+        A device has its ``share`` of the cards; a level on the node's own link needs none. A ``ProfileError`` for
+        several nodes without a network.
         """
         outer = tuple(outer) or self._usual(nodes, devices_per_node)
         joined = math.prod(level.size for level in outer)
         assert joined == nodes, f"levels of {joined} nodes for {nodes} nodes"
-        share = min(1.0, self.nics_per_node / devices_per_node)
+        share = self.share(devices_per_node)
         above = (level if level.link == self.node else replace(level, link=level.link.scaled(share)) for level in outer)
         return Level("node", devices_per_node, self.node), *above
 

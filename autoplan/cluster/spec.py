@@ -1,0 +1,226 @@
+"""Nodes of devices, the networks between them, and the memory that each device offers."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autoplan.cluster.files import checked, read_file
+from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, parts_of
+from autoplan.cluster.text import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
+from autoplan.errors import ClusterError
+from cost_models.errors import ProfileError
+from cost_models.hardware import (
+    Device,
+    Interconnect,
+    Level,
+    Topology,
+    load_device,
+    read_fabric,
+    slower_of,
+    slowest_of,
+)
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """``nodes`` nodes of ``devices_per_node`` devices each.
+
+    device        a shipped profile's name ("h100-sxm", "a100-sxm-80gb", "cpu"), or a profile's path, ending in .toml
+    memory_bytes  what a plan may fill of each device; None: what the device's profile says is usable
+    network       between nodes: a shipped fabric's name ("ib-ndr"), or a fabric's path, ending in .toml; None: that of
+                  the device's usual machine
+    node          between the devices of a node: the same
+    levels        where there is more than one level above the node, each as (name, size, network) or (name, size,
+                  network, GB/s of a card), innermost first: [("pod", 16, "ib-ndr"), ("cluster", 4, "ib-ndr", 12.5)]
+    groups        in place of the first three where nodes differ, each as (nodes, devices_per_node, device). A plan
+                  splits evenly over all devices; it is priced at the pace of the slowest and has the memory of the
+                  smallest (``cost_models.hardware.slowest_of``). Where nodes differ in size, the larger count as
+                  several of the greatest common size.
+
+    A ``ClusterError`` for a device or a network that isn't known, or counts or memory that aren't positive.
+    """
+
+    nodes: int = 0
+    devices_per_node: int = 0
+    device: str = ""
+    memory_bytes: int | None = None
+    network: str | None = None
+    node: str | None = None
+    levels: tuple[OuterLevel, ...] = ()
+    groups: tuple[NodeGroup, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._settle("levels", parts_of(OuterLevel, self.levels, "levels"))
+        self._settle("groups", parts_of(NodeGroup, self.groups, "groups"))
+        if self.groups:
+            self._gather()
+        check_count("nodes", self.nodes)
+        check_count("devices_per_node", self.devices_per_node)
+        check_name("device", self.device, "h100-sxm")
+        if self.memory_bytes is not None and self.memory_bytes <= 0:
+            value = f"memory = {self.memory_bytes} bytes"
+            raise ClusterError(value, "is no memory", "Give a positive size, or leave it out")
+        for name in ("network", "node"):
+            if getattr(self, name) is not None:
+                check_name(name, getattr(self, name), "ib-ndr" if name == "network" else "nvswitch-4")
+        joined = math.prod(level.size for level in self.levels)
+        if self.levels and joined != self.nodes:
+            cause = f"join {joined} nodes where there are {self.nodes}"
+            raise ClusterError(f"levels of {levels_text(self.levels)}", cause, "Give sizes whose product is the nodes")
+        self.topology()
+
+    def _settle(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # as a frozen dataclass's own __init__ does
+
+    def _gather(self) -> None:
+        """The first three fields of several groups; of one group, its own, and no groups."""
+        common = math.gcd(*(group.devices_per_node for group in self.groups))
+        gathered = {
+            "nodes": sum(group.devices for group in self.groups) // common,
+            "devices_per_node": common,
+            "device": " + ".join(dict.fromkeys(group.device for group in self.groups)),
+        }
+        for name, value in gathered.items():
+            given = getattr(self, name)
+            if given and given != value:
+                cause = f"is not what the groups come to, {value!r}"
+                raise ClusterError(f"{name} = {given!r}", cause, f"Leave {name} out, or change the groups")
+            self._settle(name, value)
+        if len(self.groups) == 1:
+            self._settle("groups", ())
+
+    @staticmethod
+    def parse(text: str) -> ClusterSpec:
+        """The cluster of a text such as "4x8 h100-sxm" or "1x4 cpu 2.5GB": what ``str`` of a cluster gives."""
+        return _from_data(read_text(text))
+
+    @staticmethod
+    def of(spec: ClusterSpec | str | Mapping[str, Any] | os.PathLike[str]) -> ClusterSpec:
+        """The cluster of whatever a user gives: one already made, a text, a path to a .toml, or a mapping.
+
+        The .toml and the mapping have the fields' names as keys, with memory_gb for the memory. The .toml may also be
+        what ``cost_models.calibrate`` wrote: the cluster that was calibrated.
+        """
+        if isinstance(spec, ClusterSpec):
+            return spec
+        if isinstance(spec, Mapping):
+            return _from_data(checked(spec, "the cluster"))
+        if isinstance(spec, str) and (is_text(spec) or not spec.endswith(".toml")):
+            return ClusterSpec.parse(spec)
+        if isinstance(spec, (str, os.PathLike)):
+            with _as_cluster_error():
+                return _from_data(read_file(Path(spec)))
+        raise ClusterError(repr(spec), f"is a {type(spec).__name__}, not a cluster", FORM)
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def usable_bytes(self) -> int:
+        """The wall: bytes that a plan may fill of each device."""
+        return self.profile()[0].usable_bytes if self.memory_bytes is None else self.memory_bytes
+
+    @property
+    def default_precision(self) -> str:
+        """What Training's precision is where none is given: mixed where the device multiplies bfloat16 quicker."""
+        peak = self.profile()[0].peak_flops_per_s
+        return "bf16-mixed" if peak.get("bfloat16", 0.0) > peak.get("float32", 0.0) else "fp32"
+
+    def with_nodes(self, nodes: int) -> ClusterSpec:
+        """The same with more or fewer nodes, of the last group and under the outermost level; as many more as its
+        whole members need."""
+        if self.groups:
+            last, given = self.groups[-1], self.groups[:-1]
+            others = sum(group.devices for group in given) // self.devices_per_node
+            count = max(1, math.ceil((nodes - others) * self.devices_per_node / last.devices_per_node))
+            return replace(
+                self, nodes=0, devices_per_node=0, device="", groups=(*given, replace(last, nodes=count)), levels=()
+            )
+        if not self.levels:
+            return replace(self, nodes=nodes)
+        inside = math.prod(level.size for level in self.levels[:-1])
+        size = math.ceil(nodes / inside)
+        return replace(self, nodes=size * inside, levels=(*self.levels[:-1], replace(self.levels[-1], size=size)))
+
+    def profile(self) -> tuple[Device, Interconnect]:
+        """The device and its links; of several groups what holds for all of them."""
+        groups = self.groups or (NodeGroup(self.nodes, self.devices_per_node, self.device),)
+        with _as_cluster_error():
+            loaded = [load_device(group.device) for group in groups]
+            links = functools.reduce(slower_of, (interconnect for _, interconnect in loaded))
+            if self.groups:
+                share = min(i.share(group.devices_per_node) for group, (_, i) in zip(groups, loaded, strict=True))
+                links = replace(links, nics_per_node=share * self.devices_per_node)
+            if self.node is not None:
+                links = replace(links, node=read_fabric(self.node))
+            if self.network is not None:
+                links = replace(links, nic=read_fabric(self.network))
+            return slowest_of([device for device, _ in loaded]), links
+
+    def topology(self) -> Topology:
+        """The devices and their levels, for pricing: node, then what joins nodes."""
+        device, links = self.profile()
+        with _as_cluster_error():
+            levels = links.levels(self.nodes, self.devices_per_node, [_level(level) for level in self.levels])
+            kinds = tuple((load_device(group.device)[0], group.devices) for group in self.groups)
+        return Topology(device, levels, kinds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data; ``ClusterSpec.of`` takes it back."""
+        data: dict[str, Any] = {"nodes": self.nodes, "devices_per_node": self.devices_per_node, "device": self.device}
+        if self.groups:
+            data = {"groups": [asdict(group) for group in self.groups]}
+        if self.memory_bytes is not None:
+            data["memory_gb"] = self.memory_bytes / 1e9
+        data |= {name: getattr(self, name) for name in ("network", "node") if getattr(self, name) is not None}
+        if self.levels:
+            data["levels"] = [{k: v for k, v in asdict(level).items() if v is not None} for level in self.levels]
+        return data
+
+    def __str__(self) -> str:
+        groups = self.groups or (NodeGroup(self.nodes, self.devices_per_node, self.device),)
+        options = {"network": self.network, "node": self.node, "levels": levels_text(self.levels)}
+        told = "".join(option_text(name, value) for name, value in options.items())
+        return f"{group_text(groups)}{memory_text(self.memory_bytes)}{told}"
+
+
+@contextmanager
+def _as_cluster_error() -> Iterator[None]:
+    """What is wrong with a profile is wrong with the cluster that names it."""
+    try:
+        yield
+    except ProfileError as error:
+        raise ClusterError(error.value, error.cause, error.remedy) from error
+
+
+def _level(level: OuterLevel) -> Level:
+    """An outer level with the link that one card has there."""
+    link = read_fabric(level.network)
+    if level.gb_per_s is not None:
+        link = link.scaled(level.gb_per_s * 1e9 / link.bandwidth_bytes_per_s)
+    return Level(level.name, level.size, link)
+
+
+def _from_data(data: Mapping[str, Any]) -> ClusterSpec:
+    """The cluster of a mapping whose keys are known."""
+    rest = {key: value for key, value in data.items() if key != "memory_gb"}
+    return ClusterSpec(**rest, memory_bytes=_bytes(data.get("memory_gb")))
+
+
+def _bytes(gigabytes: Any) -> int | None:
+    """Bytes of a size in units of 10^9, or None of None."""
+    if gigabytes is None:
+        return None
+    try:
+        return round(float(gigabytes) * 1e9)
+    except (TypeError, ValueError, OverflowError):
+        raise ClusterError(f"memory_gb = {gigabytes!r}", "is not a size", "Give gigabytes, such as 60") from None
