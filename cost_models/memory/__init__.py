@@ -1,7 +1,7 @@
 """Bytes that a training step holds on one device: model states, activations in flight, transients.
 
-``states`` and ``optimizers`` are what is kept from step to step, ``activations`` what a microbatch saves and ``flight``
-how many of them, ``transients`` what lives for a moment.
+``states`` and ``optimizers`` are what is kept from step to step, ``activations`` what a microbatch saves (``pipeline``
+says how many are in flight), ``transients`` what lives for a moment.
 """
 
 from cost_models.memory.activations import (
@@ -12,7 +12,6 @@ from cost_models.memory.activations import (
     output_tensors_bytes,
     transformer_layer_activation_bytes,
 )
-from cost_models.memory.flight import stages_in_flight, weight_versions
 from cost_models.memory.optimizers import OPTIMIZERS, STATES_PER_ELEMENT, OptimizerState, optimizer_state_bytes
 from cost_models.memory.states import (
     ACCOUNTS,
@@ -46,8 +45,6 @@ __all__ = [
     "outer_activation_bytes",
     "output_tensors_bytes",
     "rounded_bytes",
-    "stages_in_flight",
     "state_bytes",
     "transformer_layer_activation_bytes",
-    "weight_versions",
 ]

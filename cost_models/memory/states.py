@@ -1,4 +1,4 @@
-"""Model states: parameters, gradients, master copies and the optimizer's state, as precision and ZeRO share them out."""
+"""Model states: parameters, gradients, master copies, optimizer state, as precision and ZeRO share them out."""
 
 from __future__ import annotations
 

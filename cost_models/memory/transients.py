@@ -15,7 +15,9 @@ becomes softmax and gradient in place; one kernel that leaves the gradient where
 loss)."""
 
 
-def loss_bytes(tokens: Number, columns: Number, element_bytes: Number, loss: str = "eager", split: bool = False) -> Number:
+def loss_bytes(
+    tokens: Number, columns: Number, element_bytes: Number, loss: str = "eager", split: bool = False
+) -> Number:
     """Peak of the logits [tokens, columns] and what the loss makes of them, in bytes, forward or backward.
 
     columns        the rank's part of the vocabulary
@@ -23,8 +25,8 @@ def loss_bytes(tokens: Number, columns: Number, element_bytes: Number, loss: str
     split          the vocabulary is split over ranks
 
     eager     backward three float32 copies: the log-softmax, the gradient of the negative log-likelihood and that of
-              the log-softmax; forward two and the logits, which is no more. Split, a fourth: the exponentials (PyTorch's
-              ``loss_parallel``: ``(grad_input + exp(x)) * grad_output``)
+              the log-softmax; forward two and the logits, which is no more. Split, a fourth: the exponentials
+              (PyTorch's ``loss_parallel``: ``(grad_input + exp(x)) * grad_output``)
     in place  the logits and one float32 copy; backward that copy and the logits' gradient (Megatron-LM
               core/tensor_parallel/cross_entropy.py)
     fused     the logits and their gradient

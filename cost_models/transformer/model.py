@@ -139,6 +139,8 @@ class Recipe:
     account                          who keeps which precision: a name of ``memory.ACCOUNTS``
     offload                          what the host holds: one of ``memory.OFFLOADS``
     expert_tensor                    ranks that split one expert's matrices
+    regathers                        what sequence parallelism gathers for a product is gathered again for its backward
+                                     (Korthikanti et al. 2022, section 4.2.2); False: it is kept whole
     loss                             how the cross-entropy is written: one of ``memory.LOSSES``
     keeps_messages                   the pipeline's buffers for the messages of all microbatches, and the last stage's
                                      outputs, stand throughout (torch.distributed.pipelining)
@@ -174,6 +176,7 @@ class Recipe:
     account: str = "half"
     offload: str = "none"
     expert_tensor: int = 1
+    regathers: bool = True
     loss: str = "eager"
     keeps_messages: bool = False
 

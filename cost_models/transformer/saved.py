@@ -1,9 +1,9 @@
 """What the operators of a transformer keep for their backward, on one rank and of one microbatch.
 
-Each tensor once, whoever reads it: a product keeps its input, a norm its input, fused attention its operands, result and
-log-sum-exp, unfused attention the scores' softmax, GELU its input, a gate both factors and the product, dropout a mask
-of one byte. With LayerNorm, GELU, dropout and unfused attention in 16 bit that is Korthikanti et al. 2022, table 2:
-sbh(10 + 24/t + 5as/(ht)).
+Each tensor once, whoever reads it: a product keeps its input, a norm its input, fused attention its operands, result
+and log-sum-exp, unfused attention the scores' softmax, GELU its input, a gate both factors and the product, dropout a
+mask of one byte. With LayerNorm, GELU, dropout and unfused attention in 16 bit that is Korthikanti et al. 2022, table
+2: sbh(10 + 24/t + 5as/(ht)).
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ def stream_bytes(model: Transformer, recipe: Recipe) -> Number:
     return element_bytes(recipe) * rows(model, recipe) * model.hidden / split
 
 
+def whole_bytes(model: Transformer, recipe: Recipe) -> Number:
+    """The same tensor with all of the rank's rows, as a product reads it."""
+    return element_bytes(recipe) * rows(model, recipe) * model.hidden
+
+
 def layer_saved(model: Transformer, recipe: Recipe) -> tuple[Saved, ...]:
     """Everything that one layer may keep."""
     feed_forward = _experts(model, recipe) if model.experts else _dense(model, recipe)
@@ -80,7 +85,7 @@ def embedding_saved_bytes(model: Transformer, recipe: Recipe) -> Number:
 
 def head_saved_bytes(model: Transformer, recipe: Recipe) -> Number:
     """After the last layer, the logits aside: the norm's input, what it keeps beside, and the head's input."""
-    saved = (Saved("last norm input", stream_bytes(model, recipe)), *_norm("last norm", model, recipe))
+    saved = (Saved("last norm input", stream_bytes(model, recipe)), *_norm("last norm", model, recipe, in_pieces=False))
     return kept_bytes(saved, "none")
 
 
@@ -97,14 +102,20 @@ def _input_kept(model: Transformer, recipe: Recipe) -> tuple[str, ...]:
     return ("operators", "full", *_norm_input_kept(model, recipe))
 
 
-def _norm(name: str, model: Transformer, recipe: Recipe) -> tuple[Saved, ...]:
-    """Its result, which a product reads; in pieces also its input in float32 and the rows before their weight."""
+def _norm(name: str, model: Transformer, recipe: Recipe, in_pieces: bool | None = None) -> tuple[Saved, ...]:
+    """Its result, which a product reads, gathered where it isn't gathered again; in pieces also its input in float32
+    and the rows before their weight.
+
+    in_pieces  the tensor axis's gathers go in pieces under the product (None: as the recipe says of layers)
+    """
     stream = stream_bytes(model, recipe)
+    small = recipe.regathers or (recipe.overlaps_tensor if in_pieces is None else in_pieces)
+    output = stream if small else whole_bytes(model, recipe)
     pieces = (
         Saved(f"{name} in float32", stream / element_bytes(recipe) * FLOAT),
         Saved(f"{name} without weight", stream),
     )
-    return (*(pieces if _pieced(model, recipe) else ()), Saved(f"{name} output", stream))
+    return (*(pieces if _pieced(model, recipe) else ()), Saved(f"{name} output", output))
 
 
 def _mask_bytes(model: Transformer, recipe: Recipe) -> Number:
