@@ -1,4 +1,4 @@
-"""A schedule's timeline, against running its actions one by one and against the closed forms."""
+"""GPipe and 1F1B, whose timelines are array operations: against running their actions, and against closed forms."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from hypothesis import strategies as st
 
 from cost_models.pipeline import (
     SCHEDULES,
-    Action,
     actions,
     bottleneck_seconds,
     bubble_fraction,
-    in_flight,
     simulate,
     step_seconds,
 )
 
 durations = st.floats(0.01, 10)
-schedules = st.sampled_from(SCHEDULES)
+schedules = st.sampled_from(SCHEDULES[:2])
 
 
 @st.composite
@@ -42,7 +40,7 @@ def run_one_by_one(schedule, forward, backward, send, microbatches) -> float:
         before = left
         for stage, queue in enumerate(queues):
             while queue:
-                kind, microbatch = queue[0]
+                _, kind, microbatch = queue[0]
                 step = 1 if kind == "F" else -1
                 source = stage - step
                 if 0 <= source < stages and (kind, stage, microbatch) not in arrivals:
@@ -72,34 +70,6 @@ def test_the_bubble_of_equal_stages_is_the_closed_form(schedule, stages, microba
     assert timeline.bubble_fraction == pytest.approx(bubble_fraction(stages, microbatches))
     assert timeline.step_s == pytest.approx((microbatches + stages - 1) * (forward + backward))
     assert timeline.busy_s == pytest.approx([microbatches * (forward + backward)] * stages)
-
-
-@given(schedules, st.integers(1, 9), st.integers(1, 20))
-def test_each_stage_runs_every_microbatch_both_ways_and_holds_what_is_said(schedule, stages, microbatches):
-    held = []
-    for stage in range(stages):
-        order = actions(schedule, stage, stages, microbatches)
-        assert sorted(order) == sorted(Action(kind, i) for kind in "FB" for i in range(microbatches))
-        now: set[int] = set()
-        most = 0
-        for kind, microbatch in order:
-            now ^= {microbatch}
-            assert (microbatch in now) == (kind == "F")
-            most = max(most, len(now))
-        held.append(most)
-    assert tuple(held) == in_flight(schedule, stages, microbatches)
-
-
-def test_in_flight_as_measured():
-    """Two stages, four microbatches, as torch.distributed.pipelining runs them: GPipe 4, 4; 1F1B 2, 1."""
-    assert in_flight("gpipe", 2, 4) == (4, 4)
-    assert in_flight("1f1b", 2, 4) == (2, 1)
-    assert simulate("1f1b", [1, 1], [2, 2], [0], 4).in_flight == (2, 1)
-
-
-def test_1f1b_s_order():
-    assert "".join(f"{kind}{i}" for kind, i in actions("1f1b", 0, 3, 4)) == "F0F1F2B0F3B1B2B3"
-    assert "".join(f"{kind}{i}" for kind, i in actions("1f1b", 2, 3, 4)) == "F0B0F1B1F2B2F3B3"
 
 
 @given(pipelines())
@@ -159,8 +129,8 @@ def test_a_thousand_microbatches_on_64_stages_are_quick():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pipedream", [1], [1], [], 1), "schedule 'pipedream' is none of gpipe, 1f1b"),
-        (("gpipe", [1, 1], [1], [1], 1), "2 forwards, 1 backwards, 1 sends and 1 microbatches are no pipeline"),
+        (("dualpipe", [1], [1], [], 1), "schedule 'dualpipe' is none of gpipe, 1f1b"),
+        (("gpipe", [1, 1], [1], [1], 1), "2 forwards, 1 backwards, 1 sends and 1 returns are no pipeline"),
         (("1f1b", [1, 1], [1, 1], [], 4), "0 sends"),
         (("1f1b", [1], [1], [], 0), "0 microbatches"),
         (("1f1b", [], [], [], 1), "0 forwards"),

@@ -1,0 +1,201 @@
+"""The exact timeline of a schedule, by running its actions.
+
+Actions and messages form a graph without circles: an action waits for the one before it on its rank and for its
+message, a message for the action that sends it and for the message before it the same way between the same two ranks
+(a rank sends in the order of its actions). The time of an action is its longest path. Messages overlap with compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cost_models.arithmetic import Number, maximum
+from cost_models.pipeline.closed_form import bottleneck_of
+from cost_models.pipeline.flow import run_1f1b, run_gpipe
+from cost_models.pipeline.order import KINDS, Action, in_flight, orders
+from cost_models.pipeline.schedule import ASYNCHRONOUS, check, staleness, weight_versions
+from cost_models.pipeline.times import Times, pipeline_times
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a schedule costs.
+
+    step_s           from the first forward to the last backward; without a flush, what m microbatches take in the
+                     steady state
+    bubble_fraction  share of the ranks' time in which they wait
+    in_flight        for each rank, the most activations that it holds at once, each of one microbatch on one stage
+    busy_s           for each rank, the time it computes
+    weight_versions  for each rank, the versions of its weights that it holds
+    staleness        for each rank, by how many updates a gradient's weights are older than those that it changes
+    """
+
+    step_s: Number
+    bubble_fraction: Number
+    in_flight: tuple[int, ...]
+    busy_s: tuple[Number, ...]
+    weight_versions: tuple[int, ...] = ()
+    staleness: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """An action with its times, in seconds from the first."""
+
+    rank: int
+    action: Action
+    start_s: Number
+    end_s: Number
+
+
+def simulate(
+    schedule: str,
+    forward_s: Sequence[Number],
+    backward_s: Sequence[Number],
+    send_s: Sequence[Number],
+    microbatches: int,
+    *,
+    weight_s: Sequence[Number] | None = None,
+    return_s: Sequence[Number] | None = None,
+    virtual_stages: int | None = None,
+) -> Timeline:
+    """The timeline of a schedule whose stages may be unequal.
+
+    forward_s, backward_s  of one microbatch on each of the v·d stages; the backward with what it computes again
+    send_s                 of a message from each stage to the next, v·d-1 of them, where v > 1 round the ring; unused
+                           where both are on one rank
+    weight_s               where the schedule splits the backward, the part of ``backward_s`` that is the weights'
+                           gradients
+    return_s               of a message back, where that takes another time than ``send_s``
+    virtual_stages         v, for interleaved and zero-bubble
+
+    Times are numbers, or arrays of one shape: many pipelines of one schedule at once.
+    """
+    times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
+    check(schedule, times.ranks, microbatches, virtual_stages)
+    step_s = _step_s(times, microbatches)
+    whole = times.backward
+    busy_s = tuple(
+        microbatches * (times.of_rank(times.forward, rank) + times.of_rank(whole, rank)) for rank in range(times.ranks)
+    )
+    return Timeline(
+        step_s,
+        _idle(sum(busy_s) / times.ranks, step_s),
+        in_flight(schedule, times.ranks, microbatches, virtual_stages),
+        busy_s,
+        weight_versions(schedule, times.ranks),
+        staleness(schedule, times.ranks),
+    )
+
+
+def _idle(busy_s: Number, step_s: Number) -> Number:
+    """1 - busy/step, no less than 0 for rounding, and 0 where there is no work."""
+    if isinstance(step_s, np.ndarray):
+        return np.maximum(0.0, 1 - busy_s / np.where(step_s > 0, step_s, np.inf)) * (step_s > 0)
+    return max(0.0, 1 - busy_s / step_s) if step_s > 0 else 0.0
+
+
+def _step_s(times: Times, microbatches: int) -> Number:
+    """By the quickest way that there is."""
+    if times.schedule in ASYNCHRONOUS:
+        return microbatches * bottleneck_of(times)
+    if times.schedule in ("gpipe", "1f1b") and not times.batched:
+        quick = run_gpipe if times.schedule == "gpipe" else run_1f1b
+        parts = (times.forward, times.backward, times.send, times.back)
+        forward, backward, send, back = (np.asarray(part, dtype=float) for part in parts)
+        return quick(forward, backward, send, back, microbatches)
+    ends = _play(times, orders(times.schedule, times.ranks, microbatches, times.chunks), microbatches)
+    return maximum(*(done[-1] for done in ends))
+
+
+def runs(
+    schedule: str,
+    forward_s: Sequence[Number],
+    backward_s: Sequence[Number],
+    send_s: Sequence[Number],
+    microbatches: int,
+    *,
+    weight_s: Sequence[Number] | None = None,
+    return_s: Sequence[Number] | None = None,
+    virtual_stages: int | None = None,
+) -> tuple[tuple[Run, ...], ...]:
+    """When each rank runs each of its actions; arguments as of ``simulate``. Without a flush: from the first microbatch
+    of a run to the last."""
+    times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
+    rows = orders(schedule, times.ranks, microbatches, virtual_stages)
+    durations_s, ends = _durations(times), _play(times, rows, microbatches)
+    return tuple(
+        tuple(
+            Run(rank, Action(stage, KINDS[kind], microbatch), end_s - durations_s[kind][stage], end_s)  # type: ignore[arg-type]
+            for (stage, kind, microbatch), end_s in zip(rows[rank].tolist(), ends[rank], strict=True)
+        )
+        for rank in range(times.ranks)
+    )
+
+
+def _play(times: Times, rows: np.ndarray, microbatches: int) -> list[list[Number]]:
+    """When each action of each rank ends; the actions as ``orders`` has them."""
+    later: Callable[[Number, Number], Number] = np.maximum if times.batched else max
+    scripts = _scripts(times, rows, microbatches)
+    slots = times.stages * microbatches
+    # When what an action waits for is there; None: not yet. The first stage's forwards wait for nothing, and neither
+    # do weights' gradients, which stand behind the inputs' in the order.
+    inbox: list[Number] = [0.0] * microbatches + [None] * (2 * slots - microbatches) + [0.0] * slots
+    came: list[Number] = [0.0] * (2 * times.ranks)  # when the last message over a wire did
+    ends: list[list[Number]] = [[] for _ in scripts]
+    missing = [-1] * times.ranks  # the slot for which a rank waits
+    able = list(range(times.ranks))
+    while able:
+        rank = able.pop()
+        script, done = scripts[rank], ends[rank]
+        now = done[-1] if done else 0.0
+        for place in range(len(done), len(script)):
+            slot, duration_s, filled, wire, reader, message_s = script[place]
+            ready = inbox[slot]
+            if ready is None:
+                missing[rank] = slot
+                break
+            now = later(now, ready) + duration_s
+            done.append(now)
+            if wire < 0:
+                inbox[filled] = now
+            else:
+                inbox[filled] = came[wire] = later(came[wire], now) + message_s
+                if missing[reader] == filled:
+                    able.append(reader)
+    assert all(len(done) == len(script) for done, script in zip(ends, scripts, strict=True)), "the schedule deadlocks"
+    return ends
+
+
+def _scripts(times: Times, rows: np.ndarray, microbatches: int) -> list[list[tuple[Any, ...]]]:
+    """Each rank's actions as ``_play`` reads them: (slot of the inbox that it waits for, its seconds, slot that it
+    fills, wire or -1, rank at the wire's end, seconds of the message).
+
+    Slots are numbered [forwards, backwards, weights' gradients][stage][microbatch]; what nobody waits for fills a slot
+    that was read before. A wire is a rank and a direction.
+    """
+    stage, kind, microbatch = np.moveaxis(rows, 2, 0)
+    last, slots = times.stages - 1, times.stages * microbatches
+    forward, weights = kind == KINDS.index("F"), kind == KINDS.index("W")
+    target = np.where(weights, stage, np.clip(np.where(forward, stage + 1, stage - 1), 0, last))
+    part = np.where(weights, 2, np.where(forward, 0, 1))
+    slot = part * slots + stage * microbatches + microbatch
+    filled = np.where(forward & (stage == last), 1, part) * slots + target * microbatches + microbatch
+    rank = np.array([times.rank(s) for s in range(times.stages)])
+    here, reader = rank[stage], rank[target]
+    wire = np.where(here == reader, -1, 2 * here + ((reader - here) % times.ranks == 1))
+    spent, sent = [time_s for by_stage in _durations(times) for time_s in by_stage], (*times.send, *times.back, 0.0)
+    durations_s = [[spent[i] for i in places] for places in (kind * times.stages + stage).tolist()]
+    border = np.where(target == stage, -1, np.where(forward, stage, last + stage - 1))
+    messages_s = [[sent[i] for i in places] for places in border.tolist()]
+    fields = (slot.tolist(), durations_s, filled.tolist(), wire.tolist(), reader.tolist(), messages_s)
+    return [list(zip(*of_rank, strict=True)) for of_rank in zip(*fields, strict=True)]
+
+
+def _durations(times: Times) -> tuple[tuple[Number, ...], ...]:
+    """Seconds by kind, in the order of KINDS, and stage."""
+    return times.forward, times.backward, times.inputs, times.weight
