@@ -3,6 +3,7 @@
 # make test-all     the slow tests too
 # make lint         ruff and mypy
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
+# make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
@@ -22,7 +23,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness demo bench-plan bench-redistribution clean
+.PHONY: venv lint test test-all correctness validate demo bench-plan bench-redistribution clean
 
 venv: $(DEV)
 
@@ -49,6 +50,9 @@ test-all: lint
 
 correctness: $(DEV)
 	$(BIN)/python -m tests.correctness
+
+validate: $(DEV)
+	$(BIN)/python -m cost_models.validation --write docs/accuracy.md
 
 demo: $(RUN)
 	$(BIN)/python examples/demo.py

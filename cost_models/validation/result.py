@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,16 @@ class TableResult:
     def fitted_errors(self) -> Errors | None:
         """On the rows that figures may have been fitted on."""
         return errors_of(self.fitted)
+
+    @property
+    def all_errors(self) -> Errors | None:
+        """On all rows: for ranks within groups, of which half the rows are seldom enough."""
+        return errors_of(self.points)
+
+    @property
+    def measured_errors(self) -> Errors | None:
+        """On the points that have a measurement: those of a table of one's own may have none (NaN)."""
+        return errors_of([point for point in self.points if not math.isnan(point.measured)])
 
 
 def results_of(

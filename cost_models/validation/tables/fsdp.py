@@ -16,10 +16,10 @@ def _mpt(row: Row) -> tuple[Case, ...]:
     the device's profile). Learned positions, a tied embedding of 50368 rows, FlashAttention, no dropout.
     FULL_SHARD gathers parameters in each microbatch, SHARD_GRAD_OP keeps them through a step. Activation checkpointing
     runs whole layers again. Gradients are reduced in 16 bit (llm-foundry's PURE mixed precision). Not compiled. The
-    backward's gathers don't run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time, priced as
-    one that leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all attention.
-    Shapes
-    are recalled from MPT's configurations; with biases in linears and norms they make exactly the stated parameters."""
+    backward's gathers don't run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time,
+    priced as one that leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all
+    attention. Shapes are recalled from MPT's configurations; with biases in linears and norms they make exactly the
+    stated parameters."""
     if row["gpu"] not in MPT_DEVICES or row["sharding"] not in ZERO_OF or row["precision"] not in PRECISIONS:
         raise Unusable(f"{row['gpu']}, {row['sharding']}, {row['precision']}: not all of them known")
     if row.true("act_cpu_offload"):

@@ -43,10 +43,10 @@ SIZES = {"174.6": (12288, 96, 96), "529.6": (20480, 105, 128)}
 
 def _zero(row: Row) -> tuple[Case, ...]:
     """ZeRO-3 is DeepSpeed's over all devices, as of early 2021: each of a layer's 12 parameters is gathered by itself
-    in each microbatch's forward and backward (they are coalesced since version 0.6), gradients reduced under the backward.
-    PTD-P has a tensor axis of 8 and a pipeline over the rest of its model-parallel size; the table says nothing of
-    interleaving: none. Both in float16, full recomputation, unfused attention, dropout, and 51200 rows of vocabulary.
-    TFLOP/s count recomputation: the time is eq. 3's FLOPs over them."""
+    in each microbatch's forward and backward (they are coalesced since version 0.6), gradients reduced under the
+    backward. PTD-P has a tensor axis of 8 and a pipeline over the rest of its model-parallel size; the table says
+    nothing of interleaving: none. Both in float16, full recomputation, unfused attention, dropout, and 51200 rows
+    of vocabulary. TFLOP/s count recomputation: the time is eq. 3's FLOPs over them."""
     if row["params_B"] not in SIZES:
         raise Unusable("a size whose shape isn't known")
     hidden, layers, heads = SIZES[row["params_B"]]
