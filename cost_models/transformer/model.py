@@ -132,6 +132,8 @@ class Recipe:
     compiled                         elementwise chains are one kernel each
     overlaps_gradients               the data axis's reductions run under the backward
     overlaps_tensor                  the tensor axis's collectives run in pieces under the matmuls (async TP)
+    overlaps_messages                a stage computes while its messages travel; False: it waits for each (Megatron-LM
+                                     until 2023)
     hides_input_gradients            the tensor axis's reductions of the backward run under the weights' gradients
                                      (Megatron-LM since 2022); False: what follows waits for them
     optimizer                        a name of ``memory.STATES_PER_ELEMENT``
@@ -170,6 +172,7 @@ class Recipe:
     compiled: bool = False
     overlaps_gradients: bool = True
     overlaps_tensor: bool = False
+    overlaps_messages: bool = True
     hides_input_gradients: bool = False
     optimizer: str = "adam"
     gradient_bytes: int = 2

@@ -283,6 +283,9 @@ def _pipeline_s(recipe: Recipe, stages: Sequence[Passes], message_s: Number, clo
     count = recipe.microbatches
     if len(stages) == 1:
         return count * (stages[0].forward_s + stages[0].backward_s)
+    if not recipe.overlaps_messages:
+        waits_s = recipe.virtual_stages * message_s
+        stages, message_s = [stage + Passes(waits_s, waits_s) for stage in stages], 0.0
     if closed_form or recipe.schedule not in ("gpipe", "1f1b"):
         slowest = maximum(*(stage.forward_s + stage.backward_s for stage in stages))
         chunks = recipe.virtual_stages

@@ -26,10 +26,10 @@ GPT2_VOCABULARY = 50257
 
 MEGATRON = Recipe(
     precision="fp16-mixed", recompute="full", fused_attention=False, overlaps_gradients=False, gradient_bytes=2,
-    compiled=True,
+    compiled=True, overlaps_messages=False,
 )  # fmt: skip
 """Elementwise chains are Megatron's fused kernels (softmax, bias and GELU, bias and dropout and residual). Full
-recomputation; the gradients' reduction follows the last backward."""
+recomputation; the gradients' reduction follows the last backward; a stage waits for its messages."""
 
 
 def padded(vocabulary: int, tensor: int) -> int:
