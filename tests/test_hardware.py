@@ -10,8 +10,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cost_models.compute import peak_flops_per_s
 from cost_models.errors import ProfileError
-from cost_models.hardware import PROFILES, Interconnect, Level, Link, Topology, device_names, load_device
+from cost_models.figures import Figures
+from cost_models.hardware import (
+    PROFILES,
+    Interconnect,
+    Level,
+    Link,
+    Topology,
+    device_names,
+    load_device,
+    read_fabric,
+)
 
 NODE, NIC, RAIL = Link(1e-6, 300e9, 2e-5), Link(5e-6, 25e9, 2e-5), Link(1e-5, 10e9, 2e-5)
 
@@ -102,11 +113,13 @@ def test_devices_share_the_cards_of_a_node():
 
 
 def test_shipped_devices():
-    assert {"cpu", "a100-sxm-80gb", "h100-sxm"} <= set(device_names())
+    wanted = {"v100-sxm2-16gb", "v100-sxm2-32gb", "a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-40gb", "a100-pcie-80gb"}
+    wanted |= {"h100-sxm", "h100-pcie", "h100-sxm-96gb-500w", "h200", "b200", "gb200", "l40s", "mi300x", "ascend-910b"}
+    assert {*wanted, "cpu"} == set(device_names())
     a100, links = load_device("a100-sxm-80gb")
     assert a100.peak_flops_per_s["bfloat16"] == 312e12
     assert a100.memory_bandwidth_bytes_per_s == pytest.approx(2.039e12)
-    assert links.node.bandwidth_bytes_per_s == 212e9
+    assert links.node == read_fabric("nvswitch-3") and links.nic == read_fabric("ib-hdr")
     cpu, _ = load_device("cpu")
     assert cpu.memory_bytes == 4e9
 
@@ -117,11 +130,46 @@ def test_every_shipped_figure_is_plausible_and_hashable(name):
     assert 0 < device.usable_bytes < device.memory_bytes
     shares = device.matmul_efficiency, device.memory_efficiency, device.attention_efficiency
     assert all(0 < share <= 1 for share in shares)
-    assert {"float64", "float32", "bfloat16", "float16"} <= set(device.peak_flops_per_s)
-    assert links.node.bandwidth_bytes_per_s > links.nic.bandwidth_bytes_per_s > 0
+    peaks = device.peak_flops_per_s
+    assert {"float32", "float16"} <= set(peaks) <= {"float64", "float32", "float16", "bfloat16", "float8"}
+    assert peaks.get("float8", math.inf) > peaks["float16"] >= peaks.get("bfloat16", 0) or name == "cpu"
+    assert links.nic is not None
+    assert links.node.bandwidth_bytes_per_s >= links.nic.bandwidth_bytes_per_s > 0
     assert len({device, load_device(name)[0]}) == 1
     again = pickle.loads(pickle.dumps((device, links)))
     assert again == (device, links)
+
+
+def test_what_a_part_cannot_do_is_an_error_and_not_another_s_figure():
+    v100, _ = load_device("v100-sxm2-16gb")
+    with pytest.raises(ProfileError) as caught:
+        peak_flops_per_s(v100, "bfloat16")
+    assert str(caught.value) == (
+        "bfloat16: the profile of v100-sxm2-16gb has no peak for it. Use one of float16, float32, float64."
+    )
+
+
+def figures_of(name: str) -> dict[str, tuple]:
+    """A device profile's figures by place: (value, unit, source)."""
+    tables = Figures.read(PROFILES / f"{name}.toml").tables
+    return {
+        f"{section}.{key}": (figure["value"], figure["unit"], figure["source"])
+        for section, table in tables.items()
+        for key, figure in table.items()
+        if isinstance(figure, dict)
+    }
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_a_figure_taken_from_another_part_says_so_and_is_that_part_s(name):
+    """"assumed as on <part>: why" holds the part's own figure, and no chain of assumptions leads back to it."""
+    for place, (value, unit, source) in figures_of(name).items():
+        if source.startswith("assumed as on "):
+            other = re.match(r"assumed as on ([\w-]+): \S", source)
+            assert other and other[1] in device_names() and other[1] != name, (place, source)
+            theirs = figures_of(other[1])[place]
+            assert (value, unit) == theirs[:2], f"{name} {place}: {value} {unit}, but {other[1]} has {theirs}"
+            assert f"assumed as on {name}" not in theirs[2], place
 
 
 def test_an_unknown_device_is_never_answered_with_another():
