@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+import sympy
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.collective import (
@@ -18,15 +19,25 @@ from cost_models.collective import (
     reduce_scatter_seconds,
     send_seconds,
 )
-from cost_models.hardware import Link, Switch, Topology, load_device
+from cost_models.hardware import Link, Protocol, Switch, Topology, load_device
+from cost_models.hardware.link import KINDS
 
 COLLECTIVES = [all_reduce_seconds, all_gather_seconds, reduce_scatter_seconds, all_to_all_seconds, broadcast_seconds]
-links = st.builds(
-    Link, st.floats(0, 1e-3), st.floats(1e6, 1e12), st.floats(0, 1e-3),
-    st.none() | st.builds(Switch, st.floats(0, 1e-3), st.floats(1e6, 1e12)),
-)
+latencies, rates = st.floats(0, 1e-3), st.floats(1e6, 1e12)
+plain_links = st.builds(
+    Link, latencies, rates, latencies, st.none() | st.builds(Switch, latencies, rates, st.integers(2, 8)),
+    st.lists(st.builds(Protocol, st.sampled_from(["LL", "LL128"]), latencies, st.floats(0.01, 1)), max_size=2,
+             unique_by=lambda protocol: protocol.name).map(tuple),
+    st.none() | latencies,
+)  # fmt: skip
+by_members = st.dictionaries(st.integers(2, 16), rates, max_size=3).map(lambda given: tuple(sorted(given.items())))
+meshes = st.builds(dataclasses.replace, plain_links, group_bandwidths=by_members)
+own = st.dictionaries(st.sampled_from(KINDS), meshes, max_size=2).map(lambda given: tuple(given.items()))
+links = st.builds(dataclasses.replace, meshes, kinds=own)
 paths = st.lists(st.tuples(st.integers(1, 64), links), max_size=3).map(tuple)
+plain_paths = st.lists(st.tuples(st.integers(1, 64), meshes), max_size=3).map(tuple)
 sizes = st.floats(1, 1e12)
+few = settings(max_examples=25, deadline=None)
 GIB, MIB = 2**30, 2**20
 
 
@@ -36,6 +47,7 @@ def path(device: str, nodes: int, per_node: int, stride: int, size: int):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
+@few
 @given(group=paths, bytes=sizes, more=sizes)
 def test_every_collective_is_free_for_one_rank_and_monotone_in_bytes(collective, group, bytes, more):
     seconds = collective(bytes, group)
@@ -47,21 +59,60 @@ def test_every_collective_is_free_for_one_rank_and_monotone_in_bytes(collective,
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
+@few
 @given(group=paths, bytes=st.lists(sizes | st.just(0.0), min_size=1, max_size=5))
 def test_arrays_price_as_numbers_do(collective, group, bytes):
     np.testing.assert_allclose(collective(np.array(bytes), group), [collective(one, group) for one in bytes])
 
 
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@few
+@given(group=paths, bytes=sizes, other=sizes)
+def test_concave_in_bytes_so_without_a_jump(collective, group, bytes, other):
+    """The shortest of straight lines bends down only, and has no jump where the choice of a way changes."""
+    middle = collective((bytes + other) / 2, group)
+    assert middle >= (collective(bytes, group) + collective(other, group)) / 2 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@few
 @given(group=paths, bytes=sizes)
+def test_symbols_price_as_numbers_do(collective, group, bytes):
+    """Bytes as a symbol, and the figures of the innermost level's link too."""
+    size, latency, bandwidth = sympy.symbols("bytes latency bandwidth", positive=True)
+    seconds = collective(bytes, group)
+    assert float(sympy.sympify(collective(size, group)).subs(size, bytes)) == pytest.approx(seconds)
+    known = [(members, dataclasses.replace(link, kinds=(), group_bandwidths=())) for members, link in group]
+    if known and known[0][1].latency_s:
+        members, link = known[0]
+        symbols = dataclasses.replace(link, latency_s=latency, bandwidth_bytes_per_s=bandwidth)
+        priced = sympy.sympify(collective(size, ((members, symbols), *known[1:])))
+        values = {size: bytes, latency: link.latency_s, bandwidth: link.bandwidth_bytes_per_s}
+        assert float(priced.subs(values)) == pytest.approx(collective(bytes, tuple(known)))
+
+
+@few
+@given(link=links, bytes=sizes, more=sizes)
+def test_a_send_is_monotone_and_alike_for_numbers_arrays_and_symbols(link, bytes, more):
+    size = sympy.Symbol("bytes", positive=True)
+    seconds = send_seconds(bytes, link)
+    assert 0 < seconds <= send_seconds(bytes + more, link)
+    np.testing.assert_allclose(send_seconds(np.array([0.0, bytes]), link), [0.0, seconds])
+    assert float(send_seconds(size, link).subs(size, bytes)) == pytest.approx(seconds)
+
+
+@few
+@given(group=plain_paths, bytes=sizes)
 def test_an_all_reduce_is_its_halves(group, bytes):
     """No longer than a reduce-scatter and an all-gather; the same transfers, so twice one of them without latencies."""
     halves = reduce_scatter_seconds(bytes, group), all_gather_seconds(bytes, group)
     assert all_reduce_seconds(bytes, group) <= sum(halves) * (1 + 1e-9)
-    at_once = tuple((members, Link(0.0, link.bandwidth_bytes_per_s)) for members, link in group)
+    at_once = tuple((members, Link(0.0, link.among(members))) for members, link in group)
     assert all_reduce_seconds(bytes, at_once) == pytest.approx(2 * all_gather_seconds(bytes, at_once))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
+@few
 @given(group=paths, bytes=sizes, at=st.integers(0, 3))
 def test_a_level_of_one_member_changes_nothing(collective, group, bytes, at):
     longer = (*group[:at], (1, Link(1.0, 1.0, 1.0)), *group[at:])
@@ -69,8 +120,11 @@ def test_a_level_of_one_member_changes_nothing(collective, group, bytes, at):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@given(members=st.integers(2, 64), link=links, bytes=sizes)
+@few
+@given(members=st.integers(8, 64), link=plain_links, bytes=sizes)
 def test_more_members_take_no_less(collective, members, link, bytes):
+    """On links to a switch. On links to peers more members may have more bandwidth, and below the members for which a
+    switch adds, one more may turn it on."""
     assert collective(bytes, ((members + 1, link),)) >= collective(bytes, ((members, link),)) * (1 - 1e-12)
 
 
