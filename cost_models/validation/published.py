@@ -13,6 +13,7 @@ from pathlib import Path
 from cost_models.validation.case import Case, Table, read_table, rows_of
 from cost_models.validation.collectives import FILE as COLLECTIVES_FILE
 from cost_models.validation.collectives import collective_results
+from cost_models.validation.memory import memory_results
 from cost_models.validation.predict import result_of
 from cost_models.validation.result import TableResult
 from cost_models.validation.tables import TABLES
@@ -26,7 +27,7 @@ def _collectives(folder: Path) -> tuple[TableResult, ...]:
     return collective_results(rows_of(path)) if path.exists() else ()
 
 
-OTHERS: tuple[Callable[[Path], tuple[TableResult, ...]], ...] = (_collectives,)
+OTHERS: tuple[Callable[[Path], tuple[TableResult, ...]], ...] = (_collectives, memory_results)
 """What is no step or layer of a transformer: results of the files that a folder holds."""
 
 
