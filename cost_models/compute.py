@@ -18,8 +18,8 @@ ATTENTION_BACKWARD = 2.5
 Dao 2023, FlashAttention-2, section 4.1, which counts a backward as 2.5 forwards.
 """
 
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
-"""Bytes of an element, by dtype name."""
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "float8-rowwise": 1}
+"""Bytes of an element, by dtype name. "float8" products have one scale for each operand, "float8-rowwise" one a row."""
 
 
 def peak_flops_per_s(device: Device, dtype: str) -> float:
@@ -52,7 +52,8 @@ def matmul_seconds(m: Number, n: Number, k: Number, batch: Number, dtype: str, d
     Background User's Guide, sections 3.1 and 3.2); each tile also fills its pipeline once, worth ``matmul_ramp_k``
     steps of k. The library is taken to choose the best of the profile's tiles.
     """
-    peak = peak_flops_per_s(device, dtype) * device.matmul_efficiency * device.matmul_sustained
+    share = dict(device.matmul_shares).get(dtype, 1.0)
+    peak = peak_flops_per_s(device, dtype) * device.matmul_efficiency * share * device.matmul_sustained
     per_multiprocessor = peak / device.multiprocessors
     tiled_s = []
     for rows, columns, share in device.matmul_tiles:

@@ -131,7 +131,8 @@ def test_every_shipped_figure_is_plausible_and_hashable(name):
     shares = device.matmul_efficiency, device.memory_efficiency, device.attention_efficiency
     assert all(0 < share <= 1 for share in shares)
     peaks = device.peak_flops_per_s
-    assert {"float32", "float16"} <= set(peaks) <= {"float64", "float32", "float16", "bfloat16", "float8"}
+    named = {"float64", "float32", "float16", "bfloat16", "float8", "float8-rowwise"}
+    assert {"float32", "float16"} <= set(peaks) <= named
     assert peaks.get("float8", math.inf) > peaks["float16"] >= peaks.get("bfloat16", 0) or name == "cpu"
     assert links.nic is not None
     assert links.node.bandwidth_bytes_per_s >= links.nic.bandwidth_bytes_per_s > 0

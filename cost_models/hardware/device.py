@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from cost_models.figures import Figures
 
-SHARED = ("shared",)  # the table that only devices have which share processors
+SHARED = ("shared",)                 # the table that only devices have which share processors
+SHARES = ("shares",)                 # the table that only devices have whose dtypes reach different shares of the peak
+BLOCKING = ("overhead", "blocking")  # the figure that only devices without streams have
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,13 @@ class Device:
     memory_efficiency             share of it that a streaming kernel reaches
     kernel_launch_s               least time of one kernel, on the device
     dispatch_s                    least time of one operator in eager mode, in the framework
+    matmul_shares                 of a dtype that reaches less of its peak than the others of theirs, by name
     overlap_slowdown              share by which compute slows while a collective runs beside it, for the
                                   multiprocessors and the memory bandwidth that it takes
     straggler_per_doubling        share by which a step grows with each doubling of the nodes: the slowest sets the pace
     compiles                      whether exported programs are compiled on it, where the training asks for it
+    blocking                      whether a program waits for every collective of its parameters and gradients, as it
+                                  does where there are no streams; nothing hides then
     sharers                       devices next to each other that share processors, as processes of one machine with
                                   fewer cores do; the other figures are those of all of them at work
     alone                         how many times as fast one of them computes while the others wait
@@ -58,9 +63,11 @@ class Device:
     dispatch_s: float
     scores_efficiency: float = 1.0
     matmul_sustained: float = 1.0
+    matmul_shares: tuple[tuple[str, float], ...] = ()
     overlap_slowdown: float = 0.0
     straggler_per_doubling: float = 0.0
     compiles: bool = True
+    blocking: bool = False
     sharers: int = 1
     alone: float = 1.0
 
@@ -94,11 +101,20 @@ def read_device(name: str, figures: Figures) -> Device:
         memory_bandwidth_bytes_per_s=figures.positive("memory", "bandwidth", measures="bytes/s"),
         memory_efficiency=figures.positive("memory", "efficiency", measures="count"),
         matmul_sustained=figures.positive("matmul", "sustained", measures="count"),
+        matmul_shares=_shares(figures),
         overlap_slowdown=figures.number("overhead", "overlap", measures="count"),
         straggler_per_doubling=figures.number("overhead", "straggler", measures="count"),
         kernel_launch_s=figures.number("overhead", "kernel_launch", measures="seconds"),
         dispatch_s=figures.number("overhead", "dispatch", measures="seconds"),
         compiles=bool(figures.number("overhead", "compiles", measures="count")),
+        blocking=figures.has(*BLOCKING) and bool(figures.number(*BLOCKING, measures="count")),
         sharers=int(figures.positive(*SHARED, "devices", measures="count")) if figures.has(*SHARED) else 1,
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
     )
+
+
+def _shares(figures: Figures) -> tuple[tuple[str, float], ...]:
+    """``[shares]``: by dtype, where the profile has it."""
+    if not figures.has(*SHARES):
+        return ()
+    return tuple((dtype, figures.positive(*SHARES, dtype, measures="count")) for dtype in figures.names(*SHARES))

@@ -66,7 +66,8 @@ def linear(
         products = [matmul_seconds(*shape, batch, dtype, device) for shape in ((m, n, k), (m, k, n), (k, n, m))]
         summed_s = memory_bound_seconds(bias * DTYPE_BYTES[dtype] * m * n, device)
         return Operator(name, products[0], products[1] + products[2] + summed_s, 1, 3 if bias else 2)
-    products = [matmul_seconds(*shape, batch, "float8", device) for shape in ((m, n, k), (m, k, n), (k, n, m))]
+    dtype = "float8" if recipe.float8_scaling == "tensorwise" else "float8-rowwise"
+    products = [matmul_seconds(*shape, batch, dtype, device) for shape in ((m, n, k), (m, k, n), (k, n, m))]
     passes = _float8_passes(recipe)
     cast = [memory_bound_seconds(passes * batch * size, device) for size in (m * k, k * n, m * n)]
     kernels = 1 if recipe.compiled else 3
@@ -225,6 +226,13 @@ def embedding_operator(model: Transformer, recipe: Recipe, device: Device) -> Op
     dtype = HALF[recipe.precision]
     forward_s = chain_seconds(passes, 1, elements, dtype, device)
     return Operator("embedding", forward_s, chain_seconds(passes + 1, 2, elements, dtype, device))
+
+
+def gathered_bytes(recipe: Recipe) -> int:
+    """Bytes of an element of what is gathered for a product: with one scale for a whole operand it is cast to 8 bit
+    before it is gathered, with one for each row after."""
+    tensorwise = recipe.matmul == "float8" and recipe.float8_scaling == "tensorwise"
+    return 1 if tensorwise else DTYPE_BYTES[HALF[recipe.precision]]
 
 
 def activation_message_bytes(model: Transformer, recipe: Recipe) -> Number:

@@ -28,6 +28,7 @@ from cost_models.transformer.layer import (
     Operator,
     activation_message_bytes,
     embedding_operator,
+    gathered_bytes,
     head_operators,
     layer_operators,
     rows,
@@ -166,7 +167,8 @@ def _with_tensor(model: Transformer, recipe: Recipe, topology: Topology, compute
     path, slowdown = axis_path(recipe, topology, "tensor"), topology.device.overlap_slowdown
     bytes = activation_message_bytes(model, recipe)
     if recipe.sequence_parallel:
-        gather_s, reduce_s = 2 * all_gather_seconds(bytes, path), 2 * reduce_scatter_seconds(bytes, path)
+        narrow = gathered_bytes(recipe) / DTYPE_BYTES[HALF[recipe.precision]]
+        gather_s, reduce_s = 2 * all_gather_seconds(narrow * bytes, path), 2 * reduce_scatter_seconds(bytes, path)
         hidden_s = gather_s
     else:
         gather_s, reduce_s, hidden_s = 0.0, 2 * all_reduce_seconds(bytes, path), 0.0
@@ -229,7 +231,7 @@ def _parameter_s(
     """Gathering parameters over the data and context axes, and scattering their gradients, each in so many pieces."""
     path, pieces = _replicas(recipe, topology), recipe.gathers_a_layer
     local = elements / recipe.tensor / pieces
-    gather_s = pieces * all_gather_seconds(local * DTYPE_BYTES[HALF[recipe.precision]], path)
+    gather_s = pieces * all_gather_seconds(local * gathered_bytes(recipe), path)
     return gather_s, pieces * reduce_scatter_seconds(local * recipe.gradient_bytes, path)
 
 
