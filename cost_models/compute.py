@@ -145,7 +145,7 @@ def scores_seconds(
     softmax's gradient from its result and its result's gradient (two read, one written), dropout's (read, written, the
     mask). A mask leaves nothing out here: the products are whole.
     """
-    scores = 1.0 * batch * heads * q_len * k_len / device.scores_efficiency
+    scores = 1.0 * batch * heads * q_len * k_len
     width = DTYPE_BYTES[dtype]
     products_s = matmul_seconds(q_len, k_len, head_dim, batch * heads, dtype, device) + matmul_seconds(
         q_len, head_dim, k_len, batch * heads, dtype, device

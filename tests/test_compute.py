@@ -124,5 +124,5 @@ def test_a_dtype_without_a_peak_is_an_error():
         matmul_seconds(1, 1, 1, 1, "float8_e4m3fn", H100)
     assert str(caught.value) == (
         "float8_e4m3fn: the profile of h100-sxm has no peak for it. "
-            "Use one of bfloat16, float16, float32, float64, float8."
+            "Use one of bfloat16, float16, float32, float64, float8, float8-rowwise."
     )

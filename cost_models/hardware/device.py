@@ -61,7 +61,6 @@ class Device:
     memory_efficiency: float
     kernel_launch_s: float
     dispatch_s: float
-    scores_efficiency: float = 1.0
     matmul_sustained: float = 1.0
     matmul_shares: tuple[tuple[str, float], ...] = ()
     overlap_slowdown: float = 0.0
