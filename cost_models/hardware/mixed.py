@@ -25,7 +25,7 @@ def slowest_of(devices: Sequence[Device]) -> Device:
         return kinds[0]
     name = " + ".join(device.name for device in kinds)
     peaks = _peaks(name, kinds)
-    slow = min(kinds, key=lambda device: min(rate / peaks[dtype] for dtype, rate in _rates(device, peaks, _matmul)))
+    slow = min(kinds, key=lambda device: _pace(device, peaks))
     usable = min(device.usable_bytes for device in kinds)
     memory = min(device.memory_bytes for device in kinds)
     bandwidth = min(device.memory_bandwidth_bytes_per_s for device in kinds)
@@ -42,6 +42,7 @@ def slowest_of(devices: Sequence[Device]) -> Device:
         reserved_bytes=memory - usable,
         peaks=tuple(peaks.items()),
         matmul_efficiency=share(_matmul),
+        matmul_shares=_shares(kinds, peaks),
         matmul_ramp_k=max(device.matmul_ramp_k for device in kinds),
         attention_efficiency=share(lambda device: device.attention_efficiency * device.matmul_sustained),
         attention_backward_efficiency=share(
@@ -56,6 +57,7 @@ def slowest_of(devices: Sequence[Device]) -> Device:
         overlap_slowdown=max(device.overlap_slowdown for device in kinds),
         straggler_per_doubling=max(device.straggler_per_doubling for device in kinds),
         compiles=all(device.compiles for device in kinds),
+        blocking=any(device.blocking for device in kinds),
     )
 
 
@@ -69,6 +71,22 @@ def _peaks(name: str, kinds: Sequence[Device]) -> dict[str, float]:
 
 def _matmul(device: Device) -> float:
     return device.matmul_efficiency * device.matmul_sustained
+
+
+def _pace(device: Device, peaks: dict[str, float]) -> tuple[float, float, str]:
+    """What orders devices by the rate of their matmuls: the dtype that is slowest, all of them, the name."""
+    shares = [rate / peaks[dtype] for dtype, rate in _rates(device, peaks, _matmul)]
+    return min(shares), sum(shares), device.name
+
+
+def _shares(kinds: Sequence[Device], peaks: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    """The least share of its own that a kind reaches of each dtype."""
+    held = [dict(device.matmul_shares) for device in kinds]
+    return tuple(
+        (dtype, min(shares.get(dtype, 1.0) for shares in held))
+        for dtype in peaks
+        if any(dtype in shares for shares in held)
+    )
 
 
 def _rates(
