@@ -61,7 +61,7 @@ def matmul_seconds(m: Number, n: Number, k: Number, batch: Number, dtype: str, d
         waves = ceil(tiles / device.multiprocessors)
         flops_per_tile = 2.0 * rows * columns * (k + device.matmul_ramp_k)
         tiled_s.append(waves * flops_per_tile / (per_multiprocessor * share))
-    moved_s = matmul_bytes(m, n, k, batch, dtype) / achieved_bytes_per_s(device)
+    moved_s = streaming_seconds(matmul_bytes(m, n, k, batch, dtype), device)
     busy_s = maximum(minimum(*tiled_s), moved_s)
     return where_positive(matmul_flops(m, n, k, batch), device.kernel_launch_s + busy_s)
 
@@ -71,12 +71,27 @@ def achieved_bytes_per_s(device: Device) -> float:
     return device.memory_bandwidth_bytes_per_s * device.memory_efficiency
 
 
+def streaming_seconds(bytes: Number, device: Device) -> Number:
+    """Time that a kernel's ``bytes`` take, reads and writes together, in seconds: bytes / achieved bandwidth, of those
+    that stay in a cache by the cache's bandwidth."""
+    if not device.cache_bytes:
+        return bytes / achieved_bytes_per_s(device)
+    near = minimum(bytes, device.cache_bytes)
+    return near / device.cache_bandwidth_bytes_per_s + (bytes - near) / achieved_bytes_per_s(device)
+
+
 def memory_bound_seconds(bytes: Number, device: Device) -> Number:
     """Time of a kernel that streams ``bytes`` in all, reads and writes together: launch + bytes / achieved bandwidth.
 
     0 for 0 bytes: no kernel runs.
     """
-    return where_positive(bytes, device.kernel_launch_s + bytes / achieved_bytes_per_s(device))
+    return where_positive(bytes, device.kernel_launch_s + streaming_seconds(bytes, device))
+
+
+def update_seconds(bytes: Number, device: Device) -> Number:
+    """Time of an optimizer's update that moves ``bytes``, each parameter, gradient and state once for every read and
+    write, in seconds: launch + bytes / achieved bandwidth / the share of it that the optimizer's kernels reach."""
+    return memory_bound_seconds(bytes / device.update_efficiency, device)
 
 
 def attention_flops(
@@ -130,7 +145,7 @@ def _attention(
     reached = efficiency * seen / (seen + device.attention_ramp_k)
     reached = reached * head_dim / (head_dim + device.attention_ramp_head_dim)
     moved = factor * DTYPE_BYTES[dtype] * batch * heads * head_dim * (2.0 * q_len + 2.0 * k_len)
-    busy_s = maximum(flops / (peak_flops_per_s(device, dtype) * reached), moved / achieved_bytes_per_s(device))
+    busy_s = maximum(flops / (peak_flops_per_s(device, dtype) * reached), streaming_seconds(moved, device))
     return where_positive(flops, device.kernel_launch_s + busy_s)
 
 
@@ -164,4 +179,4 @@ def chain_seconds(passes: Number, kernels: int, elements: Number, dtype: str, de
     """Time of memory-bound kernels over ``elements`` each, in seconds: ``passes`` reads and writes of all of them
     together, in ``kernels`` kernels. Fused, a chain is one kernel, whose passes are its operands and its result."""
     bytes = passes * elements * DTYPE_BYTES[dtype]
-    return where_positive(bytes, kernels * device.kernel_launch_s + bytes / achieved_bytes_per_s(device))
+    return where_positive(bytes, kernels * (device.kernel_launch_s + streaming_seconds(bytes / kernels, device)))

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from cost_models.compute import (
     matmul_flops,
     matmul_seconds,
     memory_bound_seconds,
+    update_seconds,
 )
 from cost_models.errors import ProfileError
 from cost_models.hardware import device_names, load_device
@@ -101,6 +103,28 @@ def test_streaming_is_launch_and_bytes(bytes, more, device):
     seconds = memory_bound_seconds(bytes, device)
     assert seconds == pytest.approx(device.kernel_launch_s + bytes / achieved_bytes_per_s(device))
     assert memory_bound_seconds(bytes + more, device) > seconds
+
+
+@given(st.floats(1, 1e9), st.floats(1, 1e9), devices)
+def test_what_stays_in_the_cache_goes_at_its_rate_and_the_rest_at_the_memorys(bytes, cache_bytes, device):
+    rate = 10 * achieved_bytes_per_s(device)
+    cached = dataclasses.replace(device, cache_bytes=cache_bytes, cache_bandwidth_bytes_per_s=rate)
+    seconds = memory_bound_seconds(bytes, cached)
+    assert seconds <= memory_bound_seconds(bytes, device)
+    if bytes <= cache_bytes:
+        assert seconds == pytest.approx(device.kernel_launch_s + bytes / rate)
+    else:
+        beyond = memory_bound_seconds(bytes - cache_bytes, device) + cache_bytes / rate
+        assert seconds == pytest.approx(beyond)
+    assert float(memory_bound_seconds(sympy.Float(bytes), cached)) == pytest.approx(seconds)
+    assert memory_bound_seconds(np.array([bytes]), cached)[0] == pytest.approx(seconds)
+
+
+@given(st.floats(1, 1e9), st.floats(0.1, 1), devices)
+def test_an_update_takes_as_long_as_its_share_of_the_memorys_rate(bytes, share, device):
+    assert update_seconds(0, device) == 0
+    lesser = dataclasses.replace(device, update_efficiency=share)
+    assert update_seconds(bytes, lesser) == pytest.approx(memory_bound_seconds(bytes / share, device))
 
 
 @given(st.integers(1, 64), st.integers(1, 4096))

@@ -9,6 +9,8 @@ from cost_models.figures import Figures
 
 SHARED = ("shared",)                 # the table that only devices have which share processors
 SHARES = ("shares",)                 # the table that only devices have whose dtypes reach different shares of the peak
+CACHE = ("cache",)                   # the table that only devices have whose cache was measured
+UPDATE = ("memory", "update")        # the figure that only devices have whose optimizer's update was measured
 BLOCKING = ("overhead", "blocking")  # the figure that only devices without streams have
 
 
@@ -31,6 +33,10 @@ class Device:
     attention_ramp_head_dim       the same for the extent of a head
     memory_bandwidth_bytes_per_s  the data sheet's
     memory_efficiency             share of it that a streaming kernel reaches
+    cache_bytes                   of the bytes that a kernel moves, so many go by a cache; 0: unknown
+    cache_bandwidth_bytes_per_s   that a streaming kernel reaches there
+    update_efficiency             share of the memory's rate that the optimizer's update reaches, whose kernels may read
+                                  and write again what they have
     kernel_launch_s               least time of one kernel, on the device
     dispatch_s                    least time of one operator in eager mode, in the framework
     matmul_shares                 of a dtype that reaches less of its peak than the others of theirs, by name
@@ -63,6 +69,9 @@ class Device:
     dispatch_s: float
     matmul_sustained: float = 1.0
     matmul_shares: tuple[tuple[str, float], ...] = ()
+    cache_bytes: float = 0.0
+    cache_bandwidth_bytes_per_s: float = 0.0
+    update_efficiency: float = 1.0
     overlap_slowdown: float = 0.0
     straggler_per_doubling: float = 0.0
     compiles: bool = True
@@ -101,6 +110,11 @@ def read_device(name: str, figures: Figures) -> Device:
         memory_efficiency=figures.positive("memory", "efficiency", measures="count"),
         matmul_sustained=figures.positive("matmul", "sustained", measures="count"),
         matmul_shares=_shares(figures),
+        cache_bytes=figures.positive(*CACHE, "capacity", measures="bytes") if figures.has(*CACHE) else 0.0,
+        cache_bandwidth_bytes_per_s=figures.positive(*CACHE, "bandwidth", measures="bytes/s")
+        if figures.has(*CACHE)
+        else 0.0,
+        update_efficiency=figures.positive(*UPDATE, measures="count") if figures.has(*UPDATE) else 1.0,
         overlap_slowdown=figures.number("overhead", "overlap", measures="count"),
         straggler_per_doubling=figures.number("overhead", "straggler", measures="count"),
         kernel_launch_s=figures.number("overhead", "kernel_launch", measures="seconds"),
