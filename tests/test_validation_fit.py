@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from cost_models.figures import Figures
+from cost_models.hardware import PROFILES, load_device
 from cost_models.transformer.model import Recipe
-from cost_models.validation.case import STEP, Case, machine
-from cost_models.validation.fit import fit, with_figures
+from cost_models.validation.case import STEP, Case, Machines
+from cost_models.validation.fit import FIGURES, fit, with_figures
 from cost_models.validation.predict import predicted_s
 from cost_models.validation.tables.megatron import gpt
 
@@ -18,7 +20,7 @@ TRUE = {"matmul_sustained": 0.7, "memory_efficiency": 0.6}
 def made_up(table: str, hidden: int, row: int, device: str = "a100-sxm-80gb") -> Case:
     """A step whose measured time is what the cost models say under ``TRUE``."""
     model, recipe = gpt(hidden, 4, hidden // 128, 1024, 32000), Recipe(data=8, micro_batch=4)
-    case = Case(table, row, f"row {row}", "", STEP, model, recipe, machine(device, 8), 1.0)
+    case = Case(table, row, f"row {row}", "", STEP, model, recipe, Machines().of(device, 8), 1.0)
     return replace(case, measured_s=predicted_s(replace(case, topology=with_figures(case.topology, TRUE))))
 
 
@@ -48,11 +50,22 @@ def test_lines_for_a_profile_stand_below_their_sections() -> None:
 
 
 def test_links_are_scaled_level_by_level() -> None:
-    before = machine("a100-sxm-80gb", 16)
+    before = Machines().of("a100-sxm-80gb", 16)
     after = with_figures(before, {"nic.bandwidth": 0.5})
     (node, cluster), (same, slower) = before.levels, after.levels
     assert same == node
     assert slower.link.bandwidth_bytes_per_s == cluster.link.bandwidth_bytes_per_s / 2
+
+
+def test_a_profile_holds_every_figure_where_the_fit_says() -> None:
+    """A value read back from the profile at its section and key is the device's field."""
+    device, _ = load_device("a100-sxm-80gb")
+    tables = Figures.read(PROFILES / "a100-sxm-80gb.toml").tables
+    for figure in FIGURES:
+        if not figure.factor:
+            held = tables[figure.section][figure.key]
+            assert held["unit"] == figure.unit
+            assert held["value"] * figure.scale == pytest.approx(getattr(device, figure.name)), figure.name
 
 
 def test_what_cannot_be_fitted() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cost_models.hardware import read_fabric
 from cost_models.validation.__main__ import main
 from cost_models.validation.document import OWN_TABLE
 from cost_models.validation.own import OwnTableError, read_own
@@ -31,6 +32,14 @@ def test_a_line_becomes_the_model_the_recipe_and_the_machine(tmp_path: Path) -> 
     assert case.topology.devices == 16 and case.measured_s == 1.5
     whole = read_own(table(tmp_path, f"{HEADER},devices", f"{LINE},16"))[0].topology.levels[1].link
     assert case.topology.levels[1].link.bandwidth_bytes_per_s == whole.bandwidth_bytes_per_s / 2
+
+
+def test_fabrics_are_chosen_by_name(tmp_path: Path) -> None:
+    path = table(tmp_path, f"{HEADER},devices,network,node_link", f"{LINE},16,ethernet-25g,nvlink2")
+    node, cluster = read_own(path)[0].topology.levels
+    assert (node.link, cluster.link) == (read_fabric("nvlink2"), read_fabric("ethernet-25g"))
+    with pytest.raises(OwnTableError, match="ether: is not a known fabric"):
+        read_own(table(tmp_path, f"{HEADER},devices,network", f"{LINE},16,ether"))
 
 
 def test_what_is_left_out_has_defaults(tmp_path: Path) -> None:

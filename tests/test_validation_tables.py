@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.validation.case import Row, Table, machine, read_table
+from cost_models.validation.case import Machines, Row, Table, read_table
 from cost_models.validation.tables import TABLES
 
 MPT_ROW = {
@@ -46,6 +46,6 @@ def test_a_row_that_says_too_little_is_left_out_with_the_reason(change: dict[str
 
 
 def test_nodes_share_their_cards() -> None:
-    _, whole = machine("a100-sxm-80gb", 16).levels
-    _, half = machine("a100-sxm-80gb", 16, cards=4).levels
+    _, whole = Machines().of("a100-sxm-80gb", 16).levels
+    _, half = Machines().of("a100-sxm-80gb", 16, cards=4).levels
     assert half.link.bandwidth_bytes_per_s == whole.link.bandwidth_bytes_per_s / 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cost_models.errors import ProfileError
-from cost_models.hardware import Topology, load_device
+from cost_models.hardware import Device, Interconnect, Link, Topology, load_device, read_fabric
 from cost_models.transformer.model import Recipe, Transformer
 
 STEP, LAYER_FORWARD, LAYER_BACKWARD, LAYER = "step", "layer forward", "layer backward", "layer"
@@ -53,16 +53,54 @@ class LeftOut:
     reason: str
 
 
+@dataclass(frozen=True)
+class Machines:
+    """Topologies of known devices; a profile is read once for all rows of a file."""
+
+    devices: dict[str, tuple[Device, Interconnect]] = field(default_factory=dict)
+    fabrics: dict[str, Link] = field(default_factory=dict)
+
+    def of(
+        self, device: str, devices: int, per_node: int = 8, cards: int | None = None, network: str = "",
+        inside: str = "",
+    ) -> Topology:  # fmt: skip
+        """``devices`` of a known kind in nodes of ``per_node``.
+
+        cards            network cards that a node's devices share
+        network, inside  names of fabrics, between nodes and within one
+
+        What isn't given is as the device's profile has it. A ``ProfileError`` where a device or fabric isn't known;
+        ``Unusable`` where the last node wouldn't be whole.
+        """
+        if device not in self.devices:
+            self.devices[device] = load_device(device)
+        known, links = self.devices[device]
+        within = min(devices, per_node)
+        if devices % within:
+            raise Unusable(f"{devices} devices don't fill nodes of {within}")
+        links = replace(
+            links, nics_per_node=links.nics_per_node if cards is None else cards,
+            nic=self._fabric(network) if network else links.nic, node=self._fabric(inside) if inside else links.node,
+        )  # fmt: skip
+        return Topology(known, links.levels(devices // within, within))
+
+    def _fabric(self, name: str) -> Link:
+        if name not in self.fabrics:
+            self.fabrics[name] = read_fabric(name)
+        return self.fabrics[name]
+
+
 class Unusable(ValueError):
     """A row that doesn't say enough to be priced; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: ``text`` by column, ``number`` its place from 1."""
+    """One line of a table: ``text`` by column, ``number`` its place from 1; ``machines`` are the file's."""
 
     number: int
     text: dict[str, str]
+    machines: Machines = field(default_factory=Machines)
 
     def __getitem__(self, column: str) -> str:
         """The text of a column; ``Unusable`` where it is missing or empty."""
@@ -93,18 +131,30 @@ class Row:
             raise Unusable(f"{column} is {text}, not positive")
         return value
 
+    def machine(
+        self, device: str, devices: int, per_node: int = 8, cards: int | None = None, network: str = ""
+    ) -> Topology:
+        """As ``Machines.of``."""
+        return self.machines.of(device, devices, per_node, cards, network)
+
     def true(self, column: str) -> bool:
         return self.get(column).lower() in ("true", "1", "yes")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A published file: ``cases`` makes a row's cases, or raises ``Unusable``; its docstring states what is assumed."""
+    """A published file.
+
+    cases   makes a row's cases, or raises ``Unusable``; its docstring states what is assumed
+    fitted  whether figures may be fitted on its even rows; False where it was measured under what no profile knows, so
+            that all its rows are only reported
+    """
 
     name: str
     file: str
     cases: Callable[[Row], tuple[Case, ...]]
     label: Callable[[Row], str]
+    fitted: bool = True
 
 
 @dataclass(frozen=True)
@@ -118,8 +168,9 @@ class Read:
 
 def rows_of(path: Path) -> tuple[Row, ...]:
     """The lines of a CSV with a header."""
+    machines = Machines()
     with path.open(newline="", encoding="utf-8") as file:
-        return tuple(Row(number, line) for number, line in enumerate(csv.DictReader(file), start=1))
+        return tuple(Row(number, line, machines) for number, line in enumerate(csv.DictReader(file), start=1))
 
 
 def read_table(table: Table, rows: Iterable[Row]) -> Read:
@@ -139,20 +190,6 @@ def read_table(table: Table, rows: Iterable[Row]) -> Read:
 def _named(case: Case, table: Table, row: Row) -> Case:
     """With its table, and the row and label of its own that a reader may have given it, or the line's."""
     return replace(case, table=table.name, row=case.row or row.number, label=case.label or table.label(row))
-
-
-def machine(device: str, devices: int, per_node: int = 8, cards: int | None = None) -> Topology:
-    """``devices`` of a known kind in nodes of ``per_node`` that share ``cards`` network cards (None: as its profile).
-
-    A ``ProfileError`` where the device isn't known; ``Unusable`` where the last node wouldn't be whole.
-    """
-    known, interconnect = load_device(device)
-    within = min(devices, per_node)
-    if devices % within:
-        raise Unusable(f"{devices} devices don't fill nodes of {within}")
-    if cards is not None:
-        interconnect = replace(interconnect, nics_per_node=cards)
-    return Topology(known, interconnect.levels(devices // within, within))
 
 
 def made(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from cost_models.hardware import Level, Topology
+from cost_models.hardware import Topology
 from cost_models.validation.case import Case
 from cost_models.validation.halves import split
 from cost_models.validation.metrics import Errors, errors_of
@@ -103,13 +103,13 @@ def figure_named(name: str) -> Figure:
 
 
 def with_figures(topology: Topology, values: Mapping[str, float]) -> Topology:
-    """The topology with figures of its device replaced, and bandwidths of its levels multiplied."""
+    """The topology with figures of its device replaced, and the bandwidths of its levels multiplied, of those on the
+    node's own link by one factor and of the others by another."""
     fields: dict[str, Any] = {name: value for name, value in values.items() if not figure_named(name).factor}
-    factors = {"node": values.get("node.bandwidth", 1.0), "cluster": values.get("nic.bandwidth", 1.0)}
-    levels = tuple(
-        Level(level.name, level.size, level.link.scaled(factors.get(level.name, 1.0))) for level in topology.levels
-    )
-    return Topology(replace(topology.device, **fields), levels)
+    node = topology.levels[0].link
+    factors = {True: values.get("node.bandwidth", 1.0), False: values.get("nic.bandwidth", 1.0)}
+    levels = (replace(level, link=level.link.scaled(factors[level.link == node])) for level in topology.levels)
+    return Topology(replace(topology.device, **fields), tuple(levels))
 
 
 def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.1) -> Fit:

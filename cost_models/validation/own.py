@@ -10,7 +10,8 @@ Columns, in any order; an empty cell is the same as no column:
     microbatches, or global_batch     sequences of a step; neither: one microbatch
     nodes, devices_per_node           the machine (8 a node, or all devices where they are fewer), or "devices" in all;
                                       absent: as many as the axes have. Without "data", the devices that are left
-    nics_per_node                     network cards that a node's devices share (as the device's profile has it)
+    nics_per_node, network, node_link network cards that a node's devices share, fabrics between nodes and within one
+                                      (ib-hdr, roce-400, nvswitch-3, …; absent: as the device's profile has them)
     measured_s                        seconds of a step; or tokens_per_s_per_device; neither: predicted only
     label, group                      the line's name, and the model size within which ranks are compared
 
@@ -29,15 +30,16 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.errors import ProfileError
+from cost_models.hardware import Topology
 from cost_models.memory import PRECISIONS, STATES_PER_ELEMENT
 from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import STEP, Case, Unusable, machine, share
+from cost_models.validation.case import STEP, Case, Machines, Unusable, share
 
 VOCABULARY = 50304
 ALIASES = {"seq_len": "sequence", "n_gpus": "devices", "ga": "microbatches", "measured_seconds": "measured_s"}
 MODEL = {field.name: field for field in fields(Transformer)}
 RECIPE = {field.name: field for field in fields(Recipe)}
-MACHINE = ("device", "devices", "nodes", "devices_per_node", "nics_per_node")
+MACHINE = ("device", "devices", "nodes", "devices_per_node", "nics_per_node", "network", "node_link")
 OTHER = ("global_batch", "measured_s", "tokens_per_s_per_device", "label", "group", "source")
 REQUIRED = ("hidden", "layers", "heads", "sequence", "device")
 CHOICES = {
@@ -108,7 +110,8 @@ def read_own(path: Path) -> tuple[Case, ...]:
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         raise OwnTableError(str(path), f"has no column {missing[0]}", f"Give at least {', '.join(REQUIRED)}")
-    return tuple(_case(path, number, line) for number, line in enumerate(lines, start=1))
+    machines = Machines()
+    return tuple(_case(path, number, line, machines) for number, line in enumerate(lines, start=1))
 
 
 def _known(name: str, path: Path) -> str:
@@ -122,7 +125,7 @@ def _known(name: str, path: Path) -> str:
     return found
 
 
-def _case(path: Path, number: int, text: Mapping[str | None, Any]) -> Case:
+def _case(path: Path, number: int, text: Mapping[str | None, Any], machines: Machines) -> Case:
     if None in text or None in text.values():
         cause = f"has {'more' if None in text else 'fewer'} cells than columns"
         raise OwnTableError(f"{path.name} line {number}", cause, "Give one cell for each column; quote commas")
@@ -134,7 +137,7 @@ def _case(path: Path, number: int, text: Mapping[str | None, Any]) -> Case:
     model = Transformer(**{"vocabulary": VOCABULARY, **_fields(line, MODEL)})
     try:
         recipe = _recipe(line)
-        topology = machine(cells["device"], recipe.devices, _per_node(line, recipe), line.whole("nics_per_node"))
+        topology = _machine(line, recipe, machines)
     except (Unusable, ProfileError) as error:
         raise line.error(str(error).rstrip("."), "See the columns in the help of this command") from error
     label = cells.get("label") or f"line {number}: {_shape(recipe)}"
@@ -158,6 +161,11 @@ def _recipe(line: _Line) -> Recipe:
     if batch is not None and recipe.sequences != batch:
         raise Unusable(f"{recipe.microbatches} microbatches make {recipe.sequences} sequences, not a batch of {batch}")
     return recipe
+
+
+def _machine(line: _Line, recipe: Recipe, machines: Machines) -> Topology:
+    cards, network, inside = line.whole("nics_per_node"), line.text.get("network", ""), line.text.get("node_link", "")
+    return machines.of(line.text["device"], recipe.devices, _per_node(line, recipe), cards, network, inside)
 
 
 def _per_node(line: _Line, recipe: Recipe) -> int:

@@ -64,5 +64,5 @@ def result_of(read: Read) -> tuple[TableResult, ...]:
     return results_of(
         read.table.name, quantity, [point_of(case) for case in read.cases],
         inspect.cleandoc(read.table.cases.__doc__ or ""), read.table.file,
-        [(count, reason) for reason, count in reasons.items()],
+        [(count, reason) for reason, count in reasons.items()], read.table.fitted,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 from cost_models.validation.case import Case, Table, read_table, rows_of
 from cost_models.validation.collectives import FILE as COLLECTIVES_FILE
 from cost_models.validation.collectives import collective_results
+from cost_models.validation.kernels import results as kernel_results
 from cost_models.validation.memory import memory_results
 from cost_models.validation.predict import result_of
 from cost_models.validation.result import TableResult
@@ -27,7 +28,7 @@ def _collectives(folder: Path) -> tuple[TableResult, ...]:
     return collective_results(rows_of(path)) if path.exists() else ()
 
 
-OTHERS: tuple[Callable[[Path], tuple[TableResult, ...]], ...] = (_collectives, memory_results)
+OTHERS: tuple[Callable[[Path], tuple[TableResult, ...]], ...] = (_collectives, kernel_results, memory_results)
 """What is no step or layer of a transformer: results of the files that a folder holds."""
 
 
@@ -47,10 +48,10 @@ def all_results(folder: Path) -> tuple[TableResult, ...]:
 
 
 def cases_on(folder: Path, device: str) -> tuple[Case, ...]:
-    """The steps and layers of every table that were measured on a device."""
+    """The steps and layers of a device in every table that figures may be fitted on."""
     return tuple(
-        case for table, path in _present(folder) for case in read_table(table, rows_of(path)).cases
-        if case.device == device
+        case for table, path in _present(folder) if table.fitted
+        for case in read_table(table, rows_of(path)).cases if case.device == device
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import Case, Row, Table, Unusable, machine, made, share
+from cost_models.validation.case import Case, Row, Table, Unusable, made, share
 
 SHAPE = re.compile(r"B(\d+) S(\d+) H(\d+) L(\d+) heads(\d+) V(\d+)$")
 
@@ -29,7 +29,7 @@ def _alpa(row: Row) -> tuple[Case, ...]:
         fused_attention=False, compiled=True, overlaps_gradients=False,
     )  # fmt: skip
     model = Transformer(hidden, layers, heads, sequence, vocabulary)
-    topology = machine("v100-sxm2-32gb", devices)
+    topology = row.machine("v100-sxm2-32gb", devices)
     return (made(f"hidden {hidden}", model, recipe, topology, row.positive("latency_s")),)
 
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import Case, Row, Table, Unusable, machine, made, share
+from cost_models.validation.case import Case, Row, Table, Unusable, made, share
 
-MPT_DEVICES = {"h100_80gb": "h100-sxm", "a100_80gb": "a100-sxm-80gb", "a100_40gb": "a100-sxm-40gb"}
+MPT_DEVICES = {
+    "h100_80gb": ("h100-sxm", "roce-400"),
+    "a100_80gb": ("a100-sxm-80gb", "roce-200"),
+    "a100_40gb": ("a100-sxm-40gb", "roce-200"),
+}
+"""Device and network."""
 ZERO_OF = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 PRECISIONS = {"amp_bf16": "bf16-mixed", "bf16": "bf16-mixed", "amp_fp8": "bf16-mixed"}
 """FSDP keeps float32 shards and gathers 16-bit parameters under each of them."""
 
 
 def _mpt(row: Row) -> tuple[Case, ...]:
-    """llm-foundry's MPT on PyTorch FSDP, nodes of 8 devices with 8 cards (200 Gb/s for A100, 400 for H100: the nic of
-    the device's profile). Learned positions, a tied embedding of 50368 rows, FlashAttention, no dropout.
-    FULL_SHARD gathers parameters in each microbatch, SHARD_GRAD_OP keeps them through a step. Activation checkpointing
-    runs whole layers again. Gradients are reduced in 16 bit (llm-foundry's PURE mixed precision). Not compiled. The
-    backward's gathers don't run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time,
-    priced as one that leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all
-    attention. Shapes are recalled from MPT's configurations; with biases in linears and norms they make exactly the
-    stated parameters."""
+    """llm-foundry's MPT on PyTorch FSDP, nodes of 8 devices with 8 RoCE cards of 200 Gb/s for A100, 400 for H100.
+    Learned positions, a tied embedding of 50368 rows, FlashAttention, no dropout. FULL_SHARD gathers parameters in
+    each microbatch, SHARD_GRAD_OP keeps them through a step. Activation checkpointing runs whole layers again.
+    Gradients are reduced in 16 bit (llm-foundry's PURE mixed precision). Not compiled. The backward's gathers don't
+    run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time, priced as one that
+    leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all attention.
+    Shapes are recalled from MPT's configurations; with biases in linears and norms they make exactly the stated
+    parameters."""
     if row["gpu"] not in MPT_DEVICES or row["sharding"] not in ZERO_OF or row["precision"] not in PRECISIONS:
         raise Unusable(f"{row['gpu']}, {row['sharding']}, {row['precision']}: not all of them known")
     if row.true("act_cpu_offload"):
@@ -33,7 +38,8 @@ def _mpt(row: Row) -> tuple[Case, ...]:
     )  # fmt: skip
     hidden, layers, heads = (row.whole(f"{name}_recalled") for name in ("hidden", "layers", "heads"))
     model = Transformer(hidden, layers, heads, row.whole("seq_len"), 50368)
-    topology = machine(MPT_DEVICES[row["gpu"]], devices)
+    device, network = MPT_DEVICES[row["gpu"]]
+    topology = row.machine(device, devices, network=network)
     return (made(row["model"], model, recipe, topology, row.positive("derived_iter_s")),)
 
 
@@ -68,7 +74,7 @@ def _flash(row: Row) -> tuple[Case, ...]:
     )
     model = Transformer(hidden, layers, heads, 2048, 50264, dropout=True)
     measured_s = batch * 2048 / row.positive("tokens_per_s_8gpu")
-    return (made(row["model"], model, recipe, machine("a100-sxm-80gb", 8), measured_s),)
+    return (made(row["model"], model, recipe, row.machine("a100-sxm-80gb", 8), measured_s),)
 
 
 FLASH_ATTENTION = Table(

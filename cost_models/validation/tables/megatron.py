@@ -17,7 +17,6 @@ from cost_models.validation.case import (
     Row,
     Table,
     Unusable,
-    machine,
     made,
     share,
 )
@@ -54,7 +53,7 @@ def _vtrain(row: Row) -> tuple[Case, ...]:
         MEGATRON, tensor=tensor, data=data, pipeline=pipeline, micro_batch=micro_batch,
         microbatches=share(row.whole("global_batch"), data, micro_batch),
     )  # fmt: skip
-    topology = machine("a100-sxm-80gb", row.whole("n_gpus"), cards=4)
+    topology = row.machine("a100-sxm-80gb", row.whole("n_gpus"), cards=4)
     model = gpt(hidden, layers, heads, row.whole("seq_len"), padded(GPT2_VOCABULARY, tensor))
     return (made(f"{row['params_B']}B", model, recipe, topology, row.positive("iter_ms") / 1e3),)
 
@@ -67,18 +66,19 @@ VTRAIN = Table("vtrain_multi", "vtrain_ground_truth_multi.csv", _vtrain, _vtrain
 
 
 def _megatron_2020(row: Row) -> tuple[Case, ...]:
-    """Megatron-LM of September 2020 on a DGX-2 (16 V100-SXM3 32 GB behind NVSwitch, priced as V100-SXM2-32GB with the
-    links of its profile) and on DGX A100 40 GB. Sequences of 1024, 51200 rows of vocabulary. The data ranks' share of
-    the batch is one microbatch; full recomputation (the table's TFLOP/s are 96·B·s·l·h² only with it); PyTorch's
-    DistributedDataParallel, whose reduction runs under the backward."""
+    """Megatron-LM of September 2020 on a DGX-2 (V100 32 GB; its first NVSwitch has no published figures, so that only
+    what uses one device is priced, as V100-SXM2-32GB) and on DGX A100 40 GB. Sequences of 1024, 51200 rows of
+    vocabulary. The data ranks' share of the batch is one microbatch; full recomputation (the table's TFLOP/s are
+    96·B·s·l·h² only with it); PyTorch's DistributedDataParallel, whose reduction runs under the backward."""
     tensor, data = row.whole("TP"), row.whole("DP")
     volta = "V100" in row["hw"]
+    if volta and tensor * data > 1:
+        raise Unusable("between DGX-2's devices, whose links have no published figures")
     recipe = replace(
         MEGATRON, tensor=tensor, data=data, micro_batch=share(row.whole("global_batch"), data), overlaps_gradients=True
     )
     model = gpt(row.whole("hidden"), row.whole("layers"), row.whole("heads"), 1024, 51200)
-    device, per_node = ("v100-sxm2-32gb", 16) if volta else ("a100-sxm-40gb", 8)
-    topology = machine(device, row.whole("n_gpus"), per_node)
+    topology = row.machine("v100-sxm2-32gb" if volta else "a100-sxm-40gb", row.whole("n_gpus"))
     return (made(row["model"], model, recipe, topology, row.positive("iter_ms") / 1e3),)
 
 
@@ -108,7 +108,7 @@ def _korthikanti_layer(row: Row) -> tuple[Case, ...]:
         MEGATRON, tensor=row.whole("TP"), micro_batch=row.whole("micro_batch"), recompute=recompute,
         sequence_parallel=split, hides_input_gradients=True,
     )  # fmt: skip
-    model, topology = gpt(6144, 1, 64, 2048, 51200), machine("a100-sxm-80gb", 8)
+    model, topology = gpt(6144, 1, 64, 2048, 51200), row.machine("a100-sxm-80gb", 8)
     times = ((LAYER_FORWARD, "forward_ms"), (LAYER_BACKWARD, "backward_ms"), (LAYER, "combined_ms"))
     return tuple(
         made("22B layer", model, recipe, topology, row.positive(column) / 1e3, what) for what, column in times
@@ -147,7 +147,7 @@ def _korthikanti_steps(row: Row) -> tuple[Case, ...]:
         work = 1 + 2048 / (6 * hidden) + 51200 / (12 * layers * hidden)
         flops = 72 * batch * 2048 * layers * hidden**2 * work
         measured_s = flops / (mfu / 100 * 312e12 * 8 * pipeline)
-        topology = machine("a100-sxm-80gb", 8 * pipeline)
+        topology = row.machine("a100-sxm-80gb", 8 * pipeline)
         case = made(group, gpt(hidden, layers, heads, 2048, 51200), recipe, topology, measured_s)
         cases.append(replace(case, row=number, label=f"{group} TP8 PP{pipeline}"))
     return tuple(cases)

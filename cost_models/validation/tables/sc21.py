@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.transformer.model import Recipe
-from cost_models.validation.case import Case, Row, Table, Unusable, machine, made, share
+from cost_models.validation.case import Case, Row, Table, Unusable, made, share
 from cost_models.validation.tables.megatron import MEGATRON, gpt
 
 
@@ -29,7 +29,7 @@ def _weak_scaling(row: Row) -> tuple[Case, ...]:
     hidden, layers, heads = row.whole("hidden"), row.whole("layers"), row.whole("heads")
     model = gpt(hidden, layers, heads, row.whole("seq_len"), row.whole("vocab"))
     measured_s = row.positive("derived_iter_time_s(from per-GPU)")
-    topology = machine("a100-sxm-80gb", row.whole("n_gpus"))
+    topology = row.machine("a100-sxm-80gb", row.whole("n_gpus"))
     return (made(row["model"], model, recipe, topology, measured_s),)
 
 
@@ -58,7 +58,7 @@ def _zero(row: Row) -> tuple[Case, ...]:
     flops = step_flops(batch, row.whole("seq_len"), layers, hidden, 51200)
     measured_s = flops / (devices * row.positive("tflops_per_gpu") * 1e12)
     model = gpt(hidden, layers, heads, row.whole("seq_len"), 51200)
-    return (made(f"{row['params_B']}B", model, recipe, machine("a100-sxm-80gb", devices), measured_s),)
+    return (made(f"{row['params_B']}B", model, recipe, row.machine("a100-sxm-80gb", devices), measured_s),)
 
 
 def _scheme(name: str, recipe: Recipe, parallel: int) -> Recipe:

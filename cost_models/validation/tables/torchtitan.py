@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.transformer.model import Recipe, Transformer
-from cost_models.validation.case import Case, Row, Table, Unusable, machine, made, share
+from cost_models.validation.case import Case, Row, Table, Unusable, made, share
 
 SIZES = {"8B": (4096, 32, 32, 14336), "70B": (8192, 80, 64, 28672), "405B": (16384, 126, 128, 53248)}
 """Hidden, layers, query heads, feed-forward."""
@@ -45,7 +45,7 @@ def _torchtitan(row: Row) -> tuple[Case, ...]:
         scaling = "rowwise" if "rowwise" in technique else "tensorwise"
         recipe = replace(recipe, matmul="float8", float8_scaling=scaling)
     measured_s = local * data * sequence / (row.positive("tokens_per_s_per_gpu") * devices)
-    topology = machine("h100-sxm-96gb-500w", devices)
+    topology = row.machine("h100-sxm-96gb-500w", devices)
     return (made(size, llama(size, sequence), recipe, topology, measured_s),)
 
 
