@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autoplan.rules  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
@@ -14,9 +16,10 @@ from autoplan.pricing import DataAxis, Operator, Prices, operators_of
 from autoplan.pricing.operator import local_factors, matmul_extents
 from autoplan.pricing.step import held_microbatches, optimizer_passes, optimizer_states
 from autoplan.rule import AxisStrategy
+from autoplan.runtime.optimizer import build_optimizer
 from autoplan.strategies import Strategy, axis_strategies
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
-from cost_models.compute import MATMUL_BACKWARD, matmul_seconds
+from cost_models.compute import MATMUL_BACKWARD, matmul_seconds, memory_bound_seconds
 from tests.hand_made import f32, llama
 
 MESH = Mesh.of(dp=2, tp=4, mb=2)
@@ -132,19 +135,72 @@ def test_zero_shares_states_out(zero: int, parameters: float, gradients: float, 
 
 def test_zero_hides_under_compute_what_plain_data_parallel_exposes() -> None:
     size = 1e8
-    plain = DataAxis(0, 2, prices()).once_s(size, 1.0, 1.0)
+    plain = DataAxis(0, 2, prices()).once_s([size], 1.0, 1.0)
     assert plain[0] == pytest.approx(float(all_reduce_seconds(size, TOPOLOGY.axis(4, 2)))) and plain[1] == 0
-    spent_s, hidden_s = DataAxis(1, 2, prices()).once_s(size, 1.0, 1.0)
-    assert spent_s == hidden_s > 0
+    spent_s, hidden_s = DataAxis(1, 2, prices()).once_s([size], 1.0, 1.0)
+    slowed = TOPOLOGY.device.overlap_slowdown
+    assert hidden_s == pytest.approx(spent_s / (1 + slowed)) and spent_s > 0
     sharded = DataAxis(3, 2, prices())
-    assert sharded.once_s(size, 1.0, 1.0) == (0.0, 0.0)
-    assert sharded.exposed_forward_s(0.0, size) == sharded.gather_s(size) > 0 == sharded.exposed_forward_s(1.0, size)
+    assert sharded.once_s([size], 1.0, 1.0) == (0.0, 0.0)
+    assert sharded.exposed_forward_s(0.0, size) == sharded.gather_s(size) > 0
+    assert sharded.exposed_forward_s(1.0, size) == pytest.approx(sharded.gather_s(size) * slowed / (1 + slowed))
+
+
+def test_nothing_hides_where_a_program_waits_for_every_collective() -> None:
+    cpu = ClusterSpec.parse("1x4 cpu").topology()
+    mesh = Mesh.of(dp=4, mb=1)
+    data = DataAxis(1, 4, Prices(mesh, cpu, False, True, 1))
+    spent_s, hidden_s = data.once_s([1e6, 2e6], 1.0, 1.0)
+    assert hidden_s == 0
+    assert spent_s == pytest.approx(sum(data.gather_s(s) + data.scatter_s(s) for s in (1e6, 2e6)))
+    waits_s = DataAxis(3, 4, Prices(mesh, cpu, False, True, 1)).exposed_forward_s(1.0, 1e6)
+    assert waits_s == pytest.approx(data.gather_s(1e6))
+
+
+def test_what_is_sent_together_is_copied_together() -> None:
+    copied_s = float(memory_bound_seconds(2 * 1e8, TOPOLOGY.device))
+    axes = {zero: DataAxis(zero, 2, prices()) for zero in (0, 1, 2, 3)}
+    once = {zero: data.copies_once_s(1e8) / copied_s for zero, data in axes.items()}
+    each = {zero: sum(data.copies_s(1e8)) / copied_s for zero, data in axes.items()}
+    assert once == pytest.approx({0: 2, 1: 2, 2: 1, 3: 0})
+    assert each == pytest.approx({0: 0, 1: 0, 2: 1, 3: 3})
+    assert DataAxis(0, 1, prices()).copies_once_s(1e8) == 0
 
 
 def test_optimizers_hold_what_they_hold() -> None:
     assert [optimizer_states(Training(optimizer=o)) for o in ("sgd", "adam", "adamw")] == [0, 2, 2]
     assert optimizer_states(Training(optimizer="sgd", momentum=0.9)) == 1
-    assert optimizer_passes(Training(clip_grad_norm=1.0)) == optimizer_passes(Training()) + 1
+    assert optimizer_passes(Training(clip_grad_norm=1.0)) == optimizer_passes(Training()) + 3
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_an_update_passes_over_what_its_operators_read_and_write(
+    optimizer: str, momentum: float, decay: float
+) -> None:
+    """Counted by running torch's optimizer on one parameter."""
+    training = Training(optimizer=optimizer, momentum=momentum, weight_decay=decay)
+    parameter = torch.nn.Parameter(torch.zeros(64))
+    update = build_optimizer([parameter], training)
+    for _ in range(2):  # the first makes the states
+        parameter.grad = torch.ones(64)
+        with Passes() as counted:
+            update.step()
+    assert counted.elements / 64 == optimizer_passes(training)
+
+
+class Passes(TorchDispatchMode):
+    """Elements that operators read and write, scalars and scalar tensors aside."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and not func.is_view:
+            touched = {id(x): x.numel() for x in args if isinstance(x, torch.Tensor) and x.ndim}
+            self.elements += sum(touched.values()) + (result.numel() if result.ndim else 0)
+        return result
 
 
 def test_one_stage_holds_one_microbatch() -> None:

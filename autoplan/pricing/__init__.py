@@ -1,8 +1,10 @@
 """Seconds and bytes of what a plan emits; the only readers of ``cost_models`` in autoplan, beside the cluster."""
 
-from autoplan.pricing.operator import GATHERING, Cost, Operator, operators_of, weights_of
+from autoplan.pricing.data import DataAxis
+from autoplan.pricing.fusion import GATHERING
+from autoplan.pricing.operator import Cost, Operator, operators_of, weights_of
 from autoplan.pricing.prices import Prices
-from autoplan.pricing.step import DataAxis, Timeline, timeline
+from autoplan.pricing.step import Timeline, timeline
 from cost_models.hardware import Topology
 
 __all__ = [

@@ -9,20 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.mesh import Axis
-from cost_models.collective import (
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
-    reduce_scatter_seconds,
-)
+from cost_models.collective import COLLECTIVES
 from cost_models.hardware import Link, LinkPath, Topology
-
-COLLECTIVES = {
-    "all-reduce": all_reduce_seconds,
-    "all-gather": all_gather_seconds,
-    "reduce-scatter": reduce_scatter_seconds,
-    "all-to-all": all_to_all_seconds,
-}
 
 
 @dataclass(frozen=True)
@@ -36,12 +24,15 @@ class ClusterLinks:
 
     def messages_s(self, count: np.ndarray, bytes: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
         """Startup, a latency for each message, and the bytes of the link that carries for longest: links of several
-        levels carry their messages at the same time."""
+        levels carry their messages at the same time. Links to each peer (``Link.group_bandwidths``) all carry."""
         links = [self.slowest(axis) for axis in axes]
         distinct = list(dict.fromkeys(links))
         startup_s = max((link.startup_s for link in links), default=0.0) * (bytes.sum(axis=-1) > 0)
         latency_s = count @ np.array([link.latency_s for link in links])
-        seconds = [[float(link == other) / other.bandwidth_bytes_per_s for other in distinct] for link in links]
+        seconds = [
+            [float(link == other) / link.among(axis.size) for other in distinct]
+            for axis, link in zip(axes, links, strict=True)
+        ]
         busy: np.ndarray = startup_s + latency_s + (bytes @ np.array(seconds)).max(axis=-1)
         return busy
 
@@ -49,8 +40,9 @@ class ClusterLinks:
         return self.slowest(axis).bandwidth_bytes_per_s if axis.size > 1 else math.inf
 
     def slowest(self, axis: Axis) -> Link:
-        """The link between the members of an axis that are furthest apart."""
-        return min((link for _, link in self.path(axis)), key=lambda link: link.bandwidth_bytes_per_s)
+        """The link between the members of an axis that are furthest apart, as messages of an exchange find it."""
+        links = (link.of("all-to-all") for _, link in self.path(axis))
+        return min(links, key=lambda link: link.bandwidth_bytes_per_s)
 
     def path(self, axis: Axis) -> LinkPath:
         return self.topology.axis(axis.stride, axis.size)

@@ -1,8 +1,10 @@
 """One operator under one strategy: seconds forward and backward on one device.
 
 A matmul's local sizes follow from its rule's factors: each split divides the factor it names. Everything else is
-priced by the bytes it moves. Under ``compile``, memory-bound operators that feed only one another run as one kernel:
-what passes between them is neither written nor read (``operators_of`` finds these edges from the graph alone).
+priced by the bytes it moves. Under ``compile``, memory-bound operators over the same elements run as one kernel: what
+passes between them is neither written nor read (``fusion`` finds the kernels from the graph alone). In eager mode each
+operator pays: it reads its operands, writes its result, keeps what autograd keeps of it, and takes no less than the
+framework's dispatch.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from autoplan.graph import Block, Node, TensorType
 from autoplan.layout import State
 from autoplan.mesh import Mesh
+from autoplan.pricing.fusion import GATHERING, Traffic, apart, fused
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.strategies import Strategy
 from cost_models.compute import (
@@ -26,9 +29,6 @@ from cost_models.compute import (
     memory_bound_seconds,
 )
 from cost_models.hardware import Device
-
-GATHERING = ("aten.embedding.default", "aten.index.Tensor", "aten.gather.default", "aten.index_select.default")
-"""Operators that read of their first operand only what they return."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     """Every node of a block by name; ``fuses`` where the program is compiled."""
     types, carries = block.types(), block.carries_gradient()
     rules = {node.name: rule_of(node, types) for node in block.nodes}
-    fused = fused_values(block, rules) if fuses else frozenset()
+    traffic = fused(block, rules) if fuses else apart(block)
     weights = weights_of(block) if fuses else frozenset(p.name for p in block.parameters)
-    dropped = fused | weights | {e.name for e in (*block.externals, *block.buffers)}
+    dropped = traffic.inside | weights | {e.name for e in (*block.externals, *block.buffers)}
     return {
-        node.name: operator_of(node, rules[node.name], types, carries, fused, dropped) for node in block.nodes
+        node.name: operator_of(node, rules[node.name], types, carries, traffic, dropped) for node in block.nodes
     }
 
 
@@ -90,10 +90,10 @@ def operator_of(
     rule: Rule,
     types: Mapping[str, TensorType],
     carries: frozenset[str],
-    fused: frozenset[str],
+    traffic: Traffic,
     dropped: frozenset[str],
 ) -> Operator:
-    """One node; ``fused`` values stay inside a kernel, ``dropped`` ones are never kept for the backward."""
+    """One node; ``dropped`` values are never kept for the backward."""
     operands = tuple(types[name] for name in node.operands)
     return Operator(
         node=node,
@@ -101,8 +101,8 @@ def operator_of(
         operands=operands,
         carries=tuple(name in carries for name in node.operands),
         result_carries=node.name in carries,
-        reads=tuple(name not in fused for name in node.operands),
-        writes=node.name not in fused,
+        reads=traffic.reads[node.name],
+        writes=node.name not in traffic.inside,
         keeps=kept(node, rule, dropped) if node.name in carries else (),
         terms=(*rule.operands, rule.result),
         sizes=factor_sizes(rule, operands, node.type),
@@ -123,23 +123,6 @@ def weights_of(block: Block) -> frozenset[str]:
         if node.operands and all(name in weights for name in node.operands):
             weights.add(node.name)
     return frozenset(weights)
-
-
-def fused_values(block: Block, rules: Mapping[str, Rule]) -> frozenset[str]:
-    """Results that stay inside a kernel: one memory-bound operator makes them and only such ones read them."""
-    readers: dict[str, list[str]] = {node.name: [] for node in block.nodes}
-    for node in block.nodes:
-        for name in set(node.operands) & readers.keys():
-            readers[name].append(node.name)
-    return frozenset(
-        node.name
-        for node in block.nodes
-        if rules[node.name].cost == "memory"
-        and node.op not in GATHERING
-        and node.name not in block.outputs
-        and readers[node.name]
-        and all(rules[reader].cost == "memory" for reader in readers[node.name])
-    )
 
 
 def price_operator(

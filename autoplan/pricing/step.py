@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from autoplan.mesh import Mesh
 from autoplan.options import Inference, Training
@@ -14,87 +15,10 @@ from cost_models.compute import memory_bound_seconds
 from cost_models.hardware import Device
 from cost_models.memory import STATES_PER_ELEMENT
 from cost_models.pipeline import Timeline, in_flight, simulate
+from cost_models.pipeline.shared import Sharing, shared_step_seconds
 
 UNKNOWN_OPTIMIZER_STATES = 2  # those of Adam, of which most others are kin
-
-
-@dataclass(frozen=True)
-class DataAxis:
-    """How the data axis shares the states (ZeRO), in bytes and seconds.
-
-    zero  0: every rank holds everything and gradients are all-reduced after the backward; 1: the optimizer's state is
-          split, gradients are reduce-scattered under the last backward and parameters gathered under the next forward;
-          2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too, gathered in each
-          microbatch's forward and backward (Rajbhandari et al. 2020)
-    piped  several pipeline stages: their engine reduces gradients once, after its last microbatch, at every level
-
-    Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many.
-    """
-
-    zero: int
-    size: int
-    prices: Prices
-    piped: bool = False
-
-    def gather_s(self, bytes: float) -> float:
-        """One all-gather of parameters."""
-        return self.prices.collective_s("all-gather", bytes, "dp")
-
-    def scatter_s(self, bytes: float) -> float:
-        """One reduce-scatter of gradients, in the dtype in which they are stored."""
-        return self.prices.collective_s("reduce-scatter", self.prices.stored * bytes, "dp")
-
-    @property
-    def scatters_each(self) -> bool:
-        """Whether gradients are scattered in each microbatch rather than once a step."""
-        return self.zero >= 2 and not self.piped
-
-    def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
-        """What a segment's forward waits for the gather of its parameters, prefetched under the segment before."""
-        return max(0.0, self.gather_s(parameter_bytes) - forward_s) if self.zero == 3 else 0.0
-
-    def exposed_backward_s(self, backward_s: float, parameter_bytes: float) -> float:
-        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
-        busy_s = self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
-        busy_s += self.scatter_s(parameter_bytes) if self.scatters_each else 0.0
-        return max(0.0, busy_s - backward_s)
-
-    def once_s(self, parameter_bytes: float, forward_s: float, backward_s: float) -> tuple[float, float]:
-        """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch."""
-        if self.size == 1:
-            return 0.0, 0.0
-        if self.zero == 0:
-            return self.prices.collective_s("all-reduce", self.prices.stored * parameter_bytes, "dp"), 0.0
-        gather_s = self.gather_s(parameter_bytes) if self.zero < 3 else 0.0
-        scatter_s = 0.0 if self.scatters_each else self.scatter_s(parameter_bytes)
-        return gather_s + scatter_s, min(gather_s, forward_s) + min(scatter_s, backward_s)
-
-    @property
-    def parameter_share(self) -> float:
-        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered."""
-        stored = self.prices.stored
-        return stored if self.zero == 0 else stored / self.size + (self.zero < 3)
-
-    @property
-    def gradient_share(self) -> float:
-        """The same of gradients: those that are scattered once a step accumulate whole until then."""
-        stored = self.prices.stored
-        return stored if self.zero == 0 else stored / self.size + (0.0 if self.scatters_each else stored)
-
-    @property
-    def optimizer_share(self) -> float:
-        return self.prices.stored * (1.0 if self.zero == 0 else 1 / self.size)
-
-    @property
-    def cast_share(self) -> float:
-        """Bytes kept for the backward of each microbatch: without ZeRO a parameter that is stored in float32 is cast
-        where it is used, and the product keeps the cast one."""
-        return 1.0 if self.zero == 0 and self.prices.stored > 1 and self.prices.training else 0.0
-
-    @property
-    def gathered_segments(self) -> tuple[float, float]:
-        """Segments whose parameters, and whose gradients, stand whole at once: the one in use, the one prefetched."""
-        return (2.0 if self.zero == 3 else 0.0, self.prices.stored if self.scatters_each else 0.0)
+CLIPPING_PASSES = 3.0         # gradients are read for their norm, then read and written scaled
 
 
 def stored_ratio(training: Training | Inference) -> float:
@@ -112,11 +36,20 @@ def optimizer_states(training: Training | Inference) -> int:
 
 
 def optimizer_passes(training: Training | Inference) -> float:
-    """Passes over a parameter's bytes in one update: it, its gradient and its states are read, it and they written."""
+    """Passes over a parameter's bytes in one update, by torch.optim's operators one after another (the foreach and the
+    loop alike): each reads its operands and writes its result.
+
+    Adam: the first moment's lerp (3), the second's mul and addcmul (2, 3), its sqrt, div and add of eps (2 each), the
+    parameter's addcdiv (4). AdamW decays the parameter first (2). SGD: an add (3); with momentum a mul and an add more
+    (2, 3); decay adds the parameter to the gradient (3). Others as if fused: what they hold is read and written once.
+    """
     if isinstance(training, Inference):
         return 0.0
-    clipping = 1 if training.clip_grad_norm is not None else 0
-    return 3 + 2 * optimizer_states(training) + clipping
+    name = training.optimizer
+    passes = {"adam": 18.0, "adamw": 18.0, "sgd": 8.0 if training.momentum else 3.0}
+    decay = {"adam": 3.0, "adamw": 2.0, "sgd": 3.0}.get(name, 0.0) if training.weight_decay else 0.0
+    clipping = CLIPPING_PASSES if training.clip_grad_norm is not None else 0.0
+    return passes.get(name, 3.0 + 2 * optimizer_states(training)) + decay + clipping
 
 
 def update_s(bytes: float, passes: float, prices: Prices) -> float:
@@ -135,10 +68,37 @@ def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[in
 
 
 def timeline(
-    schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float], microbatches: int
+    schedule: str,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    send_s: Sequence[float],
+    microbatches: int,
+    sharing: Sharing,
 ) -> Timeline:
     """The schedule's timeline; without a pipeline its microbatches follow one another."""
-    return simulate(schedule if len(forward_s) > 1 else "1f1b", forward_s, backward_s, send_s, microbatches)
+    schedule = schedule if len(forward_s) > 1 else "1f1b"
+    line = simulate(schedule, forward_s, backward_s, send_s, microbatches)
+    if sharing.gain == 1:
+        return line
+    step_s = shared_step_seconds(schedule, forward_s, backward_s, send_s, microbatches, sharing)
+    idle = 1 - sum(line.busy_s) / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
+    return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle))
+
+
+def sharing_of(device: Device, stages: int, width: int) -> Sharing:
+    """How stages of ``width`` devices each share processors: those next to each other among the device's sharers."""
+    return Sharing(max(1, min(stages, device.sharers // width)), device.alone)
+
+
+def least_rounds(stages: int, microbatches: int, sharing: Sharing) -> float:
+    """No schedule of even stages takes fewer times of one microbatch on one stage: a microbatch goes through all
+    stages, and the last stage begins when the first microbatch comes to it; a stage's work is done in any case."""
+    return max(float(microbatches), (microbatches + stages - 1) / sharing.gain)
+
+
+def straggling(nodes: int, device: Device) -> float:
+    """The factor by which the slowest of many nodes holds up a step."""
+    return 1 + device.straggler_per_doubling * math.log2(nodes)
 
 
 def model_flops_per_s(

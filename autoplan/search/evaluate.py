@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 
 from autoplan.options import Inference, Training
 from autoplan.pricing import DataAxis, Timeline, timeline
-from autoplan.pricing.step import held_microbatches, optimizer_passes, optimizer_states
+from autoplan.pricing.step import (
+    held_microbatches,
+    least_rounds,
+    optimizer_passes,
+    optimizer_states,
+    sharing_of,
+    straggling,
+)
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
 from autoplan.search.load import Loads, chain_of, parameter_share
@@ -88,7 +95,7 @@ class Evaluator:
         """Seconds of a step with these operators, were the stages perfectly even and nothing recomputed."""
         uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
         chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
-        return chain_s / setting.pp * (setting.microbatches + setting.pp - 1)
+        return chain_s / setting.pp * rounds(setting, self.operators)
 
     def points(self, setting: Setting) -> Iterator[Point]:
         number = 0
@@ -105,7 +112,8 @@ class Evaluator:
         options = [loads.options(stage, wall) for stage in range(setting.pp)]
         cuts = choose_cuts([seconds for seconds, _ in options], setting.microbatches)
         self.seconds += time.perf_counter() - start
-        if cuts is None or cuts.objective_s >= limit_s * RUNNER_UP:
+        gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
+        if cuts is None or cuts.objective_s / gain >= limit_s * RUNNER_UP:
             return None
         stages = tuple(
             StageChoice(first, last, int(count[first, last]))
@@ -124,15 +132,19 @@ class Evaluator:
 def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
     runs = [(s.first, s.last) for s in stages]
+    topology = loads.data.prices.topology
     line = timeline(
         setting.schedule,
         [loads.forward_s(at) for at in runs],
         [loads.backward_s(at, s.recompute) for at, s in zip(runs, stages, strict=True)],
-        [loads.message_s(s.first) for s in stages[1:]],
+        [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
         setting.microbatches,
+        sharing_of(topology.device, setting.pp, setting.dp * setting.tp),
     )
     memory = tuple(loads.memory(k, at, s.recompute) for k, (at, s) in enumerate(zip(runs, stages, strict=True)))
-    return Evaluated(setting, point, loads, stages, memory, line, line.step_s + once_s(loads, stages), gap)
+    nodes = topology.devices // topology.levels[0].size
+    step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
+    return Evaluated(setting, point, loads, stages, memory, line, step_s, gap)
 
 
 def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:
@@ -146,7 +158,13 @@ def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -
 
 def lower_bound(operators: Operators, setting: Setting) -> float:
     """Seconds that no plan of this setting undercuts: every operator at its quickest, stages perfectly even."""
-    return operators.floor_s(setting) / setting.pp * (setting.microbatches + setting.pp - 1)
+    return operators.floor_s(setting) / setting.pp * rounds(setting, operators)
+
+
+def rounds(setting: Setting, operators: Operators) -> float:
+    """Times that a stage's share of a microbatch takes in a step, at least."""
+    sharing = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp)
+    return least_rounds(setting.pp, setting.microbatches, sharing)
 
 
 def least_bytes(operators: Operators, setting: Setting, training: Training | Inference) -> float:

@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.graph import Model
+from autoplan.pricing.data import DataAxis
 from autoplan.pricing.prices import send_s
-from autoplan.pricing.step import DataAxis, accumulate_s, held_microbatches, update_s
+from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
 from autoplan.search.account import BlockPrice
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageMemory
@@ -23,7 +24,7 @@ Interval = tuple[int, int]
 class Chain:
     """One number for each segment of the chain, of one microbatch on one device.
 
-    forward_s, backward_s   what ZeRO's collectives leave exposed, and the adding up of gradients, included
+    forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
     kept, inputs, outputs, constants, working, parameters, summed   bytes, as in ``BlockPrice``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
@@ -59,13 +60,17 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
         data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
     ]
     added = [accumulate_s(p, data.prices) if accumulates else 0.0 for p in sizes]
+    copies = [data.copies_s(p) for p in sizes]
 
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[order]
 
     return Chain(
-        forward_s=along(b.forward_s for b in blocks) + along(waits_f),
-        backward_s=along(b.backward_s for b in blocks) + along(waits_b) + along(added),
+        forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
+        backward_s=along(b.backward_s for b in blocks)
+        + along(waits_b)
+        + along(added)
+        + along(b * training for _, b in copies),
         kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
@@ -198,20 +203,32 @@ class Loads:
         return float(self.chain.exposed_s[slice(*at)].sum())
 
     def once_s(self, at: Interval) -> tuple[float, float, float, float]:
-        """Once a step: (collectives of the data axis, of these hidden, sums over the tensor axis, the update)."""
+        """Once a step: (collectives of the data axis, of these hidden, sums over the tensor axis, the update with the
+        copies beside those collectives)."""
         if not self.data.prices.training:
             return 0.0, 0.0, 0.0, 0.0
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
-        spent_s, hidden_s = self.data.once_s(parameters, forward_s, backward_s)
+        spent_s, hidden_s = self.data.once_s(self.unit_bytes(at), forward_s, backward_s)
         summed = self.data.prices.stored * float(self.chain.summed[slice(*at)].sum())
         summed_s = self.data.prices.collective_s("all-reduce", summed, "tp")
         updated = parameters * self.data.optimizer_share
-        return spent_s, hidden_s, summed_s, update_s(updated, self.passes, self.data.prices)
+        local_s = update_s(updated, self.passes, self.data.prices) + self.data.copies_once_s(parameters)
+        return spent_s, hidden_s, summed_s, local_s
 
-    def message_s(self, cut: int) -> float:
-        """One message over the border in front of a segment."""
-        return send_s(float(self.chain.inputs[cut]), self.setting.dp * self.setting.tp, self.data.prices.topology)
+    def unit_bytes(self, at: Interval) -> list[float]:
+        """Bytes of the parameters that each segment is the first to read."""
+        seen: set[str] = set()
+        sizes = []
+        for held in self.chain.held[slice(*at)]:
+            sizes.append(float(sum(size for name, size in held if name not in seen)))
+            seen |= {name for name, _ in held}
+        return [size for size in sizes if size]
+
+    def message_s(self, stage: int, cut: int) -> float:
+        """One message to a stage from the one before, over the border in front of a segment."""
+        width = self.setting.dp * self.setting.tp
+        return send_s(float(self.chain.inputs[cut]), stage, width, self.data.prices.topology)
 
 
 def parameter_share(data: DataAxis, states: int) -> float:

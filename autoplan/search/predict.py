@@ -79,7 +79,7 @@ def messages(found: Evaluated) -> Iterator[PricedCollective]:
     """Activations from stage to stage, and their gradients back; both overlap with compute."""
     directions = 2 if found.loads.data.prices.training else 1
     for k, stage in enumerate(found.stages[1:]):
-        seconds, count = found.loads.message_s(stage.first), directions * found.setting.microbatches
+        seconds, count = found.loads.message_s(k + 1, stage.first), directions * found.setting.microbatches
         size = int(found.loads.chain.inputs[stage.first])
         yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, count * seconds)
 
@@ -109,12 +109,11 @@ def sharded(found: Evaluated, stage: StageChoice, size: int, hidden_s: float) ->
     hidden_s  of what happens once a step
     """
     loads, data, m = found.loads, found.loads.data, found.setting.microbatches
-    run = slice(stage.first, stage.last)
-    parameters = [float(p) for p in loads.chain.parameters[run]]
+    parameters = loads.unit_bytes((stage.first, stage.last))
     gathers = 2 * m if data.zero == 3 else 1
     scatters = m if data.scatters_each else 1
-    gather_s = sum(data.gather_s(p) for p in parameters) if data.zero == 3 else data.gather_s(size)
-    scatter_s = sum(data.scatter_s(p) for p in parameters) if data.scatters_each else data.scatter_s(size)
+    gather_s = sum(data.gather_s(p) for p in parameters)
+    scatter_s = sum(data.scatter_s(p) for p in parameters)
     waits_s = m * loads.exposed_s((stage.first, stage.last))
     each_s = (gathers * gather_s if data.zero == 3 else 0.0) + (scatters * scatter_s if data.scatters_each else 0.0)
     total_s = gathers * gather_s + scatters * scatter_s

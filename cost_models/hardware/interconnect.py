@@ -44,7 +44,10 @@ class Interconnect:
         joined = math.prod(level.size for level in outer)
         assert joined == nodes, f"levels of {joined} nodes for {nodes} nodes"
         share = self.share(devices_per_node)
-        above = (level if level.link == self.node else replace(level, link=level.link.scaled(share)) for level in outer)
+        above = (
+            level if level.link == self.node else replace(level, link=level.link.scaled(share), lone=1 / share)
+            for level in outer
+        )
         return Level("node", devices_per_node, self.node), *above
 
     def _usual(self, nodes: int, devices_per_node: int) -> tuple[Level, ...]:

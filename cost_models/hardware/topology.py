@@ -14,11 +14,16 @@ from cost_models.hardware.link import Link, LinkPath
 
 @dataclass(frozen=True)
 class Level:
-    """``size`` members joined by ``link``; a member is a device, or one whole of the level inside."""
+    """``size`` members joined by ``link``; a member is a device, or one whole of the level inside.
+
+    lone  how many times the link's bandwidth a device has while the others of its node are silent: 1 where it has a
+          card to itself
+    """
 
     name: str
     size: int
     link: Link
+    lone: float = 1.0
 
 
 @dataclass(frozen=True)

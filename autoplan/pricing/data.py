@@ -1,0 +1,128 @@
+"""How the data axis shares the states (ZeRO), in bytes and seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autoplan.pricing.prices import Prices
+from cost_models.collective import hidden_seconds
+from cost_models.compute import memory_bound_seconds
+
+COPY = 2.0
+"""Passes of a copy over what it copies: read, written."""
+
+
+@dataclass(frozen=True)
+class DataAxis:
+    """One setting's data axis.
+
+    zero  0: every rank holds everything and gradients are all-reduced after the backward; 1: the optimizer's state is
+          split, gradients are reduce-scattered under the last backward and parameters gathered under the next forward;
+          2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too, gathered in each
+          microbatch's forward and backward (Rajbhandari et al. 2020)
+    piped  several pipeline stages: their engine reduces gradients once, after its last microbatch, at every level
+
+    Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
+    segment by segment, and hide under the compute beside where the device's may (``Device.blocking``), which they slow.
+    What is sent together is copied together before, and taken apart after: fully_shard's copies in and out, and those
+    of the buckets that plain data parallelism reduces.
+    """
+
+    zero: int
+    size: int
+    prices: Prices
+    piped: bool = False
+
+    def gather_s(self, bytes: float) -> float:
+        """One all-gather of parameters."""
+        return self.prices.collective_s("all-gather", bytes, "dp")
+
+    def scatter_s(self, bytes: float) -> float:
+        """One reduce-scatter of gradients, in the dtype in which they are stored."""
+        return self.prices.collective_s("reduce-scatter", self.prices.stored * bytes, "dp")
+
+    def hidden_s(self, compute_s: float, comm_s: float) -> float:
+        """What running a collective beside compute saves."""
+        device = self.prices.device
+        return 0.0 if device.blocking else float(hidden_seconds(compute_s, comm_s, device.overlap_slowdown))
+
+    def copied_s(self, bytes: float) -> float:
+        """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
+        return float(memory_bound_seconds(COPY * bytes, self.prices.device)) if self.size > 1 else 0.0
+
+    @property
+    def scatters_each(self) -> bool:
+        """Whether gradients are scattered in each microbatch rather than once a step."""
+        return self.zero >= 2 and not self.piped
+
+    def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
+        """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
+        if self.zero < 3:
+            return 0.0
+        gather_s = self.gather_s(parameter_bytes)
+        return gather_s - self.hidden_s(forward_s, gather_s)
+
+    def exposed_backward_s(self, backward_s: float, parameter_bytes: float) -> float:
+        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
+        busy_s = self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
+        busy_s += self.scatter_s(parameter_bytes) if self.scatters_each else 0.0
+        return busy_s - self.hidden_s(backward_s, busy_s)
+
+    def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
+        """Copies of a segment's (forward, backward) in each microbatch."""
+        gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
+        scattered_s = self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_each else 0.0
+        return gathered_s, gathered_s + scattered_s
+
+    def once_s(self, sizes: Iterable[float], forward_s: float, backward_s: float) -> tuple[float, float]:
+        """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.
+
+        sizes  bytes of each segment's parameters
+        """
+        if self.size == 1:
+            return 0.0, 0.0
+        counted = Counter(sizes)
+        if self.zero == 0:
+            total = sum(size * count for size, count in counted.items())
+            return self.prices.collective_s("all-reduce", self.prices.stored * total, "dp"), 0.0
+        gather_s = sum(count * self.gather_s(s) for s, count in counted.items()) if self.zero < 3 else 0.0
+        scatter_s = sum(n * self.scatter_s(s) for s, n in counted.items()) if not self.scatters_each else 0.0
+        hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(backward_s, scatter_s)
+        return gather_s + scatter_s, hidden_s
+
+    def copies_once_s(self, parameter_bytes: float) -> float:
+        """Copies once a step: gradients into buckets and back; or of ZeRO what ``once_s`` gathers and scatters."""
+        stored_s = self.copied_s(self.prices.stored * parameter_bytes)
+        if self.zero == 0:
+            return 2 * stored_s
+        gathered_s = self.copied_s(parameter_bytes) if self.zero < 3 else 0.0
+        return gathered_s + (0.0 if self.scatters_each else stored_s)
+
+    @property
+    def parameter_share(self) -> float:
+        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered."""
+        stored = self.prices.stored
+        return stored if self.zero == 0 else stored / self.size + (self.zero < 3)
+
+    @property
+    def gradient_share(self) -> float:
+        """The same of gradients: those that are scattered once a step accumulate whole until then."""
+        stored = self.prices.stored
+        return stored if self.zero == 0 else stored / self.size + (0.0 if self.scatters_each else stored)
+
+    @property
+    def optimizer_share(self) -> float:
+        return self.prices.stored * (1.0 if self.zero == 0 else 1 / self.size)
+
+    @property
+    def cast_share(self) -> float:
+        """Bytes kept for the backward of each microbatch: without ZeRO a parameter that is stored in float32 is cast
+        where it is used, and the product keeps the cast one."""
+        return 1.0 if self.zero == 0 and self.prices.stored > 1 and self.prices.training else 0.0
+
+    @property
+    def gathered_segments(self) -> tuple[float, float]:
+        """Segments whose parameters, and whose gradients, stand whole at once: the one in use, the one prefetched."""
+        return (2.0 if self.zero == 3 else 0.0, self.prices.stored if self.scatters_each else 0.0)

@@ -1,0 +1,151 @@
+"""The timeline of stages whose devices share processors: whoever waits leaves them to the others.
+
+Processes of one machine with fewer cores than processes are such devices. Their times are those of all of them at work
+at once; while only ``a`` of ``n`` stages that share processors work, each of these goes n/a times as fast, but no
+faster than one goes alone (processor sharing: Kleinrock 1967, "Time-shared systems: a theoretical treatment"). So a
+pipeline's bubble costs less than on devices of their own: with half as many cores as stages it is filled while half of
+the stages work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cost_models.pipeline.order import Action, actions
+from cost_models.pipeline.times import Times, pipeline_times
+
+ROUNDING = 1e-12  # of the time of day: what is as near has come
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Stages that share processors.
+
+    stages  ranks of the pipeline, next to each other, that do
+    alone   how many times as fast one of them works while the others wait
+    """
+
+    stages: int = 1
+    alone: float = 1.0
+
+    @property
+    def gain(self) -> float:
+        """The most that one goes faster while others wait; 1 where none share."""
+        return self.rate(1)
+
+    def rate(self, working: int) -> float:
+        """Of one of ``working`` stages, over that while all work."""
+        return min(self.stages / working, self.alone)
+
+
+@dataclass
+class _Rank:
+    """A rank under way: ``place`` in its order; ``left_s`` of the action there once it has begun, else None."""
+
+    order: Sequence[Action]
+    place: int = 0
+    left_s: float | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.place == len(self.order)
+
+
+def shared_step_seconds(
+    schedule: str,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    send_s: Sequence[float],
+    microbatches: int,
+    sharing: Sharing,
+    *,
+    weight_s: Sequence[float] | None = None,
+    return_s: Sequence[float] | None = None,
+    virtual_stages: int | None = None,
+) -> float:
+    """Seconds from the first forward to the last backward where stages share processors; numbers alone.
+
+    Arguments as of ``simulate``; with ``Sharing(1, 1.0)`` the same as its ``step_s``. Messages keep their pace.
+    """
+    times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
+    return _Play(times, microbatches, sharing).run()
+
+
+@dataclass
+class _Play:
+    """One run of the schedule, from one event to the next."""
+
+    times: Times
+    microbatches: int
+    sharing: Sharing
+    now_s: float = 0.0
+    arrived_s: dict[Action, float] = field(default_factory=dict)         # when what an action waits for is there
+    wires_s: dict[tuple[int, int], float] = field(default_factory=dict)  # when the last message on a wire came
+
+    def run(self) -> float:
+        times = self.times
+        ranks = [
+            _Rank(actions(times.schedule, rank, times.ranks, self.microbatches, times.chunks))
+            for rank in range(times.ranks)
+        ]
+        self.arrived_s = {Action(0, "F", j): 0.0 for j in range(self.microbatches)}
+        while any(not rank.done for rank in ranks):
+            self.begin(ranks)
+            self.advance(ranks)
+        return self.now_s
+
+    def ready_s(self, action: Action) -> float:
+        """When what an action waits for is there; infinity while nobody has sent it."""
+        if action.kind == "W":
+            return 0.0
+        return self.arrived_s.get(action._replace(kind="F" if action.kind == "F" else "B"), float("inf"))
+
+    def begin(self, ranks: Sequence[_Rank]) -> None:
+        """Every rank that can begin its next action does."""
+        times = self.times
+        durations = {"F": times.forward, "B": times.backward, "I": times.inputs, "W": times.weight}
+        for rank in ranks:
+            if rank.left_s is None and not rank.done:
+                action = rank.order[rank.place]
+                if self.ready_s(action) <= self.now_s * (1 + ROUNDING):
+                    rank.left_s = durations[action.kind][action.stage]
+
+    def advance(self, ranks: Sequence[_Rank]) -> None:
+        """To the next end of an action, or arrival of a message."""
+        working = [rank.left_s is not None for rank in ranks]
+        group = self.sharing.stages
+        rates = [self.sharing.rate(max(1, sum(working[n // group * group:][:group]))) for n in range(len(ranks))]
+        wakes_s = [
+            self.ready_s(rank.order[rank.place]) - self.now_s for rank in ranks if rank.left_s is None and not rank.done
+        ]
+        ends_s = [r.left_s / rate for r, rate in zip(ranks, rates, strict=True) if r.left_s is not None]
+        step_s = min([*ends_s, *wakes_s])
+        assert step_s < float("inf"), "the schedule deadlocks"
+        self.now_s += step_s
+        for rank, rate in zip(ranks, rates, strict=True):
+            if rank.left_s is not None and rank.left_s / rate <= step_s:
+                self.finish(rank)
+            elif rank.left_s is not None:
+                rank.left_s -= step_s * rate
+
+    def finish(self, rank: _Rank) -> None:
+        """Ends a rank's action, and sends what waits for it on its way."""
+        action = rank.order[rank.place]
+        rank.place, rank.left_s = rank.place + 1, None
+        stage, last = action.stage, self.times.stages - 1
+        if action.kind == "F" and stage < last:
+            self.send(action, "F", stage + 1, self.times.send[stage])
+        elif action.kind == "F":
+            self.arrived_s[action._replace(kind="B")] = self.now_s
+        elif action.kind in "BI" and stage:
+            self.send(action, "B", stage - 1, self.times.back[stage - 1])
+
+    def send(self, action: Action, kind: Literal["F", "B"], target: int, message_s: float) -> None:
+        """A message follows those before it on its wire; within a rank there is none."""
+        wire = (self.times.rank(action.stage), self.times.rank(target))
+        arrival_s = self.now_s
+        if wire[0] != wire[1]:
+            arrival_s = self.wires_s[wire] = max(self.wires_s.get(wire, 0.0), self.now_s) + message_s
+        self.arrived_s[Action(target, kind, action.microbatch)] = arrival_s

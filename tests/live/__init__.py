@@ -1,0 +1,1 @@
+"""Plans measured on this machine against their predicted step times: ``make bench-live``."""
