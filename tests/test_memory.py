@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.memory import (
+    ACCOUNTS,
+    FLOAT32_GRADIENTS,
     FLOAT32_STORED,
+    LOSSES,
+    OFFLOADS,
+    OPTIMIZERS,
     PRECISIONS,
     STATES_PER_ELEMENT,
     ModelStates,
     activation_bytes,
+    first_stage_activation_bytes,
+    interleaved_share,
+    loss_bytes,
+    optimizer_state_bytes,
+    outer_activation_bytes,
+    output_tensors_bytes,
+    rounded_bytes,
     state_bytes,
     transformer_layer_activation_bytes,
 )
@@ -42,6 +56,8 @@ def test_zero_formulas(elements, dp):
     assert total == pytest.approx([16, 4 + 12 / dp, 2 + 14 / dp, 16 / dp])
     stored = [state_bytes(elements, "bf16-mixed", "adam", zero, dp, FLOAT32_STORED).total_bytes for zero in range(4)]
     assert stored == pytest.approx([elements * x for x in (16, 8 + 8 / dp, 4 + 12 / dp, 16 / dp)])
+    buffered = [state_bytes(elements, "bf16-mixed", "adam", z, dp, FLOAT32_GRADIENTS).total_bytes for z in range(4)]
+    assert buffered == pytest.approx([elements * x for x in (18, 6 + 12 / dp, 2 + 16 / dp, 18 / dp)])
 
 
 @pytest.mark.parametrize(
@@ -99,3 +115,82 @@ def test_activations_are_counted_in_flight():
     assert activation_bytes([10.0, 20.0, 30.0], [3, 2, 1]) == (30.0, 40.0, 30.0)
     with pytest.raises(ValueError, match="1 stages save, 2 have"):
         activation_bytes([1.0], [1, 2])
+
+
+def test_korthikanti_first_stage():
+    """530B (s 2048, b 1, h 20480, v 51200, L 105, t 8, p 35), and the 2.73 GB of outputs in appendix B."""
+    assert output_tensors_bytes(2048, 1, 20480, 35) / 2**30 == pytest.approx(2.73, abs=0.005)
+    assert first_stage_activation_bytes(10.0, 105, 35) == 1050
+    assert first_stage_activation_bytes(10.0, 105, 35, 3) == pytest.approx(1050 * (1 + 34 / (35 * 3)))
+    assert interleaved_share(35) == 1
+    s, b, h, v, t = sympy.symbols("s b h v t", positive=True)
+    alone = outer_activation_bytes(s, b, h, v, t)
+    assert sympy.simplify(alone - s * b * h / t * (1 + 4 * (1 + v / h))) == 0
+    assert outer_activation_bytes(2048, 1, 20480, 51200, 8, 35) == 2048 * 20480 * 35 / 8
+
+
+OF_ADAM = [  # bytes an element of the optimizer's state, float32
+    ("sgd", 0), ("sgd-momentum", 4), ("lion", 4), ("adagrad", 4), ("rmsprop", 4), ("adam", 8), ("adamw", 8),
+    ("lamb", 8), ("amsgrad", 12), ("adam-8bit", 2 + 2 * 4 / 2048), ("lion-8bit", 1 + 4 / 2048),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("optimizer", "per_element"), OF_ADAM)
+def test_optimizer_states(optimizer, per_element):
+    assert optimizer_state_bytes(optimizer, 4096, 4) == per_element * 4096
+
+
+def test_adafactor_keeps_rows_and_columns():
+    assert optimizer_state_bytes("adafactor", 4096 * 1024, 4, 4096 + 1024) == 4 * 5120
+    with pytest.raises(ValueError, match="give factored_elements"):
+        state_bytes(4096, "bf16", "adafactor")
+    assert "adafactor" not in STATES_PER_ELEMENT and "adam-8bit" not in STATES_PER_ELEMENT
+
+
+def test_what_is_offloaded_is_not_here():
+    """Ren et al. 2021: ZeRO-Offload leaves the 2 bytes of a half precision parameter."""
+    states = {where: state_bytes(10, "fp16-mixed", "adam", 1, 2, offload=where) for where in OFFLOADS}
+    assert [state.total_bytes for state in states.values()] == [10 * (4 + 12 / 2), 40, 20, 0]
+    with pytest.raises(ValueError, match="'disk'"):
+        state_bytes(1, "fp32", "adam", offload="disk")
+
+
+X, RANKS = sympy.symbols("x n", positive=True)
+
+
+@given(
+    st.integers(1, 10**9), st.sampled_from(sorted(PRECISIONS)), st.sampled_from(sorted(OPTIMIZERS)), st.integers(0, 3),
+    st.integers(1, 512), st.sampled_from(sorted(ACCOUNTS)),
+)  # fmt: skip
+def test_states_of_floats_arrays_and_symbols(elements, precision, optimizer, zero, dp, account):
+    how = dict(precision=precision, optimizer=optimizer, zero=zero, account=ACCOUNTS[account], factored_elements=64)
+    number = state_bytes(float(elements), dp=dp, **how).total_bytes
+    assert state_bytes(np.array([elements], dtype=float), dp=dp, **how).total_bytes == pytest.approx([number])
+    symbol = state_bytes(X, dp=RANKS, **how).total_bytes
+    assert float(symbol.subs({X: elements, RANKS: dp})) == pytest.approx(number)
+    assert state_bytes(elements + 1.0, dp=dp, **how).total_bytes > number
+    assert state_bytes(0.0, dp=dp, **how | {"factored_elements": 0}).total_bytes == 0
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.sampled_from([2, 4]), st.sampled_from(LOSSES), st.booleans())
+def test_loss_of_floats_arrays_and_symbols(tokens, columns, element_bytes, loss, split):
+    number = loss_bytes(tokens, columns, element_bytes, loss, split)
+    assert loss_bytes(np.array([tokens]), columns, element_bytes, loss, split).tolist() == [number]
+    assert loss_bytes(X, columns, element_bytes, loss, split).subs(X, tokens) == number
+    assert number < loss_bytes(tokens + 1, columns, element_bytes, loss, split)
+    assert loss_bytes(tokens, columns, element_bytes, "fused") <= number
+    assert loss_bytes(0, columns, element_bytes, loss, split) == 0
+
+
+def test_the_loss_of_megatron_and_of_torch():
+    """Logits in 2 bytes: beside them one float32 copy, or in their stead three (four where the vocabulary is split)."""
+    assert [loss_bytes(1, 1, 2, loss) for loss in LOSSES] == [12, 6, 4]
+    assert loss_bytes(1, 1, 2, "eager", split=True) == 16
+    with pytest.raises(ValueError, match="'chunked'"):
+        loss_bytes(1, 1, 2, "chunked")
+
+
+def test_tensors_fill_whole_blocks():
+    assert [rounded_bytes(size) for size in (0, 1, 512, 513)] == [0, 512, 512, 1024]
+    assert rounded_bytes(np.array([1.0, 600.0])).tolist() == [512, 1024]
+    assert rounded_bytes(X).subs(X, 513) == 1024

@@ -174,7 +174,7 @@ def _dense(model: Transformer, recipe: Recipe) -> tuple[Saved, ...]:
     if not recipe.compiled:
         down = (Saved("down", element_bytes(recipe) * rows(model, recipe) * model.hidden, ("operators",)),)
         reduced = (Saved("reduced", 2 * stream_bytes(model, recipe), ("operators",)),)
-        unread = (*(down if model.gated else ()), *(reduced if recipe.sequence_parallel else ()))
+        unread = (*(down if model.gated else ()), *(reduced if recipe.sequence_parallel and recipe.tensor > 1 else ()))
     return (*_inner(model, recipe, inner, PRODUCT), *unread)
 
 
