@@ -15,7 +15,7 @@ from autoplan.redistribute import Planner, step_seconds
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
 from cost_models.collective import send_seconds
-from cost_models.compute import memory_bound_seconds
+from cost_models.compute import memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 
 COPYING = (
@@ -129,7 +129,7 @@ class Prices:
             for axis in self.mesh.device_axes
             if layout.state(axis.name) == R
         )
-        update_s = float(memory_bound_seconds(self.optimizer_passes * local, self.device))
+        update_s = float(update_seconds(self.optimizer_passes * local, self.device))
         return (seconds + update_s) / self.microbatches
 
 

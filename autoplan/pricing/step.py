@@ -11,7 +11,7 @@ from autoplan.options import Inference, Training
 from autoplan.pricing.operator import Operator, price_operator
 from autoplan.pricing.prices import Prices
 from autoplan.strategies import Strategy
-from cost_models.compute import memory_bound_seconds
+from cost_models.compute import memory_bound_seconds, update_seconds
 from cost_models.hardware import Device
 from cost_models.memory import STATES_PER_ELEMENT
 from cost_models.pipeline import Timeline, in_flight, simulate
@@ -36,25 +36,19 @@ def optimizer_states(training: Training | Inference) -> int:
 
 
 def optimizer_passes(training: Training | Inference) -> float:
-    """Passes over a parameter's bytes in one update, by torch.optim's operators one after another (the foreach and the
-    loop alike): each reads its operands and writes its result.
+    """Passes over a parameter's bytes in one update: it, its gradient and its states are read, it and they written.
 
-    Adam: the first moment's lerp (3), the second's mul and addcmul (2, 3), its sqrt, div and add of eps (2 each), the
-    parameter's addcdiv (4). AdamW decays the parameter first (2). SGD: an add (3); with momentum a mul and an add more
-    (2, 3); decay adds the parameter to the gradient (3). Others as if fused: what they hold is read and written once.
+    That the optimizer's kernels pass over them more often is in ``Device.update_efficiency``.
     """
     if isinstance(training, Inference):
         return 0.0
-    name = training.optimizer
-    passes = {"adam": 18.0, "adamw": 18.0, "sgd": 8.0 if training.momentum else 3.0}
-    decay = {"adam": 3.0, "adamw": 2.0, "sgd": 3.0}.get(name, 0.0) if training.weight_decay else 0.0
     clipping = CLIPPING_PASSES if training.clip_grad_norm is not None else 0.0
-    return passes.get(name, 3.0 + 2 * optimizer_states(training)) + decay + clipping
+    return 3 + 2 * optimizer_states(training) + clipping
 
 
 def update_s(bytes: float, passes: float, prices: Prices) -> float:
     """Seconds of the optimizer over the bytes of parameter that one device updates."""
-    return float(memory_bound_seconds(bytes * passes, prices.device))
+    return float(update_seconds(bytes * passes, prices.device))
 
 
 def accumulate_s(bytes: float, prices: Prices) -> float:
