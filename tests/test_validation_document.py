@@ -68,6 +68,9 @@ def test_a_table_of_several_devices_has_a_line_over_all() -> None:
     lines = summaries(results_of("table", "time, s", points, "", "file.csv"))
     assert [line[1] for line in lines] == ["b", "a", "all"]
     assert [line[2:4] for line in lines] == [("2", "2"), ("2", "2"), ("4", "4")]
+    many = [Point(row, "", "", str(row % 7), 1.0, 1.0) for row in range(1, 23)]
+    short = summaries(results_of("table", "time, s", many, "", "file.csv"))
+    assert [(line[1], line[2:4]) for line in short] == [("1", ("2", "2")), ("all", ("14", "8"))]
 
 
 def test_the_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:

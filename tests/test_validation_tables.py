@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.validation.case import Machines, Row, Table, read_table
+from cost_models.validation.case import Machines, Row, Table, read_table, rows_of
+from cost_models.validation.published import SHIPPED, cases_on
 from cost_models.validation.tables import TABLES
 
 MPT_ROW = {
@@ -49,3 +50,13 @@ def test_nodes_share_their_cards() -> None:
     _, whole = Machines().of("a100-sxm-80gb", 16).levels
     _, half = Machines().of("a100-sxm-80gb", 16, cards=4).levels
     assert half.link.bandwidth_bytes_per_s == whole.link.bandwidth_bytes_per_s / 2
+
+
+def test_what_the_package_alone_ships_is_never_fitted_on() -> None:
+    shipped = [table for table in TABLES if table.shipped]
+    assert {table.name for table in shipped} == {"korthikanti_steps", "torchtitan_further"}
+    for table in shipped:
+        read = read_table(table, rows_of(SHIPPED / table.file))
+        assert read.cases and not read.left_out and not table.fitted
+    names = {table.name for table in shipped}
+    assert not names & {case.table for case in cases_on(SHIPPED, "a100-sxm-80gb")}

@@ -147,7 +147,8 @@ class Table:
 
     cases   makes a row's cases, or raises ``Unusable``; its docstring states what is assumed
     fitted  whether figures may be fitted on its even rows; False where it was measured under what no profile knows, so
-            that all its rows are only reported
+            that all its rows are only reported, or where the rest of its publication was fitted on
+    shipped whether the package alone holds it
     """
 
     name: str
@@ -155,6 +156,7 @@ class Table:
     cases: Callable[[Row], tuple[Case, ...]]
     label: Callable[[Row], str]
     fitted: bool = True
+    shipped: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from cost_models.hardware import PROFILES, device_names
 from cost_models.validation import own
 from cost_models.validation.metrics import Point
 from cost_models.validation.published import SHIPPED
-from cost_models.validation.report import HEADINGS, percent, summaries, within_sizes
+from cost_models.validation.report import FEW, HEADINGS, MANY, percent, summaries, within_sizes
 from cost_models.validation.result import TableResult
 from cost_models.validation.tables import NOT_USED
 
@@ -75,14 +75,16 @@ on {rows}.
 
 Of each table and device the rows are numbered from 0 in the order of the file. Figures are fitted per device over all
 of its tables at once, on **even** rows; the errors below are those of the **odd** rows, on which nothing was fitted.
-Nothing is fitted to a table, a paper or a row. Outliers stay in. An error is predicted / measured − 1; mean, median and
-max are of its absolute value, signed is its mean, rank is Spearman's correlation (from four rows up).
+Nothing is fitted to a table, a paper or a row. Outliers stay in. Where no row is fitted, all are reported. An error is
+predicted / measured − 1; mean, median and max are of its absolute value, signed is its mean, rank is Spearman's
+correlation (from four rows up).
 
 ![predicted against measured]({plot})"""
 
 
 def _errors(results: Sequence[TableResult]) -> str:
-    return "## Errors\n\n" + _markdown(HEADINGS, summaries(results))
+    note = f"Where a table has more than {MANY} devices, those of fewer than {FEW} rows are told under “all” alone."
+    return f"## Errors\n\n{note}\n\n" + _markdown(HEADINGS, summaries(results))
 
 
 def _sizes(results: Sequence[TableResult]) -> str:

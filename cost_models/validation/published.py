@@ -56,6 +56,10 @@ def cases_on(folder: Path, device: str) -> tuple[Case, ...]:
 
 
 def _present(folder: Path) -> Iterator[tuple[Table, Path]]:
+    """The tables that the folder holds, and with them those that the package alone holds."""
+    inside = [table for table in TABLES if not table.shipped and (folder / table.file).exists()]
     for table in TABLES:
-        if (folder / table.file).exists():
+        if table in inside:
             yield table, folder / table.file
+        elif table.shipped and inside:
+            yield table, SHIPPED / table.file

@@ -18,6 +18,7 @@ HEADINGS = (
 )  # fmt: skip
 """Errors are those of the reported rows, but for the last."""
 HALVES = ("fitted", "reported")
+MANY, FEW = 6, 4
 
 
 def percent(share: float, signed: bool = False) -> str:
@@ -31,11 +32,14 @@ def rank(value: float | None) -> str:
 
 
 def summaries(results: Sequence[TableResult]) -> list[tuple[str, ...]]:
-    """The lines below ``HEADINGS``: each result's, and below a table of several devices one over all of them."""
+    """The lines below ``HEADINGS``: each result's, and below a table of several devices one over all of them.
+
+    Of a table of more than ``MANY`` devices those with fewer than ``FEW`` rows are told in that line alone.
+    """
     lines = []
     for name in dict.fromkeys(result.name for result in results):
         of = [result for result in results if result.name == name]
-        lines += [_summary(result) for result in of]
+        lines += [_summary(result) for result in of if len(of) <= MANY or len(result.points) >= FEW]
         if len(of) > 1:
             halves = [tuple(point for result in of for point in getattr(result, half)) for half in HALVES]
             lines.append(_summary(replace(of[0], series="all", fitted=halves[0], reported=halves[1])))

@@ -5,16 +5,17 @@ from cost_models.validation.tables.fsdp import FLASH_ATTENTION, MPT
 from cost_models.validation.tables.megatron import KORTHIKANTI, KORTHIKANTI_STEPS, MEGATRON_2020, VTRAIN
 from cost_models.validation.tables.megatron_core import MEGATRON_CORE, MIXTURES
 from cost_models.validation.tables.sc21 import SC21_WEAK_SCALING, SC21_ZERO
-from cost_models.validation.tables.torchtitan import TORCHTITAN
+from cost_models.validation.tables.torchtitan import TORCHTITAN, TORCHTITAN_FURTHER
 
 TABLES = (
     VTRAIN, SC21_WEAK_SCALING, SC21_ZERO, KORTHIKANTI, KORTHIKANTI_STEPS, MEGATRON_2020, MEGATRON_CORE, MIXTURES, MPT,
-    TORCHTITAN, FLASH_ATTENTION, ALPA,
+    TORCHTITAN, TORCHTITAN_FURTHER, FLASH_ATTENTION, ALPA,
 )  # fmt: skip
 
 NOT_USED = (
     ("vtrain_ground_truth_single.csv", "looks composed, not measured: "
      "c0 + c1·layers + m·(c2 + c3·layers) holds to 0.000% in the rows of one axis"),
+    ("mfu_anchors.csv", "shares of the peak without the recipes that they were measured with"),
 )  # fmt: skip
 """Files that hold times and aren't used, and why."""
 

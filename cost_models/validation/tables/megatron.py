@@ -100,7 +100,8 @@ KORTHIKANTI_KINDS = {
 
 def _korthikanti_layer(row: Row) -> tuple[Case, ...]:
     """One layer of the 22B model (hidden 6144, 64 heads, 2048 tokens, microbatch 4) on 8 A100-SXM-80GB, tensor axis 8;
-    float16, unfused attention, dropout. Recomputation is counted to the backward."""
+    float16, unfused attention, dropout. As the paper says, the reductions of the backward run under the weights'
+    gradients. Recomputation is counted to the backward."""
     if row["experiment"] not in KORTHIKANTI_KINDS:
         raise Unusable("an experiment whose recipe isn't known")
     recompute, split = KORTHIKANTI_KINDS[row["experiment"]]
@@ -119,40 +120,28 @@ KORTHIKANTI = Table(
     "korthikanti_layer", "korthikanti_table4_layer_ms.csv", _korthikanti_layer, lambda row: row.get("experiment")
 )
 
-KORTHIKANTI_SIZES = (
-    ("22B", 6144, 48, 64, 1, 4, 4, 1),
-    ("175B", 12288, 96, 96, 8, 64, 1, 3),
-    ("530B", 20480, 105, 128, 35, 280, 1, 3),
-    ("1T", 25600, 128, 160, 64, 512, 1, 1),
-)
-"""Size, hidden, layers, heads, pipeline ranks, global batch, microbatch, chunks a rank: Korthikanti et al., Table 3."""
-
 
 def _korthikanti_steps(row: Row) -> tuple[Case, ...]:
-    """Of the anchors only Korthikanti's Table 5 has a recipe that is published with it (its Table 3, recalled): tensor
-    axis 8, no data axis, 2048 tokens, 51200 rows, sequence parallel with selective recomputation; 175B and 530B
-    interleaved with 3 chunks a rank. The time is the model's FLOPs, 72·B·s·l·h²·(1 + s/6h + V/12lh), over MFU and
-    312 TFLOP/s a device."""
-    if "Korthikanti Table 5" not in row["source"]:
-        raise Unusable("an MFU without the recipe that it was measured with")
-    shares = [float(part.strip(" %")) for part in row["MFU"].split("/")]
-    cases = []
-    for number, (mfu, size) in enumerate(zip(shares, KORTHIKANTI_SIZES, strict=True), start=1):
-        group, hidden, layers, heads, pipeline, batch, micro_batch, chunks = size
-        recipe = replace(
-            MEGATRON, tensor=8, pipeline=pipeline, micro_batch=micro_batch, microbatches=share(batch, micro_batch),
-            recompute="selective", sequence_parallel=True, virtual_stages=chunks, hides_input_gradients=True,
-            schedule="interleaved" if chunks > 1 else "1f1b",
-        )  # fmt: skip
-        work = 1 + 2048 / (6 * hidden) + 51200 / (12 * layers * hidden)
-        flops = 72 * batch * 2048 * layers * hidden**2 * work
-        measured_s = flops / (mfu / 100 * 312e12 * 8 * pipeline)
-        topology = row.machine("a100-sxm-80gb", 8 * pipeline)
-        case = made(group, gpt(hidden, layers, heads, 2048, 51200), recipe, topology, measured_s)
-        cases.append(replace(case, row=number, label=f"{group} TP8 PP{pipeline}"))
-    return tuple(cases)
+    """Steps on Selene (nodes of 8 A100-SXM-80GB, eight 200 Gb/s cards): tensor axis 8, 2048 tokens, 51200 rows of
+    vocabulary, float16, unfused attention, dropout. As the paper says, the tensor axis's reductions of the backward run
+    under the weights' gradients, and the data axis's follow the backward."""
+    data, micro_batch, chunks = row.whole("data"), row.whole("micro_batch"), row.whole("chunks")
+    recipe = replace(
+        MEGATRON, tensor=8, data=data, pipeline=row.whole("pipeline"), micro_batch=micro_batch,
+        microbatches=share(row.whole("global_batch"), data, micro_batch), recompute=row["recompute"],
+        sequence_parallel=row.true("sequence_parallel"), virtual_stages=chunks,
+        schedule="interleaved" if chunks > 1 else "1f1b", hides_input_gradients=True,
+    )  # fmt: skip
+    model = gpt(row.whole("hidden"), row.whole("layers"), row.whole("heads"), 2048, 51200)
+    topology = row.machine("a100-sxm-80gb", recipe.devices)
+    return (made(row["size"], model, recipe, topology, row.positive("iter_s")),)
+
+
+def _korthikanti_label(row: Row) -> str:
+    return "{size} on {data} times PP{pipeline} TP8, {recompute} recomputation".format(**row.text)
 
 
 KORTHIKANTI_STEPS = Table(
-    "korthikanti_steps", "mfu_anchors.csv", _korthikanti_steps, lambda row: f"{row.get('model')} {row.get('gpu')}"
-)
+    "korthikanti_steps", "korthikanti_table5_steps.csv", _korthikanti_steps, _korthikanti_label, fitted=False,
+    shipped=True,
+)  # fmt: skip

@@ -41,6 +41,7 @@ def _steps(row: Row) -> tuple[Case, ...]:
         sequence_parallel=row.true("sequence-parallel"), virtual_stages=chunks,
         schedule="interleaved" if chunks > 1 else "1f1b", recompute=row.get("recompute-granularity", "none"),
         compiled=True, overlaps_gradients=row.true("overlap-grad-reduce"), gradient_bytes=4,
+        hides_input_gradients=True,
     )  # fmt: skip
     topology = row.machine(DEVICES[row["hw"]], devices, 4 if row["hw"] == "gb200" else 8)
     return (made(row["case"], _gpt(row, tensor), recipe, topology, row.positive("iter_time_s_median")),)

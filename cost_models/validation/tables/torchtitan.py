@@ -54,3 +54,7 @@ def _label(row: Row) -> str:
 
 
 TORCHTITAN = Table("torchtitan", "torchtitan_llama3.csv", _torchtitan, _label)
+TORCHTITAN_FURTHER = Table(
+    "torchtitan_further", "torchtitan_llama3_further.csv", _torchtitan, _label, fitted=False, shipped=True
+)
+"""Rows of the same document's tables 2 and 6 that the other file doesn't hold: long sequences, four axes."""
