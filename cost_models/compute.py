@@ -90,8 +90,12 @@ def memory_bound_seconds(bytes: Number, device: Device) -> Number:
 
 def update_seconds(bytes: Number, device: Device) -> Number:
     """Time of an optimizer's update that moves ``bytes``, each parameter, gradient and state once for every read and
-    write, in seconds: launch + bytes / achieved bandwidth / the share of it that the optimizer's kernels reach."""
-    return memory_bound_seconds(bytes / device.update_efficiency, device)
+    write, in seconds: launch + bytes / achieved bandwidth / the share of it that the optimizer's kernels reach.
+
+    What was last touched a step ago is in no cache.
+    """
+    rate = achieved_bytes_per_s(device) * device.update_efficiency
+    return where_positive(bytes, device.kernel_launch_s + bytes / rate)
 
 
 def attention_flops(

@@ -35,8 +35,8 @@ class Device:
     memory_efficiency             share of it that a streaming kernel reaches
     cache_bytes                   of the bytes that a kernel moves, so many go by a cache; 0: unknown
     cache_bandwidth_bytes_per_s   that a streaming kernel reaches there
-    update_efficiency             share of the memory's rate that the optimizer's update reaches, whose kernels may read
-                                  and write again what they have
+    update_efficiency             share of that rate which the optimizer's update reaches, whose kernels may read and
+                                  write again what they have; above 1 where it gains by working in place
     kernel_launch_s               least time of one kernel, on the device
     dispatch_s                    least time of one operator in eager mode, in the framework
     matmul_shares                 of a dtype that reaches less of its peak than the others of theirs, by name

@@ -1,0 +1,93 @@
+"""Seconds of each case, on all ranks at once: rounds over all cases, and of each case the median over the rounds.
+
+The cases of a round follow one another, so that a disturbance that lasts meets many cases once instead of one always;
+and every rank runs the same case at the same time, as in a training step, so that processes which share cores, memory
+or a network card are measured while they do. The median tells what a plan meets; the minimum would hide the contention.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from cost_models.calibrate.cases import AnyCase, Sample
+from cost_models.calibrate.operators import Run
+from cost_models.calibrate.world import World
+
+LEAST_ROUNDS = 3
+_BLOCK_S = 0.03         # repetitions of a case are timed together for as long: many of a scheduler's time slices
+_MOST_REPEATS = 2000
+
+
+@dataclass
+class _Timing:
+    """A case's repetitions in a round, and its seconds in each round so far."""
+
+    repeats: int
+    seconds: list[float] = field(default_factory=list)
+
+
+def measure(
+    cases: Sequence[AnyCase],
+    start: Callable[[AnyCase], Run],
+    calls: Callable[[AnyCase], int],
+    world: World,
+    budget_s: float,
+    longest_s: float,
+) -> tuple[list[Sample[AnyCase]], int]:
+    """(samples, rounds). Every rank has to call it with the same cases and budget.
+
+    start      makes a case's tensors and returns what runs it
+    calls      operators in one run, over which its time is shared
+    budget_s   rounds go on for as long
+    longest_s  a case is left out where, by the one before it in its family, making its tensors and running it once
+               would take longer
+    """
+    began = time.perf_counter()
+    timings = _first_round(cases, start, world, longest_s)
+    rounds, ends_s = 0, 0.0
+    while rounds < LEAST_ROUNDS or ends_s < budget_s:
+        round_began = time.perf_counter()
+        for case, timing in timings.items():
+            timing.seconds.append(_block(start(case), timing.repeats, world))
+        now = time.perf_counter()
+        rounds, ends_s = rounds + 1, world.largest([now - began + now - round_began])[0]
+    medians = [statistics.median(timing.seconds) for timing in timings.values()]
+    means = world.mean(medians)
+    return [Sample(case, mean / calls(case)) for case, mean in zip(timings, means, strict=True)], rounds
+
+
+def _first_round(
+    cases: Sequence[AnyCase], start: Callable[[AnyCase], Run], world: World, longest_s: float
+) -> dict[AnyCase, _Timing]:
+    """Each case that there is time for, with as many repetitions as fill a block."""
+    timings: dict[AnyCase, _Timing] = {}
+    rates: dict[str, float] = {}
+    for case in cases:
+        if case.work * rates.get(case.family, 0.0) > longest_s:
+            continue
+        began = time.perf_counter()
+        run = start(case)
+        started_s = time.perf_counter() - began
+        _block(run, 1, world)  # the first run of a shape chooses an algorithm, or connects
+        seconds, visit_s = world.largest([once_s := _block(run, 1, world), started_s + once_s])
+        rates[case.family] = visit_s / case.work
+        repeats = max(1, min(_MOST_REPEATS, round(min(_BLOCK_S, longest_s) / seconds)))
+        timings[case] = _Timing(repeats)
+    return timings
+
+
+@torch.no_grad()
+def _block(run: Run, repeats: int, world: World) -> float:
+    """Seconds of one run, over ``repeats`` of them that all ranks begin together."""
+    world.barrier()
+    world.synchronize()
+    began = time.perf_counter()
+    for turn in range(repeats):
+        run(turn)
+    world.synchronize()
+    return (time.perf_counter() - began) / repeats

@@ -1,0 +1,102 @@
+"""Operators as an exported program runs them, ready to be timed: ``start`` makes the tensors and returns what runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cost_models.calibrate.cases import Attention, Dispatch, Matmul, Operator, Stream, Update
+
+Run = Callable[[int], object]
+"""Runs a case once; takes the number of the repetition."""
+
+_CHAIN = 32
+_ROW = 1024  # elements that a layer norm or softmax reduces over
+
+
+def start(case: Operator, device: torch.device) -> Run:
+    """What runs the operator once on tensors of its own, and keeps no result."""
+    if isinstance(case, Matmul):
+        return _matmul(case, device)
+    if isinstance(case, Attention):
+        return _attention(case, device)
+    if isinstance(case, Dispatch):
+        return _dispatch(device)
+    return _update(case, device) if isinstance(case, Update) else _stream(case, device)
+
+
+def calls(case: Operator) -> int:
+    """Operators in one run of a case."""
+    return 2 * _CHAIN if isinstance(case, Dispatch) else 1
+
+
+def _matmul(case: Matmul, device: torch.device) -> Run:
+    dtype = getattr(torch, case.dtype)
+    if case.batch == 1:
+        x, weight = _random((case.m, case.k), dtype, device), _random((case.n, case.k), dtype, device)
+        return lambda _: functional.linear(x, weight)
+    x = _random((case.batch, case.m, case.k), dtype, device)
+    y = _random((case.batch, case.k, case.n), dtype, device)
+    return lambda _: torch.bmm(x, y)
+
+
+def _stream(case: Stream, device: torch.device) -> Run:
+    dtype = getattr(torch, case.dtype)
+    x = _random((case.elements // _ROW, _ROW), dtype, device)
+    if case.name in ("add", "mul"):
+        y, operator = _random(x.shape, dtype, device), getattr(torch, case.name)
+        return lambda _: operator(x, y)
+    if case.name == "copy":
+        return lambda _: x.clone()
+    if case.name == "softmax":
+        return lambda _: torch.softmax(x, -1)
+    weight, bias = torch.ones(_ROW, dtype=dtype, device=device), torch.zeros(_ROW, dtype=dtype, device=device)
+    return lambda _: functional.layer_norm(x, (_ROW,), weight, bias)
+
+
+def _update(case: Update, device: torch.device) -> Run:
+    """One update of AdamW, over a parameter in four pieces, as torch runs it where nothing else is asked for."""
+    parameters = [_random((case.elements // 4,), torch.float32, device) for _ in range(4)]
+    for parameter in parameters:
+        parameter.grad = _random(parameter.shape, torch.float32, device)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4)
+    optimizer.step()  # makes the states
+    return lambda _: optimizer.step()
+
+
+def _attention(case: Attention, device: torch.device) -> Run:
+    shape = (case.batch, case.heads, case.length, case.head_dim)
+    q, k, v = (_random(shape, getattr(torch, case.dtype), device) for _ in range(3))
+    if not case.backward:
+        return lambda _: functional.scaled_dot_product_attention(q, k, v, is_causal=case.causal)
+    inputs = (q.requires_grad_(), k.requires_grad_(), v.requires_grad_())
+    with torch.enable_grad():
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=case.causal)
+    gradient = _random(shape, out.dtype, device)
+    return lambda _: torch.autograd.grad(out, inputs, gradient, retain_graph=True)
+
+
+def _dispatch(device: torch.device) -> Run:
+    """A chain of small additions, forward and backward."""
+    x = _random((16,), torch.float32, device).requires_grad_()
+    gradient = torch.ones_like(x)
+
+    def run(_: int) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            y = x
+            for _ in range(_CHAIN):
+                y = y + x
+        return torch.autograd.grad(y, (x,), gradient)
+
+    return run
+
+
+def _random(shape: tuple[int, ...] | torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Normal numbers, a few thousand of them over and over: drawing all would take longer than the operators."""
+    elements = math.prod(shape)
+    few = torch.randn(min(elements, 4099), device=device).to(dtype)
+    return few.repeat(-(-elements // len(few)))[:elements].view(shape)

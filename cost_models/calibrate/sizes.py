@@ -1,0 +1,55 @@
+"""The cases of a calibration: a spread of shapes that models use, from what is ruled by latency to what is by rates.
+
+Each family is listed from its smallest; ``measure`` leaves out what a slow device would spend its budget on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cost_models.calibrate.cases import Attention, Axis, Collective, Dispatch, Matmul, Operator, Stream, Update
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send")
+
+# squares, what a layer widens and narrows, few rows, few columns, a short inner extent, extents off the powers of two
+_SHAPES = (
+    (64, 64, 64), (128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048),
+    (4096, 4096, 4096), (8192, 8192, 8192), (256, 1024, 256), (256, 256, 1024), (1024, 1024, 256), (1024, 256, 1024),
+    (2048, 512, 512), (512, 512, 2048), (512, 2048, 512), (4096, 64, 256), (4096, 1024, 4096), (4096, 11008, 4096),
+    (8192, 4096, 1024), (16, 1024, 1024), (32, 4096, 4096), (1024, 1024, 32), (4096, 4096, 64), (200, 300, 500),
+    (1000, 344, 1000), (2000, 1376, 516), (1023, 4095, 1025),
+)  # fmt: skip
+_BATCHED = ((128, 128, 64, 16), (256, 64, 256, 32), (512, 512, 64, 16), (1024, 64, 1024, 16), (2048, 2048, 128, 32))
+_ELEMENTS = tuple(2**power for power in range(15, 28, 2))  # of float32 128 KiB to 512 MiB
+_UPDATED = tuple(2**power for power in range(20, 29, 2))
+_PASSES = {"add": 3, "mul": 3, "copy": 2, "layer norm": 2, "softmax": 2}
+_ATTENTION = ((1, 4, 64, 32), (1, 8, 128, 64), (2, 4, 256, 64), (1, 8, 512, 32), (1, 8, 512, 64), (1, 4, 1024, 128),
+              (1, 8, 1024, 64), (1, 8, 2048, 64), (1, 16, 4096, 128))  # fmt: skip
+
+
+def operators(matmul_dtypes: Sequence[str], stream_dtype: str) -> tuple[Operator, ...]:
+    """Every operator, family after family; attention and memory-bound operators in one dtype."""
+    found: list[Operator] = [Dispatch()]
+    for dtype in matmul_dtypes:
+        found += [Matmul(dtype, m, n, k) for m, n, k in _SHAPES]
+        found += [Matmul(dtype, m, n, k, batch) for m, n, k, batch in _BATCHED]
+    for name, passes in _PASSES.items():
+        found += [Stream(name, elements, passes, stream_dtype) for elements in _ELEMENTS]
+    found += [Update(elements, 7) for elements in _UPDATED]  # AdamW: four are read, three are written
+    for backward in (False, True):
+        for causal in (False, True):
+            found += [Attention(*extents, causal, backward, stream_dtype) for extents in _ATTENTION]
+    return tuple(found)
+
+
+def collectives(axes: Iterable[Axis], largest_bytes: int) -> tuple[Collective, ...]:
+    """Every collective over every axis from 4 KiB up, each four times as large as the one before. Messages go between
+    neighbours, so they are measured where all of an axis' neighbours are equally far."""
+    sizes = [2**power for power in range(12, 40, 2) if 2**power <= largest_bytes]
+    return tuple(
+        Collective(kind, axis, size)
+        for axis in axes
+        for kind in COLLECTIVES
+        if kind != "send" or len(axis.levels) == 1
+        for size in sizes
+    )
