@@ -1,4 +1,4 @@
-"""The command line: ``autoplan plan``, ``autoplan report``, ``autoplan verify``."""
+"""The command line: ``autoplan plan``, ``autoplan report``, ``autoplan verify``, ``autoplan devices``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from autoplan.api import parallelize
+from autoplan.cluster import catalog_text, figures_text
 from autoplan.errors import AutoplanError
 from autoplan.models import resolve_model
 from autoplan.options import Parallelism, Training
@@ -66,6 +67,9 @@ def parser() -> argparse.ArgumentParser:
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")
         other.set_defaults(command=command)
+    devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
+    devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
+    devices.set_defaults(command=devices_command)
     return top
 
 
@@ -90,6 +94,10 @@ def plan_command(options: argparse.Namespace) -> None:
 
 def report_command(options: argparse.Namespace) -> None:
     print(load(options.folder).report(), end="")
+
+
+def devices_command(options: argparse.Namespace) -> None:
+    print(figures_text(options.name) if options.name else catalog_text(), end="")
 
 
 def verify_command(options: argparse.Namespace) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 
 class ProfileError(ValueError):
     """A device or link whose figures aren't known. Never answered with another device's figures.
@@ -17,3 +20,11 @@ class ProfileError(ValueError):
 
     def __reduce__(self) -> tuple:
         return type(self), (self.value, self.cause, self.remedy)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What a name may stand for, as the end of an error's cause: the names that it begins, else those spelled like it;
+    nothing where there are none."""
+    near = [each for each in known if name and each.startswith(name.lower())]
+    near = near or difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.4)
+    return f"; nearest: {' or '.join(near)}" if near else ""

@@ -46,6 +46,20 @@ def test_explain_takes_the_report_s_place(capsys: pytest.CaptureFixture[str]) ->
     assert out.startswith("model.layers.0.mlp.down_proj, in the plan tp=2") and "operands -> result" in out
 
 
+def test_devices_are_listed_and_each_figure_has_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:3] == ["h200", "136.8", "989"] for line in listed)
+    assert any(line.split()[0] == "ib-ndr" for line in listed if line)
+    assert main(["devices", "ib-ndr"]) == 0
+    assert "link.bandwidth" in capsys.readouterr().out
+    assert main(["devices", "h200"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("memory.bandwidth"))
+    assert line.split()[1:3] == ["4.8", "TB/s"] and "stas00/ml-engineering" in line
+    assert main(["devices", "h10"]) == 2
+    assert "h10: is neither a known device nor a known fabric; nearest: h100-pcie or" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

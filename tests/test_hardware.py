@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from cost_models.compute import peak_flops_per_s
 from cost_models.errors import ProfileError
-from cost_models.figures import Figures
 from cost_models.hardware import (
     PROFILES,
     Interconnect,
     Level,
     Link,
+    Sourced,
     Topology,
     device_names,
+    figures_of,
     load_device,
     read_fabric,
 )
@@ -150,27 +151,32 @@ def test_what_a_part_cannot_do_is_an_error_and_not_another_s_figure():
     )
 
 
-def figures_of(name: str) -> dict[str, tuple]:
-    """A device profile's figures by place: (value, unit, source)."""
-    tables = Figures.read(PROFILES / f"{name}.toml").tables
-    return {
-        f"{section}.{key}": (figure["value"], figure["unit"], figure["source"])
-        for section, table in tables.items()
-        for key, figure in table.items()
-        if isinstance(figure, dict)
-    }
+def test_every_figure_is_told_with_its_source():
+    told = {figure.place: figure for figure in figures_of("l40s")}
+    assert told["memory.capacity"] == Sourced(
+        "memory.capacity", "44.4", "GiB", "total capacity in PyTorch's out-of-memory reports on this part", "2026-11"
+    )
+    assert told["machine.node"] == Sourced("machine.node", "pcie-4")
+    assert figures_of(PROFILES / "l40s.toml") == figures_of("l40s")
+    assert {"link.switch.startup", "link.bandwidth"} <= {figure.place for figure in figures_of("nvswitch-4")}
+    with pytest.raises(ProfileError, match="nor a known fabric; nearest: nvswitch-3 or nvswitch-4"):
+        figures_of("nvswitch")
+
+
+def by_place(name: str) -> dict[str, Sourced]:
+    return {figure.place: figure for figure in figures_of(name)}
 
 
 @pytest.mark.parametrize("name", device_names())
 def test_a_figure_taken_from_another_part_says_so_and_is_that_part_s(name):
     """"assumed as on <part>: why" holds the part's own figure, and no chain of assumptions leads back to it."""
-    for place, (value, unit, source) in figures_of(name).items():
-        if source.startswith("assumed as on "):
-            other = re.match(r"assumed as on ([\w-]+): \S", source)
-            assert other and other[1] in device_names() and other[1] != name, (place, source)
-            theirs = figures_of(other[1])[place]
-            assert (value, unit) == theirs[:2], f"{name} {place}: {value} {unit}, but {other[1]} has {theirs}"
-            assert f"assumed as on {name}" not in theirs[2], place
+    for place, figure in by_place(name).items():
+        if figure.source.startswith("assumed as on "):
+            other = re.match(r"assumed as on ([\w-]+): \S", figure.source)
+            assert other and other[1] in device_names() and other[1] != name, figure
+            theirs = by_place(other[1])[place]
+            assert (figure.value, figure.unit) == (theirs.value, theirs.unit), f"{name}: {figure}, {other[1]}: {theirs}"
+            assert f"assumed as on {name}" not in theirs.source, place
 
 
 def test_an_unknown_device_is_never_answered_with_another():

@@ -1,5 +1,6 @@
 """What there is to run on: a device's figures, the links between devices, and the levels they form."""
 
+from cost_models.hardware.catalog import Sourced, figures_of
 from cost_models.hardware.device import Device
 from cost_models.hardware.interconnect import Interconnect, slower_of
 from cost_models.hardware.link import FABRICS, Link, LinkPath, Protocol, Switch, fabric_names, read_fabric
@@ -8,6 +9,7 @@ from cost_models.hardware.profile import PROFILES, calibrated_on, device_names, 
 from cost_models.hardware.topology import Level, Topology
 
 __all__ = [
-    "FABRICS", "PROFILES", "Device", "Interconnect", "Level", "Link", "LinkPath", "Protocol", "Switch", "Topology",
-    "calibrated_on", "device_names", "fabric_names", "load_device", "read_fabric", "slower_of", "slowest_of",
+    "FABRICS", "PROFILES", "Device", "Interconnect", "Level", "Link", "LinkPath", "Protocol", "Sourced", "Switch",
+    "Topology", "calibrated_on", "device_names", "fabric_names", "figures_of", "load_device", "read_fabric",
+    "slower_of", "slowest_of",
 ]  # fmt: skip

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
-from cost_models.errors import ProfileError
+from cost_models.errors import ProfileError, nearest
 from cost_models.figures import Figures
 from cost_models.hardware.device import Device, read_device
 from cost_models.hardware.interconnect import Interconnect
@@ -32,7 +31,7 @@ def load_device(name: str | os.PathLike[str]) -> tuple[Device, Interconnect]:
         path = PROFILES / f"{text}.toml"
     else:
         remedy = f"Known are {', '.join(device_names())}; or give a profile's path, ending in .toml"
-        raise ProfileError(text, _unknown(text), remedy)
+        raise ProfileError(text, f"is not a known device{nearest(text, device_names())}", remedy)
     figures = Figures.read(path)
     return read_device(path.stem, figures), _interconnect(figures)
 
@@ -43,13 +42,6 @@ def calibrated_on(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     if not figures.has("cluster", "nodes"):
         return None
     return _count(figures, "cluster", "nodes"), _count(figures, "cluster", "devices_per_node")
-
-
-def _unknown(name: str) -> str:
-    """What is wrong with a name, and what it may stand for: the names that it begins, else those spelled like it."""
-    near = [known for known in device_names() if name and known.startswith(name.lower())]
-    near = near or difflib.get_close_matches(name.lower(), device_names(), n=2, cutoff=0.4)
-    return "is not a known device" + (f"; nearest: {' or '.join(near)}" if near else "")
 
 
 def _interconnect(figures: Figures) -> Interconnect:
