@@ -19,6 +19,13 @@ from cost_models.errors import ProfileError
 from cost_models.hardware import device_names, load_device, slowest_of
 
 DEVICES = {name: load_device(name)[0] for name in device_names()}
+DEVICES["cached"] = dataclasses.replace(
+    DEVICES["cpu"], name="cached", cache_bytes=1e6, cache_bandwidth_bytes_per_s=50e9, update_efficiency=0.7,
+    blocking=True,
+)  # fmt: skip
+DEVICES["better cached"] = dataclasses.replace(
+    DEVICES["cached"], name="better cached", cache_bytes=4e6, cache_bandwidth_bytes_per_s=90e9
+)
 some = st.lists(st.sampled_from(sorted(DEVICES)), min_size=2, max_size=3, unique=True).map(
     lambda names: [DEVICES[name] for name in names]
 )
@@ -56,7 +63,16 @@ def test_no_rate_of_the_composite_is_above_any_of_its_parts(devices):
                 assert peak * getattr(both, share) * sustained <= theirs * getattr(device, share) * (1 + 1e-9)
         assert achieved_bytes_per_s(both) <= achieved_bytes_per_s(device) * (1 + 1e-9)
         assert both.usable_bytes <= device.usable_bytes
+        own_update = achieved_bytes_per_s(device) * device.update_efficiency
+        assert achieved_bytes_per_s(both) * both.update_efficiency <= own_update * (1 + 1e-9)
     assert 0 < both.usable_bytes < both.memory_bytes
+
+
+def test_a_cache_is_kept_where_all_have_one():
+    both = slowest_of([DEVICES["cached"], DEVICES["better cached"]])
+    assert (both.cache_bytes, both.cache_bandwidth_bytes_per_s) == (1e6, 50e9)
+    assert slowest_of([DEVICES["cached"], DEVICES["cpu"]]).cache_bytes == 0
+    assert both.blocking and slowest_of([DEVICES["cached"], DEVICES["cpu"]]).blocking
 
 
 @given(some, st.floats(1.0, 1e12))

@@ -29,6 +29,7 @@ def slowest_of(devices: Sequence[Device]) -> Device:
     usable = min(device.usable_bytes for device in kinds)
     memory = min(device.memory_bytes for device in kinds)
     bandwidth = min(device.memory_bandwidth_bytes_per_s for device in kinds)
+    streamed = min(_streamed(device) for device in kinds)
 
     def share(efficiency: Callable[[Device], float]) -> float:
         """Of the common peaks and the slowest part's sustained rate, what the worst of the kinds reaches."""
@@ -51,16 +52,18 @@ def slowest_of(devices: Sequence[Device]) -> Device:
         attention_ramp_k=max(device.attention_ramp_k for device in kinds),
         attention_ramp_head_dim=max(device.attention_ramp_head_dim for device in kinds),
         memory_bandwidth_bytes_per_s=bandwidth,
-        memory_efficiency=min(d.memory_bandwidth_bytes_per_s * d.memory_efficiency for d in kinds) / bandwidth,
+        memory_efficiency=streamed / bandwidth,
+        update_efficiency=min(_streamed(device) * device.update_efficiency for device in kinds) / streamed,
         cache_bytes=min(device.cache_bytes for device in kinds),
         cache_bandwidth_bytes_per_s=min(device.cache_bandwidth_bytes_per_s for device in kinds),
-        update_efficiency=min(device.update_efficiency for device in kinds),
         kernel_launch_s=max(device.kernel_launch_s for device in kinds),
         dispatch_s=max(device.dispatch_s for device in kinds),
         overlap_slowdown=max(device.overlap_slowdown for device in kinds),
         straggler_per_doubling=max(device.straggler_per_doubling for device in kinds),
         compiles=all(device.compiles for device in kinds),
         blocking=any(device.blocking for device in kinds),
+        sharers=min(device.sharers for device in kinds),
+        alone=min(device.alone for device in kinds),
     )
 
 
@@ -70,6 +73,11 @@ def _peaks(name: str, kinds: Sequence[Device]) -> dict[str, float]:
     if not common:
         raise ProfileError(name, "have no dtype in common", "Plan for the kinds apart")
     return {dtype: min(device.peak_flops_per_s[dtype] for device in kinds) for dtype in common}
+
+
+def _streamed(device: Device) -> float:
+    """Bytes a second that a streaming kernel reaches."""
+    return device.memory_bandwidth_bytes_per_s * device.memory_efficiency
 
 
 def _matmul(device: Device) -> float:
