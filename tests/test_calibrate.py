@@ -50,7 +50,8 @@ def test_the_fit_finds_the_device_that_made_the_measurements():
     points = split(noisy(cases, lambda case: case.predict(CPU)))
     found = fit_device(blank_device("made up", 8 * 2**30, 2**28, 1, accelerated=False), points.fitted)
     for name, peak in CPU.peaks:
-        rate = dict(found.peaks)[name] * found.matmul_efficiency
+        share = dict(found.matmul_shares).get(name, 1.0)
+        rate = dict(found.peaks)[name] * found.matmul_efficiency * share
         assert rate == pytest.approx(peak * CPU.matmul_efficiency, rel=0.05)
     reached = found.memory_bandwidth_bytes_per_s * found.memory_efficiency
     assert reached == pytest.approx(8e9, rel=0.1)

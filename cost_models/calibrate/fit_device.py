@@ -130,12 +130,16 @@ def _tiled(device: Device, samples: Sequence[Sample[Matmul]], tiles: tuple[tuple
 
 
 def _with_best_as_peak(device: Device, samples: Sequence[Sample[Matmul]]) -> Device:
-    """The same rates, told as a peak that no product of the measured ones exceeds and an efficiency for all dtypes."""
-    efficiency = min([1.0, *(peak / _highest(samples, dtype) for dtype, peak in device.peaks)])
+    """The same rates, told as the peak that the best of the measured products reached, or the fit where it is higher,
+    the best dtype's efficiency, and the other dtypes' shares of that."""
+    peaks = {dtype: max(rate, _highest(samples, dtype)) for dtype, rate in device.peaks}
+    reached = {dtype: rate / peaks[dtype] for dtype, rate in device.peaks}
+    efficiency = max(reached.values(), default=1.0)
     return replace(
         device,
+        peaks=tuple(peaks.items()),
         matmul_efficiency=efficiency,
-        peaks=tuple((dtype, peak / efficiency) for dtype, peak in device.peaks),
+        matmul_shares=tuple((dtype, share / efficiency) for dtype, share in reached.items() if share < efficiency),
     )
 
 

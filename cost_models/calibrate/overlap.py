@@ -62,7 +62,7 @@ def measure_overlap(world: World, budget_s: float) -> float:
     y = torch.randn(_SIDE, _SIDE, device=world.device)
     products = max(1, round(1.5 * comm_s / _seconds(lambda: _multiply(y, 4), world) * 4))
     rounds = [_round(x, y, products, world) for _ in range(_ROUNDS)]
-    return slowdown(*(statistics.median(times) for times in zip(*rounds, strict=True)))
+    return statistics.median(slowdown(*times) for times in rounds)
 
 
 def slowdown(comm_s: float, compute_s: float, both_s: float) -> float:

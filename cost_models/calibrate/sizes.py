@@ -20,7 +20,7 @@ _SHAPES = (
     (1000, 344, 1000), (2000, 1376, 516), (1023, 4095, 1025),
 )  # fmt: skip
 _BATCHED = ((128, 128, 64, 16), (256, 64, 256, 32), (512, 512, 64, 16), (1024, 64, 1024, 16), (2048, 2048, 128, 32))
-_ELEMENTS = tuple(2**power for power in range(15, 28, 2))  # of float32 128 KiB to 512 MiB
+_ELEMENTS = tuple(2**power for power in range(15, 26))  # of float32 128 KiB to 128 MiB: from caches to memory
 _UPDATED = tuple(2**power for power in range(20, 29, 2))
 _PASSES = {"add": 3, "mul": 3, "copy": 2, "layer norm": 2, "softmax": 2}
 _ATTENTION = ((1, 4, 64, 32), (1, 8, 128, 64), (2, 4, 256, 64), (1, 8, 512, 32), (1, 8, 512, 64), (1, 4, 1024, 128),

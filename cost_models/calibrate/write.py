@@ -87,6 +87,8 @@ def _device_tables(device: Device, origin: Origin) -> Iterator[tuple[str, list[s
         line("ramp_k", device.matmul_ramp_k),
         line("multiprocessors", device.multiprocessors, source=told),
     ]
+    if device.matmul_shares:
+        yield "shares", [line(dtype, share) for dtype, share in device.matmul_shares]
     yield "attention", [
         line("efficiency", device.attention_efficiency),
         line("backward_efficiency", device.attention_backward_efficiency),
