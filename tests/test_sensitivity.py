@@ -204,6 +204,20 @@ def test_recipes_cross_where_the_direct_calls_do(cluster, formulas, priced):
         assert seconds(cluster, RECIPES[faster], tokens, 1, 1) < seconds(cluster, RECIPES[slower], tokens, 1, 1)
 
 
+def test_few_long_sequences_ask_for_tensor_parallelism(cluster):
+    """With 256k tokens a step on 32 devices, sequences beyond 8k tokens leave ZeRO-3's ranks less than one each."""
+    tokens, pair = 2**18, ("ZeRO-3", "tensor parallel over 8")
+    times = {}
+    for name in pair:
+        recipe = RECIPES[name]
+        each = maximum(1, tokens / (recipe.data * sequence)) / recipe.tensor
+        times[name] = seconds(cluster, recipe, sequence, each, 1.0)
+    found = compare(times, sequence, 2048, 65536, unit="tokens")
+    assert [span.name for span in found.spans] == list(pair)
+    assert tokens / 32 < found.spans[1].low < 2 * tokens / 32
+    assert found.sentences[0].startswith("tensor parallel over 8 overtakes ZeRO-3 above ")
+
+
 @pytest.mark.parametrize(
     ("ask", "words"),
     [
