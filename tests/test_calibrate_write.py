@@ -19,7 +19,8 @@ DEVICE = replace(
     blank_device("mine", 2**33, 2**29, 1, accelerated=False),
     peaks=(("float32", 8e10), ("float64", 4e10)), matmul_efficiency=0.75, matmul_shares=(("float64", 0.5),),
     attention_efficiency=0.25, memory_bandwidth_bytes_per_s=1e10, memory_efficiency=0.5, cache_bytes=4e6,
-    cache_bandwidth_bytes_per_s=2e10, update_efficiency=0.375, kernel_launch_s=4e-6, dispatch_s=6e-6, overlap_slowdown=0.5, sharers=4, alone=2.0,
+    cache_bandwidth_bytes_per_s=2e10, update_efficiency=0.375, kernel_launch_s=4e-6, dispatch_s=6e-6,
+    overlap_slowdown=0.5, sharers=4, alone=2.0,
 )  # fmt: skip
 SEND = Link(1e-4, 1e9, 1e-5)
 LINKS = {
