@@ -146,8 +146,8 @@ def _tree_latency_s(span: Span, protocol: str) -> Number:
 def _tree_s_per_byte(span: Span, protocol: str) -> Number:
     """Seconds for each byte of the whole. A member passes all its bytes up and all down: twice the bytes go out by its
     link, in a double binary tree too, where it has two children in one half of the data and none in the other. Of two
-    members each sends half of what it has, and half of the sum."""
+    members each could do with half of that; steps whose tensor axis spans two nodes don't show it (they run at the
+    ring's rate: VIA-Research/vTrain@f8dda847, its rows of 16 tensor ranks), so it isn't counted on."""
     if span.link.switch and _adds(span):
         return 1 / span.link.switch.bytes_per_s / span.inside
-    sends = (1.0 if span.members == 2 else 2.0) / span.inside
-    return sends / span.bandwidth_bytes_per_s(protocol)
+    return 2.0 / span.inside / span.bandwidth_bytes_per_s(protocol)
