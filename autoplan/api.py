@@ -13,9 +13,9 @@ from autoplan.errors import InputsError, ParallelismError
 from autoplan.graph import Model
 from autoplan.initialise import record as record_initialisation
 from autoplan.inputs import resolve_inputs
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import PRECISIONS, Inference, Parallelism, Training
 from autoplan.plan import Plan
-from autoplan.precision import compute_dtype, in_precision
+from autoplan.precision import compute_dtype, computed_in, in_precision
 from autoplan.record import PlanRecord
 from autoplan.runtime.optimizer import optimizer_class
 from autoplan.search import search
@@ -51,6 +51,7 @@ def parallelize(
     cluster = ClusterSpec.of(cluster_spec)
     pinned = resolve_parallelism(parallelism, cluster)
     training = as_run(training or default_training(cluster), cluster)
+    check_precision(training.precision, cluster)
     inputs = resolve_inputs(model, example_inputs, cluster.devices)
     dtype = compute_dtype(training.precision)
     is_training = isinstance(training, Training)
@@ -81,6 +82,16 @@ def check_arguments(training: Training | Inference | None, constraints: Sequence
             raise ParallelismError(
                 "precision='fp16-mixed'", "the runtime scales no losses, which float16 needs", "use 'bf16-mixed'"
             )
+
+
+def check_precision(precision: str, cluster: ClusterSpec) -> None:
+    """Refuses a precision that the cluster's device doesn't multiply in: it has no price there."""
+    device, _ = cluster.profile()
+    peaks = device.peak_flops_per_s
+    if computed_in(precision) not in peaks:
+        known = [name for name in PRECISIONS if computed_in(name) in peaks and name != "fp16-mixed"]
+        cause = f"{device.name} has no peak for {computed_in(precision)}"
+        raise ParallelismError(f"precision={precision!r}", cause, f"use one of {', '.join(known)}")
 
 
 def check_loss(traced: Model, training: bool) -> None:

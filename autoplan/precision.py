@@ -26,6 +26,11 @@ def compute_dtype(precision: str) -> str:
     return COMPUTE[precision]
 
 
+def computed_in(precision: str) -> str:
+    """The dtype that matmuls of a precision run in."""
+    return "float64" if precision == "fp64" else COMPUTE[precision]
+
+
 def in_precision(model: Model, precision: str) -> Model:
     """The model in a precision: for "fp64" with every floating dtype float64 and the casts between them gone; for the
     others as it was traced."""

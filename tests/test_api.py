@@ -53,6 +53,10 @@ def plan(model: nn.Module, cluster: object = "1x4 cpu", batch: object = BATCH, *
         ({"parallelism": Parallelism(offload="optimizer")}, ParallelismError, "offload='optimizer'"),
         ({"parallelism": Parallelism(dp=4, micro_batch=4)}, ParallelismError, "a batch of 8 rows: it does not"),
         ({"cluster": "1x4 cpu 0.000001GB"}, DoesNotFitError, ""),
+        (
+            {"cluster": "1x4 v100-sxm2-16gb", "training": autoplan.Training(precision="bf16-mixed")}, ParallelismError,
+            "precision='bf16-mixed': v100-sxm2-16gb has no peak for bfloat16. use one of fp32, fp64.",
+        ),
     ],
 )
 def test_what_can_t_be_planned_is_named(options: dict, kind: type[AutoplanError], said: str) -> None:
