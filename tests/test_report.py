@@ -119,7 +119,22 @@ def test_the_alternatives_say_by_how_much(record: PlanRecord) -> None:
     assert rows[5].endswith("3 heads don't divide by 4")
     why = " ".join(text[text.index("\nWhy\n") :].split("\n\n")[0].split())
     assert "plain data parallel also fits and takes 1.50 times as long" in why
+    assert "Not plain" not in why  # it waits for nothing
     assert "ZeRO-3 would take 1.00 s, but exceeds the wall by 3 GiB a device" in why
+
+
+def test_a_slower_system_is_told_with_what_it_waits_for(record: PlanRecord) -> None:
+    sums = PricedCollective("gradients", "all-reduce", "dp", 2**20, 1, 1.0, 0.25)
+    data = Alternative("plain data parallel", Parallelism(dp=4, tp=1, pp=1), 3.0, 0, "", sums)
+    piped = Alternative("dp=1 tp=1 pp=4 zero=0", Parallelism(dp=1, tp=1, pp=4), 2.5, 0, "", None, 0.5)
+    told = replace(predict(record, step_time_s=2.0), alternatives=(data, piped))
+    two = replace(told, cluster=ClusterSpec.parse("2x2 cpu"))
+    for found, where in ((told, "within a node"), (two, "between nodes")):
+        text = report_text(found)
+        why = " ".join(text[text.index("\nWhy\n") :].split("\n\n")[0].split())
+        assert "pp=4 zero=0 also fits and takes 1.25 times as long, waiting 500 ms in the pipeline's bubble." in why
+        waits = f"waiting 750 ms for gradients (all-reduce over dp, {where})"
+        assert f"Not plain data parallel: it takes 1.50 times as long, {waits}." in why
 
 
 def test_a_named_system_that_is_the_plan_says_so(record: PlanRecord) -> None:

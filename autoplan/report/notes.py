@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from autoplan.emit.source import size_text
-from autoplan.options import Training
+from autoplan.mesh import Mesh
+from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report.table import paragraph
 from autoplan.report.words import fullest_stage, is_chosen, seconds_text
 from autoplan.search.batch import split_batch
+from autoplan.search.choice import Alternative
+from autoplan.search.systems import CLASSICAL
 
 
 def notes_section(record: PlanRecord) -> str:
-    notes = [*bounds(record), *batch_reasons(record), *record.model.notes]
+    notes = [*bounds(record), *classical(record), *batch_reasons(record), *record.model.notes]
     return "\n".join(["Why", *(paragraph(note) for note in notes)]) if notes else ""
 
 
@@ -44,14 +47,49 @@ def next_best(record: PlanRecord) -> list[str]:
     beyond = min((a for a in priced if a.over_bytes > 0), key=lambda a: a.step_time_s, default=None)
     said = []
     if fitting is not None and step_s:
-        ratio = fitting.step_time_s / step_s
-        said.append(f"Next: {fitting.name} also fits and takes {ratio:.2f} times as long.")
+        said.append(f"Next: {fitting.name} also fits and {slower(record, fitting)}.")
     if beyond is not None and beyond.step_time_s < step_s:
         said.append(
             f"Memory decides: {beyond.name} would take {seconds_text(beyond.step_time_s)}, but exceeds the wall by "
             f"{size_text(beyond.over_bytes)} a device."
         )
     return said
+
+
+def classical(record: PlanRecord) -> list[str]:
+    """Why each classical choice that fits is slower: what it waits for."""
+    step_s = record.chosen.predicted.step_time_s
+    names = [name for name, _ in CLASSICAL]
+    others = [a for a in record.alternatives if a.name in names and not a.why_not and a.over_bytes <= 0]
+    slow = [a for a in others if step_s and a.step_time_s > step_s and not is_chosen(record, a) and waiting(record, a)]
+    return [f"Not {a.name}: it {slower(record, a)}." for a in slow]
+
+
+def slower(record: PlanRecord, alternative: Alternative) -> str:
+    """``takes 1.56 times as long, waiting 2.1 s for gradients (all-reduce over dp, between nodes)``."""
+    ratio = alternative.step_time_s / record.chosen.predicted.step_time_s
+    waits = waiting(record, alternative)
+    return f"takes {ratio:.2f} times as long{', waiting ' if waits else ''}{waits}"
+
+
+def waiting(record: PlanRecord, alternative: Alternative) -> str:
+    """What an alternative waits for in a step; "" for nothing."""
+    parts = []
+    longest = alternative.waits
+    if longest is not None:
+        open_s = longest.seconds - longest.hidden_s
+        where = reach(record, alternative.parallelism, longest.axis)
+        parts.append(f"{seconds_text(open_s)} for {longest.where} ({longest.kind} over {longest.axis}, {where})")
+    if alternative.idle_s > 1e-6 * alternative.step_time_s:
+        parts.append(f"{seconds_text(alternative.idle_s)} in the pipeline's bubble")
+    return " and ".join(parts)
+
+
+def reach(record: PlanRecord, parallelism: Parallelism, axis: str) -> str:
+    """Whether the ranks of an axis are in one node or on several."""
+    mesh = Mesh.of(pp=parallelism.pp or 1, dp=parallelism.dp or 1, tp=parallelism.tp or 1)
+    along, node = mesh.axis(axis), record.cluster.devices_per_node
+    return "within a node" if along.stride * along.size <= node else "between nodes"
 
 
 def batch_reasons(record: PlanRecord) -> list[str]:

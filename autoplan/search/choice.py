@@ -137,6 +137,8 @@ class Alternative:
 
     over_bytes  by how much its fullest stage exceeds the wall; 0 where it fits
     why_not     text where it doesn't apply at all ("" otherwise)
+    waits       for the collective that takes most of its step in the open; None where all hide
+    idle_s      that a device waits in the pipeline's bubble
     """
 
     name: str
@@ -144,6 +146,8 @@ class Alternative:
     step_time_s: float
     over_bytes: int
     why_not: str = ""
+    waits: PricedCollective | None = None
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True)
