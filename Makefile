@@ -5,6 +5,7 @@
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
+# make bench-live   plans run on four processes against their predicted times: a section of docs/accuracy.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
 # Everything runs in an environment of its own, .venv, made on first use with the versions of constraints.txt.
@@ -23,7 +24,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness validate demo bench-plan bench-redistribution clean
+.PHONY: venv lint test test-all correctness validate demo bench-plan bench-live bench-redistribution clean
 
 venv: $(DEV)
 
@@ -59,6 +60,11 @@ demo: $(RUN)
 
 bench-plan: $(RUN)
 	$(BIN)/python examples/bench_plan.py
+
+# Two nodes are made of one machine by a tool that lies outside: TWO_NODES names it, ip and tc have to be there.
+TWO_NODES ?= ../shared/tools/two-nodes
+bench-live: $(DEV)
+	$(BIN)/python -m tests.live --two-nodes $(TWO_NODES) --write docs/accuracy.md
 
 bench-redistribution: $(DEV)
 	$(BIN)/python -m tests.bench_redistribution

@@ -37,7 +37,7 @@ class Cluster:
 
     def start(self, arguments: Sequence[str], tool: Path, limit_s: int) -> None:
         """torchrun with these arguments (a script and its own, or -m and a module) on every node."""
-        command = self.command(tool, limit_s) + list(arguments)
+        command = [*self.command(tool, limit_s), *arguments]
         environment = os.environ | ENVIRONMENT | {"TORCHRUN": str(torchrun())}
         done = subprocess.run(command, cwd=ROOT, env=environment, timeout=limit_s + 60)
         if done.returncode:
@@ -46,9 +46,12 @@ class Cluster:
     def command(self, tool: Path, limit_s: int) -> list[str]:
         if self.rate is None:
             return [str(torchrun()), "--standalone", "--nproc-per-node", str(self.processes)]
-        if not tool.is_file():
-            raise Missing(f"{tool} is missing: it makes two nodes of one machine. Name its place with --two-nodes")
         return [str(tool), "-r", self.rate, "-p", str(self.processes), "-t", str(limit_s), "--"]
+
+    def check(self, tool: Path) -> None:
+        """Missing, where the cluster can't be made here."""
+        if self.rate is not None and not tool.is_file():
+            raise Missing(f"{tool} is missing: it makes two nodes of one machine; name its place with --two-nodes")
 
 
 def torchrun() -> Path:

@@ -1,0 +1,110 @@
+"""One cluster measured: calibrated, every plan made, exported, run, and set beside its prediction."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy.stats import spearmanr
+
+import autoplan
+from autoplan import ClusterSpec, Plan
+from tests.live.cases import AUTO, PLANS, TRAINING, batch, small_llama
+from tests.live.clusters import Cluster
+
+WORKER = Path(__file__).with_name("worker.py")
+LIMIT_S = 500
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan: what it was predicted to take, and the seconds of each round."""
+
+    name: str
+    plan: Plan
+    seconds: tuple[float, ...]
+
+    @property
+    def predicted_s(self) -> float:
+        return self.plan.predicted.step_time_s
+
+    @property
+    def measured_s(self) -> float:
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All plans on one cluster; ``cluster`` as calibrated."""
+
+    name: str
+    cluster: ClusterSpec
+    rows: tuple[Row, ...]
+
+    @property
+    def auto(self) -> Row:
+        return next(row for row in self.rows if row.name == AUTO)
+
+    @property
+    def pinned(self) -> tuple[Row, ...]:
+        """The plans that are compared; the one that auto chose may be one of them, and counts once."""
+        return tuple(row for row in self.rows if row.name != AUTO)
+
+    @property
+    def correlation(self) -> float:
+        """Spearman's, of predicted and measured times."""
+        found = spearmanr([row.predicted_s for row in self.pinned], [row.measured_s for row in self.pinned])
+        return float(found.statistic)
+
+    @property
+    def auto_over_fastest(self) -> float:
+        """What auto chose takes, over the fastest of all."""
+        return self.auto.measured_s / min(row.measured_s for row in self.rows)
+
+
+def measure(cluster: Cluster, folder: Path, rounds: int, calibrate_s: float, tool: Path, say: Say) -> Measured:
+    """Everything on one cluster, in ``folder``: its profile, a folder for each plan, the times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    profile = folder / "profile.toml"
+    began = time.perf_counter()
+    if calibrate_s:
+        arguments = ["-m", "cost_models.calibrate", "--out", str(profile), "--seconds", f"{calibrate_s:g}"]
+        cluster.start(arguments, tool, LIMIT_S)
+    spec = ClusterSpec(cluster.nodes, cluster.processes, str(profile))
+    say(f"{cluster.name}: calibrated in {time.perf_counter() - began:.0f} s")
+    began = time.perf_counter()
+    plans = make_plans(spec, folder)
+    say(f"{cluster.name}: {len(plans)} plans in {time.perf_counter() - began:.0f} s")
+    began = time.perf_counter()
+    times = run(cluster, plans, folder, rounds, tool)
+    say(f"{cluster.name}: {rounds} rounds of them in {time.perf_counter() - began:.0f} s")
+    rows = (Row(name, plan, tuple(times[path])) for name, (path, plan) in plans.items())
+    return Measured(cluster.name, spec, tuple(rows))
+
+
+def make_plans(spec: ClusterSpec, folder: Path) -> dict[str, tuple[str, Plan]]:
+    """Every plan by name with the folder that it is exported to; an error where two turn out to be the same."""
+    model, plans = small_llama(), {}
+    for number, (name, parallelism) in enumerate(PLANS.items()):
+        plan = autoplan.parallelize(model, spec, batch(), training=TRAINING, parallelism=parallelism)
+        plans[name] = (str(plan.export(folder / f"{number:02d}")), plan)
+    pinned = [str(plan) for name, (_, plan) in plans.items() if name != AUTO]
+    twice = sorted({text for text in pinned if pinned.count(text) > 1})
+    assert not twice, f"planned twice on {spec}: {twice}"
+    return plans
+
+
+def run(
+    cluster: Cluster, plans: Mapping[str, tuple[str, Plan]], folder: Path, rounds: int, tool: Path
+) -> Mapping[str, Sequence[float]]:
+    """The seconds of each round, by the folder of the plan."""
+    out = folder / "times.json"
+    cluster.start([str(WORKER), str(out), str(rounds), *(path for path, _ in plans.values())], tool, LIMIT_S)
+    times: Mapping[str, Sequence[float]] = json.loads(out.read_text())
+    return times
