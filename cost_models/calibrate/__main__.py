@@ -126,7 +126,7 @@ def _collectives(world: World, budget_s: float, console: Console) -> list[Sample
     for axis in world.axes:
         cases, began = sizes.collectives([axis], _LARGEST_BYTES), time.perf_counter()
         samples, rounds = measure(
-            cases, lambda case: collectives.start(case, world.group(case.axis), world.device), collectives.calls, world,
+            cases, lambda case: collectives.start(case, world.group(case.axis), world.device), lambda _: 1, world,
             share_s, budget_s * 2 * _LONGEST,
         )  # fmt: skip
         _tell(f"collectives over {axis.name}", samples, len(cases), rounds, began, console)

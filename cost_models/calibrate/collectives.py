@@ -23,11 +23,6 @@ def start(case: Collective, group: ProcessGroup, device: torch.device) -> Run:
     return _STARTS[case.kind](elements, group, device)
 
 
-def calls(case: Collective) -> int:
-    """Collectives in one run of a case."""
-    return 2 if case.kind == "send" else 1
-
-
 def _all_reduce(elements: int, group: ProcessGroup, device: torch.device) -> Run:
     x, name = _ones(elements, device), group.group_name
     return lambda _: _wire.wait_tensor(_wire.all_reduce(x, "sum", name))
@@ -58,18 +53,17 @@ def _broadcast(elements: int, group: ProcessGroup, device: torch.device) -> Run:
 
 
 def _send(elements: int, group: ProcessGroup, device: torch.device) -> Run:
-    """Neighbours in pairs: a message there and one back (``calls``). Of an odd number of members the last waits."""
-    x, rank = _ones(elements, device), group.rank()
-    peer = rank ^ 1
+    """Neighbours in pairs, each a message to the other at once, as a pipeline's activations and gradients cross: every
+    device sends while every other does. Of an odd number of members the last waits."""
+    x, y, peer = _ones(elements, device), _ones(elements, device), group.rank() ^ 1
     if peer >= group.size():
         return lambda _: None
 
-    actions = (dist.isend, dist.irecv) if rank % 2 == 0 else (dist.irecv, dist.isend)
-
     def run(_: int) -> None:
-        for action in actions:
-            for work in dist.batch_isend_irecv([P2POp(action, x, group=group, group_peer=peer)]):
-                work.wait()
+        there = P2POp(dist.isend, x, group=group, group_peer=peer)
+        back = P2POp(dist.irecv, y, group=group, group_peer=peer)
+        for work in dist.batch_isend_irecv([there, back]):
+            work.wait()
 
     return run
 
