@@ -88,6 +88,12 @@ def memory_bound_seconds(bytes: Number, device: Device) -> Number:
     return where_positive(bytes, device.kernel_launch_s + streaming_seconds(bytes, device))
 
 
+def eager_seconds(seconds: Number, device: Device) -> Number:
+    """Time of an operator in eager mode whose kernels take ``seconds``: with streams the framework goes on to the next
+    operator meanwhile, so whichever takes longer; where there are none (``Device.blocking``), one after the other."""
+    return device.dispatch_s + seconds if device.blocking else maximum(device.dispatch_s, seconds)
+
+
 def update_seconds(bytes: Number, device: Device) -> Number:
     """Time of an optimizer's update that moves ``bytes``, each parameter, gradient and state once for every read and
     write, in seconds: launch + bytes / achieved bandwidth / the share of it that the optimizer's kernels reach.
@@ -162,9 +168,13 @@ def scores_seconds(
     Forward: q kᵀ, a kernel that scales, masks and takes the softmax (scores read and written once), dropout where there
     is one (read, written, a byte of mask), and the product with v. Backward: two products for each of the two, the
     softmax's gradient from its result and its result's gradient (two read, one written), dropout's (read, written, the
-    mask). A mask leaves nothing out here: the products are whole.
+    mask). These kernels reach ``Device.scores_efficiency`` of what streaming ones do; a ``ProfileError`` where a profile
+    doesn't say it. A mask leaves nothing out here: the products are whole.
     """
-    scores = 1.0 * batch * heads * q_len * k_len
+    if device.scores_efficiency is None:
+        cause = f"the profile of {device.name} doesn't say what kernels over attention's scores reach"
+        raise ProfileError("attention.scores", cause, "Add it under [attention], or use a fused attention")
+    scores = 1.0 * batch * heads * q_len * k_len / device.scores_efficiency
     width = DTYPE_BYTES[dtype]
     products_s = matmul_seconds(q_len, k_len, head_dim, batch * heads, dtype, device) + matmul_seconds(
         q_len, head_dim, k_len, batch * heads, dtype, device

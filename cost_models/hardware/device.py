@@ -11,6 +11,7 @@ SHARED = ("shared",)                 # the table that only devices have which sh
 SHARES = ("shares",)                 # the table that only devices have whose dtypes reach different shares of the peak
 CACHE = ("cache",)                   # the table that only devices have whose cache was measured
 UPDATE = ("memory", "update")        # the figure that only devices have whose optimizer's update was measured
+SCORES = ("attention", "scores")     # the figure that only devices have on which it was measured
 BLOCKING = ("overhead", "blocking")  # the figure that only devices without streams have
 
 
@@ -44,6 +45,8 @@ class Device:
                                   multiprocessors and the memory bandwidth that it takes
     straggler_per_doubling        share by which a step grows with each doubling of the nodes: the slowest sets the pace
     compiles                      whether exported programs are compiled on it, where the training asks for it
+    scores_efficiency             share of a streaming kernel's rate that softmax and dropout over attention's scores
+                                  reach, where they go through memory; None: not known
     blocking                      whether a program waits for every collective of its parameters and gradients, as it
                                   does where there are no streams; nothing hides then
     sharers                       devices next to each other that share processors, as processes of one machine with
@@ -76,6 +79,7 @@ class Device:
     straggler_per_doubling: float = 0.0
     compiles: bool = True
     blocking: bool = False
+    scores_efficiency: float | None = None
     sharers: int = 1
     alone: float = 1.0
 
@@ -120,6 +124,7 @@ def read_device(name: str, figures: Figures) -> Device:
         kernel_launch_s=figures.number("overhead", "kernel_launch", measures="seconds"),
         dispatch_s=figures.number("overhead", "dispatch", measures="seconds"),
         compiles=bool(figures.number("overhead", "compiles", measures="count")),
+        scores_efficiency=figures.positive(*SCORES, measures="count") if figures.has(*SCORES) else None,
         blocking=figures.has(*BLOCKING) and bool(figures.number(*BLOCKING, measures="count")),
         sharers=int(figures.positive(*SHARED, "devices", measures="count")) if figures.has(*SHARED) else 1,
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,

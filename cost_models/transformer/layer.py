@@ -31,6 +31,7 @@ class Operator:
     forward_s, backward_s              seconds on the device
     forward_kernels, backward_kernels  kernels that the framework starts for it
     core                               belongs to attention's core, which selective recomputation runs again
+    weights_s                          of the backward, what only the weights' gradients take
     """
 
     name: str
@@ -39,6 +40,7 @@ class Operator:
     forward_kernels: int = 1
     backward_kernels: int = 2
     core: bool = False
+    weights_s: Number = 0.0
 
 
 def rows(model: Transformer, recipe: Recipe) -> Number:
@@ -65,7 +67,8 @@ def linear(
     if recipe.matmul != "float8":
         products = [matmul_seconds(*shape, batch, dtype, device) for shape in ((m, n, k), (m, k, n), (k, n, m))]
         summed_s = memory_bound_seconds(bias * DTYPE_BYTES[dtype] * m * n, device)
-        return Operator(name, products[0], products[1] + products[2] + summed_s, 1, 3 if bias else 2)
+        weights_s = products[2] + summed_s
+        return Operator(name, products[0], products[1] + weights_s, 1, 3 if bias else 2, weights_s=weights_s)
     dtype = "float8" if recipe.float8_scaling == "tensorwise" else "float8-rowwise"
     products = [matmul_seconds(*shape, batch, dtype, device) for shape in ((m, n, k), (m, k, n), (k, n, m))]
     passes = _float8_passes(recipe)
@@ -77,6 +80,7 @@ def linear(
         products[1] + products[2] + 2 * cast[2] + cast[1] + cast[0],
         1 + 2 * kernels,
         2 + 4 * kernels,
+        weights_s=products[2] + cast[2] + cast[0],
     )
 
 

@@ -11,18 +11,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cost_models.arithmetic import Number, maximum, minimum
+from cost_models.arithmetic import Number, maximum
 from cost_models.collective import (
     all_gather_seconds,
     all_reduce_seconds,
     all_to_all_seconds,
+    overlapped,
     reduce_scatter_seconds,
     send_seconds,
 )
-from cost_models.compute import DTYPE_BYTES, memory_bound_seconds
+from cost_models.compute import DTYPE_BYTES, update_seconds
 from cost_models.hardware import LinkPath, Topology
 from cost_models.memory import PRECISIONS, STATES_PER_ELEMENT
-from cost_models.pipeline import simulate
+from cost_models.pipeline import SPLIT, simulate
+from cost_models.pipeline import step_seconds as closed_form_seconds
 from cost_models.transformer.layer import (
     HALF,
     Operator,
@@ -88,8 +90,11 @@ def step_seconds(model: Transformer, recipe: Recipe, topology: Topology, closed_
     layer = layer_passes(model, recipe, topology)
     stages = stage_passes(model, recipe, topology, layer)
     message_s = _message_s(model, recipe, topology)
-    pipeline_s = _pipeline_s(recipe, stages, message_s, closed_form)
-    last = stages[0] if len(stages) == 1 else layer.times(model.layers / recipe.pipeline)
+    inside = model.layers / recipe.pipeline
+    operators = layer_operators(model, recipe, topology.device)
+    weights_s = inside / recipe.virtual_stages * sum(operator.weights_s for operator in operators)
+    pipeline_s = _pipeline_s(recipe, stages, message_s, weights_s, closed_form)
+    last = stages[0] if recipe.pipeline == 1 else layer.times(inside)
     gradients_s = exposed_gradients_s(model, recipe, topology, last)
     optimizer_s = update_s(model, recipe, topology)
     seconds = (pipeline_s + gradients_s + optimizer_s) * waiting(recipe, topology)
@@ -204,9 +209,8 @@ def _expert_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number:
 
 
 def overlapped_s(compute_s: Number, comm_s: Number, slowdown: Number) -> Number:
-    """Compute with a collective beside it: the longer of the two, and what the collective slows the compute by while it
-    runs."""
-    return maximum(compute_s, comm_s) + slowdown * minimum(compute_s, comm_s)
+    """Compute with a collective beside it, both together."""
+    return overlapped(compute_s, comm_s, slowdown).seconds
 
 
 def _with_parameters(model: Transformer, recipe: Recipe, topology: Topology, busy: Passes) -> Passes:
@@ -244,9 +248,10 @@ def _replicas(recipe: Recipe, topology: Topology) -> LinkPath:
 
 
 def stage_passes(model: Transformer, recipe: Recipe, topology: Topology, layer: Passes) -> tuple[Passes, ...]:
-    """Each stage and one microbatch: its layers, the embedding on the first, the head on the last."""
-    inside = layer.times(model.layers / recipe.pipeline)
-    stages = [inside] * recipe.pipeline
+    """Each stage and one microbatch, those of several on a rank singly: its layers, the embedding on the first, the
+    head on the last."""
+    count = recipe.pipeline * recipe.virtual_stages
+    stages = [layer.times(model.layers / count)] * count
     embedding = embedding_operator(model, recipe, topology.device)
     stages[0] = stages[0] + Passes(embedding.forward_s, embedding.backward_s)
     stages[-1] = stages[-1] + _head(model, recipe, topology)
@@ -280,21 +285,26 @@ def _message_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number
     return send_seconds(activation_message_bytes(model, recipe) / recipe.tensor, link)
 
 
-def _pipeline_s(recipe: Recipe, stages: Sequence[Passes], message_s: Number, closed_form: bool) -> Number:
-    """All microbatches through all stages."""
+def _pipeline_s(
+    recipe: Recipe, stages: Sequence[Passes], message_s: Number, weights_s: Number, closed_form: bool
+) -> Number:
+    """All microbatches through all stages.
+
+    weights_s  of a stage's backward, what only the weights' gradients take: split off by the schedules that do
+    """
     count = recipe.microbatches
-    if len(stages) == 1:
+    if recipe.pipeline == 1:
         return count * (stages[0].forward_s + stages[0].backward_s)
     if not recipe.overlaps_messages:
-        waits_s = recipe.virtual_stages * message_s
-        stages, message_s = [stage + Passes(waits_s, waits_s) for stage in stages], 0.0
-    if closed_form or recipe.schedule not in ("gpipe", "1f1b"):
-        slowest = maximum(*(stage.forward_s + stage.backward_s for stage in stages))
-        chunks = recipe.virtual_stages
-        bubble_s = (len(stages) - 1) * (slowest / chunks + 2 * message_s)
-        return count * slowest + bubble_s
+        stages, message_s = [stage + Passes(message_s, message_s) for stage in stages], 0.0
     forward_s, backward_s = ([getattr(stage, name) for stage in stages] for name in ("forward_s", "backward_s"))
-    return simulate(recipe.schedule, forward_s, backward_s, [message_s] * (len(stages) - 1), count).step_s
+    weight_s = [weights_s] * len(stages) if recipe.schedule in SPLIT else None
+    times = (forward_s, backward_s, [message_s] * (len(stages) - 1), count)
+    if closed_form:
+        return closed_form_seconds(
+            *times, recipe.schedule, weight_s=weight_s, virtual_stages=recipe.virtual_stages
+        )
+    return simulate(recipe.schedule, *times, weight_s=weight_s, virtual_stages=recipe.virtual_stages).step_s
 
 
 # -- once a step ------------------------------------------------------------------------------------------------------
@@ -336,7 +346,7 @@ def update_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number:
     states = STATES_PER_ELEMENT[recipe.optimizer]
     each = 2 * recipe.gradient_bytes + 2 * kept.state * (1 + states) + (kept.parameter if kept.master else 0)
     shared = recipe.data * recipe.context if recipe.zero else 1
-    return memory_bound_seconds(each * stage_parameters(model, recipe) / shared, topology.device)
+    return update_seconds(each * stage_parameters(model, recipe) / shared, topology.device)
 
 
 def waiting(recipe: Recipe, topology: Topology) -> Number:

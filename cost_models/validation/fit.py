@@ -50,6 +50,7 @@ FIGURES = (
     Figure("matmul_efficiency", 0.3, 1.0, "matmul", "efficiency"),
     Figure("attention_efficiency", 0.1, 1.0, "attention", "efficiency"),
     Figure("attention_backward_efficiency", 0.1, 1.0, "attention", "backward_efficiency"),
+    Figure("scores_efficiency", 0.2, 1.5, "attention", "scores"),
     Figure("memory_efficiency", 0.2, 1.0, "memory", "efficiency"),
     Figure("overlap_slowdown", 0.0, 1.0, "overhead", "overlap"),
     Figure("straggler_per_doubling", 0.0, 0.1, "overhead", "straggler"),
