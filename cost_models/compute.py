@@ -168,8 +168,8 @@ def scores_seconds(
     Forward: q kᵀ, a kernel that scales, masks and takes the softmax (scores read and written once), dropout where there
     is one (read, written, a byte of mask), and the product with v. Backward: two products for each of the two, the
     softmax's gradient from its result and its result's gradient (two read, one written), dropout's (read, written, the
-    mask). These kernels reach ``Device.scores_efficiency`` of what streaming ones do; a ``ProfileError`` where a profile
-    doesn't say it. A mask leaves nothing out here: the products are whole.
+    mask). These kernels reach ``Device.scores_efficiency`` of what streaming ones do; a ``ProfileError`` where a
+    profile doesn't say it. A mask leaves nothing out here: the products are whole.
     """
     if device.scores_efficiency is None:
         cause = f"the profile of {device.name} doesn't say what kernels over attention's scores reach"

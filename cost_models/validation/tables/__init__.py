@@ -4,12 +4,12 @@ from cost_models.validation.tables.alpa import ALPA
 from cost_models.validation.tables.fsdp import FLASH_ATTENTION, MPT
 from cost_models.validation.tables.megatron import KORTHIKANTI, KORTHIKANTI_STEPS, MEGATRON_2020, VTRAIN
 from cost_models.validation.tables.megatron_core import MEGATRON_CORE, MIXTURES
-from cost_models.validation.tables.sc21 import SC21_WEAK_SCALING, SC21_ZERO
+from cost_models.validation.tables.sc21 import SC21_PTDP, SC21_WEAK_SCALING, SC21_ZERO
 from cost_models.validation.tables.torchtitan import TORCHTITAN, TORCHTITAN_FURTHER
 
 TABLES = (
-    VTRAIN, SC21_WEAK_SCALING, SC21_ZERO, KORTHIKANTI, KORTHIKANTI_STEPS, MEGATRON_2020, MEGATRON_CORE, MIXTURES, MPT,
-    TORCHTITAN, TORCHTITAN_FURTHER, FLASH_ATTENTION, ALPA,
+    VTRAIN, SC21_WEAK_SCALING, SC21_PTDP, SC21_ZERO, KORTHIKANTI, KORTHIKANTI_STEPS, MEGATRON_2020, MEGATRON_CORE,
+    MIXTURES, MPT, TORCHTITAN, TORCHTITAN_FURTHER, FLASH_ATTENTION, ALPA,
 )  # fmt: skip
 
 NOT_USED = (
