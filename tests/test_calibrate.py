@@ -68,6 +68,7 @@ def test_an_accelerators_tiles_are_fitted_with_their_shares():
     tiles = ((256, 128, 1.0), (128, 128, 0.8), (128, 64, 0.7), (64, 64, 0.5))
     fast = replace(
         CPU, peaks=(("bfloat16", 900e12),), multiprocessors=132, matmul_tiles=tiles, compiles=True, cache_bytes=0.0,
+        blocking=False,
         memory_bandwidth_bytes_per_s=3e12, kernel_launch_s=2e-6,
     )  # fmt: skip
     samples = noisy(sizes.operators(("bfloat16",), "bfloat16"), lambda case: case.predict(fast), share=0.01)

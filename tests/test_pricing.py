@@ -16,7 +16,7 @@ from autoplan.pricing.step import held_microbatches, optimizer_passes, optimizer
 from autoplan.rule import AxisStrategy
 from autoplan.strategies import Strategy, axis_strategies
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
-from cost_models.compute import MATMUL_BACKWARD, matmul_seconds, memory_bound_seconds
+from cost_models.compute import matmul_seconds, memory_bound_seconds
 from tests.hand_made import f32, llama
 
 MESH = Mesh.of(dp=2, tp=4, mb=2)
@@ -54,9 +54,21 @@ def test_a_split_divides_the_factor_that_it_names() -> None:
 def test_a_matmul_goes_back_once_for_each_operand() -> None:
     linear = operators_of(block_of("Layer"), fuses=True)["gate"]
     cost = prices().operator(linear, strategy(linear, tp=S(2), dp=S(0), mb=S(0)))
-    assert cost.forward_s == pytest.approx(float(matmul_seconds(512, 256, 512, 1, "bfloat16", TOPOLOGY.device)))
-    assert cost.backward_s == pytest.approx(cost.forward_s * MATMUL_BACKWARD)
+    extents = ((512, 256, 512), (512, 512, 256), (512, 256, 512))  # (m, n, k): x wᵀ, then what goes back to x and to w
+    ahead, *back = (float(matmul_seconds(*e, 1, "bfloat16", TOPOLOGY.device)) for e in extents)
+    assert cost.forward_s == pytest.approx(ahead) and cost.backward_s == pytest.approx(sum(back))
     assert prices(training=False).operator(linear, strategy(linear)).backward_s == 0
+
+
+def test_in_eager_mode_every_operator_pays_its_dispatch() -> None:
+    """A GPU's kernels run while the framework goes on; a CPU does one after the other."""
+    add = operators_of(block_of("Layer", "float32"), fuses=False)["r2"]
+    for cluster, together in (("1x8 h100-sxm", max), ("1x8 cpu", lambda *both: sum(both))):
+        topology = ClusterSpec.parse(cluster).topology()
+        eager, compiled = (Prices(MESH, topology, fuses, True, 2).operator(add, strategy(add)) for fuses in (0, 1))
+        dispatch_s = topology.device.dispatch_s
+        assert eager.forward_s == pytest.approx(together(dispatch_s, compiled.forward_s))
+        assert eager.backward_s == pytest.approx(together(dispatch_s, compiled.backward_s))
 
 
 def test_what_is_fused_is_neither_moved_nor_kept() -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from autoplan.pricing.prices import Prices
 from cost_models.collective import hidden_seconds
-from cost_models.compute import memory_bound_seconds
 
 COPY = 2.0
 """Passes of a copy over what it copies: read, written."""
@@ -50,7 +49,7 @@ class DataAxis:
 
     def copied_s(self, bytes: float) -> float:
         """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
-        return float(memory_bound_seconds(COPY * bytes, self.prices.device)) if self.size > 1 else 0.0
+        return self.prices.cold_s(COPY * bytes) if self.size > 1 else 0.0
 
     @property
     def scatters_each(self) -> bool:

@@ -20,10 +20,10 @@ from autoplan.pricing.fusion import GATHERING, Traffic, apart, fused
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.strategies import Strategy
 from cost_models.compute import (
-    MATMUL_BACKWARD,
     attention_backward_seconds,
     attention_flops,
     attention_seconds,
+    eager_seconds,
     matmul_flops,
     matmul_seconds,
     memory_bound_seconds,
@@ -136,9 +136,12 @@ def price_operator(
         cost = attention_cost(operator, strategy, mesh, device)
     else:
         cost = memory_cost(operator, strategy, mesh, device)
-    floor = 0.0 if fuses else device.dispatch_s
-    backward_s = max(cost.backward_s, floor) if training and operator.result_carries else 0.0
-    return Cost(max(cost.forward_s, floor), backward_s, cost.flops)
+    backward_s = cost.backward_s if training and operator.result_carries else 0.0
+    if fuses:
+        return Cost(cost.forward_s, backward_s, cost.flops)
+    goes_back = training and operator.result_carries
+    eager = [float(eager_seconds(seconds, device)) for seconds in (cost.forward_s, backward_s)]
+    return Cost(eager[0], eager[1] if goes_back else 0.0, cost.flops)
 
 
 def local_factors(operator: Operator, strategy: Strategy, mesh: Mesh) -> dict[str, int]:
@@ -173,11 +176,15 @@ def matmul_extents(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, i
 
 
 def matmul_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
-    """One matmul forward; backward one for each operand that a gradient goes back to."""
+    """One matmul forward; backward one for each operand that a gradient goes back to: [m, n] @ [n, k] for the first,
+    [k, m] @ [m, n] for the second, so that few rows make the second's products short."""
     m, n, k, batch = matmul_extents(operator, local_factors(operator, strategy, mesh))
-    forward_s = float(matmul_seconds(m, n, k, batch, operator.operands[0].dtype, device))
-    share = sum(operator.carries[:2]) / 2 * MATMUL_BACKWARD
-    return Cost(forward_s, forward_s * share, float(matmul_flops(m, n, k, batch)))
+    dtype = operator.operands[0].dtype
+    forward_s = float(matmul_seconds(m, n, k, batch, dtype, device))
+    first, second = operator.carries[:2]
+    backward_s = float(matmul_seconds(m, k, n, batch, dtype, device)) if first else 0.0
+    backward_s += float(matmul_seconds(k, n, m, batch, dtype, device)) if second else 0.0
+    return Cost(forward_s, backward_s, float(matmul_flops(m, n, k, batch)))
 
 
 def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:

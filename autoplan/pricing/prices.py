@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoplan.errors import LayoutError
 from autoplan.graph import DTYPE_BYTES, TensorType
@@ -118,6 +118,10 @@ class Prices:
         if not kind or along.size == 1:
             return 0.0
         return ClusterLinks(self.topology).collective_s(kind, int(bytes), (along,))
+
+    def cold_s(self, bytes: float) -> float:
+        """Seconds to stream what was last touched so long ago that it is in no cache: parameters, gradients."""
+        return float(memory_bound_seconds(bytes, replace(self.device, cache_bytes=0.0)))
 
     def stored_s(self, kind: TensorType, layout: Layout) -> float:
         """A parameter's share of a microbatch: its gradient's reductions and its update, once a step."""

@@ -11,7 +11,7 @@ from autoplan.options import Inference, Training
 from autoplan.pricing.operator import Operator, price_operator
 from autoplan.pricing.prices import Prices
 from autoplan.strategies import Strategy
-from cost_models.compute import memory_bound_seconds, update_seconds
+from cost_models.compute import update_seconds
 from cost_models.hardware import Device
 from cost_models.memory import STATES_PER_ELEMENT
 from cost_models.pipeline import Timeline, in_flight, simulate
@@ -53,7 +53,7 @@ def update_s(bytes: float, passes: float, prices: Prices) -> float:
 
 def accumulate_s(bytes: float, prices: Prices) -> float:
     """Seconds to add one microbatch's gradients to those before."""
-    return float(memory_bound_seconds(3 * prices.stored * bytes, prices.device))
+    return prices.cold_s(3 * prices.stored * bytes)
 
 
 def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:

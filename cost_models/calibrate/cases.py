@@ -17,6 +17,7 @@ from cost_models.compute import (
     attention_backward_seconds,
     attention_flops,
     attention_seconds,
+    eager_seconds,
     matmul_flops,
     matmul_seconds,
     memory_bound_seconds,
@@ -131,8 +132,8 @@ Operator = Matmul | Stream | Update | Attention | Dispatch
 
 
 def _eager(seconds: float, device: Device) -> float:
-    """An operator in eager mode takes no less than its dispatch."""
-    return max(float(seconds), device.dispatch_s)
+    """An operator as it is measured: in eager mode."""
+    return float(eager_seconds(seconds, device))
 
 
 @dataclass(frozen=True)
