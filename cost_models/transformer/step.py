@@ -125,7 +125,8 @@ def layer_passes(model: Transformer, recipe: Recipe, topology: Topology) -> Pass
     """One layer and one microbatch: operators, the tensor axis's collectives, what is computed again, and under ZeRO-3
     the gathers and reductions that the layer doesn't hide."""
     operators = layer_operators(model, recipe, topology.device)
-    plain = _with_tensor(model, recipe, topology, _compute(operators, recipe, topology))
+    weights_s = sum(operator.weights_s for operator in operators)
+    plain = _with_tensor(model, recipe, topology, _compute(operators, recipe, topology), weights_s)
     again_s = recompute_s(model, recipe, topology, operators, plain)
     return _with_parameters(model, recipe, topology, Passes(plain.forward_s, plain.backward_s + again_s))
 
@@ -162,8 +163,11 @@ PRODUCTS = ("query, key, value", "projection", "up", "down", "router", "experts 
 """The operators of a layer whose results "operators" keeps every second of."""
 
 
-def _with_tensor(model: Transformer, recipe: Recipe, topology: Topology, compute: Passes) -> Passes:
-    """With the collectives of the tensor, context and expert axes.
+def _with_tensor(
+    model: Transformer, recipe: Recipe, topology: Topology, compute: Passes, weights_s: Number
+) -> Passes:
+    """With the collectives of the tensor, context and expert axes; ``weights_s`` of the backward are the weights'
+    gradients, under which others may hide.
 
     Tensor: an all-reduce after attention and after the feed-forward, and backward one before each (Shoeybi et al.
     2019); under sequence parallelism an all-gather and a reduce-scatter instead of each, and backward the inputs are
@@ -180,7 +184,8 @@ def _with_tensor(model: Transformer, recipe: Recipe, topology: Topology, compute
     shown_s = gather_s + reduce_s
     if recipe.hides_input_gradients:
         hidden_s, shown_s = hidden_s + reduce_s, gather_s
-    forward_s, backward_s = compute.forward_s, overlapped_s(compute.backward_s, hidden_s, slowdown)
+    forward_s = compute.forward_s
+    backward_s = compute.backward_s - weights_s + overlapped_s(weights_s, hidden_s, slowdown)
     if recipe.overlaps_tensor:
         forward_s = overlapped_s(forward_s, gather_s + reduce_s, slowdown)
         backward_s = overlapped_s(backward_s, shown_s, slowdown)
