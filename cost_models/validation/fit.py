@@ -150,7 +150,8 @@ def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, hal
     figures = [figure_named(name) for name in names]
     device = held[0].topology.device
     begin = [figure.of(device) for figure in figures]
-    fitted = [(case, weight) for cases_of in _tables(held).values() for case, weight in _weighted(split(cases_of)[half])]
+    halves = [split(cases_of)[half] for cases_of in _tables(held).values()]
+    fitted = [(case, weight) for part in halves for case, weight in _weighted(part)]
 
     def residuals(places: Sequence[float]) -> np.ndarray:
         values = {figure.name: _value(figure, place) for figure, place in zip(figures, places, strict=True)}
