@@ -53,13 +53,13 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
     uses = Counter(segment.block for segment in model.segments)
     order = [segment.block for segment in model.segments]
     training = data.prices.training
-    accumulates = training and setting.microbatches > 1
+    further = (setting.microbatches - 1) / setting.microbatches  # the first one's gradients are kept as they come
     sizes = [sum(price.parameter_bytes) for price in blocks]
     waits_f = [data.exposed_forward_s(b.forward_s, p) for b, p in zip(blocks, sizes, strict=True)]
     waits_b = [
         data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
     ]
-    added = [accumulate_s(p, data.prices) if accumulates else 0.0 for p in sizes]
+    added = [accumulate_s(p, data.prices) * further if training else 0.0 for p in sizes]
     copies = [data.copies_s(p) for p in sizes]
 
     def along(values: Iterable[float]) -> np.ndarray:
