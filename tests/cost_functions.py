@@ -1,0 +1,414 @@
+"""Every public cost function of cost_models as a row: what it is called with, and what is known of its price.
+
+``PRICES`` is read by tests/test_cost_functions.py, which holds that no function is missing. A function that isn't a
+price of sizes stands in ``NOT_PRICES`` with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cost_models import collective, compute, memory
+from cost_models.arithmetic import Number
+from cost_models.hardware import Link, Topology, load_device
+from cost_models.pipeline import closed_form as pipeline
+from cost_models.sensitivity import with_bandwidth
+from cost_models.transformer import elements, layer, moments, saved, step
+from cost_models.transformer import memory as stage_memory
+from cost_models.transformer.model import Recipe, Transformer
+
+H100, LINKS = load_device("h100-sxm")
+A100, _ = load_device("a100-sxm-80gb")
+CLUSTER = Topology(H100, LINKS.levels(nodes=8, devices_per_node=8))
+CACHED = dataclasses.replace(H100, cache_bytes=50e6, cache_bandwidth_bytes_per_s=8e12)
+DTYPE = "bfloat16"
+
+
+@dataclass(frozen=True)
+class Price:
+    """A call of a cost function.
+
+    name       of the function, and what is special of the call
+    function   the function itself
+    sizes      (name, least, greatest) of every argument that may be a number, an array or a symbol
+    call       of those sizes, in this order: the price, or the prices where there are several
+    unit       of the prices: "seconds", "bytes", "FLOPs", "elements", or "share"
+    falls      sizes with which the price falls; with all others it rises, or stays
+    nothing    sizes of which 0 makes the price 0
+    alone      the same call for one rank, free
+    """
+
+    name: str
+    function: Callable[..., object]
+    sizes: tuple[tuple[str, float, float], ...]
+    call: Callable[..., Number | tuple[Number, ...]]
+    unit: str
+    falls: tuple[str, ...] = ()
+    nothing: tuple[str, ...] = ()
+    alone: Callable[..., Number] | None = None
+
+    def of(self, *values: Number) -> tuple[Number, ...]:
+        prices = self.call(*values)
+        return prices if isinstance(prices, tuple) else (prices,)
+
+
+def sized(*names: str, low: float = 1, high: float = 1e5) -> tuple[tuple[str, float, float], ...]:
+    return tuple((name, low, high) for name in names)
+
+
+BYTES = (("bytes", 1, 1e11),)
+MKN = ("m", "n", "k", "batch")
+ATTENTION = (("batch", 1, 64), ("heads", 1, 128), ("q_len", 1, 1e5), ("k_len", 1, 1e5), ("head_dim", 16, 256))
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def operators() -> tuple[Price, ...]:
+    shapes = (*sized("m", "n", "k"), ("batch", 1, 64))
+    streamed = compute.memory_bound_seconds
+    return (
+        Price("matmul_flops", compute.matmul_flops, shapes, compute.matmul_flops, "FLOPs", nothing=MKN),
+        Price("matmul_bytes", compute.matmul_bytes, shapes, lambda *s: compute.matmul_bytes(*s, DTYPE), "bytes",
+              nothing=("batch",)),
+        Price("matmul_seconds", compute.matmul_seconds, shapes,
+              lambda *s: compute.matmul_seconds(*s, DTYPE, H100), "seconds", nothing=MKN),
+        Price("matmul_seconds, 8 bit", compute.matmul_seconds, shapes,
+              lambda *s: compute.matmul_seconds(*s, "float8", H100), "seconds", nothing=MKN),
+        Price("streaming_seconds", compute.streaming_seconds, BYTES,
+              lambda b: compute.streaming_seconds(b, A100), "seconds", nothing=("bytes",)),
+        Price("streaming_seconds, a cache", compute.streaming_seconds, BYTES,
+              lambda b: compute.streaming_seconds(b, CACHED), "seconds", nothing=("bytes",)),
+        Price("memory_bound_seconds", streamed, BYTES, lambda b: streamed(b, A100), "seconds", nothing=("bytes",)),
+        Price("memory_bound_seconds, a cache", streamed, BYTES, lambda b: streamed(b, CACHED), "seconds",
+              nothing=("bytes",)),
+        Price("eager_seconds", compute.eager_seconds, (("seconds", 1e-7, 1),),
+              lambda s: compute.eager_seconds(s, H100), "seconds"),
+        Price("eager_seconds, blocking", compute.eager_seconds, (("seconds", 1e-7, 1),),
+              lambda s: compute.eager_seconds(s, dataclasses.replace(H100, blocking=True)), "seconds"),
+        Price("update_seconds", compute.update_seconds, BYTES, lambda b: compute.update_seconds(b, H100), "seconds",
+              nothing=("bytes",)),
+        Price("chain_seconds", compute.chain_seconds, (("passes", 1, 20), ("elements", 1, 1e10)),
+              lambda p, e: compute.chain_seconds(p, 3, e, DTYPE, CACHED), "seconds", nothing=("passes", "elements")),
+        *attentions(),
+    )  # fmt: skip
+
+
+def attentions() -> tuple[Price, ...]:
+    """With and without a mask, fused and not."""
+    every = tuple(name for name, *_ in ATTENTION)
+    rows = [
+        Price("scores_seconds", compute.scores_seconds, ATTENTION,
+              lambda *s: compute.scores_seconds(*s, True, DTYPE, A100), "seconds", nothing=every[:4]),
+    ]  # fmt: skip
+    for causal in (False, True):
+        kind = ", causal" if causal else ""
+        rows += [
+            Price("attention_flops" + kind, compute.attention_flops, ATTENTION,
+                  lambda *s, causal=causal: compute.attention_flops(*s, causal), "FLOPs", nothing=every),
+            Price("attention_seconds" + kind, compute.attention_seconds, ATTENTION,
+                  lambda *s, causal=causal: compute.attention_seconds(*s, causal, DTYPE, H100), "seconds",
+                  nothing=every),
+            Price("attention_backward_seconds" + kind, compute.attention_backward_seconds, ATTENTION,
+                  lambda *s, causal=causal: compute.attention_backward_seconds(*s, causal, DTYPE, H100), "seconds",
+                  nothing=every),
+        ]  # fmt: skip
+    return tuple(rows)
+
+
+# -- collectives ------------------------------------------------------------------------------------------------------
+
+
+def collectives() -> tuple[Price, ...]:
+    """Inside a node whose switch adds, over nodes, and in a network of trees; with the network's speed as a size."""
+    paths = {"in a node": (1, 8), "over nodes": (8, 8), "everywhere": (1, 64)}
+    rows = []
+    for kind, function in collective.COLLECTIVES.items():
+        for where, (stride, size) in paths.items():
+            def call(bytes: Number, speed: Number, function=function, stride=stride, size=size) -> Number:
+                topology = with_bandwidth(with_bandwidth(CLUSTER, 0, speed), 1, speed)
+                return function(bytes, topology.axis(stride, size))
+
+            rows.append(
+                Price(f"{kind} {where}", function, (*BYTES, ("speed", 0.1, 10)), call, "seconds", ("speed",),
+                      ("bytes",), lambda bytes, speed, function=function: function(bytes, ()))
+            )  # fmt: skip
+    link = CLUSTER.levels[1].link
+    both = (("compute_s", 1e-6, 1), ("comm_s", 1e-6, 1), ("slowdown", 1e-3, 1))
+    return (
+        *rows,
+        Price("send_seconds", collective.send_seconds, (*BYTES, ("latency", 1e-9, 1e-3), ("bandwidth", 1e6, 1e12)),
+              lambda b, latency, rate: collective.send_seconds(b, Link(latency, rate, link.startup_s)), "seconds",
+              ("bandwidth",), ("bytes",)),
+        Price("overlapped", collective.overlapped, both, lambda *s: collective.overlapped(*s).seconds, "seconds"),
+        Price("hidden_seconds", collective.hidden_seconds, both, collective.hidden_seconds, "seconds", ("slowdown",),
+              ("compute_s", "comm_s")),
+    )  # fmt: skip
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def held_bytes() -> tuple[Price, ...]:
+    gpt = (("sequence", 1, 1e5), ("micro_batch", 1, 64), ("hidden", 64, 2e4))
+    states = (("elements", 1, 1e12), ("dp", 1, 1e4))
+    return (
+        *(
+            Price(f"state_bytes, ZeRO-{zero}, {account}", memory.state_bytes, states,
+                  lambda e, n, zero=zero, account=account: memory.state_bytes(
+                      e, "bf16-mixed", "adamw", zero, n, memory.ACCOUNTS[account]).total_bytes,
+                  "bytes", ("dp",) if zero else (), ("elements",))
+            for zero in (0, 1, 2, 3) for account in memory.ACCOUNTS
+        ),
+        *(
+            Price(f"optimizer_state_bytes, {name}", memory.optimizer_state_bytes,
+                  (("elements", 1, 1e12), ("factored", 1, 1e8)),
+                  lambda e, f, name=name: memory.optimizer_state_bytes(name, e, 4, f), "bytes")
+            for name in memory.OPTIMIZERS if name != "sgd"
+        ),
+        *(
+            Price(f"loss_bytes, {loss}", memory.loss_bytes, sized("tokens", "columns"),
+                  lambda t, c, loss=loss: memory.loss_bytes(t, c, 2, loss, split=True), "bytes",
+                  nothing=("tokens", "columns"))
+            for loss in memory.LOSSES
+        ),
+        *(
+            Price(f"transformer_layer_activation_bytes, {again}", memory.transformer_layer_activation_bytes,
+                  (*gpt, ("heads", 1, 128)),
+                  lambda s, b, h, a, again=again: memory.transformer_layer_activation_bytes(s, b, h, a, 8, True, again),
+                  "bytes", nothing=("sequence", "micro_batch"))
+            for again in ("none", "selective", "full")
+        ),
+        Price("activation_bytes", memory.activation_bytes, sized("first", "second"),
+              lambda *s: memory.activation_bytes(s, (4, 3)), "bytes"),
+        Price("first_stage_activation_bytes", memory.first_stage_activation_bytes, sized("layer_bytes", "layers"),
+              lambda b, n: memory.first_stage_activation_bytes(b, n, 8, 2), "bytes", nothing=("layer_bytes", "layers")),
+        *(
+            Price(f"outer_activation_bytes, {stages} stages", memory.outer_activation_bytes,
+                  (*gpt, ("vocabulary", 1e3, 3e5)),
+                  lambda *s, stages=stages: memory.outer_activation_bytes(*s, 8, stages), "bytes",
+                  nothing=("sequence", "micro_batch"))
+            for stages in (1, 4)
+        ),
+        Price("output_tensors_bytes", memory.output_tensors_bytes, gpt,
+              lambda *s: memory.output_tensors_bytes(*s, 4), "bytes", nothing=("sequence", "micro_batch", "hidden")),
+        Price("rounded_bytes", memory.rounded_bytes, BYTES, memory.rounded_bytes, "bytes", nothing=("bytes",)),
+    )  # fmt: skip
+
+
+# -- pipelines --------------------------------------------------------------------------------------------------------
+
+STAGED = (("f", 1e-4, 1), ("input", 1e-4, 1), ("w", 1e-4, 1), ("message", 1e-7, 1e-2), ("microbatches", 8, 512))
+
+
+def pipelines() -> tuple[Price, ...]:
+    """Four ranks whose first stage is the longest; the last rank alone is a pipeline of one."""
+    rows = []
+    for schedule, held in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("zbv", 2),
+                           ("pipedream", 1), ("2bw", 1)):  # fmt: skip
+        def times(f, i, w, message, stages, schedule=schedule, held=held):
+            longer = [1.25, *[1.0] * (stages - 1)]
+            both = ([x * f for x in longer], [x * (i + w) for x in longer], [message] * (stages - 1))
+            return both, {"weight_s": [x * w for x in longer], "virtual_stages": held, "schedule": schedule}
+
+        def whole(f, i, w, message, m, times=times, held=held):
+            both, named = times(f, i, w, message, 4 * held)
+            return pipeline.step_seconds(*both, m, **named)
+
+        def most(f, i, w, message, times=times, held=held):
+            both, named = times(f, i, w, message, 4 * held)
+            return pipeline.bottleneck_seconds(*both, **named)
+
+        def waits(m, schedule=schedule, held=held):
+            return pipeline.bubble_fraction(4, m, schedule, held)
+
+        rows += [
+            Price(f"step_seconds, {schedule}", pipeline.step_seconds, STAGED, whole, "seconds"),
+            Price(f"bottleneck_seconds, {schedule}", pipeline.bottleneck_seconds, STAGED[:-1], most, "seconds"),
+            Price(f"bubble_fraction, {schedule}", pipeline.bubble_fraction, STAGED[-1:], waits, "share",
+                  ("microbatches",),
+                  alone=lambda m, schedule=schedule, held=held: pipeline.bubble_fraction(1, m, schedule, held)),
+        ]  # fmt: skip
+    return tuple(rows)
+
+
+# -- a transformer ----------------------------------------------------------------------------------------------------
+
+LLAMA = Transformer(4096, 32, 32, 4096, 128256, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False, norm="rms",
+                    positions="rotary")  # fmt: skip
+GPT = Transformer(4096, 32, 32, 2048, 51200, dropout=True)
+MIXTURE = dataclasses.replace(LLAMA, experts=8, top_k=2)
+RECIPES: dict[str, tuple[Transformer, Recipe]] = {
+    "ZeRO-3": (LLAMA, Recipe(data=64, zero=3, compiled=True, account="float32-stored", gradient_bytes=4)),
+    "ZeRO-2, eager": (LLAMA, Recipe(data=64, zero=2)),
+    "tensor and sequence": (LLAMA, Recipe(tensor=8, data=8, zero=1, sequence_parallel=True, recompute="selective")),
+    "context, 8 bit": (LLAMA, Recipe(context=4, data=16, matmul="float8", compiled=True, recompute="operators")),
+    "unfused": (GPT, Recipe(tensor=4, data=16, fused_attention=False, recompute="full", overlaps_gradients=False)),
+    "pipeline": (GPT, Recipe(tensor=2, data=8, pipeline=4, microbatches=8, zero=1, loss="in place")),
+    "interleaved": (GPT, Recipe(tensor=8, data=2, pipeline=4, microbatches=8, schedule="interleaved", virtual_stages=2,
+                                sequence_parallel=True)),
+    "zero bubble": (LLAMA, Recipe(tensor=8, data=2, pipeline=4, microbatches=8, schedule="zero-bubble")),
+    "mixture": (MIXTURE, Recipe(data=64, expert=8, zero=1, compiled=True)),
+}  # fmt: skip
+TOKENS = (("sequence", 64, 65536), ("micro_batch", 1, 64))
+SPEED = ("speed", 0.1, 10)
+
+
+def trained(name: str, sequence: Number, micro_batch: Number) -> tuple[Transformer, Recipe]:
+    model, recipe = RECIPES[name]
+    return dataclasses.replace(model, sequence=sequence), dataclasses.replace(recipe, micro_batch=micro_batch)
+
+
+def priced(name: str, *sizes: Number) -> tuple[Transformer, Recipe, Topology]:
+    sequence, micro_batch, speed = sizes
+    return (*trained(name, sequence, micro_batch), with_bandwidth(CLUSTER, 1, speed))
+
+
+def both(passes: step.Passes | layer.Operator) -> tuple[Number, Number]:
+    return passes.forward_s, passes.backward_s
+
+
+def steps() -> tuple[Price, ...]:
+    sizes = (*TOKENS, SPEED)
+    rows = []
+    for name in RECIPES:
+        def layered(*s, name=name):
+            return both(step.layer_passes(*priced(name, *s)))
+
+        def staged(*s, name=name):
+            given = priced(name, *s)
+            return tuple(time for stage in step.stage_passes(*given, step.Passes(1e-3, 2e-3)) for time in both(stage))
+
+        rows += [
+            Price(f"step.step_seconds, {name}", step.step_seconds, sizes,
+                  lambda *s, name=name: step.step_seconds(*priced(name, *s), closed_form=True).seconds, "seconds",
+                  ("speed",)),
+            Price(f"layer_passes, {name}", step.layer_passes, sizes, layered, "seconds", ("speed",)),
+            Price(f"stage_passes, {name}", step.stage_passes, sizes, staged, "seconds", ("speed",)),
+            Price(f"peak_bytes, {name}", stage_memory.peak_bytes, TOKENS,
+                  lambda *s, name=name: stage_memory.peak_bytes(*trained(name, *s)), "bytes"),
+            Price(f"reserved_bytes, {name}", stage_memory.reserved_bytes, TOKENS,
+                  lambda *s, name=name: stage_memory.reserved_bytes(*trained(name, *s)), "bytes"),
+        ]  # fmt: skip
+    return (*rows, *once_a_step(), *layers())
+
+
+def once_a_step() -> tuple[Price, ...]:
+    """What isn't a microbatch's, by the width of the feed-forward, at a backward of 10 ms."""
+    busy = step.Passes(5e-3, 10e-3)
+    wide, fast = ("ffn", 256, 65536), ("speed", 0.1, 10)
+    dense, recipe = dataclasses.replace(LLAMA, layers=4), Recipe(data=64, zero=1)
+
+    def again(sequence, micro_batch):
+        model, given = trained("tensor and sequence", sequence, micro_batch)
+        parts = layer.layer_operators(model, given, H100)
+        return step.recompute_s(model, given, CLUSTER, parts, busy)
+
+    def exposed(ffn, speed, recipe=recipe):
+        model = dataclasses.replace(dense, ffn=ffn)
+        return step.exposed_gradients_s(model, recipe, with_bandwidth(CLUSTER, 1, speed), busy)
+
+    return (
+        Price("recompute_s", step.recompute_s, TOKENS, again, "seconds"),
+        Price("overlapped_s", step.overlapped_s, (("compute_s", 1e-6, 1), ("comm_s", 1e-6, 1), ("slowdown", 1e-3, 1)),
+              step.overlapped_s, "seconds"),
+        Price("exposed_gradients_s", step.exposed_gradients_s, (wide, fast), exposed, "seconds", ("speed",),
+              alone=lambda ffn, speed: exposed(ffn, speed, Recipe())),
+        Price("exposed_gradients_s, no overlap", step.exposed_gradients_s, (wide, fast),
+              lambda *s: exposed(*s, Recipe(data=64, overlaps_gradients=False)), "seconds", ("speed",)),
+        Price("update_s", step.update_s, (wide,),
+              lambda ffn: step.update_s(dataclasses.replace(dense, ffn=ffn), recipe, CLUSTER), "seconds"),
+        Price("stage_parameters", step.stage_parameters, (wide,),
+              lambda ffn: step.stage_parameters(dataclasses.replace(dense, ffn=ffn), recipe), "elements"),
+        Price("model_flops", step.model_flops, TOKENS, lambda *s: step.model_flops(*trained("ZeRO-3", *s)), "FLOPs",
+              nothing=("sequence", "micro_batch")),
+        Price("waiting", step.waiting, (("straggler", 1e-4, 1),), waits, "share"),
+    )  # fmt: skip
+
+
+def waits(straggler: Number) -> Number:
+    device = dataclasses.replace(H100, straggler_per_doubling=straggler)
+    return step.waiting(Recipe(data=64), dataclasses.replace(CLUSTER, device=device))
+
+
+def layers() -> tuple[Price, ...]:
+    """The operators of a layer, and what they keep and hold."""
+    def rows_of(function, name="tensor and sequence"):
+        return lambda *s: function(*trained(name, *s))
+
+    def timed(function, name):
+        def call(*s):
+            found = function(*trained(name, *s), H100)
+            return tuple(time for part in (found if isinstance(found, tuple) else (found,)) for time in both(part))
+        return call
+
+    def counted(sequence, micro_batch, hidden):
+        model = dataclasses.replace(GPT, hidden=hidden, sequence=sequence)
+        return model, Recipe(tensor=2, micro_batch=micro_batch, data=32, zero=3)
+
+    def part(function):
+        def call(sequence, micro_batch, hidden):
+            model, recipe = counted(sequence, micro_batch, hidden)
+            return function(model, recipe, elements.stage_elements(model, recipe, 0, 4))
+        return call
+
+    hidden = (*TOKENS, ("hidden", 512, 16384))
+    recipe = RECIPES["context, 8 bit"][1]
+    tokens = ("sequence", "micro_batch")
+    return (
+        *(Price(f"layer_operators, {name}", layer.layer_operators, TOKENS, timed(layer.layer_operators, name),
+                "seconds") for name in RECIPES),
+        Price("linear", layer.linear, sized("m", "n", "k"),
+              lambda *s: both(layer.linear("up", *s, True, Recipe(), H100)), "seconds", nothing=("m", "n")),
+        Price("linear, 8 bit", layer.linear, sized("m", "n", "k"),
+              lambda *s: both(layer.linear("up", *s, False, recipe, H100)), "seconds"),
+        Price("norm", layer.norm, TOKENS, timed(lambda m, r, d: layer.norm("norm", m, r, d), "unfused"), "seconds",
+              nothing=tokens),
+        Price("head_operators", layer.head_operators, TOKENS, timed(layer.head_operators, "ZeRO-3"), "seconds",
+              nothing=tokens),
+        Price("embedding_operator", layer.embedding_operator, TOKENS, timed(layer.embedding_operator, "unfused"),
+              "seconds", nothing=tokens),
+        Price("rows", layer.rows, TOKENS, rows_of(layer.rows), "elements", nothing=tokens),
+        Price("activation_message_bytes", layer.activation_message_bytes, TOKENS,
+              rows_of(layer.activation_message_bytes), "bytes", nothing=tokens),
+        *(Price(f"{function.__name__}, {name}", function, TOKENS, rows_of(function, name), "bytes", nothing=tokens)
+          for function in (saved.stream_bytes, saved.whole_bytes, saved.layer_saved_bytes, saved.embedding_saved_bytes,
+                           saved.head_saved_bytes)
+          for name in ("tensor and sequence", "unfused", "mixture")),
+        Price("layer_saved", saved.layer_saved, TOKENS,
+              lambda *s: tuple(each.bytes for each in saved.layer_saved(*trained("ZeRO-3", *s))), "bytes"),
+        Price("kept_bytes", saved.kept_bytes, TOKENS,
+              lambda *s: saved.kept_bytes(saved.layer_saved(*trained("ZeRO-3", *s)), "full"), "bytes"),
+        Price("stages_bytes", stage_memory.stages_bytes, TOKENS,
+              lambda *s: tuple(each.activations for each in stage_memory.stages_bytes(*trained("pipeline", *s))),
+              "bytes"),
+        Price("total", moments.total, sized("first", "second"),
+              lambda *s: moments.total(tuple(zip("ab", s, strict=True))), "bytes"),
+        Price("stage_elements", elements.stage_elements, hidden, part(lambda m, r, held: held.total), "elements"),
+        Price("stage_states", elements.stage_states, hidden,
+              part(lambda m, r, held: elements.stage_states(m, r, held).total_bytes), "bytes"),
+        Price("used_copies_bytes", elements.used_copies_bytes, hidden,
+              part(lambda m, r, held: elements.used_copies_bytes(r, held, 2)), "bytes"),
+    )  # fmt: skip
+
+
+PRICES: tuple[Price, ...] = (*operators(), *collectives(), *held_bytes(), *pipelines(), *steps())
+
+NOT_PRICES: dict[str, str] = {
+    "compute.peak_flops_per_s": "a figure, looked up by dtype",
+    "compute.achieved_bytes_per_s": "a rate of the device",
+    "collective.spans.group_size": "a count",
+    "collective.spans.spans": "the levels of a path",
+    "collective.spans.protocols": "names",
+    "collective.spans.contended": "a path whose links are shared",
+    "memory.activations.interleaved_share": "of counts of ranks and chunks, which are whole numbers",
+    "pipeline.closed_form.bottleneck_of": "bottleneck_seconds of times that are known to be a pipeline's",
+    "transformer.layer.gathered_bytes": "a width, by dtype",
+    "transformer.saved.element_bytes": "a width, by dtype",
+    "transformer.elements.used_element_bytes": "a width, by dtype",
+    "transformer.elements.is_sharded": "a question",
+    "transformer.step.recipe_check": "an error, or nothing",
+    "transformer.step.axis_path": "the links of an axis",
+}
