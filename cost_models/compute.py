@@ -81,7 +81,8 @@ def streaming_seconds(bytes: Number, device: Device) -> Number:
 
 
 def memory_bound_seconds(bytes: Number, device: Device) -> Number:
-    """Time of a kernel that streams ``bytes`` in all, reads and writes together: launch + bytes / achieved bandwidth.
+    """Time of a kernel that streams ``bytes`` in all, reads and writes together, in seconds: launch + bytes / achieved
+    bandwidth.
 
     0 for 0 bytes: no kernel runs.
     """
@@ -141,7 +142,7 @@ def attention_backward_seconds(
     batch: Number, heads: Number, q_len: Number, k_len: Number, head_dim: Number,
     causal: bool, dtype: str, device: Device,
 ) -> Number:
-    """Time of a fused attention's backward: ``ATTENTION_BACKWARD`` times the FLOPs at the backward's efficiency."""
+    """Time of a fused attention's backward, in seconds: ``ATTENTION_BACKWARD`` times the FLOPs, at its efficiency."""
     efficiency = device.attention_backward_efficiency
     return _attention(ATTENTION_BACKWARD, efficiency, batch, heads, q_len, k_len, head_dim, causal, dtype, device)
 
@@ -152,11 +153,15 @@ def _attention(
 ) -> Number:
     flops = factor * attention_flops(batch, heads, q_len, k_len, head_dim, causal)
     seen = k_len / 2 if causal else k_len    # keys that a query sees on average: what the ramp is measured in
-    reached = efficiency * seen / (seen + device.attention_ramp_k)
-    reached = reached * head_dim / (head_dim + device.attention_ramp_head_dim)
+    reached = efficiency * _ramped(seen, device.attention_ramp_k) * _ramped(head_dim, device.attention_ramp_head_dim)
     moved = factor * DTYPE_BYTES[dtype] * batch * heads * head_dim * (2.0 * q_len + 2.0 * k_len)
     busy_s = maximum(flops / (peak_flops_per_s(device, dtype) * reached), streaming_seconds(moved, device))
     return where_positive(flops, device.kernel_launch_s + busy_s)
+
+
+def _ramped(extent: Number, ramp: Number) -> Number:
+    """The share that is reached at an extent of which ``ramp`` reaches half; at 0 there is no work."""
+    return where_positive(extent, extent, 1.0) / (where_positive(extent, extent, 1.0) + ramp)
 
 
 def scores_seconds(

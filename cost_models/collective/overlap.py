@@ -41,4 +41,4 @@ def overlapped(compute_s: Number, comm_s: Number, slowdown: Number) -> Overlap:
 def hidden_seconds(compute_s: Number, comm_s: Number, slowdown: Number) -> Number:
     """Seconds that running the collective beside the compute saves over running one after the other, from 0 to the
     shorter of the two. Arguments as for ``overlapped``."""
-    return compute_s + comm_s - overlapped(compute_s, comm_s, slowdown).seconds
+    return minimum(compute_s * (1 + slowdown), comm_s) / (1 + slowdown)

@@ -11,7 +11,7 @@ from cost_models.arithmetic import Number
 
 
 def activation_bytes(saved_per_microbatch_bytes: Sequence[float], in_flight: Sequence[float]) -> tuple[float, ...]:
-    """Activations that each stage holds at its peak: what it saves of one microbatch, times those in flight there.
+    """Activations that each stage holds at its peak, in bytes: those saved of one microbatch, times those in flight.
 
     ``in_flight`` comes from the schedule (``pipeline.in_flight``).
     """
@@ -56,7 +56,7 @@ def interleaved_share(pipeline: int, chunks: int = 1) -> float:
 def first_stage_activation_bytes(
     layer_bytes: Number, layers: Number, pipeline: int = 1, chunks: int = 1
 ) -> Number:
-    """Activations of the layers on the first stage under 1F1B, which holds L layers' whatever the pipeline's size: p
+    """Activations of the layers on the first stage under 1F1B, in bytes: L layers' whatever the pipeline's size, p
     microbatches of L/p layers (Korthikanti et al. 2022, section 4.2.3; equation 5 with sequence parallelism)."""
     return layer_bytes * layers * interleaved_share(pipeline, chunks)
 
@@ -72,6 +72,6 @@ def outer_activation_bytes(
 
 
 def output_tensors_bytes(sequence: Number, micro_batch: Number, hidden: Number, pipeline: int) -> Number:
-    """What the first stage saves by letting go of its output once it is sent: 2sbh of each of p microbatches
+    """What the first stage saves by letting go of its output once it is sent, in bytes: 2sbh of each of p microbatches
     (Korthikanti et al. 2022, appendix B)."""
     return 2.0 * sequence * micro_batch * hidden * pipeline

@@ -65,7 +65,7 @@ def step_seconds(
     return_s: Sequence[Number] | None = None,
     virtual_stages: int | None = None,
 ) -> Number:
-    """Step time in closed form; arguments as of ``simulate``.
+    """Step time in closed form, in seconds; arguments as of ``simulate``.
 
     gpipe, 1f1b: Σ(f + b) + Σ messages + (m-1)·``bottleneck_seconds``, linear in the stages' times but for the
     bottleneck, as an ILP wants it. Exact for gpipe, and for 1f1b with equal stages and free messages. In 1f1b a
@@ -116,7 +116,7 @@ def bottleneck_seconds(
     return_s: Sequence[Number] | None = None,
     virtual_stages: int | None = None,
 ) -> Number:
-    """What one more microbatch adds to the step; arguments as of ``simulate``.
+    """What one more microbatch adds to the step, in seconds; arguments as of ``simulate``.
 
     gpipe: the slowest forward or message, and the slowest backward or message. 1f1b, pipedream and 2bw: the largest,
     over stages i … j next to each other, of (Σ(f + b) + Σ messages both ways between them) / (j - i + 1): stage i lets

@@ -19,6 +19,9 @@ from sympy.printing.numpy import NumPyPrinter
 
 from cost_models.arithmetic import Number, maximum, minimum
 
+ROUNDING = 1e-12
+"""Relative: what is as near to a whole number is that number."""
+
 
 def symbol(name: str) -> sympy.Symbol:
     """A symbol for a size, a count, a bandwidth: something positive."""
@@ -137,6 +140,11 @@ class _Printer(NumPyPrinter):
 
     def _print_Chosen(self, node: Chosen) -> str:
         return f"where({', '.join(self._print(part) for part in node.args)})"
+
+    def _print_ceiling(self, node: sympy.ceiling) -> str:
+        """SymPy multiplies by 1/132 where a price divides by 132: what rounding leaves above a whole number is none."""
+        value = self._print(node.args[0])
+        return f"ceil({value} - {ROUNDING} * abs({value}))"
 
     def _print_Piecewise(self, node: sympy.Piecewise) -> str:
         """The last case stands for all that the others leave."""

@@ -75,8 +75,8 @@ def _expert_elements(model: Transformer, recipe: Recipe) -> Number:
 
 
 def stage_states(model: Transformer, recipe: Recipe, elements: Elements) -> ModelStates:
-    """The data and context axes share the states of all but the experts, whose own data axis is what the expert axes
-    leave of tensor · context · data. Where state is factored, a matrix counts as hidden by hidden."""
+    """Bytes of the states. The data and context axes share those of all but the experts, whose own data axis is what
+    the expert axes leave of tensor · context · data. Where state is factored, a matrix counts as hidden by hidden."""
     ranks = recipe.data * recipe.context
     expert_ranks = max(1, recipe.tensor * ranks // (recipe.expert * recipe.expert_tensor))
     parts = ((elements.layers + elements.ends, ranks), (elements.experts, expert_ranks))
@@ -101,8 +101,8 @@ def used_element_bytes(recipe: Recipe) -> int:
 
 
 def used_copies_bytes(recipe: Recipe, elements: Elements, layers: int) -> Number:
-    """Copies of parameters made for their use: of the ends and so many layers, or of every layer where they stand
-    through the step; none where the stored parameters are used themselves."""
+    """Bytes of copies of parameters made for their use: of the ends and so many layers, or of every layer where they
+    stand through the step; none where the stored parameters are used themselves."""
     cast = recipe.account == "float32-stored" and "mixed" in recipe.precision
     if not (is_sharded(recipe) or cast):
         return 0.0

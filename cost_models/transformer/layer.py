@@ -49,7 +49,7 @@ def rows(model: Transformer, recipe: Recipe) -> Number:
 
 
 def layer_operators(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operator, ...]:
-    """Attention, feed-forward and what stands around them, in the order in which they run."""
+    """Attention, feed-forward and what stands around them, in the order in which they run, with their seconds."""
     feed_forward = _experts(model, recipe, device) if model.experts else _dense(model, recipe, device)
     return (*_attention(model, recipe, device), *feed_forward)
 
@@ -57,8 +57,8 @@ def layer_operators(model: Transformer, recipe: Recipe, device: Device) -> tuple
 def linear(
     name: str, m: Number, n: Number, k: Number, bias: bool, recipe: Recipe, device: Device, batch: Number = 1
 ) -> Operator:
-    """A matrix product [m, k] @ [k, n], and backward its operands' gradients, [m, n] @ [n, k] and [k, m] @ [m, n]; a
-    bias is added by the product itself, its gradient is the sum over the result's, read once more.
+    """The seconds of a matrix product [m, k] @ [k, n], and backward of its operands' gradients, [m, n] @ [n, k] and
+    [k, m] @ [m, n]; a bias is added by the product itself, its gradient is the sum over the result's, read once more.
 
     In 8 bit each of the three products casts its operands first: the greatest magnitude is looked for (a pass of its
     own where one scale serves a whole tensor and nothing fuses the look), then 2 bytes are read and 1 written.
@@ -135,9 +135,9 @@ def _rotary(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operato
 
 
 def norm(name: str, model: Transformer, recipe: Recipe, device: Device) -> Operator:
-    """A norm over the rows that this rank has of it. LayerNorm is one kernel (read, write), its backward one more (two
-    read, one written) and the sums for its weights (two read). RMSNorm the same where compiled; in eager it is written
-    in pieces, in float32: squares, mean, product, weight."""
+    """The seconds of a norm over the rows that this rank has of it. LayerNorm is one kernel (read, write), its backward
+    one more (two read, one written) and the sums for its weights (two read). RMSNorm the same where compiled; in eager
+    it is written in pieces, in float32: squares, mean, product, weight."""
     elements = rows(model, recipe) * model.hidden / (recipe.tensor if recipe.sequence_parallel else 1)
     fused = recipe.compiled or model.norm == "layer"
     dtype = HALF[recipe.precision]
@@ -207,8 +207,9 @@ def _experts(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operat
 
 
 def head_operators(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operator, ...]:
-    """After the last layer: a norm, the logits over the local part of the vocabulary (never in 8 bit), and the loss:
-    logits cast to float32, their greatest, exponentials and sum; backward one pass that writes the gradient."""
+    """After the last layer, with their seconds: a norm, the logits over the local part of the vocabulary (never in 8
+    bit), and the loss: logits cast to float32, their greatest, exponentials and sum; backward one pass that writes the
+    gradient."""
     tokens, dtype = rows(model, recipe), HALF[recipe.precision]
     columns = model.vocabulary / recipe.tensor
     logits = tokens * columns
@@ -224,7 +225,7 @@ def head_operators(model: Transformer, recipe: Recipe, device: Device) -> tuple[
 
 
 def embedding_operator(model: Transformer, recipe: Recipe, device: Device) -> Operator:
-    """Rows of the embedding read and written; backward added into its gradient."""
+    """Seconds of reading and writing rows of the embedding; backward added into its gradient."""
     elements = rows(model, recipe) * model.hidden
     passes = (4.0 if model.positions == "learned" else 2.0) + (2.5 if model.dropout else 0.0)
     dtype = HALF[recipe.precision]

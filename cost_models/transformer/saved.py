@@ -39,18 +39,18 @@ def element_bytes(recipe: Recipe) -> int:
 
 
 def stream_bytes(model: Transformer, recipe: Recipe) -> Number:
-    """The tensor that goes from layer to layer, as a rank holds it between the tensor axis's matrices."""
+    """Bytes of the tensor that goes from layer to layer, as a rank holds it between the tensor axis's matrices."""
     split = recipe.tensor if recipe.sequence_parallel else 1
     return element_bytes(recipe) * rows(model, recipe) * model.hidden / split
 
 
 def whole_bytes(model: Transformer, recipe: Recipe) -> Number:
-    """The same tensor with all of the rank's rows, as a product reads it."""
+    """Bytes of the same tensor with all of the rank's rows, as a product reads it."""
     return element_bytes(recipe) * rows(model, recipe) * model.hidden
 
 
 def layer_saved(model: Transformer, recipe: Recipe) -> tuple[Saved, ...]:
-    """Everything that one layer may keep."""
+    """Everything that one layer may keep, with its bytes."""
     feed_forward = _experts(model, recipe) if model.experts else _dense(model, recipe)
     return (
         Saved("layer input", stream_bytes(model, recipe), _input_kept(model, recipe)),
@@ -72,7 +72,7 @@ def kept_bytes(saved: tuple[Saved, ...], recompute: str) -> Number:
 
 
 def layer_saved_bytes(model: Transformer, recipe: Recipe) -> Number:
-    """What a layer keeps of one microbatch, on the mean of those that recompute and those that don't."""
+    """Bytes that a layer keeps of one microbatch, on the mean of those that recompute and those that don't."""
     saved, share = layer_saved(model, recipe), recipe.recomputed_layers
     again = kept_bytes(saved, recipe.recompute)
     return share * again + (1 - share) * kept_bytes(saved, "none")
@@ -84,7 +84,7 @@ def embedding_saved_bytes(model: Transformer, recipe: Recipe) -> Number:
 
 
 def head_saved_bytes(model: Transformer, recipe: Recipe) -> Number:
-    """After the last layer, the logits aside: the norm's input, what it keeps beside, and the head's input."""
+    """Bytes kept after the last layer, the logits aside: the norm's input, what it keeps beside, the head's input."""
     saved = (Saved("last norm input", stream_bytes(model, recipe)), *_norm("last norm", model, recipe, in_pieces=False))
     return kept_bytes(saved, "none")
 

@@ -81,7 +81,7 @@ class Step:
 
 
 def step_seconds(model: Transformer, recipe: Recipe, topology: Topology, closed_form: bool = False) -> Step:
-    """The step of ``model`` under ``recipe`` on the devices of ``topology``.
+    """The step of ``model`` under ``recipe`` on the devices of ``topology``: its seconds, and what they are made of.
 
     closed_form  the pipeline's time by formula instead of by simulating it: for arrays and symbols; exact where stages
                  are equal and messages free
@@ -122,8 +122,8 @@ def axis_path(recipe: Recipe, topology: Topology, axis: str) -> LinkPath:
 
 
 def layer_passes(model: Transformer, recipe: Recipe, topology: Topology) -> Passes:
-    """One layer and one microbatch: operators, the tensor axis's collectives, what is computed again, and under ZeRO-3
-    the gathers and reductions that the layer doesn't hide."""
+    """One layer and one microbatch, in seconds: operators, the tensor axis's collectives, what is computed again, and
+    under ZeRO-3 the gathers and reductions that the layer doesn't hide."""
     operators = layer_operators(model, recipe, topology.device)
     weights_s = sum(operator.weights_s for operator in operators)
     plain = _with_tensor(model, recipe, topology, _compute(operators, recipe, topology), weights_s)
@@ -145,8 +145,8 @@ def _compute(operators: Sequence[Operator], recipe: Recipe, topology: Topology) 
 def recompute_s(
     model: Transformer, recipe: Recipe, topology: Topology, operators: Sequence[Operator], plain: Passes
 ) -> Number:
-    """What a layer computes again in its backward: nothing, attention's core, or the whole forward with the tensor
-    axis's collectives (Korthikanti et al. 2022, section 5)."""
+    """What a layer computes again in its backward, in seconds: nothing, attention's core, or the whole forward with the
+    tensor axis's collectives (Korthikanti et al. 2022, section 5)."""
     if recipe.recompute == "none":
         return 0.0
     if recipe.recompute == "full":
@@ -214,7 +214,7 @@ def _expert_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number:
 
 
 def overlapped_s(compute_s: Number, comm_s: Number, slowdown: Number) -> Number:
-    """Compute with a collective beside it, both together."""
+    """Compute with a collective beside it, both together, in seconds."""
     return overlapped(compute_s, comm_s, slowdown).seconds
 
 
@@ -253,8 +253,8 @@ def _replicas(recipe: Recipe, topology: Topology) -> LinkPath:
 
 
 def stage_passes(model: Transformer, recipe: Recipe, topology: Topology, layer: Passes) -> tuple[Passes, ...]:
-    """Each stage and one microbatch, those of several on a rank singly: its layers, the embedding on the first, the
-    head on the last."""
+    """Each stage and one microbatch, in seconds, those of several on a rank singly: its layers, the embedding on the
+    first, the head on the last."""
     count = recipe.pipeline * recipe.virtual_stages
     stages = [layer.times(model.layers / count)] * count
     embedding = embedding_operator(model, recipe, topology.device)
@@ -323,8 +323,8 @@ def stage_parameters(model: Transformer, recipe: Recipe) -> Number:
 
 
 def exposed_gradients_s(model: Transformer, recipe: Recipe, topology: Topology, last: Passes) -> Number:
-    """The data axis's collectives once a step that nothing hides: gradients under the last microbatch's backward,
-    ZeRO-1's and 2's gather of parameters under the next step's first forward."""
+    """Seconds of the data axis's collectives once a step that nothing hides: gradients under the last microbatch's
+    backward, ZeRO-1's and 2's gather of parameters under the next step's first forward."""
     ranks = recipe.data * recipe.context
     if ranks == 1 or (recipe.zero == 3 and recipe.gathers_each_microbatch):
         return 0.0
@@ -345,8 +345,8 @@ def exposed_gradients_s(model: Transformer, recipe: Recipe, topology: Topology, 
 
 
 def update_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number:
-    """The optimizer over what one device updates: gradient, master and states read, they and the parameter written;
-    before it one read of the gradient for its norm."""
+    """Seconds of the optimizer over what one device updates: gradient, master and states read, they and the parameter
+    written; before it one read of the gradient for its norm."""
     kept = PRECISIONS[recipe.precision]
     states = STATES_PER_ELEMENT[recipe.optimizer]
     each = 2 * recipe.gradient_bytes + 2 * kept.state * (1 + states) + (kept.parameter if kept.master else 0)
