@@ -18,8 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cost_models.sensitivity import compiled, symbol, trend
-from tests.cost_functions import NOT_PRICES, PRICES, Price
+from tests.cost_functions import NOT_PRICES, Price
+from tests.cost_functions import PRICES as PART_PRICES
+from tests.cost_functions_transformer import STEP_PRICES
 
+PRICES = (*PART_PRICES, *STEP_PRICES)
 PRICED = ("compute", "collective", "memory", "pipeline.closed_form", "transformer")
 WORDS = {
     "seconds": r"\b[Ss]econds\b",
