@@ -1,6 +1,6 @@
 """Plans of one small Llama, predicted and measured on clusters that this machine can be: ``make bench-live``.
 
-    python -m tests.live [--rounds 5] [--calibrate 90] [--two-nodes PATH] [--write docs/accuracy.md] [--keep FOLDER]
+    python -m tests.live [--rounds 4] [--calibrate 60] [--two-nodes PATH] [--write docs/accuracy.md] [--keep FOLDER]
 
 Calibrates four gloo processes on one node, and as two nodes of two joined by a link of 200 Mbit/s; plans, exports
 and runs every plan of ``cases``; prints predicted beside measured. Ends with status 1 where the times' order agrees by
@@ -27,8 +27,8 @@ from tests.live.table import failures, section, write_section
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.live", description="Predicted against measured step times.")
-    parser.add_argument("--rounds", type=int, default=5, help="timed steps of each plan, after one to warm up")
-    parser.add_argument("--calibrate", type=float, default=90.0, help="seconds to calibrate each cluster for; 0: take "
+    parser.add_argument("--rounds", type=int, default=4, help="timed steps of each plan, after one to warm up")
+    parser.add_argument("--calibrate", type=float, default=60.0, help="seconds to calibrate each cluster for; 0: take "
                         "the profiles that --keep's folder holds")  # fmt: skip
     parser.add_argument("--two-nodes", type=Path, default=Path(os.environ.get("TWO_NODES", TWO_NODES)), metavar="PATH",
                         help="the tool that makes two nodes of one machine")  # fmt: skip

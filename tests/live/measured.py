@@ -17,7 +17,7 @@ from tests.live.cases import AUTO, PLANS, TRAINING, batch, small_llama
 from tests.live.clusters import Cluster
 
 WORKER = Path(__file__).with_name("worker.py")
-LIMIT_S = 500
+LIMIT_S = 900
 
 Say = Callable[[str], None]
 
