@@ -56,11 +56,11 @@ def test_the_document_holds_what_is_printed(
 
 
 def test_what_others_wrote_between_the_markers_is_kept(results: tuple[TableResult, ...]) -> None:
-    first = document(results, SHIPPED, "plot.svg")
+    first = document(results, (), SHIPPED, "plot.svg")
     assert "<!-- gpu -->\nNot measured: no GPU was at hand.\n<!-- /gpu -->" in first
     own = r"\g<1>| measured | table \\1 |\n\g<2>"
     live = re.sub(r"(<!-- live -->\n).*?(<!-- /live -->)", own, first, flags=re.DOTALL)
-    assert document(results, SHIPPED, "plot.svg", live) == live != first
+    assert document(results, (), SHIPPED, "plot.svg", live) == live != first
 
 
 def test_a_table_of_several_devices_has_a_line_over_all() -> None:

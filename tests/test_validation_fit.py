@@ -9,8 +9,9 @@ import pytest
 from cost_models.figures import Figures
 from cost_models.hardware import PROFILES, load_device
 from cost_models.transformer.model import Recipe
+from cost_models.validation.both_ways import FITTED, both_ways
 from cost_models.validation.case import STEP, Case, Machines
-from cost_models.validation.fit import FIGURES, fit, with_figures
+from cost_models.validation.fit import FIGURES, figure_named, fit, with_figures
 from cost_models.validation.predict import predicted_s
 from cost_models.validation.tables.megatron import gpt
 
@@ -59,13 +60,28 @@ def test_links_are_scaled_level_by_level() -> None:
 
 def test_a_profile_holds_every_figure_where_the_fit_says() -> None:
     """A value read back from the profile at its section and key is the device's field."""
-    device, _ = load_device("a100-sxm-80gb")
-    tables = Figures.read(PROFILES / "a100-sxm-80gb.toml").tables
+    device, _ = load_device("h100-sxm")
+    tables = Figures.read(PROFILES / "h100-sxm.toml").tables
     for figure in FIGURES:
         if not figure.factor:
             held = tables[figure.section][figure.key]
             assert held["unit"] == figure.unit
-            assert held["value"] * figure.scale == pytest.approx(getattr(device, figure.name)), figure.name
+            assert held["value"] * figure.scale == pytest.approx(figure.of(device)), figure.name
+
+
+def test_each_half_is_met_by_the_other_s_figures() -> None:
+    """On a device twice as slow in the odd rows: each half is met by what the other half tells."""
+    cases = [made_up("one", 1024 * size, row) for row, size in enumerate((1, 2, 3, 4), start=1)]
+    told = [replace(case, measured_s=predicted_s(case) * (1 if case.row % 2 else 2)) for case in cases]
+    (errors,) = both_ways(told, ("matmul_sustained",))
+    assert errors.odd is not None and errors.even is not None and errors.together is not None
+    assert errors.odd.count == errors.even.count == 2 and errors.together.count == 4
+    assert errors.odd.signed < -0.2 < 0.2 < errors.even.signed
+
+
+def test_the_fitted_figures_are_known() -> None:
+    for device, names in FITTED.items():
+        assert all(figure_named(name).of(load_device(device)[0]) > 0 for name in names)
 
 
 def test_what_cannot_be_fitted() -> None:

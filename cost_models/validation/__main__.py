@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cost_models.errors import ProfileError
 from cost_models.validation import own
+from cost_models.validation.both_ways import all_both_ways
 from cost_models.validation.document import write_document
 from cost_models.validation.fit import FIGURES, fit
 from cost_models.validation.predict import point_of
@@ -47,7 +48,7 @@ def _run(given: argparse.Namespace, console: Console) -> int:
     if given.write is not None:
         # matplotlib comes with the development tools alone: whoever only reads the errors needs none
         importlib.import_module("cost_models.validation.plot").write_plot(results, given.write.with_suffix(".svg"))
-        write_document(results, folder, given.write)
+        write_document(results, all_both_ways(folder), folder, given.write)
         console.print(f"Wrote {given.write} and {given.write.with_suffix('.svg').name}", highlight=False)
     return 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from cost_models.figures import Figures
 from cost_models.hardware import PROFILES, device_names
 from cost_models.validation import own
+from cost_models.validation.both_ways import BothWays
 from cost_models.validation.metrics import Point
 from cost_models.validation.published import SHIPPED
 from cost_models.validation.report import FEW, HEADINGS, MANY, percent, summaries, within_sizes
@@ -44,20 +45,25 @@ label,hidden,layers,heads,seq_len,vocabulary,device,nodes,devices_per_node,tenso
 '''
 
 
-def write_document(results: Sequence[TableResult], folder: Path, path: Path) -> None:
+def write_document(
+    results: Sequence[TableResult], ways: Sequence[BothWays], folder: Path, path: Path
+) -> None:
     """Writes the document; what stands between the markers of ``KEPT`` in the file that is there is kept."""
     before = path.read_text(encoding="utf-8") if path.exists() else ""
-    path.write_text(document(results, folder, path.with_suffix(".svg").name, before), encoding="utf-8")
+    text = document(results, ways, folder, path.with_suffix(".svg").name, before)
+    path.write_text(text, encoding="utf-8")
 
 
-def document(results: Sequence[TableResult], folder: Path, plot: str, before: str = "") -> str:
+def document(
+    results: Sequence[TableResult], ways: Sequence[BothWays], folder: Path, plot: str, before: str = ""
+) -> str:
     """The document's text.
 
     plot    the name of the plot beside it
     before  the document as it is: its kept sections are taken over
     """
     parts = [
-        _head(folder, plot), _errors(results), _sizes(results), _own(),
+        _head(folder, plot), _errors(results), _both_ways(ways), _sizes(results), _own(),
         f"## Measured for real on this machine\n\n{_kept('live', before)}",
         f"## On a GPU\n\n{_kept('gpu', before)}",
         *_tables(results), _not_used(), _figures(results),
@@ -85,6 +91,24 @@ correlation (from four rows up).
 def _errors(results: Sequence[TableResult]) -> str:
     note = f"Where a table has more than {MANY} devices, those of fewer than {FEW} rows are told under “all” alone."
     return f"## Errors\n\n{note}\n\n" + _markdown(HEADINGS, summaries(results))
+
+
+def _both_ways(ways: Sequence[BothWays]) -> str:
+    """Whether the odd half was a lucky one."""
+    if not ways:
+        return ""
+    intro = (
+        "Each half met by figures fitted on the other half alone: the odd rows (as the profiles have it), the even "
+        "rows, and all rows, each of which had no part in the figures that met it."
+    )
+    shown = [
+        (way.table, way.device, *(percent(errors.mean) if errors else "–" for errors in (way.odd, way.even)),
+         percent(way.together.mean) if way.together else "–", str(way.together.count) if way.together else "–")
+        for way in ways
+    ]  # fmt: skip
+    return f"## Both halves in turn\n\n{intro}\n\n" + _markdown(
+        ("table", "device", "mean, odd rows", "mean, even rows", "mean, all rows", "rows"), shown
+    )
 
 
 def _sizes(results: Sequence[TableResult]) -> str:
