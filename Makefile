@@ -24,7 +24,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness validate demo bench-plan bench-live bench-redistribution clean
+.PHONY: venv lint test test-all correctness validate prices demo bench-plan bench-live bench-redistribution clean
 
 venv: $(DEV)
 
@@ -54,6 +54,9 @@ correctness: $(DEV)
 
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/accuracy.md
+
+prices: $(DEV)
+	$(BIN)/python -m cost_models.sensitivity --write docs/prices.md
 
 demo: $(RUN)
 	$(BIN)/python examples/demo.py

@@ -156,7 +156,7 @@ def _attention(
     reached = efficiency * _ramped(seen, device.attention_ramp_k) * _ramped(head_dim, device.attention_ramp_head_dim)
     moved = factor * DTYPE_BYTES[dtype] * batch * heads * head_dim * (2.0 * q_len + 2.0 * k_len)
     busy_s = maximum(flops / (peak_flops_per_s(device, dtype) * reached), streaming_seconds(moved, device))
-    return where_positive(flops, device.kernel_launch_s + busy_s)
+    return where_positive(1.0 * batch * heads * q_len * k_len * head_dim, device.kernel_launch_s + busy_s)
 
 
 def _ramped(extent: Number, ramp: Number) -> Number:

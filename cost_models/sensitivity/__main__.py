@@ -1,0 +1,26 @@
+"""``python -m cost_models.sensitivity``: prints the formulas and figures of docs/prices.md, and writes them into it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from cost_models.sensitivity.document import parts, rewritten
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0."""
+    parser = argparse.ArgumentParser(prog="python -m cost_models.sensitivity", description=__doc__)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the document whose marked parts are rewritten")
+    path = parser.parse_args(arguments).write
+    printed = parts()
+    for name, text in printed.items():
+        print(f"{name}\n\n{text}\n")
+    if path is not None:
+        path.write_text(rewritten(path.read_text(encoding="utf-8"), printed), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
