@@ -69,12 +69,19 @@ def timeline(
     microbatches: int,
     sharing: Sharing,
 ) -> Timeline:
-    """The schedule's timeline; without a pipeline its microbatches follow one another."""
+    """The schedule's timeline; without a pipeline its microbatches follow one another.
+
+    Messages are part of the action that receives them: torch.distributed.pipelining posts a receive when it comes to
+    that action and waits for it, 1F1B also for the send that it joins to it (schedules.py, ``_wait_batch_p2p``), and
+    neither nccl nor gloo sends before the receiver is there. The bubble is what a rank waits beside that.
+    """
     schedule = schedule if len(forward_s) > 1 else "1f1b"
-    line = simulate(schedule, forward_s, backward_s, send_s, microbatches)
+    received = [f + s for f, s in zip(forward_s, (0.0, *send_s), strict=True)]
+    returned = [b + s for b, s in zip(backward_s, (*send_s, 0.0), strict=True)]
+    line = simulate(schedule, received, returned, [0.0] * len(send_s), microbatches)
     if sharing.gain == 1:
         return line
-    step_s = shared_step_seconds(schedule, forward_s, backward_s, send_s, microbatches, sharing)
+    step_s = shared_step_seconds(schedule, forward_s, backward_s, send_s, microbatches, sharing, late=True)
     idle = 1 - sum(line.busy_s) / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
     return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle))
 

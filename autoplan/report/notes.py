@@ -23,7 +23,9 @@ def bounds(record: PlanRecord) -> list[str]:
     predicted = record.chosen.predicted
     said = []
     if predicted.step_time_s:
-        exposed_s = sum(c.seconds - c.hidden_s for c in predicted.collectives)
+        messages = [c.seconds for c in predicted.collectives if c.axis == "pp"]  # a rank receives half of two borders'
+        exposed_s = sum(c.seconds - c.hidden_s for c in predicted.collectives if c.axis != "pp")
+        exposed_s += max(messages, default=0.0)
         idle_s = predicted.bubble_fraction * predicted.step_time_s
         bubble = f"{seconds_text(idle_s)} in the pipeline's bubble and " if predicted.bubble_fraction > 1e-6 else ""
         said.append(

@@ -76,12 +76,12 @@ def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int]]:
 
 
 def messages(found: Evaluated) -> Iterator[PricedCollective]:
-    """Activations from stage to stage, and their gradients back; both overlap with compute."""
+    """Activations from stage to stage, and their gradients back; who receives them waits for them (``timeline``)."""
     directions = 2 if found.loads.data.prices.training else 1
     for k, stage in enumerate(found.stages[1:]):
         seconds, count = found.loads.message_s(k + 1, stage.first), directions * found.setting.microbatches
         size = int(found.loads.chain.inputs[stage.first])
-        yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, count * seconds)
+        yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, 0.0)
 
 
 def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:

@@ -42,10 +42,12 @@ class Sharing:
 
 @dataclass
 class _Rank:
-    """A rank under way: ``place`` in its order; ``left_s`` of the action there once it has begun, else None."""
+    """A rank under way: ``place`` in its order; ``comes_s``, when the message of the action there has come, once it
+    receives it; ``left_s`` of the action, once it has begun."""
 
     order: Sequence[Action]
     place: int = 0
+    comes_s: float | None = None
     left_s: float | None = None
 
     @property
@@ -64,13 +66,18 @@ def shared_step_seconds(
     weight_s: Sequence[float] | None = None,
     return_s: Sequence[float] | None = None,
     virtual_stages: int | None = None,
+    late: bool = False,
 ) -> float:
     """Seconds from the first forward to the last backward where stages share processors; numbers alone.
 
-    Arguments as of ``simulate``; with ``Sharing(1, 1.0)`` the same as its ``step_s``. Messages keep their pace.
+    Arguments as of ``simulate``; with ``Sharing(1, 1.0)`` the same as its ``step_s``. Messages keep their pace, and
+    whoever waits for one leaves the processors to others.
+
+    late  a message begins only when its receiver has come to the action that needs it, so that it hides under no
+          compute of the receiver's: the same as ``simulate`` with each message part of the action that receives it
     """
     times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
-    return _Play(times, microbatches, sharing).run()
+    return _Play(times, microbatches, sharing, late).run()
 
 
 @dataclass
@@ -80,6 +87,7 @@ class _Play:
     times: Times
     microbatches: int
     sharing: Sharing
+    late: bool
     now_s: float = 0.0
     arrived_s: dict[Action, float] = field(default_factory=dict)         # when what an action waits for is there
     wires_s: dict[tuple[int, int], float] = field(default_factory=dict)  # when the last message on a wire came
@@ -102,24 +110,42 @@ class _Play:
             return 0.0
         return self.arrived_s.get(action._replace(kind="F" if action.kind == "F" else "B"), float("inf"))
 
+    def message_s(self, action: Action) -> float:
+        """Of the message that an action receives where it is received late; 0 where there is none."""
+        times, stage = self.times, action.stage
+        if not self.late or action.kind == "W":
+            return 0.0
+        other = stage - 1 if action.kind == "F" else stage + 1
+        if not 0 <= other < times.stages or times.rank(other) == times.rank(stage):
+            return 0.0
+        return float(times.send[other] if action.kind == "F" else times.back[stage])
+
     def begin(self, ranks: Sequence[_Rank]) -> None:
-        """Every rank that can begin its next action does."""
+        """Every rank that can receive or begin its next action does."""
         times = self.times
         durations = {"F": times.forward, "B": times.backward, "I": times.inputs, "W": times.weight}
         for rank in ranks:
-            if rank.left_s is None and not rank.done:
-                action = rank.order[rank.place]
-                if self.ready_s(action) <= self.now_s * (1 + ROUNDING):
-                    rank.left_s = durations[action.kind][action.stage]
+            if rank.left_s is not None or rank.done:
+                continue
+            action = rank.order[rank.place]
+            if rank.comes_s is None and self.past(self.ready_s(action)):
+                rank.comes_s = self.now_s + self.message_s(action)
+            if rank.comes_s is not None and self.past(rank.comes_s):
+                rank.comes_s, rank.left_s = None, durations[action.kind][action.stage]
+
+    def past(self, time_s: float) -> bool:
+        return time_s <= self.now_s * (1 + ROUNDING)
+
+    def wakes_s(self, rank: _Rank) -> float:
+        """When a rank that waits can go on, as far as is known."""
+        return self.ready_s(rank.order[rank.place]) if rank.comes_s is None else rank.comes_s
 
     def advance(self, ranks: Sequence[_Rank]) -> None:
         """To the next end of an action, or arrival of a message."""
         working = [rank.left_s is not None for rank in ranks]
         group = self.sharing.stages
         rates = [self.sharing.rate(max(1, sum(working[n // group * group:][:group]))) for n in range(len(ranks))]
-        wakes_s = [
-            self.ready_s(rank.order[rank.place]) - self.now_s for rank in ranks if rank.left_s is None and not rank.done
-        ]
+        wakes_s = [self.wakes_s(rank) - self.now_s for rank in ranks if rank.left_s is None and not rank.done]
         ends_s = [r.left_s / rate for r, rate in zip(ranks, rates, strict=True) if r.left_s is not None]
         step_s = min([*ends_s, *wakes_s])
         assert step_s < float("inf"), "the schedule deadlocks"
@@ -146,6 +172,6 @@ class _Play:
         """A message follows those before it on its wire; within a rank there is none."""
         wire = (self.times.rank(action.stage), self.times.rank(target))
         arrival_s = self.now_s
-        if wire[0] != wire[1]:
+        if wire[0] != wire[1] and not self.late:
             arrival_s = self.wires_s[wire] = max(self.wires_s.get(wire, 0.0), self.now_s) + message_s
         self.arrived_s[Action(target, kind, action.microbatch)] = arrival_s
