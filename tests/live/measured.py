@@ -89,7 +89,10 @@ def measure(cluster: Cluster, folder: Path, rounds: int, calibrate_s: float, too
 
 
 def make_plans(spec: ClusterSpec, folder: Path) -> dict[str, tuple[str, Plan]]:
-    """Every plan by name with the folder that it is exported to; an error where two turn out to be the same."""
+    """Every plan by name with the folder that it is exported to; an error where two turn out to be the same.
+
+    Where auto chose a plan that is pinned, too, its program is that one's, and so are its times.
+    """
     model, plans = small_llama(), {}
     for number, (name, parallelism) in enumerate(PLANS.items()):
         plan = autoplan.parallelize(model, spec, batch(), training=TRAINING, parallelism=parallelism)
@@ -97,7 +100,13 @@ def make_plans(spec: ClusterSpec, folder: Path) -> dict[str, tuple[str, Plan]]:
     pinned = [str(plan) for name, (_, plan) in plans.items() if name != AUTO]
     twice = sorted({text for text in pinned if pinned.count(text) > 1})
     assert not twice, f"planned twice on {spec}: {twice}"
-    return plans
+    path, chosen = plans[AUTO]
+    same = [other for name, (other, _) in plans.items() if name != AUTO and program(other) == program(path)]
+    return plans | {AUTO: (same[0] if same else path, chosen)}
+
+
+def program(path: str) -> str:
+    return (Path(path) / "program.py").read_text()
 
 
 def run(
@@ -105,6 +114,7 @@ def run(
 ) -> Mapping[str, Sequence[float]]:
     """The seconds of each round, by the folder of the plan."""
     out = folder / "times.json"
-    cluster.start([str(WORKER), str(out), str(rounds), *(path for path, _ in plans.values())], tool, LIMIT_S)
+    folders = dict.fromkeys(path for path, _ in plans.values())
+    cluster.start([str(WORKER), str(out), str(rounds), *folders], tool, LIMIT_S)
     times: Mapping[str, Sequence[float]] = json.loads(out.read_text())
     return times
