@@ -20,7 +20,10 @@ def blocks(language: str) -> list[str]:
 
 
 COMMANDS = [
-    shlex.split(line, comments=True)[1:] for block in blocks("sh") for line in block.splitlines() if line.startswith("autoplan ")
+    shlex.split(line, comments=True)[1:]
+    for block in blocks("sh")
+    for line in block.splitlines()
+    if line.startswith("autoplan ")
 ]
 
 
