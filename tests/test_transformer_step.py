@@ -124,3 +124,16 @@ def test_model_flops_are_published_ones():
 def test_too_many_ranks_are_refused():
     with pytest.raises(ValueError, match=r"16 ranks .* on 8 devices"):
         step_seconds(GPT, Recipe(tensor=16), nodes(1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("recompute", "ful"), ("zero", 7), ("matmul", "int4"), ("precision", "half")]
+)
+def test_a_choice_that_is_not_known_is_refused(field, value):
+    with pytest.raises(ValueError, match=rf"{field}={value!r} isn't known: give one of"):
+        step_seconds(GPT, Recipe(**{field: value}), nodes(1))
+
+
+def test_chunks_without_a_pipeline_are_all_run():
+    plain, chunks = (step_seconds(GPT, Recipe(tensor=8, virtual_stages=count), nodes(1)).seconds for count in (1, 4))
+    assert chunks == plain

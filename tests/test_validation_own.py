@@ -58,6 +58,8 @@ def test_what_is_left_out_has_defaults(tmp_path: Path) -> None:
         ("measured_s", "-3", "measured_s is -3. Give a number above 0"),
         ("recompute", "some", "Give one of none, selective, operators, full"),
         ("precision", "half", "Give one of fp64"),
+        ("zero", "7", "zero is '7'. Give one of 0, 1, 2, 3"),
+        ("offload", "disk", "Give one of none, optimizer"),
         ("gated", "perhaps", "Give true or false"),
         ("tensor,devices", "3,8", "8 doesn't divide by 3"),
         ("tensor,data,devices", "2,2,8", "are 4 ranks on 8 devices"),
@@ -81,6 +83,13 @@ def test_an_unknown_device_and_a_missing_column_are_errors(tmp_path: Path) -> No
         read_own(table(tmp_path, HEADER, "1024,4,,512,a100-sxm-80gb"))
     with pytest.raises(OwnTableError, match="can't be read"):
         read_own(tmp_path / "absent.csv")
+
+
+def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_bytes(bytes(range(256)))
+    with pytest.raises(OwnTableError, match=r"own\.csv: is no CSV in UTF-8"):
+        read_own(path)
 
 
 def test_the_command_prints_predictions_and_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

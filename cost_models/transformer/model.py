@@ -5,9 +5,20 @@ Every size may be a number or a SymPy symbol, the counts of ranks in ``Recipe`` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cost_models.arithmetic import Number
+from cost_models.memory import ACCOUNTS, LOSSES, OFFLOADS, PRECISIONS, STATES_PER_ELEMENT
+
+CHOICES: Mapping[str, tuple[object, ...]] = {
+    "norm": ("layer", "rms"), "positions": ("learned", "rotary", "none"), "zero": (0, 1, 2, 3),
+    "recompute": ("none", "selective", "operators", "full"),
+    "schedule": ("gpipe", "1f1b", "interleaved", "zero-bubble"), "matmul": ("bfloat16", "float8"),
+    "float8_scaling": ("tensorwise", "rowwise"), "precision": tuple(PRECISIONS), "optimizer": tuple(STATES_PER_ELEMENT),
+    "account": tuple(ACCOUNTS), "offload": tuple(OFFLOADS), "loss": tuple(LOSSES),
+}  # fmt: skip
+"""What the fields of ``Transformer`` and ``Recipe`` that name something may be."""
 
 
 @dataclass(frozen=True)

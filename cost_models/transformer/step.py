@@ -35,7 +35,7 @@ from cost_models.transformer.layer import (
     layer_operators,
     rows,
 )
-from cost_models.transformer.model import Recipe, Transformer
+from cost_models.transformer.model import CHOICES, Recipe, Transformer
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def step_seconds(model: Transformer, recipe: Recipe, topology: Topology, closed_
     closed_form  the pipeline's time by formula instead of by simulating it: for arrays and symbols; exact where stages
                  are equal and messages free
     """
-    recipe_check(recipe, topology)
+    recipe_check(model, recipe, topology)
     layer = layer_passes(model, recipe, topology)
     stages = stage_passes(model, recipe, topology, layer)
     message_s = _message_s(model, recipe, topology)
@@ -101,8 +101,12 @@ def step_seconds(model: Transformer, recipe: Recipe, topology: Topology, closed_
     return Step(seconds, layer, pipeline_s, gradients_s, optimizer_s, model_flops(model, recipe), recipe.devices)
 
 
-def recipe_check(recipe: Recipe, topology: Topology) -> None:
-    """A ``ValueError`` where the recipe asks for more devices than there are."""
+def recipe_check(model: Transformer, recipe: Recipe, topology: Topology) -> None:
+    """A ``ValueError`` for a choice that isn't known, and where the recipe asks for more devices than there are."""
+    for name, known in CHOICES.items():
+        given = getattr(recipe if hasattr(recipe, name) else model, name)
+        if given not in known:
+            raise ValueError(f"{name}={given!r} isn't known: give one of {', '.join(map(str, known))}")
     if recipe.devices > topology.devices:
         raise ValueError(
             f"{recipe.devices} ranks (tensor {recipe.tensor} · context {recipe.context} · data {recipe.data} · "
@@ -254,8 +258,8 @@ def _replicas(recipe: Recipe, topology: Topology) -> LinkPath:
 
 def stage_passes(model: Transformer, recipe: Recipe, topology: Topology, layer: Passes) -> tuple[Passes, ...]:
     """Each stage and one microbatch, in seconds, those of several on a rank singly: its layers, the embedding on the
-    first, the head on the last."""
-    count = recipe.pipeline * recipe.virtual_stages
+    first, the head on the last. Where there is no pipeline, one rank runs all in one."""
+    count = recipe.pipeline * recipe.virtual_stages if recipe.pipeline > 1 else 1
     stages = [layer.times(model.layers / count)] * count
     embedding = embedding_operator(model, recipe, topology.device)
     stages[0] = stages[0] + Passes(embedding.forward_s, embedding.backward_s)

@@ -31,8 +31,7 @@ from typing import Any
 
 from cost_models.errors import ProfileError
 from cost_models.hardware import Topology
-from cost_models.memory import PRECISIONS, STATES_PER_ELEMENT
-from cost_models.transformer.model import Recipe, Transformer
+from cost_models.transformer.model import CHOICES, Recipe, Transformer
 from cost_models.validation.case import STEP, Case, Machines, Unusable, share
 
 VOCABULARY = 50304
@@ -42,12 +41,6 @@ RECIPE = {field.name: field for field in fields(Recipe)}
 MACHINE = ("device", "devices", "nodes", "devices_per_node", "nics_per_node", "network", "node_link")
 OTHER = ("global_batch", "measured_s", "tokens_per_s_per_device", "label", "group", "source")
 REQUIRED = ("hidden", "layers", "heads", "sequence", "device")
-CHOICES = {
-    "norm": ("layer", "rms"), "positions": ("learned", "rotary", "none"),
-    "recompute": ("none", "selective", "operators", "full"),
-    "schedule": ("gpipe", "1f1b", "interleaved", "zero-bubble"), "matmul": ("bfloat16", "float8"),
-    "float8_scaling": ("tensorwise", "rowwise"), "precision": tuple(PRECISIONS), "optimizer": tuple(STATES_PER_ELEMENT),
-}  # fmt: skip
 TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -107,6 +100,8 @@ def read_own(path: Path) -> tuple[Case, ...]:
             lines = list(reader)
     except OSError as error:
         raise OwnTableError(str(path), f"can't be read ({error.strerror})", "Give the path of a CSV file") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise OwnTableError(str(path), f"is no CSV in UTF-8 ({error})", "Save it as one, with commas") from error
     missing = [name for name in REQUIRED if name not in names]
     if missing:
         raise OwnTableError(str(path), f"has no column {missing[0]}", f"Give at least {', '.join(REQUIRED)}")
@@ -196,8 +191,6 @@ def _fields(line: _Line, known: Mapping[str, Any]) -> dict[str, Any]:
                 raise line.error(f"{name} is {text!r}", "Give true or false")
             made[name] = TRUTHS[text.lower()]
         elif isinstance(default, str):
-            if name in CHOICES and text not in CHOICES[name]:
-                raise line.error(f"{name} is {text!r}", f"Give one of {', '.join(CHOICES[name])}")
             made[name] = text
         elif isinstance(default, float):
             made[name] = line.real(name)
@@ -205,6 +198,8 @@ def _fields(line: _Line, known: Mapping[str, Any]) -> dict[str, Any]:
             made[name] = 0
         else:
             made[name] = line.whole(name)
+        if name in CHOICES and made[name] not in CHOICES[name]:
+            raise line.error(f"{name} is {text!r}", f"Give one of {', '.join(map(str, CHOICES[name]))}")
     return made
 
 
