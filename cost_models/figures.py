@@ -63,6 +63,13 @@ class Figures:
             raise self._error(keys, "is 0", "Give a positive number")
         return number
 
+    def whole(self, *keys: str) -> int:
+        """As ``positive``, of what is counted: a whole number from 1."""
+        number = self.positive(*keys, measures="count")
+        if number != int(number):
+            raise self._error(keys, f"has the value {number!r}", "Give a whole number from 1")
+        return int(number)
+
     def text(self, *keys: str) -> str:
         """What stands at ``keys`` and is no figure: the name of a fabric."""
         value = self._at(keys)
@@ -74,11 +81,12 @@ class Figures:
         """The figure at ``keys`` as triples (rows, columns, share)."""
         value, _ = self._figure(keys, "tiles")
         good = isinstance(value, list) and value and all(
-            isinstance(row, list) and len(row) == 3 and all(isinstance(x, (int, float)) and x > 0 for x in row)
-            for row in value
+            isinstance(row, list) and len(row) == 3 and all(type(x) is int and x > 0 for x in row[:2])
+            and type(row[2]) in (int, float) and 0 < row[2] < float("inf") for row in value
         )
         if not good:
-            raise self._error(keys, f"has the value {value!r}", "Give a list of [rows, columns, share], all positive")
+            remedy = "Give a list of [rows, columns, share], all positive, rows and columns whole"
+            raise self._error(keys, f"has the value {value!r}", remedy)
         return tuple((int(rows), int(columns), float(share)) for rows, columns, share in value)
 
     def has(self, *keys: str) -> bool:

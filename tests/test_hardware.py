@@ -210,6 +210,10 @@ def edited(tmp_path, old: str, new: str):
         (r"value = 50,", "value = -1,", "peak.float64 has the value -1"),
         (r"value = 50,", "value = inf,", "peak.float64 has the value inf"),
         (r"\[\[16, 16, 1.0\]\]", "[[16, 16]]", "matmul.tiles has the value"),
+        (r"\[\[16, 16, 1.0\]\]", "[[0.5, 16, 1.0]]", "rows and columns whole"),
+        (r"\[\[16, 16, 1.0\]\]", "[[inf, 16, 1.0]]", "rows and columns whole"),
+        (r"^cards_per_node = { value = 1,", "cards_per_node = { value = 0.5,", "has the value 0.5. Give a whole number"),
+        (r"^reserved = { value = 0.5,", "reserved = { value = 4.0,", "memory.reserved leaves nothing of memory.capacity"),
         (r"^\[peak\]$", "[peak", "is not TOML"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cost_models.errors import ProfileError
 from cost_models.figures import Figures
 
 SHARED = ("shared",)                 # the table that only devices have which share processors
@@ -100,12 +101,12 @@ def read_device(name: str, figures: Figures) -> Device:
     return Device(
         name=name,
         memory_bytes=int(figures.positive("memory", "capacity", measures="bytes")),
-        reserved_bytes=int(figures.number("memory", "reserved", measures="bytes")),
+        reserved_bytes=_reserved_bytes(figures),
         peaks=tuple((dtype, figures.positive("peak", dtype, measures="flops/s")) for dtype in dtypes),
         matmul_efficiency=figures.positive("matmul", "efficiency", measures="count"),
         matmul_tiles=figures.triples("matmul", "tiles"),
         matmul_ramp_k=figures.number("matmul", "ramp_k", measures="count"),
-        multiprocessors=int(figures.positive("matmul", "multiprocessors", measures="count")),
+        multiprocessors=figures.whole("matmul", "multiprocessors"),
         attention_efficiency=figures.positive("attention", "efficiency", measures="count"),
         attention_backward_efficiency=figures.positive("attention", "backward_efficiency", measures="count"),
         attention_ramp_k=figures.number("attention", "ramp_k", measures="count"),
@@ -126,9 +127,18 @@ def read_device(name: str, figures: Figures) -> Device:
         compiles=bool(figures.number("overhead", "compiles", measures="count")),
         scores_efficiency=figures.positive(*SCORES, measures="count") if figures.has(*SCORES) else None,
         blocking=figures.has(*BLOCKING) and bool(figures.number(*BLOCKING, measures="count")),
-        sharers=int(figures.positive(*SHARED, "devices", measures="count")) if figures.has(*SHARED) else 1,
+        sharers=figures.whole(*SHARED, "devices") if figures.has(*SHARED) else 1,
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
     )
+
+
+def _reserved_bytes(figures: Figures) -> int:
+    """Of the device's memory what no tensor can use; a ``ProfileError`` where that leaves nothing."""
+    capacity, reserved = (figures.number("memory", name, measures="bytes") for name in ("capacity", "reserved"))
+    if reserved >= capacity:
+        cause = f"memory.reserved leaves nothing of memory.capacity, {reserved / 1e9:g} of {capacity / 1e9:g} GB"
+        raise ProfileError(figures.path, cause, "Give what no tensor can use of the memory, less than all of it")
+    return int(reserved)
 
 
 def _shares(figures: Figures) -> tuple[tuple[str, float], ...]:

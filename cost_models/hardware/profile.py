@@ -41,7 +41,7 @@ def calibrated_on(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     figures = Figures.read(Path(path))
     if not figures.has("cluster", "nodes"):
         return None
-    return _count(figures, "cluster", "nodes"), _count(figures, "cluster", "devices_per_node")
+    return figures.whole("cluster", "nodes"), figures.whole("cluster", "devices_per_node")
 
 
 def _interconnect(figures: Figures) -> Interconnect:
@@ -53,7 +53,7 @@ def _interconnect(figures: Figures) -> Interconnect:
         node=read_link(figures, "node") if figures.has("links", "node") else read_fabric(_fabric(figures, "node")),
         nic=read_link(figures, "nic") if figures.has("links", "nic") else read_fabric(_fabric(figures, "network")),
         nics_per_node=_cards(figures),
-        domain=_count(figures, "machine", "domain") if figures.has("machine", "domain") else None,
+        domain=figures.whole("machine", "domain") if figures.has("machine", "domain") else None,
     )
 
 
@@ -65,8 +65,4 @@ def _fabric(figures: Figures, key: str) -> str:
 
 def _cards(figures: Figures) -> int:
     inline = figures.has("links", "nic", "per_node")
-    return _count(figures, "links", "nic", "per_node") if inline else _count(figures, "machine", "cards_per_node")
-
-
-def _count(figures: Figures, *keys: str) -> int:
-    return int(figures.positive(*keys, measures="count"))
+    return figures.whole("links", "nic", "per_node") if inline else figures.whole("machine", "cards_per_node")
