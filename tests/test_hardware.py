@@ -212,8 +212,8 @@ def edited(tmp_path, old: str, new: str):
         (r"\[\[16, 16, 1.0\]\]", "[[16, 16]]", "matmul.tiles has the value"),
         (r"\[\[16, 16, 1.0\]\]", "[[0.5, 16, 1.0]]", "rows and columns whole"),
         (r"\[\[16, 16, 1.0\]\]", "[[inf, 16, 1.0]]", "rows and columns whole"),
-        (r"^cards_per_node = { value = 1,", "cards_per_node = { value = 0.5,", "has the value 0.5. Give a whole number"),
-        (r"^reserved = { value = 0.5,", "reserved = { value = 4.0,", "memory.reserved leaves nothing of memory.capacity"),
+        (r"^cards_per_node = { value = 1,", "cards_per_node = { value = 0.5,", "the value 0.5. Give a whole number"),
+        (r"^reserved = { value = 0.5,", "reserved = { value = 4.0,", "memory.reserved leaves nothing"),
         (r"^\[peak\]$", "[peak", "is not TOML"),
     ],
 )
