@@ -249,4 +249,5 @@ NOT_PRICES: dict[str, str] = {
     "transformer.elements.is_sharded": "a question",
     "transformer.step.recipe_check": "an error, or nothing",
     "transformer.step.axis_path": "the links of an axis",
+    "transformer.parts.replicas": "the links between ranks that hold the same",
 }

@@ -7,7 +7,7 @@ import dataclasses
 from cost_models.arithmetic import Number
 from cost_models.hardware import Topology
 from cost_models.sensitivity import with_bandwidth
-from cost_models.transformer import elements, layer, moments, saved, step
+from cost_models.transformer import elements, layer, moments, parts, saved, step
 from cost_models.transformer import memory as stage_memory
 from cost_models.transformer.model import Recipe, Transformer
 from tests.cost_functions import CLUSTER, H100, Price, sized
@@ -86,6 +86,11 @@ def once_a_step() -> tuple[Price, ...]:
         model = dataclasses.replace(dense, ffn=ffn)
         return step.exposed_gradients_s(model, recipe, with_bandwidth(CLUSTER, 1, speed), busy)
 
+    mixture = dataclasses.replace(dense, experts=8, top_k=2)
+
+    def held(found):
+        return tuple(part.elements for part in found)
+
     return (
         Price("recompute_s", step.recompute_s, TOKENS, again, "seconds"),
         Price("overlapped_s", step.overlapped_s, (("compute_s", 1e-6, 1), ("comm_s", 1e-6, 1), ("slowdown", 1e-3, 1)),
@@ -96,8 +101,10 @@ def once_a_step() -> tuple[Price, ...]:
               lambda *s: exposed(*s, Recipe(data=64, overlaps_gradients=False)), "seconds", ("speed",)),
         Price("update_s", step.update_s, (wide,),
               lambda ffn: step.update_s(dataclasses.replace(dense, ffn=ffn), recipe, CLUSTER), "seconds"),
-        Price("stage_parameters", step.stage_parameters, (wide,),
-              lambda ffn: step.stage_parameters(dataclasses.replace(dense, ffn=ffn), recipe), "elements"),
+        Price("layer_parts", parts.layer_parts, (wide,),
+              lambda ffn: held(parts.layer_parts(dataclasses.replace(mixture, ffn=ffn), recipe, CLUSTER)), "elements"),
+        Price("stage_parts", parts.stage_parts, (wide,),
+              lambda ffn: held(parts.stage_parts(dataclasses.replace(mixture, ffn=ffn), recipe, CLUSTER)), "elements"),
         Price("model_flops", step.model_flops, TOKENS, lambda *s: step.model_flops(*trained("ZeRO-3", *s)), "FLOPs",
               nothing=("sequence", "micro_batch")),
         Price("waiting", step.waiting, (("straggler", 1e-4, 1),), waits, "share"),

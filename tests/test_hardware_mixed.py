@@ -52,6 +52,11 @@ def test_one_kind_is_itself():
     assert slowest_of([DEVICES["cpu"], DEVICES["cpu"]]) is DEVICES["cpu"]
 
 
+def test_a_figure_that_one_kind_lacks_all_lack():
+    assert DEVICES["cpu"].scores_efficiency is None and DEVICES["h100-sxm"].scores_efficiency is not None
+    assert slowest_of([DEVICES["h100-sxm"], DEVICES["b200"]]).scores_efficiency is None
+
+
 @given(some)
 def test_no_rate_of_the_composite_is_above_any_of_its_parts(devices):
     both = slowest_of(devices)
@@ -59,8 +64,12 @@ def test_no_rate_of_the_composite_is_above_any_of_its_parts(devices):
         for dtype, peak in both.peaks:
             own = peak_flops_per_s(device, dtype)
             sustained, theirs = both.matmul_sustained, own * device.matmul_sustained
-            for share in ("matmul_efficiency", "attention_efficiency", "attention_backward_efficiency"):
-                assert peak * getattr(both, share) * sustained <= theirs * getattr(device, share) * (1 + 1e-9)
+            assert peak * both.matmul_efficiency * sustained <= theirs * device.matmul_efficiency * (1 + 1e-9)
+            for share in ("attention_efficiency", "attention_backward_efficiency"):
+                assert peak * getattr(both, share) <= own * getattr(device, share) * (1 + 1e-9)
+        if both.scores_efficiency is not None:
+            own_scores = achieved_bytes_per_s(device) * device.scores_efficiency
+            assert achieved_bytes_per_s(both) * both.scores_efficiency <= own_scores * (1 + 1e-9)
         assert achieved_bytes_per_s(both) <= achieved_bytes_per_s(device) * (1 + 1e-9)
         assert both.usable_bytes <= device.usable_bytes
         own_update = achieved_bytes_per_s(device) * device.update_efficiency

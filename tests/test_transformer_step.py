@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cost_models.collective import group_size
 from cost_models.hardware import Topology, load_device
 from cost_models.transformer.layer import layer_operators
 from cost_models.transformer.model import Recipe, Transformer
+from cost_models.transformer.parts import layer_parts
 from cost_models.transformer.step import layer_passes, model_flops, step_seconds
 
 DEVICE, LINKS = load_device("a100-sxm-80gb")
@@ -119,6 +122,33 @@ def test_model_flops_are_published_ones():
     model, recipe = Transformer(12288, 96, 96, 2048, 51200), Recipe(micro_batch=1, microbatches=1536)
     published = 72 * 1536 * 2048 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (12 * 96 * 12288))
     assert model_flops(model, recipe) == pytest.approx(published)
+
+
+def test_experts_are_shared_out_by_their_own_axis():
+    """Their gradients go between the ranks that hold the same experts, their states are those ranks' alone."""
+    steps = [step_seconds(MIXTRAL, Recipe(data=32, expert=ranks), nodes(4)) for ranks in (1, 2, 4, 8)]
+    assert all(more.optimizer_s < less.optimizer_s for less, more in itertools.pairwise(steps))
+    experts = MIXTRAL.layers * MIXTRAL.expert_parameters
+    dense = MIXTRAL.parameters - experts
+    share = (dense + experts / 8) / (dense + experts)
+    assert steps[3].optimizer_s / steps[0].optimizer_s == pytest.approx(share, rel=0.01)
+    whole, shared = (layer_parts(MIXTRAL, Recipe(data=32, expert=ranks), nodes(4))[1] for ranks in (1, 8))
+    assert whole.elements == 8 * shared.elements
+    assert (group_size(whole.replicas), group_size(shared.replicas)) == (32, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "told"),
+    [
+        (GPT, Recipe(data=8, expert=8), "8 expert ranks for 0 experts"),
+        (MIXTRAL, Recipe(data=16, expert=16), "16 expert ranks for 8 experts"),
+        (dataclasses.replace(MIXTRAL, top_k=16), Recipe(), "top_k=16 of 8 experts"),
+        (MIXTRAL, Recipe(data=2, expert=8), "8 expert ranks don't divide"),
+    ],
+)
+def test_impossible_experts_are_refused(model, recipe, told):
+    with pytest.raises(ValueError, match=told):
+        step_seconds(model, recipe, nodes(2))
 
 
 def test_too_many_ranks_are_refused():

@@ -32,9 +32,8 @@ def slowest_of(devices: Sequence[Device]) -> Device:
     streamed = min(_streamed(device) for device in kinds)
 
     def share(efficiency: Callable[[Device], float]) -> float:
-        """Of the common peaks and the slowest part's sustained rate, what the worst of the kinds reaches."""
-        reached = min(rate / peaks[dtype] for device in kinds for dtype, rate in _rates(device, peaks, efficiency))
-        return reached / slow.matmul_sustained
+        """Of the common peaks, what the worst of the kinds reaches."""
+        return min(rate / peaks[dtype] for device in kinds for dtype, rate in _rates(device, peaks, efficiency))
 
     return replace(
         slow,
@@ -42,13 +41,12 @@ def slowest_of(devices: Sequence[Device]) -> Device:
         memory_bytes=memory,
         reserved_bytes=memory - usable,
         peaks=tuple(peaks.items()),
-        matmul_efficiency=share(_matmul),
+        matmul_efficiency=share(_matmul) / slow.matmul_sustained,
         matmul_shares=_shares(kinds, peaks),
         matmul_ramp_k=max(device.matmul_ramp_k for device in kinds),
-        attention_efficiency=share(lambda device: device.attention_efficiency * device.matmul_sustained),
-        attention_backward_efficiency=share(
-            lambda device: device.attention_backward_efficiency * device.matmul_sustained
-        ),
+        attention_efficiency=share(lambda device: device.attention_efficiency),
+        attention_backward_efficiency=share(lambda device: device.attention_backward_efficiency),
+        scores_efficiency=_scores(kinds, streamed),
         attention_ramp_k=max(device.attention_ramp_k for device in kinds),
         attention_ramp_head_dim=max(device.attention_ramp_head_dim for device in kinds),
         memory_bandwidth_bytes_per_s=bandwidth,
@@ -105,3 +103,12 @@ def _rates(
 ) -> Iterator[tuple[str, float]]:
     """FLOP/s that a device reaches, by dtype."""
     return ((dtype, device.peak_flops_per_s[dtype] * efficiency(device)) for dtype in peaks)
+
+
+def _scores(kinds: Sequence[Device], streamed: float) -> float | None:
+    """Of the slowest streaming rate what kernels over attention's scores reach on the worst; None if one lacks it."""
+    reached = [
+        None if device.scores_efficiency is None else _streamed(device) * device.scores_efficiency for device in kinds
+    ]
+    known = [rate for rate in reached if rate is not None]
+    return min(known) / streamed if len(known) == len(kinds) else None

@@ -103,6 +103,11 @@ class Transformer:
         return attention + norms + biases + self.feed_forward_matrices * self.hidden * self.inner + inner_bias
 
     @property
+    def expert_parameters(self) -> Number:
+        """Elements of one layer's experts, of ``layer_parameters``; 0 where it is dense."""
+        return self.experts * self.feed_forward_matrices * self.hidden * self.expert_inner
+
+    @property
     def embedding_parameters(self) -> Number:
         """Elements of the token embedding."""
         return self.vocabulary * self.hidden

@@ -16,6 +16,7 @@ from cost_models.collective import (
     all_gather_seconds,
     all_reduce_seconds,
     all_to_all_seconds,
+    group_size,
     overlapped,
     reduce_scatter_seconds,
     send_seconds,
@@ -36,6 +37,7 @@ from cost_models.transformer.layer import (
     rows,
 )
 from cost_models.transformer.model import CHOICES, Recipe, Transformer
+from cost_models.transformer.parts import Part, layer_parts, replicas, stage_parts
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,12 @@ def recipe_check(model: Transformer, recipe: Recipe, topology: Topology) -> None
         given = getattr(recipe if hasattr(recipe, name) else model, name)
         if given not in known:
             raise ValueError(f"{name}={given!r} isn't known: give one of {', '.join(map(str, known))}")
+    if recipe.expert > 1 and (not model.experts or model.experts % recipe.expert):
+        raise ValueError(f"{recipe.expert} expert ranks for {model.experts} experts: give a divisor of them")
+    if model.experts and not 1 <= model.top_k <= model.experts:
+        raise ValueError(f"top_k={model.top_k} of {model.experts} experts: give 1 to {model.experts}")
+    if recipe.tensor * recipe.context * recipe.data % recipe.expert:
+        raise ValueError(f"{recipe.expert} expert ranks don't divide tensor · context · data: give a divisor of them")
     if recipe.devices > topology.devices:
         raise ValueError(
             f"{recipe.devices} ranks (tensor {recipe.tensor} · context {recipe.context} · data {recipe.data} · "
@@ -227,7 +235,7 @@ def _with_parameters(model: Transformer, recipe: Recipe, topology: Topology, bus
     gradients reduced while the one before that goes back; ZeRO-2 reduces them in each microbatch."""
     if recipe.zero < 2 or recipe.data == 1 or not recipe.gathers_each_microbatch:
         return busy
-    gather_s, scatter_s = _parameter_s(model.layer_parameters, model, recipe, topology)
+    gather_s, scatter_s = _parameter_s(layer_parts(model, recipe, topology), recipe)
     slowdown = topology.device.overlap_slowdown
     if recipe.zero == 2:
         return Passes(busy.forward_s, overlapped_s(busy.backward_s, scatter_s, slowdown))
@@ -238,19 +246,13 @@ def _with_parameters(model: Transformer, recipe: Recipe, topology: Topology, bus
     )
 
 
-def _parameter_s(
-    elements: Number, model: Transformer, recipe: Recipe, topology: Topology
-) -> tuple[Number, Number]:
-    """Gathering parameters over the data and context axes, and scattering their gradients, each in so many pieces."""
-    path, pieces = _replicas(recipe, topology), recipe.gathers_a_layer
-    local = elements / recipe.tensor / pieces
-    gather_s = pieces * all_gather_seconds(local * gathered_bytes(recipe), path)
-    return gather_s, pieces * reduce_scatter_seconds(local * recipe.gradient_bytes, path)
-
-
-def _replicas(recipe: Recipe, topology: Topology) -> LinkPath:
-    """The links between ranks that hold the same parameters: the context and data axes."""
-    return topology.axis(recipe.tensor, recipe.context * recipe.data)
+def _parameter_s(parts: Sequence[Part], recipe: Recipe) -> tuple[Number, Number]:
+    """Gathering parameters from their replicas, and scattering their gradients, each in so many pieces."""
+    pieces = recipe.gathers_a_layer
+    gathered, scattered = (width / pieces for width in (gathered_bytes(recipe), recipe.gradient_bytes))
+    gather_s = pieces * sum(all_gather_seconds(part.elements * gathered, part.replicas) for part in parts)
+    scatter_s = pieces * sum(reduce_scatter_seconds(part.elements * scattered, part.replicas) for part in parts)
+    return gather_s, scatter_s
 
 
 # -- a stage, the pipeline --------------------------------------------------------------------------------------------
@@ -277,7 +279,8 @@ def _head(model: Transformer, recipe: Recipe, topology: Topology) -> Passes:
     head = Passes(head.forward_s + row_s, head.backward_s + all_reduce_seconds(bytes, path))
     if recipe.zero < 2 or recipe.data == 1 or not recipe.gathers_each_microbatch:
         return head
-    gather_s, scatter_s = _parameter_s(model.embedding_parameters, model, recipe, topology)
+    table = Part(model.embedding_parameters / recipe.tensor, replicas(recipe, topology))
+    gather_s, scatter_s = _parameter_s((table,), recipe)
     slowdown, gathers = topology.device.overlap_slowdown, recipe.zero == 3
     return Passes(
         overlapped_s(head.forward_s, gather_s if gathers else 0.0, slowdown),
@@ -319,26 +322,15 @@ def _pipeline_s(
 # -- once a step ------------------------------------------------------------------------------------------------------
 
 
-def stage_parameters(model: Transformer, recipe: Recipe) -> Number:
-    """Elements of the largest stage on one rank, before the data axis shares anything out."""
-    head = 0 if model.tied and recipe.pipeline == 1 else model.embedding_parameters
-    ends = model.embedding_parameters + head if recipe.pipeline == 1 else model.embedding_parameters
-    return (model.layers / recipe.pipeline * model.layer_parameters + ends) / recipe.tensor
-
-
 def exposed_gradients_s(model: Transformer, recipe: Recipe, topology: Topology, last: Passes) -> Number:
     """Seconds of the data axis's collectives once a step that nothing hides: gradients under the last microbatch's
     backward, ZeRO-1's and 2's gather of parameters under the next step's first forward."""
-    ranks = recipe.data * recipe.context
-    if ranks == 1 or (recipe.zero == 3 and recipe.gathers_each_microbatch):
+    if recipe.zero == 3 and recipe.gathers_each_microbatch:
         return 0.0
-    path, elements = _replicas(recipe, topology), stage_parameters(model, recipe)
-    gradients = elements * recipe.gradient_bytes
-    gather_s = all_gather_seconds(elements * DTYPE_BYTES[HALF[recipe.precision]], path)
-    if recipe.zero == 0:
-        reduce_s, gather_s = all_reduce_seconds(gradients, path), 0.0
-    else:
-        reduce_s = reduce_scatter_seconds(gradients, path)
+    parts, width = stage_parts(model, recipe, topology), DTYPE_BYTES[HALF[recipe.precision]]
+    reduction = reduce_scatter_seconds if recipe.zero else all_reduce_seconds
+    reduce_s = sum(reduction(part.elements * recipe.gradient_bytes, part.replicas) for part in parts)
+    gather_s = sum(all_gather_seconds(part.elements * width, part.replicas) for part in parts) if recipe.zero else 0.0
     if recipe.zero == 2 and recipe.gathers_each_microbatch:
         reduce_s = 0.0
     if not recipe.overlaps_gradients:
@@ -354,8 +346,11 @@ def update_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number:
     kept = PRECISIONS[recipe.precision]
     states = STATES_PER_ELEMENT[recipe.optimizer]
     each = 2 * recipe.gradient_bytes + 2 * kept.state * (1 + states) + (kept.parameter if kept.master else 0)
-    shared = recipe.data * recipe.context if recipe.zero else 1
-    return update_seconds(each * stage_parameters(model, recipe) / shared, topology.device)
+    elements = sum(
+        part.elements / (group_size(part.replicas) if recipe.zero else 1)
+        for part in stage_parts(model, recipe, topology)
+    )
+    return update_seconds(each * elements, topology.device)
 
 
 def waiting(recipe: Recipe, topology: Topology) -> Number:

@@ -98,7 +98,7 @@ def _both_ways(ways: Sequence[BothWays]) -> str:
     if not ways:
         return ""
     intro = (
-        "Each half met by figures fitted on the other half alone: the odd rows (as the profiles have it), the even "
+        "Each half met by figures fitted on the other half alone: the odd rows, the even "
         "rows, and all rows, each of which had no part in the figures that met it."
     )
     shown = [

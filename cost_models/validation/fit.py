@@ -145,6 +145,8 @@ def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, hal
     """
     held = tuple(cases)
     devices = {case.device for case in held}
+    if not held:
+        raise ValueError("no published steps of that device are read: name one that a fitted table has")
     if len(devices) != 1:
         raise ValueError(f"one device is fitted at a time, not {sorted(devices)}")
     figures = [figure_named(name) for name in names]
