@@ -32,7 +32,7 @@ from cost_models.transformer.model import Recipe, Transformer
 from cost_models.transformer.step import step_seconds
 
 LLAMA = Transformer(
-    4096, 32, 32, 4096, 128256, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False, positions=False
+    4096, 32, 32, 4096, 128256, kv_heads=8, ffn=14336, gated=True, tied=False, bias=False, positions="none"
 )
 RECIPES = {
     "ZeRO-3": Recipe(data=32, zero=3),

@@ -70,10 +70,6 @@ class ClusterSpec:
         for name in ("network", "node"):
             if getattr(self, name) is not None:
                 check_name(name, getattr(self, name), "ib-ndr" if name == "network" else "nvswitch-4")
-        if self.levels and self.network is not None:
-            cause = "says again what joins the nodes: the innermost of the levels has a network of its own"
-            value = f"network={self.network} beside levels={levels_text(self.levels)}"
-            raise ClusterError(value, cause, "Leave it out")
         joined = math.prod(level.size for level in self.levels)
         if self.levels and joined != self.nodes:
             cause = f"join {joined} nodes where there are {self.nodes}"
