@@ -14,7 +14,7 @@ from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from autoplan.options import Parallelism
 class Setting:
     """One combination of sizes and options; what is left is how operators and segments lie.
 
-    micro_batch   rows of one microbatch on one data-parallel rank
-    recompute     "none", "full", or "auto": as many segments as the wall asks for
+    micro_batch     rows of one microbatch on one data-parallel rank
+    recompute       "none", "selective", "full", or "auto": as many segments as the wall asks for, each as cheaply
+    virtual_stages  stages on one pipeline rank: stage k of the chain runs on rank k modulo pp
+    offload         "none", "optimizer" or "parameters": what the host's memory holds
     """
 
     pp: int
@@ -26,6 +28,13 @@ class Setting:
     zero: int
     schedule: str
     recompute: str
+    virtual_stages: int = 1
+    offload: str = "none"
+
+    @property
+    def stages(self) -> int:
+        """Parts into which the chain is cut."""
+        return self.pp * self.virtual_stages
 
     @property
     def mesh(self) -> Mesh:

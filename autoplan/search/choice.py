@@ -54,11 +54,16 @@ class BlockChoice:
 
 @dataclass(frozen=True)
 class StageChoice:
-    """Segments [first, last) of the chain, of which the first ``recompute`` repeated ones recompute activations."""
+    """Segments [first, last) of the chain, on pipeline rank k modulo pp where it is stage k.
+
+    Of its repeated segments the first ``recompute`` keep their inputs alone and run again in the backward; the next
+    ``selective`` keep what is dear to compute, the results of products and attention, and run the rest again.
+    """
 
     first: int
     last: int
     recompute: int = 0
+    selective: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autoplan.layout import Layout, S
 from autoplan.options import Parallelism
 from autoplan.search.batch import CONSTANTS
-from autoplan.search.choice import Chosen, tensor_mesh
+from autoplan.search.choice import Chosen, StageChoice, tensor_mesh
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.predict import predict
 from autoplan.search.problem import SEQUENCE
@@ -51,8 +53,15 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         zero=s.zero,
         micro_batch=s.micro_batch,
         schedule=s.schedule,
-        virtual_stages=1,
-        recompute="full" if any(stage.recompute for stage in found.stages) else "none",
+        virtual_stages=s.virtual_stages,
+        recompute=recomputation(found.stages),
         sequence_parallel=s.tp > 1 and any(x.rank == 3 and x.state("tp") == S(SEQUENCE) for x in inputs),
-        offload=None,
+        offload=None if s.offload == "none" else s.offload,
     )
+
+
+def recomputation(stages: Sequence[StageChoice]) -> str:
+    """The most that any segment runs again."""
+    if any(stage.recompute for stage in stages):
+        return "full"
+    return "selective" if any(stage.selective for stage in stages) else "none"
