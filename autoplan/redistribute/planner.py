@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from autoplan.errors import LayoutError
 from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import I, Layout, R, State
-from autoplan.mesh import Mesh
-from autoplan.redistribute.apply import Tensor, changed, held_elements
+from autoplan.mesh import Axis, Mesh
+from autoplan.redistribute.apply import Tensor, changed, held_elements, write
+from autoplan.redistribute.arcs import peak_bytes
 from autoplan.redistribute.factors import check_layout, expand, factored_axes, simplify, sized, split_evenly
 from autoplan.redistribute.layouts import MOST_LAYOUTS, Beside, count_layouts
+from autoplan.redistribute.line import Line
 from autoplan.redistribute.links import UNIFORM, Links
 from autoplan.redistribute.search import not_more, shortest
 from autoplan.redistribute.space import Space
+from autoplan.redistribute.steps import find_step
 from autoplan.typed import Collective
 
 
@@ -72,6 +75,8 @@ class Planner:
         self.rates = {n: math.inf if mesh.axis(n).virtual else links.bandwidth_bytes_per_s(mesh.axis(n)) for n in names}
         self._spaces: dict[tuple[object, ...], Space] = {}
         self._layouts: dict[Layout, _Known] = {}
+        self._lines: dict[tuple[str, int, State, State], tuple[tuple[State, ...], float] | None] = {}
+        self._seconds: dict[tuple[str, int, str], float] = {}
 
     def plan(self, source: Layout, target: Layout) -> Redistribution:
         """The fastest; no steps where both are the same.
@@ -113,16 +118,49 @@ class Planner:
         for end in (start, goal) if named else ():
             if (rest := self._unnameable(end, named, I if I in (*rests(start), *rests(goal)) else R)) is not None:
                 return in_turn([self._found(*leg, below_bytes) for leg in ((start, rest), (rest, goal))])
-        ends = self._ends(start, goal, named, known[0].even and known[1].even)
+        even = known[0].even and known[1].even
+        if even and not named and math.isinf(below_bytes) and len(names := self.moving(start, goal)) == 1:
+            return self._along(names[0], start, goal)
+        ends = self._ends(start, goal, named, even)
         path = shortest(ends.space, ends.source, ends.target, below_bytes)
         if path is None:
-            cause = f"no sequence of steps leads there for a tensor of shape {self.type.shape} on mesh {self.mesh}"
-            raise LayoutError(f"{source} -> {target}", cause, "reduce a P(max) before a gradient passes through it")
+            raise self._no_way(source, target)
         space = ends.space
         steps = tuple(space.collective(hop.source, hop.target, hop.exchange, self.mesh) for hop in path)
         kinds = [(int(hop.exchange), hop.source, hop.target) for hop in path]
         seconds, peaks = (sum(space.seconds[k] for k in kinds), max(space.peaks[k] for k in kinds))
         return Redistribution(steps, float(seconds), int(peaks))
+
+    def _along(self, name: str, start: Layout, goal: Layout) -> Redistribution:
+        """The fastest over one axis that divides what it splits."""
+        here, there, axis = start.state(name), goal.state(name), self.mesh.axis(name)
+        whole = held_elements(start, self.type.shape, self.mesh) * (axis.size if here.kind == "S" else 1)
+        line = Line(axis.size, whole * self.itemsize, self.carries)
+        key = (name, line.whole_bytes, here, there)
+        if key not in self._lines:
+            beside = self._beside(start, goal, (name,))[name]
+            self._lines[key] = line.path(here, there, beside, lambda kind, size: self._price(kind, size, axis))
+        found = self._lines[key]
+        if found is None:
+            raise self._no_way(start, goal)
+        steps, peak = [], 0
+        for state in found[0]:
+            step = find_step(here, state, self.carries)
+            assert step is not None
+            dims = tuple(s.dim for s in (here, state) if s.kind == "S")
+            held = (line.held_bytes(here), line.held_bytes(state))
+            steps.append(write(step, (name,), dims, held, self.carries))
+            peak, here = max(peak, peak_bytes(step.op, dims, *held)), state
+        return Redistribution(tuple(steps), found[1], peak)
+
+    def _price(self, kind: str, size: int, axis: Axis) -> float:
+        if (kind, size, axis.name) not in self._seconds:
+            self._seconds[kind, size, axis.name] = self.links.collective_s(kind, size, (axis,))
+        return self._seconds[kind, size, axis.name]
+
+    def _no_way(self, source: Layout, target: Layout) -> LayoutError:
+        cause = f"no sequence of steps leads there for a tensor of shape {self.type.shape} on mesh {self.mesh}"
+        return LayoutError(f"{source} -> {target}", cause, "reduce a P(max) before a gradient passes through it")
 
     def _unnameable(self, end: Layout, named: frozenset[str], state: State) -> Layout | None:
         """One end with those axes gathered that it splits a dim by unevenly, and of which prime factors are named:
