@@ -5,6 +5,7 @@
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
+# make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-live   plans run on four processes against their predicted times: a section of docs/accuracy.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
@@ -24,7 +25,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness validate prices demo bench-plan bench-live bench-redistribution clean
+.PHONY: venv lint test test-all correctness validate prices demo bench-plan bench-search bench-live bench-redistribution clean
 
 venv: $(DEV)
 
@@ -63,6 +64,9 @@ demo: $(RUN)
 
 bench-plan: $(RUN)
 	$(BIN)/python examples/bench_plan.py
+
+bench-search: $(RUN)
+	$(BIN)/python examples/bench_search.py --phases
 
 # Two nodes are made of one machine by a tool that lies outside: TWO_NODES names it, ip and tc have to be there.
 TWO_NODES ?= ../shared/tools/two-nodes

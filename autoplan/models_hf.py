@@ -8,12 +8,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
 from autoplan.errors import InputsError
@@ -23,24 +30,37 @@ from autoplan.values import parse_settings
 # Public configurations: each as its config.json has it. Sizes that are the class' defaults are left out.
 LLAMA_3 = {"vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
            "num_key_value_heads": 8, "tie_word_embeddings": False}  # fmt: skip
+WITHOUT_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "llama-3-8b": ("llama", {**LLAMA_3, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
                              "num_attention_heads": 32}),
     "llama-3-70b": ("llama", {**LLAMA_3, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
                               "num_attention_heads": 64}),
+    "llama-3.1-405b": ("llama", {**LLAMA_3, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
+                                 "num_attention_heads": 128, "max_position_embeddings": 131072}),
+    # Brown et al. 2020 (arXiv:2005.14165), table 2.1, with Megatron's padded vocabulary (Narayanan et al. 2021)
+    "gpt3-175b": ("gpt2", {**WITHOUT_DROPOUT, "n_embd": 12288, "n_layer": 96, "n_head": 96, "n_positions": 2048,
+                           "vocab_size": 51200}),
+    # google-t5/t5-11b
+    "t5-11b": ("t5", {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_layers": 24, "num_decoder_layers": 24,
+                      "num_heads": 128, "vocab_size": 32128, "dropout_rate": 0.0, "decoder_start_token_id": 0}),
+    # the shape of Dehghani et al. 2023 (arXiv:2302.05442), table 1; its layers run attention and MLP side by side
+    "vit-22b": ("vit", {"hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 48,
+                        "num_attention_heads": 48, "image_size": 224, "patch_size": 14}),
 }  # fmt: skip
 # the class that a model type trains as: the first mapping that has it
 TASKS: tuple[tuple[Mapping[str, object], Any], ...] = (
     (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, AutoModelForImageClassification),
     (MODEL_FOR_MASKED_LM_MAPPING_NAMES, AutoModelForMaskedLM),
     (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM),
+    (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, AutoModelForSeq2SeqLM),
 )
 
 
 def build(name: str, settings: Sequence[str], batch: int | None, seq: int | None) -> tuple[nn.Module, dict | None]:
     """The model on the meta device, and its inputs for one step (None where no batch is given).
 
-    name      a model type ("llama", "gpt2", "bert", "vit") or a preset ("llama-3-70b")
+    name      a model type ("llama", "gpt2", "bert", "vit", "t5") or a preset ("llama-3-70b")
     settings  "KEY=VALUE" of the configuration
     batch     rows of one step over all devices
     seq       tokens in a row; the configuration's longest where it isn't given
@@ -54,7 +74,7 @@ def build(name: str, settings: Sequence[str], batch: int | None, seq: int | None
             return model, None if batch is None else inputs(name, model, batch, seq)
     raise InputsError(
         f"hf:{name}",
-        "only causal and masked language models and image classifiers are built by name",
+        "only language models (causal, masked, sequence to sequence) and image classifiers are built by name",
         "give it as path/to/file.py:make_model",
     )
 

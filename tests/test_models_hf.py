@@ -21,10 +21,11 @@ def test_a_causal_model_lies_on_meta_with_labels_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "settings"),
     [("bert", "BertForMaskedLM", SMALL), ("vit", "ViTForImageClassification", SMALL[:-1]),
-     ("gpt2", "GPT2LMHeadModel", ["n_embd=32", "num_hidden_layers=2", "n_head=4", "vocab_size=96"])],
+     ("gpt2", "GPT2LMHeadModel", ["n_embd=32", "num_hidden_layers=2", "n_head=4", "vocab_size=96"]),
+     ("t5", "T5ForConditionalGeneration", ["d_model=32", "d_ff=64", "num_layers=2", "vocab_size=96"])],
 )  # fmt: skip
 def test_a_model_type_trains_as_its_own_class(name: str, kind: str, settings: list[str]) -> None:
-    assert type(resolve_model(f"hf:{name}", settings, batch=2).model).__name__ == kind
+    assert type(resolve_model(f"hf:{name}", settings).model).__name__ == kind
 
 
 def test_images_have_the_configured_size() -> None:
@@ -33,10 +34,16 @@ def test_images_have_the_configured_size() -> None:
     assert {k: tuple(t.shape) for k, t in inputs.items()} == {"pixel_values": (4, 3, 32, 32), "labels": (4,)}
 
 
-def test_llama_3_70b_has_its_published_size() -> None:
-    model = resolve_model("hf:llama-3-70b").model
-    assert sum(p.numel() for p in model.parameters()) == 70_553_706_496
-    assert model.config.rope_parameters["rope_theta"] == 500000.0
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("llama-3-70b", 70_553_706_496), ("llama-3.1-405b", 405_853_388_800), ("t5-11b", 11_307_321_344)],
+)
+def test_a_preset_has_its_published_size(name: str, parameters: int) -> None:
+    assert sum(p.numel() for p in resolve_model(f"hf:{name}").model.parameters()) == parameters
+
+
+def test_llama_3_keeps_its_rotary_base() -> None:
+    assert resolve_model("hf:llama-3-70b").model.config.rope_parameters["rope_theta"] == 500000.0
 
 
 @pytest.mark.parametrize(
@@ -47,7 +54,7 @@ def test_llama_3_70b_has_its_published_size() -> None:
         ("hf:gpt2", [], 2, 4096, "--seq 4096: hf:gpt2 has positions for 1024. add --config max_"),
         ("hf:llama", SMALL, None, 16, "--seq 16: a sequence without a batch says no shape"),
         ("hf:llama", SMALL, 0, 16, "--batch 0: a size is at least 1"),
-        ("hf:clap", [], None, None, "hf:clap: only causal and masked language models and image classifiers"),
+        ("hf:clap", [], None, None, "hf:clap: only language models (causal, masked, sequence to sequence) and image"),
     ],
 )
 def test_a_mistake_is_named(text: str, settings: list[str], batch: int | None, seq: int | None, said: str) -> None:
