@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoplan.graph import Block, TensorType
-from autoplan.layout import Layout
-from autoplan.mesh import Mesh
+from autoplan.graph import Block
 from autoplan.pricing import Cost, Operator, Prices
 from autoplan.pricing.prices import layout_bytes
 from autoplan.search.choice import BlockChoice
+from autoplan.search.kept import Selective, kept_bytes, price_selective
 from autoplan.typed import Collective
 
 
@@ -35,6 +34,7 @@ class BlockPrice:
     forward_s, backward_s   redistributions included
     flops            of the matmuls, forward
     kept_bytes       kept from the forward for the backward
+    selective        the same where it recomputes selectively, and what then runs again
     input_bytes, output_bytes   of the activations at its boundary, local
     constant_bytes   of the constants it reads
     working_bytes    the largest value and its gradient, which stand beside what is kept
@@ -46,6 +46,7 @@ class BlockPrice:
     backward_s: float
     flops: float
     kept_bytes: int
+    selective: Selective
     input_bytes: int
     output_bytes: int
     constant_bytes: int
@@ -66,9 +67,12 @@ def price_block(
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
     total = Cost()
     moves: list[Moved] = []
+    alone_s = {}
     for name, strategy in choice.strategies:
-        total += prices.operator(operators[name], strategy)
-        moves += [Moved(f"{block.name} {name}", *step) for step in prices.inside(operators[name], strategy)]
+        cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
+        total += cost
+        moves += [Moved(f"{block.name} {name}", *step) for step in inside]
+        alone_s[name] = cost.forward_s - sum(forward_s for _, forward_s, _ in inside)
     for hop in choice.hops:
         found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
         assert found is not None, f"{hop.value} of {block.name} can't go from {hop.source} to {hop.target}"
@@ -88,6 +92,7 @@ def price_block(
         total.backward_s,
         total.flops,
         kept_bytes(choice, operators, types, mesh) if prices.training else 0,
+        price_selective(block, choice, operators, prices, alone_s) if prices.training else Selective(),
         sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
@@ -96,23 +101,3 @@ def price_block(
         summed,
         tuple(moves),
     )
-
-
-def kept_bytes(
-    choice: BlockChoice, operators: Mapping[str, Operator], types: Mapping[str, TensorType], mesh: Mesh
-) -> int:
-    """Bytes kept for the backward: each value once in each layout in which someone keeps it, and masks beside them."""
-    kept: set[tuple[str, Layout]] = set()
-    extra = 0.0
-    for name, strategy in choice.strategies:
-        operator = operators[name]
-        for place in operator.keeps:
-            value = name if place == "out" else operator.node.operands[int(place)]
-            rank = len(types[value].shape)
-            layout = strategy.output(rank, mesh) if place == "out" else strategy.input(int(place), rank, mesh)
-            kept.add((value, layout))
-        if operator.result_carries and operator.rule.saved_bytes_per_element:
-            layout = strategy.output(len(types[name].shape), mesh)
-            local = layout_bytes(types[name], layout, mesh) // max(types[name].bytes // max(types[name].elements, 1), 1)
-            extra += operator.rule.saved_bytes_per_element * local
-    return round(sum(layout_bytes(types[value], layout, mesh) for value, layout in kept) + extra)
