@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -18,7 +19,7 @@ from autoplan.values import parse_settings
 # what the fields of Parallelism, all None by default, hold
 FIELDS: Mapping[str, object] = {
     "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "schedule": "", "virtual_stages": 1, "recompute": "",
-    "sequence_parallel": False, "offload": "",
+    "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "",
 }  # fmt: skip
 EXAMPLE = """\
 examples:
@@ -120,4 +121,7 @@ def parallelism(text: str) -> str | Parallelism:
     """A named system's name, or a Parallelism of "dp=2,tp=2"."""
     if "=" not in text:
         return text
-    return Parallelism(**parse_settings(text.split(","), FIELDS, "--parallelism"))  # type: ignore[arg-type]
+    settings = parse_settings(text.split(","), FIELDS, "--parallelism")
+    if "tensor" in settings:
+        settings["tensor"] = tuple(int(size) for size in re.findall(r"\d+", str(settings["tensor"])))
+    return Parallelism(**settings)  # type: ignore[arg-type]

@@ -96,7 +96,8 @@ def check(record: PlanRecord, where: str) -> None:
     """Whether the parts of a plan that was read agree, and its layouts follow from one another."""
     mesh, parallelism = record.chosen.mesh, record.chosen.parallelism
     told = {"pp": parallelism.pp, "dp": parallelism.dp, "tp": parallelism.tp, MICROBATCH: record.chosen.microbatches}
-    wrong = [f"{name}={size}" for name, size in told.items() if size != mesh.size(name)]
+    sizes = {name: mesh.size(name) for name in told} | {"tp": mesh.tensor_size}
+    wrong = [f"{name}={size}" for name, size in told.items() if size != sizes[name]]
     if wrong:
         raise PlanFileError(where, f"{', '.join(wrong)}: its mesh is {mesh}", "undo the edit, or plan again and export")
     try:

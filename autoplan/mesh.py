@@ -13,13 +13,15 @@ import math
 from dataclasses import dataclass
 
 MICROBATCH = "mb"
+TENSOR = ("tp", "tp2", "tp3")
+"""The tensor axes, outermost first: ``tp`` alone, or the two or three factors of a tensor-parallel group."""
 
 
 @dataclass(frozen=True)
 class Axis:
     """One mesh axis.
 
-    name    "dp", "tp", "pp", or "mb" for the microbatches
+    name    "pp", "dp", one of TENSOR, or "mb" for the microbatches
     size    members of a group along it, at least 1
     stride  device numbers between neighbours along it; 0 for the virtual axis
     """
@@ -81,6 +83,15 @@ class Mesh:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(axis.name for axis in self.axes)
+
+    @property
+    def tensor_axes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name in TENSOR)
+
+    @property
+    def tensor_size(self) -> int:
+        """Members of a tensor-parallel group: over all its axes."""
+        return math.prod(self.size(name) for name in self.tensor_axes)
 
     @property
     def device_axes(self) -> tuple[Axis, ...]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 from autoplan.errors import ParallelismError
+from autoplan.mesh import TENSOR
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 RECOMPUTE = ("none", "selective", "full")
+TENSOR_SYSTEMS = ("2d", "2.5d", "3d")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Parallelism:
     recompute        "none", "selective", "full"
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          "optimizer", "parameters" or None
+    tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
+    tensor_system    "2d", "2.5d" or "3d": how weights and activations lie over these axes (``search.tensor``)
     """
 
     dp: int | None = None
@@ -80,6 +85,8 @@ class Parallelism:
     recompute: str | None = None
     sequence_parallel: bool | None = None
     offload: str | None = None
+    tensor: tuple[int, ...] | None = None
+    tensor_system: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "micro_batch", "virtual_stages"):
@@ -90,6 +97,21 @@ class Parallelism:
         self._one_of("schedule", SCHEDULES)
         self._one_of("recompute", RECOMPUTE)
         self._one_of("offload", ("optimizer", "parameters"))
+        self._one_of("tensor_system", TENSOR_SYSTEMS)
+        if self.tensor is not None:
+            self._check_factors(self.tensor)
+
+    def _check_factors(self, factors: tuple[int, ...]) -> None:
+        product = math.prod(factors)
+        if not 1 <= len(factors) <= len(TENSOR) or min(factors, default=0) < 1:
+            raise ParallelismError(
+                f"tensor={factors!r}", f"a tensor axis has one to {len(TENSOR)} factors of at least 1",
+                "give for example (2, 4), or leave it out",
+            )  # fmt: skip
+        if self.tp is not None and product != self.tp:
+            raise ParallelismError(
+                f"tensor={factors!r}", f"it multiplies to {product}, and tp is {self.tp}", f"give tp={product}"
+            )
 
     def _one_of(self, name: str, allowed: tuple) -> None:
         value = getattr(self, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoplan.emit.source import size_text
-from autoplan.mesh import Mesh
+from autoplan.mesh import TENSOR, Mesh
 from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report.table import paragraph
@@ -89,9 +89,10 @@ def waiting(record: PlanRecord, alternative: Alternative) -> str:
 
 def reach(record: PlanRecord, parallelism: Parallelism, axis: str) -> str:
     """Whether the ranks of an axis are in one node or on several."""
-    mesh = Mesh.of(pp=parallelism.pp or 1, dp=parallelism.dp or 1, tp=parallelism.tp or 1)
-    along, node = mesh.axis(axis), record.cluster.devices_per_node
-    return "within a node" if along.stride * along.size <= node else "between nodes"
+    tensor = dict(zip(TENSOR, parallelism.tensor or (parallelism.tp or 1,), strict=False))
+    mesh = Mesh.of(pp=parallelism.pp or 1, dp=parallelism.dp or 1, **tensor)
+    along, node = [mesh.axis(name) for name in axis.split(",")], record.cluster.devices_per_node
+    return "within a node" if all(a.stride * a.size <= node for a in along) else "between nodes"
 
 
 def batch_reasons(record: PlanRecord) -> list[str]:

@@ -30,6 +30,8 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
     """The parts of the headline that the parallelism says; "" for what isn't used."""
     p = parallelism
     sizes = [f"{name}={size}" for name, size in (("dp", p.dp), ("tp", p.tp), ("pp", p.pp)) if size and size > 1]
+    if p.tensor and len(p.tensor) > 1:
+        sizes = [f"{size} ({'x'.join(map(str, p.tensor))})" if size.startswith("tp=") else size for size in sizes]
     pipelined = bool(p.pp and p.pp > 1)
     schedule = SCHEDULES.get(p.schedule or "", p.schedule or "") if pipelined else ""
     chunks = f"{p.virtual_stages} stages on each rank" if pipelined and (p.virtual_stages or 1) > 1 else ""
@@ -45,6 +47,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"ZeRO-{p.zero}" if p.zero else "",
         "sequence parallel" if p.sequence_parallel else "",
         f"offload {p.offload}" if p.offload else "",
+        f"{p.tensor_system} tensor parallel" if p.tensor_system else "",
     ]
 
 

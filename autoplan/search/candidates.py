@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autoplan.errors import ParallelismError
-from autoplan.mesh import Mesh
+from autoplan.mesh import TENSOR, Mesh
 from autoplan.options import Parallelism
 
 
@@ -18,6 +19,8 @@ class Setting:
     recompute       "none", "selective", "full", or "auto": as many segments as the wall asks for, each as cheaply
     virtual_stages  stages on one pipeline rank: stage k of the chain runs on rank k modulo pp
     offload         "none", "optimizer" or "parameters": what the host's memory holds
+    tensor          factors of tp, outermost first, one mesh axis for each; () is one axis
+    tensor_system   "2d", "2.5d" or "3d": how tensors lie over these axes; "" is whatever is cheapest
     """
 
     pp: int
@@ -30,6 +33,8 @@ class Setting:
     recompute: str
     virtual_stages: int = 1
     offload: str = "none"
+    tensor: tuple[int, ...] = ()
+    tensor_system: str = ""
 
     @property
     def stages(self) -> int:
@@ -38,7 +43,13 @@ class Setting:
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh.of(pp=self.pp, dp=self.dp, tp=self.tp, mb=self.microbatches)
+        tensor = dict(zip(TENSOR, self.factors, strict=False))
+        return Mesh.of(pp=self.pp, dp=self.dp, **tensor, mb=self.microbatches)
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """Sizes of the tensor axes, outermost first."""
+        return self.tensor or (self.tp,)
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,21 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
             for schedule in schedules(pinned, pp, microbatches):
                 for zero in zero_levels(pinned, dp):
                     recompute = pinned.recompute or "auto"
-                    yield Setting(pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute)
+                    for tensor in factorings(limits, pinned, tp):
+                        system = pinned.tensor_system or ""
+                        yield Setting(
+                            pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, tensor=tensor,
+                            tensor_system=system,
+                        )  # fmt: skip
+
+
+def factorings(limits: Limits, pinned: Parallelism, tp: int) -> list[tuple[int, ...]]:
+    """The factors of the tensor axis to be tried, () for one axis: those that are pinned; one axis, and, where it
+    spans several nodes, one axis across them and one inside (``work`` tries more where they can win)."""
+    if pinned.tensor is not None:
+        return [pinned.tensor if len(pinned.tensor) > 1 else ()] if math.prod(pinned.tensor) == tp else []
+    spans = tp > limits.node > 1 and tp % limits.node == 0
+    return [(), (tp // limits.node, limits.node)] if spans else [()]
 
 
 def meshes(limits: Limits, pinned: Parallelism) -> Iterator[tuple[int, int, int]]:

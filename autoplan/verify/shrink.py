@@ -33,7 +33,9 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     mesh = small_mesh(record.chosen.mesh)
     sizes = small_sizes(dims, record.lowered(), mesh)
     small = shrink_model(model, dims, sizes)
-    parallelism = replace(chosen.parallelism, dp=mesh.size("dp"), tp=mesh.size("tp"), pp=mesh.size("pp"))
+    tensor = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
+    sizes = {"dp": mesh.size("dp"), "tp": mesh.tensor_size, "pp": mesh.size("pp"), "tensor": tensor}
+    parallelism = replace(chosen.parallelism, **sizes)
     blocks = tuple(replace(b, hops=tuple(map(without_factors, b.hops))) for b in chosen.blocks)
     chosen = replace(chosen, blocks=blocks, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
     note = (
