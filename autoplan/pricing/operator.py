@@ -33,11 +33,15 @@ from cost_models.hardware import Device
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one run on one device, and the FLOPs of its matmuls forward."""
+    """Seconds of one run on one device, and the FLOPs of its matmuls forward.
+
+    weights_s  of backward_s, what gives parameters' gradients alone, so that no other stage waits for it
+    """
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     flops: float = 0.0
+    weights_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -45,7 +49,10 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
-            self.forward_s + other.forward_s, self.backward_s + other.backward_s, self.flops + other.flops
+            self.forward_s + other.forward_s,
+            self.backward_s + other.backward_s,
+            self.flops + other.flops,
+            self.weights_s + other.weights_s,
         )
 
 
@@ -54,6 +61,7 @@ class Operator:
     """A node with all that pricing asks about it, whatever its strategy.
 
     carries   for each operand, whether a gradient goes back to it
+    weighs    for each operand, whether it is computed from parameters alone
     reads     for each operand, whether it comes from memory rather than from the kernel it is fused into
     writes    whether the result goes to memory
     keeps     what autograd keeps of it until the backward: operand positions, and "out" for the result
@@ -65,6 +73,7 @@ class Operator:
     rule: Rule
     operands: tuple[TensorType, ...]
     carries: tuple[bool, ...]
+    weighs: tuple[bool, ...]
     result_carries: bool
     reads: tuple[bool, ...]
     writes: bool
@@ -78,10 +87,11 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     types, carries = block.types(), block.carries_gradient()
     rules = {node.name: rule_of(node, types) for node in block.nodes}
     traffic = fused(block, rules) if fuses else apart(block)
-    weights = weights_of(block) if fuses else frozenset(p.name for p in block.parameters)
-    dropped = traffic.inside | weights | {e.name for e in (*block.externals, *block.buffers)}
+    weights, own = weights_of(block), frozenset(p.name for p in block.parameters)
+    dropped = traffic.inside | (weights if fuses else own) | {e.name for e in (*block.externals, *block.buffers)}
     return {
-        node.name: operator_of(node, rules[node.name], types, carries, traffic, dropped) for node in block.nodes
+        node.name: operator_of(node, rules[node.name], types, carries, traffic, dropped, weights)
+        for node in block.nodes
     }
 
 
@@ -92,14 +102,16 @@ def operator_of(
     carries: frozenset[str],
     traffic: Traffic,
     dropped: frozenset[str],
+    weights: frozenset[str] = frozenset(),
 ) -> Operator:
-    """One node; ``dropped`` values are never kept for the backward."""
+    """One node; ``dropped`` values are never kept for the backward, ``weights`` computed from parameters alone."""
     operands = tuple(types[name] for name in node.operands)
     return Operator(
         node=node,
         rule=rule,
         operands=operands,
         carries=tuple(name in carries for name in node.operands),
+        weighs=tuple(name in weights for name in node.operands),
         result_carries=node.name in carries,
         reads=traffic.reads[node.name],
         writes=node.name not in traffic.inside,
@@ -136,12 +148,22 @@ def price_operator(
         cost = attention_cost(operator, strategy, mesh, device)
     else:
         cost = memory_cost(operator, strategy, mesh, device)
-    backward_s = cost.backward_s if training and operator.result_carries else 0.0
-    if fuses:
-        return Cost(cost.forward_s, backward_s, cost.flops)
     goes_back = training and operator.result_carries
-    eager = [float(eager_seconds(seconds, device)) for seconds in (cost.forward_s, backward_s)]
-    return Cost(eager[0], eager[1] if goes_back else 0.0, cost.flops)
+    forward_s, backward_s = cost.forward_s, cost.backward_s if goes_back else 0.0
+    share = weights_share(operator, cost)
+    if not fuses:
+        forward_s, backward_s = (float(eager_seconds(seconds, device)) for seconds in (forward_s, backward_s))
+        backward_s = backward_s if goes_back else 0.0
+    return Cost(forward_s, backward_s, cost.flops, share * backward_s)
+
+
+def weights_share(operator: Operator, cost: Cost) -> float:
+    """The share of an operator's backward that gives parameters' gradients alone: a product for each of its operands,
+    all of it where no other operand has a gradient (an embedding), else nothing: one kernel gives both (a norm)."""
+    back = [weighs for weighs, carries in zip(operator.weighs, operator.carries, strict=True) if carries]
+    if back and all(back):
+        return 1.0
+    return cost.weights_s / cost.backward_s if cost.backward_s > 0 else 0.0
 
 
 def local_factors(operator: Operator, strategy: Strategy, mesh: Mesh) -> dict[str, int]:
@@ -166,10 +188,11 @@ def split_factor_of(operator: Operator, chosen: AxisStrategy) -> str:
 
 def matmul_extents(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, int, int, int]:
     """(m, n, k, batch): factors of the first operand and the result, of the second and the result, of neither result,
-    of all three. A factor that the first operand has alone (a convolution's input rows) takes part in none."""
+    of all three. The rows are those of the first operand where it has fewer: a convolution multiplies once for each
+    place of its result, a transposed one once for each place of its operand."""
     places = (operator.terms[0], operator.terms[1], operator.terms[-1])
     one, other, result = ({f for term in terms for f in term} for terms in places)
-    m = math.prod(sizes[f] for f in result - other)
+    m = min(math.prod(sizes[f] for f in rows - other) for rows in (result, one))
     n = math.prod(sizes[f] for f in (result & other) - one)
     k = math.prod(sizes[f] for f in other - result)
     return m, n, k, math.prod(sizes[f] for f in one & other & result)
@@ -182,9 +205,10 @@ def matmul_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
     dtype = operator.operands[0].dtype
     forward_s = float(matmul_seconds(m, n, k, batch, dtype, device))
     first, second = operator.carries[:2]
-    backward_s = float(matmul_seconds(m, k, n, batch, dtype, device)) if first else 0.0
-    backward_s += float(matmul_seconds(k, n, m, batch, dtype, device)) if second else 0.0
-    return Cost(forward_s, backward_s, float(matmul_flops(m, n, k, batch)))
+    first_s = float(matmul_seconds(m, k, n, batch, dtype, device)) if first else 0.0
+    second_s = float(matmul_seconds(k, n, m, batch, dtype, device)) if second else 0.0
+    weights_s = first_s * operator.weighs[0] + second_s * operator.weighs[1]
+    return Cost(forward_s, first_s + second_s, float(matmul_flops(m, n, k, batch)), weights_s)
 
 
 def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:

@@ -6,10 +6,11 @@ of what stands in its program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoplan.graph import Block
+from autoplan.layout import R
 from autoplan.pricing import Cost, Operator, Prices
 from autoplan.pricing.prices import layout_bytes
 from autoplan.search.choice import BlockChoice
@@ -32,6 +33,7 @@ class BlockPrice:
     """One segment of a block in one microbatch, on one device.
 
     forward_s, backward_s   redistributions included
+    weights_s        of backward_s, what gives parameters' gradients alone, so that other stages don't wait for it
     flops            of the matmuls, forward
     kept_bytes       kept from the forward for the backward
     selective        the same where it recomputes selectively, and what then runs again
@@ -39,11 +41,12 @@ class BlockPrice:
     constant_bytes   of the constants it reads
     working_bytes    the largest value and its gradient, which stand beside what is kept
     parameter_bytes  local bytes of each parameter, in the block's order
-    summed_bytes     of these, whose gradients are summed over the tensor axis once a step
+    summed_bytes     of these, whose gradients are summed once a step, over each of the tensor axes
     """
 
     forward_s: float
     backward_s: float
+    weights_s: float
     flops: float
     kept_bytes: int
     selective: Selective
@@ -61,7 +64,6 @@ def price_block(
     choice: BlockChoice,
     operators: Mapping[str, Operator],
     prices: Prices,
-    searched: Sequence[str] = ("tp",),
 ) -> BlockPrice:
     """Prices one block as it will be emitted."""
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
@@ -84,12 +86,13 @@ def price_block(
     results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
-        size if any(mesh.size(a) > 1 and layout.state(a).kind == "R" for a in searched) else 0
-        for size, (_, layout) in zip(local, choice.parameters, strict=True)
+        sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
+        for a in mesh.tensor_axes
     )
     return BlockPrice(
         total.forward_s,
         total.backward_s,
+        total.weights_s,
         total.flops,
         kept_bytes(choice, operators, types, mesh) if prices.training else 0,
         price_selective(block, choice, operators, prices, alone_s) if prices.training else Selective(),
