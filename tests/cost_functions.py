@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cost_models import collective, compute, memory
+from cost_models import collective, compute, memory, offload
 from cost_models.arithmetic import Number
-from cost_models.hardware import Link, Topology, load_device
+from cost_models.hardware import Host, Link, Topology, load_device
 from cost_models.pipeline import closed_form as pipeline
 from cost_models.sensitivity import with_bandwidth
 
@@ -195,6 +195,18 @@ def held_bytes() -> tuple[Price, ...]:
     )  # fmt: skip
 
 
+# -- the host's memory -------------------------------------------------------------------------------------------------
+
+
+def offloaded() -> tuple[Price, ...]:
+    return (
+        Price("link_seconds", offload.link_seconds, (*BYTES, ("rate", 1e9, 1e12)),
+              lambda b, rate: offload.link_seconds(b, Host(1, rate, 1e9)), "seconds", ("rate",), ("bytes",)),
+        Price("host_update_seconds", offload.host_update_seconds, (*BYTES, ("rate", 1e9, 1e12)),
+              lambda b, rate: offload.host_update_seconds(b, Host(1, 1e9, rate)), "seconds", ("rate",), ("bytes",)),
+    )  # fmt: skip
+
+
 # -- pipelines --------------------------------------------------------------------------------------------------------
 
 STAGED = (("f", 1e-4, 1), ("input", 1e-4, 1), ("w", 1e-4, 1), ("message", 1e-7, 1e-2), ("microbatches", 8, 512))
@@ -231,7 +243,7 @@ def pipelines() -> tuple[Price, ...]:
     return tuple(rows)
 
 
-PRICES: tuple[Price, ...] = (*operators(), *collectives(), *held_bytes(), *pipelines())
+PRICES: tuple[Price, ...] = (*operators(), *collectives(), *held_bytes(), *offloaded(), *pipelines())
 """Of the parts; those of a transformer's step are in tests/cost_functions_transformer.py."""
 
 NOT_PRICES: dict[str, str] = {

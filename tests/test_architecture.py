@@ -29,6 +29,7 @@ ORDER = (
     "redistribute",
     "inputs",
     "blocks",
+    "experts",
     "trace",
     "initialise",
     "pricing",
@@ -51,8 +52,8 @@ ORDER = (
     "__main__",
 )
 COST_ORDER = (
-    "errors", "arithmetic", "figures", "hardware", "compute", "collective", "memory", "pipeline", "transformer",
-    "sensitivity", "calibrate", "validation",
+    "errors", "arithmetic", "figures", "hardware", "compute", "collective", "memory", "offload", "pipeline",
+    "transformer", "sensitivity", "calibrate", "validation",
 )  # fmt: skip
 READ_FX = ("trace",)  # the only readers of torch.fx and torch.export
 READ_COSTS = ("cluster", "pricing")  # the only importers of cost_models

@@ -23,7 +23,7 @@ from tests.cost_functions import PRICES as PART_PRICES
 from tests.cost_functions_transformer import STEP_PRICES
 
 PRICES = (*PART_PRICES, *STEP_PRICES)
-PRICED = ("compute", "collective", "memory", "pipeline.closed_form", "transformer")
+PRICED = ("compute", "collective", "memory", "offload", "pipeline.closed_form", "transformer")
 WORDS = {
     "seconds": r"\b[Ss]econds\b",
     "bytes": r"[Bb]ytes\b",

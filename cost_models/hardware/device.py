@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cost_models.errors import ProfileError
 from cost_models.figures import Figures
+from cost_models.hardware.host import Host, read_host
 
 SHARED = ("shared",)                 # the table that only devices have which share processors
 SHARES = ("shares",)                 # the table that only devices have whose dtypes reach different shares of the peak
@@ -53,6 +54,8 @@ class Device:
     sharers                       devices next to each other that share processors, as processes of one machine with
                                   fewer cores do; the other figures are those of all of them at work
     alone                         how many times as fast one of them computes while the others wait
+    host                          its share of the host's memory and the link there; None: its memory is the host's, or
+                                  the profile doesn't know
     """
 
     name: str
@@ -83,6 +86,7 @@ class Device:
     scores_efficiency: float | None = None
     sharers: int = 1
     alone: float = 1.0
+    host: Host | None = None
 
     @property
     def usable_bytes(self) -> int:
@@ -129,6 +133,7 @@ def read_device(name: str, figures: Figures) -> Device:
         blocking=figures.has(*BLOCKING) and bool(figures.number(*BLOCKING, measures="count")),
         sharers=figures.whole(*SHARED, "devices") if figures.has(*SHARED) else 1,
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
+        host=read_host(figures),
     )
 
 

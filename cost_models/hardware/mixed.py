@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cost_models.errors import ProfileError
 from cost_models.hardware.device import Device
+from cost_models.hardware.host import slowest_host
 
 
 def slowest_of(devices: Sequence[Device]) -> Device:
@@ -62,6 +63,7 @@ def slowest_of(devices: Sequence[Device]) -> Device:
         blocking=any(device.blocking for device in kinds),
         sharers=min(device.sharers for device in kinds),
         alone=min(device.alone for device in kinds),
+        host=slowest_host([device.host for device in kinds]),
     )
 
 
