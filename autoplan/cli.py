@@ -14,6 +14,7 @@ from autoplan.errors import AutoplanError
 from autoplan.models import resolve_model
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan, load
+from autoplan.report import phases_text
 from autoplan.values import parse_settings
 
 # what the fields of Parallelism, all None by default, hold
@@ -85,6 +86,7 @@ def plan_command(options: argparse.Namespace) -> None:
         parallelism=parallelism(options.parallelism),
     )
     print(plan.explain(options.explain) if options.explain else plan.report(), end="")
+    print(f"\n{phases_text(plan.search)}", file=sys.stderr)
     if options.verify:
         print(f"\n{verified(plan)}")
     if options.export:

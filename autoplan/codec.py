@@ -1,7 +1,8 @@
 """Frozen dataclasses <-> plain data for plan.json.
 
 The dataclasses' own type annotations are the schema: what is read must have the shape that they say, and an error
-names the place. States are written as their one-letter text, layouts as an axis-to-state table per dim.
+names the place. States are written as their one-letter text, layouts as an axis-to-state table per dim. A field that
+doesn't count when two values are compared isn't written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def encode(value: object) -> object:
     if isinstance(value, DType):
         return {"dtype": value.name}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list | frozenset):
@@ -80,7 +81,7 @@ def decode_argument(data: object, where: str) -> Argument:
 def decode_dataclass(kind: typing.Any, data: object, where: str) -> typing.Any:
     given = expect(data, dict, where)
     hints = typing.get_type_hints(kind)
-    names = [f.name for f in dataclasses.fields(kind)]
+    names = [f.name for f in dataclasses.fields(kind) if f.compare]
     missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
     if missing or unknown:
         said = [f"lacks {missing}" if missing else "", f"has unknown {unknown}" if unknown else ""]

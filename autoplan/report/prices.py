@@ -6,7 +6,7 @@ from autoplan.emit.source import size_text
 from autoplan.record import PlanRecord
 from autoplan.report.table import table
 from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
-from autoplan.search.choice import Alternative, PricedCollective, StageChoice
+from autoplan.search.choice import Alternative, PricedCollective, SearchReport, StageChoice
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
 
@@ -93,13 +93,16 @@ def alternative_row(record: PlanRecord, alternative: Alternative) -> list[str]:
 def search_section(record: PlanRecord) -> str:
     """What the search did and how sure it is."""
     search = record.search
-    phases = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in search.seconds)
     return "\n".join(
         [
             "The search",
             f"  {search.candidates:,} candidates priced; largest ILP {search.variables:,} variables, "
             f"{search.constraints:,} constraints, by {search.solver}",
             f"  no more than {100 * search.optimality_gap:.2f}% above the best of its space",
-            f"  {phases or 'no phases timed'}",
         ]
     )
+
+
+def phases_text(search: SearchReport) -> str:
+    """Where this run's time went; not of the report, which is the same whenever the plan is."""
+    return "planned: " + ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in search.seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoplan.layout import Layout
 from autoplan.mesh import Mesh
@@ -68,13 +68,14 @@ class StageChoice:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes on one device of a stage at its busiest moment."""
+    """Bytes on one device of a stage at its busiest moment; ``host``: in its host's memory, no part of the total."""
 
     parameters: int
     gradients: int
     optimizer: int
     activations: int
     transients: int
+    host: int = 0
 
     @property
     def total(self) -> int:
@@ -157,15 +158,18 @@ class Alternative:
 
 @dataclass(frozen=True)
 class SearchReport:
-    """How the search went: (phase, seconds), sizes of the largest ILP, candidates priced.
+    """How the search went: sizes of the largest ILP, candidates priced, (phase, seconds).
+
+    The seconds are of one run and no part of the plan: plan.json doesn't hold them, so that the same input gives the
+    same file.
 
     optimality_gap  relative: the larger of the chosen setting's two proven gaps, of its operator problem (at the price
                     on bytes it was solved with) and of its stage cuts, and the share below which settings aren't tried
     """
 
-    seconds: tuple[tuple[str, float], ...]
     variables: int
     constraints: int
     optimality_gap: float
     candidates: int
     solver: str
+    seconds: tuple[tuple[str, float], ...] = field(default=(), compare=False)

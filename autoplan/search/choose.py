@@ -51,5 +51,6 @@ def search(
     )
     problems = work.operators
     gap = best.gap + TOLERANCE
-    report = SearchReport(seconds, problems.variables, problems.constraints, gap, len(work.found), solver_name())
+    sizes = (problems.variables, problems.constraints)
+    report = SearchReport(*sizes, gap, len(work.found), solver_name(), seconds)
     return chosen, others, report
