@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from autoplan.pricing.prices import Prices
 from cost_models.collective import hidden_seconds
+from cost_models.hardware import Host
+from cost_models.offload import link_seconds
 
 COPY = 2.0
 """Passes of a copy over what it copies: read, written."""
@@ -22,6 +24,9 @@ class DataAxis:
           2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too, gathered in each
           microbatch's forward and backward (Rajbhandari et al. 2020)
     piped  several pipeline stages: their engine reduces gradients once, after its last microbatch, at every level
+    offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
+          memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
+          or reduced
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
     segment by segment, and hide under the compute beside where the device's may (``Device.blocking``), which they slow.
@@ -33,6 +38,7 @@ class DataAxis:
     size: int
     prices: Prices
     piped: bool = False
+    offload: str = "none"
 
     def gather_s(self, bytes: float) -> float:
         """One all-gather of parameters."""
@@ -51,6 +57,21 @@ class DataAxis:
         """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
         return self.prices.cold_s(COPY * bytes) if self.size > 1 else 0.0
 
+    def fetched_s(self, bytes: float) -> float:
+        """A shard of a segment's parameters over the link to the host, or of its gradients; 0 where they stay here."""
+        return self.link_s(self.prices.stored * bytes / self.size) if self.offload == "parameters" else 0.0
+
+    def link_s(self, bytes: float) -> float:
+        """Seconds over the link between the device and its host."""
+        return float(link_seconds(bytes, self.host))
+
+    @property
+    def host(self) -> Host:
+        """Of the device, whose profile knows it wherever something is offloaded (``candidates.check_host``)."""
+        host = self.prices.device.host
+        assert host is not None, f"{self.prices.device.name} has no host"
+        return host
+
     @property
     def scatters_each(self) -> bool:
         """Whether gradients are scattered in each microbatch rather than once a step."""
@@ -60,13 +81,13 @@ class DataAxis:
         """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
         if self.zero < 3:
             return 0.0
-        gather_s = self.gather_s(parameter_bytes)
+        gather_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes)
         return gather_s - self.hidden_s(forward_s, gather_s)
 
     def exposed_backward_s(self, backward_s: float, parameter_bytes: float) -> float:
         """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
-        busy_s = self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
-        busy_s += self.scatter_s(parameter_bytes) if self.scatters_each else 0.0
+        busy_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
+        busy_s += self.fetched_s(parameter_bytes) + self.scatter_s(parameter_bytes) if self.scatters_each else 0.0
         return busy_s - self.hidden_s(backward_s, busy_s)
 
     def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
@@ -80,7 +101,7 @@ class DataAxis:
 
         sizes  bytes of each segment's parameters
         """
-        if self.size == 1:
+        if self.size == 1 and self.offload != "parameters":
             return 0.0, 0.0
         counted = Counter(sizes)
         if self.zero == 0:
@@ -88,6 +109,8 @@ class DataAxis:
             return self.prices.collective_s("all-reduce", self.prices.stored * total, "dp"), 0.0
         gather_s = sum(count * self.gather_s(s) for s, count in counted.items()) if self.zero < 3 else 0.0
         scatter_s = sum(n * self.scatter_s(s) for s, n in counted.items()) if not self.scatters_each else 0.0
+        if not self.scatters_each:
+            scatter_s += sum(n * self.fetched_s(s) for s, n in counted.items())
         hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(backward_s, scatter_s)
         return gather_s + scatter_s, hidden_s
 
@@ -102,18 +125,31 @@ class DataAxis:
     @property
     def parameter_share(self) -> float:
         """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered."""
-        stored = self.prices.stored
-        return stored if self.zero == 0 else stored / self.size + (self.zero < 3)
+        return self.shard_share + (0 < self.zero < 3)
 
     @property
     def gradient_share(self) -> float:
         """The same of gradients: those that are scattered once a step accumulate whole until then."""
-        stored = self.prices.stored
-        return stored if self.zero == 0 else stored / self.size + (0.0 if self.scatters_each else stored)
+        return self.shard_share + (0.0 if self.zero == 0 or self.scatters_each else self.prices.stored)
+
+    @property
+    def shard_share(self) -> float:
+        """What is stored of them between steps, per byte of them, on the device."""
+        return self.optimizer_share if self.offload != "parameters" else 0.0
 
     @property
     def optimizer_share(self) -> float:
+        """Bytes that one device's optimizer updates, per byte of the parameters that are used there."""
         return self.prices.stored * (1.0 if self.zero == 0 else 1 / self.size)
+
+    @property
+    def state_share(self) -> float:
+        """Bytes on the device of each state of the optimizer."""
+        return self.optimizer_share if self.offload == "none" else 0.0
+
+    def host_share(self, states: int) -> float:
+        """Bytes in the host's memory, per byte of parameters: those that it updates, their gradients and states."""
+        return (2 + states) * self.optimizer_share if self.offload != "none" else 0.0
 
     @property
     def cast_share(self) -> float:

@@ -89,7 +89,7 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
                         system = pinned.tensor_system or ""
                         yield Setting(
                             pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, tensor=tensor,
-                            tensor_system=system,
+                            tensor_system=system, offload=pinned.offload or "none",
                         )  # fmt: skip
 
 
@@ -135,6 +135,8 @@ def schedules(pinned: Parallelism, pp: int, microbatches: int) -> list[str]:
 def zero_levels(pinned: Parallelism, dp: int) -> list[int]:
     if pinned.zero is not None:
         return [pinned.zero]
+    if pinned.offload == "parameters":  # fully_shard moves its shards, and does so on one rank too
+        return [3]
     return [0, 1, 3] if dp > 1 else [0]
 
 
@@ -161,10 +163,6 @@ def check_supported(pinned: Parallelism) -> None:
     if pinned.recompute == "selective":
         raise ParallelismError(
             "recompute='selective'", "segments are recomputed as a whole", 'use "full", "none", or leave it out'
-        )
-    if pinned.offload is not None:
-        raise ParallelismError(
-            f"offload={pinned.offload!r}", "states can't be offloaded yet", "use zero=3 or more devices in its place"
         )
 
 

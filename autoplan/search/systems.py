@@ -12,10 +12,16 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.candidates import check_product, check_supported
+from autoplan.search.offload import check_offload
 
 
 def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
     return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=zero)
+
+
+def zero_offload(cluster: ClusterSpec) -> Parallelism:
+    """ZeRO-2 with the optimizer's state and update on the host (Ren et al. 2021)."""
+    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=2, offload="optimizer")
 
 
 def tensor_parallel(sequence: bool | None) -> Callable[[ClusterSpec], Parallelism]:
@@ -48,6 +54,7 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "zero2": data_parallel(2),
     "zero3": data_parallel(3),
     "fsdp": data_parallel(3),
+    "zero-offload": zero_offload,
     "tensor-parallel": tensor_parallel(None),
     "megatron": tensor_parallel(False),
     "megatron-sp": tensor_parallel(True),
@@ -76,5 +83,6 @@ def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism
             f"parallelism={parallelism!r}", "it is neither a name nor a Parallelism", f"use one of {', '.join(SYSTEMS)}"
         )
     check_supported(parallelism)
+    check_offload(parallelism, cluster)
     check_product(cluster.devices, parallelism)
     return parallelism

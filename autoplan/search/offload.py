@@ -1,0 +1,30 @@
+"""Whether what a user asks to be kept in the host's memory can be kept there."""
+
+from __future__ import annotations
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import ParallelismError
+from autoplan.options import Inference, Parallelism, Training
+
+
+def check_offload(pinned: Parallelism, cluster: ClusterSpec, training: Training | Inference | None = None) -> None:
+    """ParallelismError for an offload without a host, without training, or of parameters that aren't sharded."""
+    if pinned.offload is None:
+        return
+    value = f"offload={pinned.offload!r}"
+    device = cluster.profile()[0]
+    if device.host is None:
+        raise ParallelismError(
+            value,
+            f"the profile of {device.name} has no figures of a host (host.memory, host.link, host.bandwidth), as of a "
+            "device whose memory is the host's own",
+            "add a table [host] to the profile, or leave offload out",
+        )
+    if isinstance(training, Inference):
+        raise ParallelismError(value, "a forward alone has no optimizer state", "leave it out, or use more devices")
+    if pinned.offload == "parameters" and pinned.zero not in (None, 3):
+        raise ParallelismError(
+            f"{value} with zero={pinned.zero}",
+            "parameters go to the host shard by shard, between uses",
+            "give zero=3, or offload='optimizer'",
+        )
