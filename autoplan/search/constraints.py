@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from autoplan.errors import ParallelismError
 from autoplan.graph import Model, Node
 from autoplan.layout import State
+from autoplan.mesh import TENSOR
 from autoplan.rule import WHOLE, registered
 from autoplan.strategies import Strategy
 
@@ -26,7 +27,7 @@ class Constraint:
     states   texts of states on the axis, as ``layout.State`` writes them; of the result, or of one operand
     allow    the state has to be among these (True), or must not be (False)
     operand  position of the operand that is meant; None for the result
-    axis     the mesh axis that is meant
+    axis     the mesh axis that is meant; "tp" is every tensor axis
     """
 
     target: str
@@ -43,9 +44,11 @@ class Constraint:
                 raise ParallelismError(f"state {text!r}", str(error), "write e.g. 'S(0)'") from None
 
     def permits(self, strategy: Strategy) -> bool:
-        chosen = strategy.on(self.axis)
-        state = chosen.output if self.operand is None else chosen.inputs[self.operand]
-        return (str(state) in self.states) == self.allow
+        meant = TENSOR if self.axis == TENSOR[0] else (self.axis,)
+        axes = [name for name, _ in strategy.axes if name in meant]
+        chosen = [strategy.on(axis) for axis in axes]
+        states = [c.output if self.operand is None else c.inputs[self.operand] for c in chosen]
+        return all((str(state) in self.states) == self.allow for state in states)
 
 
 def pin(target: str, *states: str, operand: int | None = None, axis: str = "tp") -> Constraint:

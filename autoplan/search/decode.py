@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from autoplan.graph import Block, TensorType
 from autoplan.layout import Layout
 from autoplan.search.choice import BlockChoice, Hop
-from autoplan.search.problem import Formulation, GroupKey, Problem, boundary_classes, stored_classes
+from autoplan.search.classes import GroupKey, boundary_classes, stored_classes
+from autoplan.search.problem import Formulation, Problem
 from autoplan.search.solve import Solution
 from autoplan.strategies import Strategy
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block, Model, Node
-from autoplan.layout import I, R, State
+from autoplan.layout import R, State
 from autoplan.mesh import MICROBATCH, Mesh
-from autoplan.pricing import GATHERING, Operator, operators_of, weights_of
+from autoplan.pricing import Operator, operators_of, weights_of
 from autoplan.rule import AxisStrategy
 from autoplan.search.batch import BatchSplit, split_batch
 from autoplan.search.constraints import Constraint, permitted
 from autoplan.search.problem import Formulation, Prices
+from autoplan.search.tensor import TensorSystem, as_asked, splitting
 from autoplan.strategies import Strategy, strategies
 
 
@@ -47,15 +48,22 @@ def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, tra
 
 
 def formulate(
-    prepared: Prepared, mesh: Mesh, prices: Prices, *, split_weights: bool, sequence: bool | None = None
+    prepared: Prepared,
+    mesh: Mesh,
+    prices: Prices,
+    *,
+    split_weights: bool,
+    sequence: bool | None = None,
+    system: TensorSystem | None = None,
 ) -> Formulation:
     """The operator problem's parts on one mesh (without the pipeline's axis).
 
-    split_weights  matmuls must split a weight on ``tp`` where sizes allow: what a pinned ``tp`` asks for
+    split_weights  matmuls must split a weight on every tensor axis where sizes allow: what a pinned ``tp`` asks for
     sequence       whether activations between segments are split along the sequence; None: whatever is cheaper
+    system         a named system on the tensor axes, all of which have several members
     """
     options = {
-        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights)
+        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system)
         for index, block in enumerate(prepared.model.blocks)
         for node in block.nodes
     }
@@ -70,13 +78,21 @@ def formulate(
         options,
         states,
         prices,
+        searched=mesh.tensor_axes,
         training=prepared.training,
         sequence=sequence,
+        system=system,
     )
 
 
 def node_options(
-    prepared: Prepared, index: int, block: Block, node: Node, mesh: Mesh, split_weights: bool
+    prepared: Prepared,
+    index: int,
+    block: Block,
+    node: Node,
+    mesh: Mesh,
+    split_weights: bool,
+    system: TensorSystem | None = None,
 ) -> tuple[Strategy, ...]:
     operator = prepared.operators[index][node.name]
     pinned = {axis: split.strategies[index, node.name] for axis, split in prepared.batch.items()}
@@ -88,23 +104,10 @@ def node_options(
             f"{mesh.size(MICROBATCH)} microbatches",
             "give a batch that does, or pin a smaller dp or a smaller micro_batch",
         )
-    if mesh.size("tp") == 1:
+    if mesh.tensor_size == 1:
         return found
     found = permitted(prepared.constraints, node, found)
-    return splitting(operator, weights_of(block), found) if split_weights else found
-
-
-def splitting(operator: Operator, weights: frozenset[str], found: Sequence[Strategy]) -> tuple[Strategy, ...]:
-    """Of an operator's strategies those that use the tensor axis: a matmul's weight or a table is split, so are the
-    heads of an attention, and what a body reduces (the classes of a loss). All where none does."""
-    held = [i for i, name in enumerate(operator.node.operands) if name in weights]
-    if operator.rule.cost in ("matmul", "attention") or operator.node.op in GATHERING:
-        return split_on(found, held or range(len(operator.operands))) or tuple(found)
-    reduced = [s for s in found if s.on("tp").communicates and s.on("tp").output == I]
-    return tuple(reduced) or tuple(found)
-
-
-def split_on(found: Sequence[Strategy], operands: Iterable[int]) -> tuple[Strategy, ...]:
-    """The strategies that split one of these operands on the tensor axis."""
-    places = tuple(operands)
-    return tuple(s for s in found if any(s.on("tp").inputs[i].kind == "S" for i in places))
+    if system is not None:
+        return as_asked(operator, weights_of(block), found, system)
+    axes = [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1]
+    return splitting(operator, weights_of(block), found, axes) if split_weights else found

@@ -16,6 +16,7 @@ from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
 from autoplan.search.account import BlockPrice
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageMemory
+from autoplan.search.recompute import Mix, Savings, savings
 
 Interval = tuple[int, int]
 
@@ -25,7 +26,9 @@ class Chain:
     """One number for each segment of the chain, of one microbatch on one device.
 
     forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
-    kept, inputs, outputs, constants, working, parameters, summed   bytes, as in ``BlockPrice``
+    kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
+    summed       [segments, tensor axes] bytes, likewise
+    selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
     held         (parameter's name, local bytes) of each segment
@@ -41,6 +44,9 @@ class Chain:
     parameters: np.ndarray
     summed: np.ndarray
     repeated: np.ndarray
+    selective: np.ndarray
+    rebuilt: np.ndarray
+    again_s: np.ndarray
     exposed_s: np.ndarray
     held: tuple[tuple[tuple[str, int], ...], ...]
 
@@ -77,8 +83,11 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
         constants=along(b.constant_bytes for b in blocks),
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
-        summed=along(sum(b.summed_bytes) for b in blocks),
+        summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
+        selective=along(b.selective.kept_bytes for b in blocks),
+        rebuilt=along(b.selective.rebuilt_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        again_s=along(b.selective.again_s for b in blocks),
         exposed_s=along(waits_f) + along(waits_b),
         held=tuple(
             tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
@@ -107,6 +116,7 @@ class Loads:
         chain = self.chain
         return {
             "kept": range_max(np.where(chain.repeated, chain.kept, 0.0)),
+            "rebuilt": range_max(np.where(chain.repeated, chain.rebuilt, 0.0)),
             "working": range_max(chain.working),
             "constants": range_max(chain.constants),
             "parameters": range_max(chain.parameters),
@@ -116,35 +126,65 @@ class Loads:
     def in_flight(self) -> tuple[int, ...]:
         return held_microbatches(self.setting.schedule, self.setting.pp, self.setting.microbatches)
 
-    def options(self, stage: int, wall: float) -> tuple[np.ndarray, np.ndarray]:
-        """(seconds of a microbatch, segments recomputed), each [N+1, N+1] by first and last segment.
+    @cached_property
+    def savings(self) -> Savings:
+        """What recomputing the chain's repeated segments saves and costs."""
+        chain = self.chain
+        columns = (chain.kept, chain.inputs, chain.selective, chain.forward_s, chain.again_s)
+        return savings(*(column[chain.repeated] for column in columns))
 
-        As few segments are recomputed as the wall asks for; infinite seconds where even all don't suffice.
+    def options(self, stage: int, wall: float) -> Mix:
+        """Seconds of a microbatch, and how many segments are recomputed, each [N+1, N+1] by first and last segment.
+
+        As cheap a mix as the wall allows; infinite seconds where even the leanest doesn't suffice.
         """
-        chain, size = self.chain, len(self.chain) + 1
-        total = prefix(chain.forward_s + chain.backward_s)
-        seconds = total[None, :] - total[:, None]
-        index = prefix(chain.repeated)
-        available = (index[None, :] - index[:, None]).astype(int)
-        places = np.flatnonzero(chain.repeated)
-        saving = prefix(np.maximum(chain.kept - chain.inputs, 0.0)[places]) * self.in_flight[stage]
-        again = prefix(chain.forward_s[places])
-        begin = np.broadcast_to(index[:, None].astype(int), (size, size))
-        base = self.bytes_without_recompute(stage)
-        if self.setting.recompute == "full":
-            count = available.copy()
+        size = len(self.chain) + 1
+        total = prefix(self.chain.forward_s + self.chain.backward_s)
+        index = prefix(self.chain.repeated).astype(int)
+        begin = np.broadcast_to(index[:, None], (size, size))
+        count = index[None, :] - begin
+        runs = np.triu(self.within_host(wall), 1)
+        over = self.bytes_without_recompute(stage) - wall
+        if self.setting.recompute in ("full", "selective"):
+            mix = self.recomputed_alike(stage, begin, np.maximum(count, 0), over)
         else:
-            need = np.where(base > wall, base + self.largest["kept"] - wall, 0.0)
-            count = np.where(need > 0, np.searchsorted(saving, saving[begin] + need * (1 - 1e-12)) - begin, 0)
-            if self.setting.recompute == "none":
-                count = np.where(need > 0, size, 0)
-        possible = (count <= available) & (available >= 0) & np.triu(np.ones((size, size), dtype=bool), 1)
-        count = np.where(possible, count, 0)
-        seconds = np.where(possible, seconds + again[begin + count] - again[begin], np.inf)
-        if self.setting.recompute == "full":
-            held = base - (saving[begin + count] - saving[begin]) + self.largest["kept"]
-            seconds = np.where(held <= wall, seconds, np.inf)
-        return seconds, count
+            none = np.zeros((size, size), dtype=int)
+            mix = Mix(np.where(over > 0, np.inf, 0.0), none, none.copy())
+        if self.setting.recompute == "auto":
+            self.mix_into(mix, stage, begin, count, over, runs & (over > 0))
+        seconds = np.where(runs, total[None, :] - total[:, None] + mix.seconds, np.inf)
+        possible = np.isfinite(seconds)
+        return Mix(seconds, np.where(possible, mix.full, 0), np.where(possible, mix.selective, 0))
+
+    def recomputed_alike(self, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray) -> Mix:
+        """Every repeated segment recomputed as the setting says; infinite where that isn't enough."""
+        full, none = self.setting.recompute == "full", np.zeros_like(count)
+        enough = self.excess(stage, begin, count, over, self.setting.recompute) <= 0
+        spent_s = self.savings.all_of(self.setting.recompute, begin, count)[1]
+        return Mix(np.where(enough, spent_s, np.inf), count if full else none, none if full else count)
+
+    def mix_into(
+        self, mix: Mix, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray, tight: np.ndarray
+    ) -> None:
+        """Sets the cheapest mix of the runs that exceed the wall, where any recomputation is enough."""
+        leanest = (self.excess(stage, begin, count, over, kind) for kind in ("full", "selective"))
+        tight = tight & (np.minimum(*leanest) <= 0)
+        need, need_part = ((over + self.largest[name])[tight] / self.in_flight[stage] for name in ("kept", "rebuilt"))
+        found = self.savings.cheapest(begin[tight], count[tight], need, need_part)
+        mix.seconds[tight], mix.full[tight], mix.selective[tight] = found.seconds, found.full, found.selective
+
+    def excess(self, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray, kind: str) -> np.ndarray:
+        """Bytes over the wall where all repeated segments are recomputed, "full" or "selective"."""
+        saved = self.savings.all_of(kind, begin, count)[0] * self.in_flight[stage]
+        return over - saved + self.largest["kept" if kind == "full" else "rebuilt"]
+
+    def within_host(self, wall: float) -> np.ndarray:
+        """Whether what every run of segments keeps in the host's memory fits there; all do where there is no wall."""
+        share = self.data.host_share(self.states)
+        if not share or np.isinf(wall):
+            return np.ones((len(self.chain) + 1,) * 2, dtype=bool)
+        held = prefix(self.chain.parameters * share)
+        return held[None, :] - held[:, None] <= self.data.host.memory_bytes
 
     def bytes_without_recompute(self, stage: int) -> np.ndarray:
         """Bytes of every run of segments [first, last) on a stage, nothing recomputed; tied parameters counted as
@@ -160,15 +200,23 @@ class Loads:
         last = np.insert(chain.outputs, 0, 0.0) * (self.setting.microbatches if stage < self.setting.pp - 1 else 0)
         return held + first[:, None] + last[None, :]
 
-    def memory(self, stage: int, at: Interval, recompute: int) -> StageMemory:
+    def recomputed(self, at: Interval, recompute: int, selective: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of each segment of a run, whether it is recomputed in full, and whether selectively."""
+        places = np.flatnonzero(self.chain.repeated[slice(*at)])
+        full, part = np.zeros((2, at[1] - at[0]), dtype=bool)
+        full[places[:recompute]] = True
+        part[places[recompute : recompute + selective]] = True
+        return full, part
+
+    def memory(self, stage: int, at: Interval, recompute: int, selective: int = 0) -> StageMemory:
         """Bytes of one stage at its busiest, a parameter that it reads twice counted once."""
         chain, data, flight = self.chain, self.data, self.in_flight[stage]
         first, last = at
         run = slice(first, last)
         parameters = self.parameter_bytes(at)
-        again = np.zeros(last - first, dtype=bool)
-        again[np.flatnonzero(chain.repeated[run])[:recompute]] = True
-        once = chain.kept[run][~again].sum() + chain.inputs[run][again].sum() + chain.constants[run].max()
+        full, part = self.recomputed(at, recompute, selective)
+        kept = np.where(full, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
+        once = kept.sum() + chain.constants[run].max()
         activations = flight * once
         if stage > 0:
             activations += self.setting.microbatches * chain.inputs[first]
@@ -176,14 +224,15 @@ class Loads:
             activations += self.setting.microbatches * chain.outputs[last - 1]
         whole, grads = data.gathered_segments
         transients = chain.working[run].max() + (whole + grads) * chain.parameters[run].max()
-        transients += chain.kept[run][again].max(initial=0.0)
+        transients += max(chain.kept[run][full].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
         training = data.prices.training
         return StageMemory(
             round(parameters * data.parameter_share),
             round(parameters * data.gradient_share) if training else 0,
-            round(parameters * self.states * data.optimizer_share),
+            round(parameters * self.states * data.state_share),
             round(activations),
             round(transients),
+            round(parameters * data.host_share(self.states)),
         )
 
     def parameter_bytes(self, at: Interval) -> int:
@@ -193,10 +242,11 @@ class Loads:
     def forward_s(self, at: Interval) -> float:
         return float(self.chain.forward_s[slice(*at)].sum())
 
-    def backward_s(self, at: Interval, recompute: int) -> float:
+    def backward_s(self, at: Interval, recompute: int, selective: int = 0) -> float:
         run = slice(*at)
-        again = np.flatnonzero(self.chain.repeated[run])[:recompute]
-        return float(self.chain.backward_s[run].sum() + self.chain.forward_s[run][again].sum())
+        full, part = self.recomputed(at, recompute, selective)
+        again_s = self.chain.forward_s[run][full].sum() + self.chain.again_s[run][part].sum()
+        return float(self.chain.backward_s[run].sum() + again_s)
 
     def exposed_s(self, at: Interval) -> float:
         """What ZeRO's collectives leave exposed in one microbatch."""
@@ -210,11 +260,16 @@ class Loads:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         spent_s, hidden_s = self.data.once_s(self.unit_bytes(at), forward_s, backward_s)
-        summed = self.data.prices.stored * float(self.chain.summed[slice(*at)].sum())
-        summed_s = self.data.prices.collective_s("all-reduce", summed, "tp")
+        sums = self.summed_bytes(at).items()
+        summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums)
         updated = parameters * self.data.optimizer_share
-        local_s = update_s(updated, self.passes, self.data.prices) + self.data.copies_once_s(parameters)
+        local_s = update_s(updated, self.passes, self.data) + self.data.copies_once_s(parameters)
         return spent_s, hidden_s, summed_s, local_s
+
+    def summed_bytes(self, at: Interval) -> dict[str, float]:
+        """Bytes of the gradients that are summed once a step, by tensor axis."""
+        sums = self.data.prices.stored * self.chain.summed[slice(*at)].sum(axis=0)
+        return dict(zip(self.data.prices.mesh.tensor_axes, sums.tolist(), strict=True))
 
     def unit_bytes(self, at: Interval) -> list[float]:
         """Bytes of the parameters that each segment is the first to read."""
@@ -232,9 +287,9 @@ class Loads:
 
 
 def parameter_share(data: DataAxis, states: int) -> float:
-    """Bytes of parameter, gradient and optimizer state held for each byte of parameter."""
+    """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
     gradients = data.gradient_share if data.prices.training else 0.0
-    return data.parameter_share + gradients + states * data.optimizer_share
+    return data.parameter_share + gradients + states * data.state_share
 
 
 def prefix(values: np.ndarray) -> np.ndarray:

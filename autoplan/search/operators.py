@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoplan.mesh import MICROBATCH, Mesh
+from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Prices, Topology
 from autoplan.search.account import BlockPrice, price_block
@@ -22,6 +22,8 @@ from autoplan.search.decode import block_choices
 from autoplan.search.formulate import Prepared, formulate
 from autoplan.search.problem import Formulation, Problem, build
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
+from autoplan.search.tensor import SYSTEMS
+from autoplan.strategies import Strategy
 
 LEANER = ((1.0, 1.0), (0.1, 0.1), (1.0, 0.0))
 """Prices of all bytes of parameters and of all bytes kept, as shares of the fastest point's time."""
@@ -31,7 +33,8 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
     return (parallelism.tp or 1) > 1
 
 
-Key = tuple[int, int, int]  # tp, rows of a microbatch, dp where operators communicate along it
+# factors of tp, the named system on them, rows of a microbatch, dp where operators communicate along it
+Key = tuple[tuple[int, ...], str, int, int]
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,20 @@ class Point:
 
     @property
     def idle(self) -> bool:
-        """Whether no operator is split on the tensor axis, so that its ranks repeat one another's work."""
-        chosen = (strategy.on("tp") for block in self.blocks for _, strategy in block.strategies)
-        return not any(s.kind == "S" for strategy in chosen for s in (*strategy.inputs, strategy.output))
+        """Whether no operator is split on some tensor axis, so that its ranks repeat one another's work."""
+        strategies = [strategy for block in self.blocks for _, strategy in block.strategies]
+        axes = {axis for strategy in strategies[:1] for axis, _ in strategy.axes if axis in TENSOR}
+        return not all(any(splits(strategy, axis) for strategy in strategies) for axis in axes)
 
     @property
     def gap(self) -> float:
         return (self.solution.objective - self.solution.bound) / max(self.solution.objective, 1e-30)
+
+
+def splits(strategy: Strategy, axis: str) -> bool:
+    """Whether an operand or the result is split on an axis."""
+    chosen = strategy.on(axis)
+    return any(state.kind == "S" for state in (*chosen.inputs, chosen.output))
 
 
 @dataclass
@@ -102,17 +112,19 @@ class Operators:
             mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes, self.stored
         )
 
-    def form(self, prices: Prices, split_weights: bool) -> Formulation:
+    def form(self, prices: Prices, split_weights: bool, system: str = "") -> Formulation:
         return formulate(
-            self.prepared, prices.mesh, prices, split_weights=split_weights, sequence=self.sequence
-        )
+            self.prepared, prices.mesh, prices, split_weights=split_weights, sequence=self.sequence,
+            system=SYSTEMS.get(system),
+        )  # fmt: skip
 
     def entry(self, setting: Setting) -> _Problem:
         communicates = any(s.communicates for s in self.prepared.batch["dp"].strategies.values())
-        key = (setting.tp, setting.micro_batch, setting.dp if communicates else 0)
+        tensor = (setting.factors, setting.tensor_system)
+        key = (*tensor, setting.micro_batch, setting.dp if communicates else 0)
         if key not in self.known:
             prices = self.prices(tensor_mesh(setting.mesh))
-            form = self.form(prices, self.split_weights)
+            form = self.form(prices, self.split_weights, setting.tensor_system)
             self.known[key] = _Problem(form, prices)
         return self.known[key]
 

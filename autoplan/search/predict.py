@@ -93,14 +93,15 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     at = (stage.first, stage.last)
     size = loads.parameter_bytes(at)
     stored = data.prices.stored
-    summed = int(stored * loads.chain.summed[slice(*at)].sum())
-    spent_s, hidden_s, summed_s, _ = loads.once_s(at)
+    spent_s, hidden_s, *_ = loads.once_s(at)
     if data.size > 1 and data.zero == 0:
         yield PricedCollective("gradients", "all-reduce", "dp", int(stored * size), 1, spent_s, hidden_s)
     elif data.size > 1:
         yield from sharded(found, stage, size, hidden_s)
-    if summed:
-        yield PricedCollective("gradients of replicated weights", "all-reduce", "tp", summed, 1, summed_s, 0.0)
+    for axis, summed in loads.summed_bytes(at).items():
+        if summed:
+            summed_s = data.prices.collective_s("all-reduce", summed, axis)
+            yield PricedCollective("gradients of replicated weights", "all-reduce", axis, int(summed), 1, summed_s, 0.0)
 
 
 def sharded(found: Evaluated, stage: StageChoice, size: int, hidden_s: float) -> Iterator[PricedCollective]:

@@ -18,14 +18,15 @@ for form a tree over its layouts (shared flow), so a redistribution that two con
 
 The output of a segment and the input of the next are one tensor in one layout: both are the same boundary group, also
 where a block follows itself. A parameter that several blocks or segments share has one group for how it is stored.
-Collectives from a parameter other than I -> R are left out: a parameter is not gathered inside a microbatch.
+Collectives from a parameter other than I -> R are left out: a parameter is not gathered inside a microbatch, but over
+the axis over which a named system gathers it (``TensorSystem.gathered``).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -33,14 +34,14 @@ import numpy as np
 from autoplan.graph import Block, Model, TensorType
 from autoplan.layout import I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
-from autoplan.pricing import Operator
+from autoplan.pricing import Operator, weights_of
+from autoplan.search.classes import GroupKey, boundary_classes, stored_classes
+from autoplan.search.flows import Flows, Step, divides, local_bytes, local_elements, states_on
+from autoplan.search.tensor import TensorSystem
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
 
 SEQUENCE = 1  # the dim of an activation [batch, sequence, features]
-
-GroupKey = tuple[str, int, str]  # kind ("node", "boundary", "stored", "given"), block (-1: of the model), name
-
 
 class Prices(Protocol):
     """What the problem asks of pricing; seconds are of one microbatch, forward and backward."""
@@ -116,8 +117,9 @@ class Formulation:
     operators   of every block, by name
     options     the strategies of every node, by (block, name)
     states      (axis, state) of every value on the batch's axes, by (block, name)
-    searched    names of the axes whose layouts are searched
+    searched    names of the axes whose layouts are searched, in the mesh's order
     sequence    whether activations between segments are split along the sequence; None: whatever is cheaper
+    system      what a named system asks of the tensor axes
     """
 
     model: Model
@@ -129,11 +131,17 @@ class Formulation:
     searched: tuple[str, ...] = ("tp",)
     training: bool = True
     sequence: bool | None = None
+    system: TensorSystem | None = None
+
+    @property
+    def gathered(self) -> str:
+        """The axis over which parameters are gathered inside a microbatch."""
+        return self.system.gathered if self.system is not None else ""
 
 
 def has_sequence(kind: TensorType, mesh: Mesh) -> bool:
-    """Whether an activation has a sequence that the tensor axis can split."""
-    return len(kind.shape) == 3 and kind.shape[SEQUENCE] % mesh.size("tp") == 0
+    """Whether an activation has a sequence that the tensor axes can split."""
+    return len(kind.shape) == 3 and kind.shape[SEQUENCE] % mesh.tensor_size == 0
 
 
 def build(form: Formulation) -> Problem:
@@ -149,6 +157,9 @@ class _Builder:
         self.weights = [sum(s.block == i for s in form.model.segments) for i in range(len(form.model.blocks))]
         self.boundaries = boundary_classes(form.model)
         self.stored, self.sharers = stored_classes(form.model)
+        self.flows = Flows(form.mesh, form.searched, form.prices.move_s)
+        pairs = zip(form.model.blocks, form.operators, strict=True)
+        self.products = [frozenset(product_weights(block, operators)) for block, operators in pairs]
 
     def build(self) -> Problem:
         for index, block in enumerate(self.model.blocks):
@@ -205,7 +216,7 @@ class _Builder:
             if not sinks:
                 continue
             source, given = self.source(index, block, name, kind)
-            step = parameter_step if name in parameters else no_step if name in fixed else any_step
+            step = self.parameter_step if name in parameters else no_step if name in fixed else None
             tensors.append(self.tensor(index, name, kind, (source, given), sinks, name in carries, step))
         return tensors
 
@@ -226,22 +237,43 @@ class _Builder:
 
     def boundary(self, number: int, index: int, name: str, kind: TensorType) -> int:
         last = self.boundaries[self.model.segments[-1].block, "out", 0]
-        states = [S(d) for d in range(len(kind.shape))] + [I, R]
+        states: Iterable[State] = [S(d) for d in range(len(kind.shape))] + [I, R]
+        system = self.form.system
         if number == last and self.form.training:
-            states = [I, P]
+            states, system = [I, P], None
         elif self.form.sequence is not None:
             states = [S(SEQUENCE)] if self.form.sequence and has_sequence(kind, self.mesh) else [I, R]
-        return self.layout_group(("boundary", -1, str(number)), self.layouts(index, name, kind, states))
+        asked = {a: system.between(a, kind) for a in self.form.searched} if system is not None else {}
+        return self.layout_group(("boundary", -1, str(number)), self.layouts(index, name, kind, states, asked))
 
-    def layouts(self, index: int, name: str, kind: TensorType, states: Iterable[State]) -> tuple[Layout, ...]:
-        """The layouts with the searched axes in these states, where the sizes divide; an axis of size 1 stays R."""
-        found: list[Mapping[str, State]] = [self.form.states(index, name)]
-        states = tuple(states)
-        for axis in self.form.searched:
-            choices = states if self.mesh.size(axis) > 1 else (R,)
-            found = [{**f, axis: s} for f in found for s in choices]
-        layouts = dict.fromkeys(Layout.of(len(kind.shape), f, self.mesh) for f in found)
-        return tuple(layout for layout in layouts if divides(kind, layout, self.mesh))
+    def layouts(
+        self,
+        index: int,
+        name: str,
+        kind: TensorType,
+        states: Iterable[State],
+        asked: Mapping[str, Sequence[State]] = MappingProxyType({}),
+    ) -> tuple[Layout, ...]:
+        """The layouts with the searched axes in these states, where the sizes divide; an axis of size 1 stays R.
+
+        asked  the states of single axes, in place of ``states``; these again where no layout divides
+        """
+        free = {a: tuple(states) if self.mesh.size(a) > 1 else (R,) for a in self.form.searched}
+        own = {a: tuple(found) for a, found in asked.items() if found and self.mesh.size(a) > 1}
+        fixed, rank = self.form.states(index, name), len(kind.shape)
+        for each in (free | own, free) if own else (free,):
+            found = [Layout.of(rank, {**fixed, **on}, self.mesh) for on in states_on(self.form.searched, each)]
+            left = tuple(layout for layout in dict.fromkeys(found) if divides(kind, layout, self.mesh))
+            if left:
+                return left
+        return ()
+
+    def asked_of(self, index: int, name: str, kind: TensorType) -> Mapping[str, Sequence[State]]:
+        """What a named system asks of how a parameter is stored."""
+        system, products = self.form.system, self.products[index]
+        if system is None or name not in products:
+            return {}
+        return {axis: system.stored(axis, kind) for axis in self.form.searched}
 
     def source(self, index: int, block: Block, name: str, kind: TensorType) -> tuple[int, list[Layout]]:
         """The group that gives a value, and the layout that each of its options gives."""
@@ -255,7 +287,8 @@ class _Builder:
         elif ("stored", index, name) in self.stored:
             states = [S(d) for d in range(len(kind.shape))] + [I, R]
             key: GroupKey = ("stored", -1, self.stored["stored", index, name])
-            group = self.layout_group(key, self.layouts(index, name, kind, states), kind)
+            asked = self.asked_of(index, name, kind)
+            group = self.layout_group(key, self.layouts(index, name, kind, states, asked), kind)
         else:
             group = self.layout_group(("given", index, name), self.layouts(index, name, kind, [R]))
         return group, [o for o in self.groups[group].options if isinstance(o, Layout)]
@@ -268,29 +301,22 @@ class _Builder:
         source: tuple[int, list[Layout]],
         sinks: Sequence[tuple[int, list[Layout]]],
         carries: bool,
-        step: Callable[[Layout, Layout, Sequence[str]], bool],
+        step: Step | None,
     ) -> Tensor:
         group, given = source
-        layouts = tuple(dict.fromkeys([*given, *(layout for _, taken in sinks for layout in taken)]))
-        where = {layout: i for i, layout in enumerate(layouts)}
         weight = self.weights[index]
-        targets = {layout for _, taken in sinks for layout in taken}
-        arcs, arc_s = [], []
-        for a, here in enumerate(layouts):
-            for there in targets - {here}:
-                allowed = step(here, there, self.form.searched)
-                price = self.form.prices.move_s(kind, here, there, carries) if allowed else None
-                if price is not None:
-                    arcs.append((a, where[there]))
-                    arc_s.append(weight * price)
-        order = sorted(range(len(arcs)), key=arcs.__getitem__)
-        kept = np.array([weight * local_bytes(kind, layout, self.mesh) for layout in layouts], dtype=float)
+        flow = self.flows.flow(kind, given, (layout for _, taken in sinks for layout in taken), carries, step)
+        where = {layout: i for i, layout in enumerate(flow.layouts)}
+        kept = np.array([weight * local_bytes(kind, layout, self.mesh) for layout in flow.layouts], dtype=float)
         return Tensor(
-            index, name, layouts, group, np.array([where[x] for x in given], dtype=int),
+            index, name, flow.layouts, group, np.array([where[x] for x in given], dtype=int),
             tuple((g, np.array([where[x] for x in taken], dtype=int)) for g, taken in sinks),
-            np.array([arcs[i] for i in order], dtype=int).reshape(-1, 2), np.array([arc_s[i] for i in order]),
-            self.keepers(index, name, where), kept,
+            flow.arcs, weight * flow.arc_s, self.keepers(index, name, where), kept,
         )  # fmt: skip
+
+    def parameter_step(self, axis: str, source: State, target: State) -> bool:
+        """Only I -> R: a parameter isn't gathered inside a microbatch, but where a named system has it so."""
+        return (source, target) == (I, R) or (axis == self.form.gathered and source.kind == "S" and target == R)
 
     def keepers(
         self, index: int, name: str, where: Mapping[Layout, int]
@@ -313,87 +339,15 @@ class _Builder:
         return tuple(found)
 
 
-def any_step(source: Layout, target: Layout, axes: Sequence[str]) -> bool:
-    return True
-
-
-def no_step(source: Layout, target: Layout, axes: Sequence[str]) -> bool:
+def no_step(axis: str, source: State, target: State) -> bool:
     """A buffer is met as it is: it may be written to."""
     return False
 
 
-def parameter_step(source: Layout, target: Layout, axes: Sequence[str]) -> bool:
-    """Only I -> R, on any of the axes: a parameter isn't gathered inside a microbatch."""
-    changed = [(source.state(a), target.state(a)) for a in axes if source.state(a) != target.state(a)]
-    return all(pair == (I, R) for pair in changed)
-
-
-def divides(kind: TensorType, layout: Layout, mesh: Mesh) -> bool:
-    for size, axes in zip(kind.shape, layout.dims, strict=True):
-        ways = 1
-        for axis in axes:
-            ways *= mesh.size(axis)
-        if size % ways:
-            return False
-    return True
-
-
-def local_elements(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
-    """Elements of one rank's part."""
-    ways = 1
-    for axes in layout.dims:
-        for axis in axes:
-            ways *= mesh.size(axis)
-    return kind.elements // ways
-
-
-def local_bytes(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
-    return local_elements(kind, layout, mesh) * (kind.bytes // max(kind.elements, 1))
-
-
-def boundary_classes(model: Model) -> dict[tuple[int, str, int], int]:
-    """(block, "in" or "out", position) -> number of its boundary: what leaves a segment enters the next."""
-    union = Union()
-    for index, block in enumerate(model.blocks):
-        for side, count in (("in", len(block.inputs)), ("out", len(block.outputs))):
-            for position in range(count):
-                union.find((index, side, position))
-    for before, after in zip(model.segments, model.segments[1:], strict=False):
-        for position in range(len(model.blocks[after.block].inputs)):
-            union.join((before.block, "out", position), (after.block, "in", position))
-    return union.numbers()
-
-
-def stored_classes(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
-    """("stored", block, local name) -> a name for how it is stored, one for all that share a parameter; and how many
-    parameters of the model each of these names stands for."""
-    union = Union()
-    for segment in model.segments:
-        block = model.blocks[segment.block]
-        for local, name in zip(block.parameters, segment.parameters, strict=True):
-            union.join(("stored", segment.block, local.name), name)
-    numbers = union.numbers()
-    counts = Counter(str(number) for item, number in numbers.items() if isinstance(item, str))
-    return {item: str(number) for item, number in numbers.items() if isinstance(item, tuple)}, dict(counts)
-
-
-class Union:
-    """Union–find over anything hashable, in the order in which items came."""
-
-    def __init__(self) -> None:
-        self.parent: dict = {}
-
-    def find(self, item: object) -> object:
-        self.parent.setdefault(item, item)
-        while self.parent[item] != item:
-            item = self.parent[item]
-        return item
-
-    def join(self, a: object, b: object) -> None:
-        root_a, root_b = self.find(a), self.find(b)
-        if root_a != root_b:
-            self.parent[root_b] = root_a
-
-    def numbers(self) -> dict:
-        roots: dict[object, int] = {}
-        return {item: roots.setdefault(self.find(item), len(roots)) for item in self.parent}
+def product_weights(block: Block, operators: Mapping[str, Operator]) -> Iterator[str]:
+    """Parameters, and what is computed from them alone, that a product has as its second operand."""
+    weights = weights_of(block)
+    for operator in operators.values():
+        operands = operator.node.operands
+        if operator.rule.cost == "matmul" and len(operands) > 1 and operands[1] in weights:
+            yield operands[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoplan.layout import Layout, S
+from autoplan.mesh import TENSOR
 from autoplan.options import Parallelism
 from autoplan.search.batch import CONSTANTS
 from autoplan.search.choice import Chosen, StageChoice, tensor_mesh
@@ -55,9 +56,16 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         schedule=s.schedule,
         virtual_stages=s.virtual_stages,
         recompute=recomputation(found.stages),
-        sequence_parallel=s.tp > 1 and any(x.rank == 3 and x.state("tp") == S(SEQUENCE) for x in inputs),
+        sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
         offload=None if s.offload == "none" else s.offload,
+        tensor=s.factors,
+        tensor_system=s.tensor_system or None,
     )
+
+
+def splits_sequence(layout: Layout) -> bool:
+    """Whether an activation [batch, sequence, features] is split along its sequence on a tensor axis."""
+    return layout.rank == 3 and any(layout.state(a) == S(SEQUENCE) for a in layout.axes if a in TENSOR)
 
 
 def recomputation(stages: Sequence[StageChoice]) -> str:

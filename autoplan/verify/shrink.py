@@ -34,8 +34,8 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     sizes = small_sizes(dims, record.lowered(), mesh)
     small = shrink_model(model, dims, sizes)
     tensor = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
-    sizes = {"dp": mesh.size("dp"), "tp": mesh.tensor_size, "pp": mesh.size("pp"), "tensor": tensor}
-    parallelism = replace(chosen.parallelism, **sizes)
+    dp, tp, pp = mesh.size("dp"), mesh.tensor_size, mesh.size("pp")
+    parallelism = replace(chosen.parallelism, dp=dp, tp=tp, pp=pp, tensor=tensor)
     blocks = tuple(replace(b, hops=tuple(map(without_factors, b.hops))) for b in chosen.blocks)
     chosen = replace(chosen, blocks=blocks, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
     note = (
@@ -275,7 +275,9 @@ def shrink_depth(chosen: Chosen, model: Model) -> tuple[Chosen, Model]:
         first = len(segments)
         segments += thin(model.segments[stage.first : stage.last])
         again = sum(1 for s in segments[first:] if repeats(model, s))
-        small.append(StageChoice(first, len(segments), min(stage.recompute, max(1, again - 1))))
+        full = min(stage.recompute, max(1, again - 1))
+        selective = min(stage.selective, max(1, again - 1 - full) if again > full else 0)
+        small.append(StageChoice(first, len(segments), full, selective))
     return replace(chosen, stages=tuple(small)), replace(model, segments=tuple(segments))
 
 

@@ -1,0 +1,57 @@
+"""What is one decision in several places: boundaries that follow one another, parameters that several blocks read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from autoplan.graph import Model
+
+GroupKey = tuple[str, int, str]  # kind ("node", "boundary", "stored", "given"), block (-1: of the model), name
+
+
+def boundary_classes(model: Model) -> dict[tuple[int, str, int], int]:
+    """(block, "in" or "out", position) -> number of its boundary: what leaves a segment enters the next."""
+    union = Union()
+    for index, block in enumerate(model.blocks):
+        for side, count in (("in", len(block.inputs)), ("out", len(block.outputs))):
+            for position in range(count):
+                union.find((index, side, position))
+    for before, after in zip(model.segments, model.segments[1:], strict=False):
+        for position in range(len(model.blocks[after.block].inputs)):
+            union.join((before.block, "out", position), (after.block, "in", position))
+    return union.numbers()
+
+
+def stored_classes(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
+    """("stored", block, local name) -> a name for how it is stored, one for all that share a parameter; and how many
+    parameters of the model each of these names stands for."""
+    union = Union()
+    for segment in model.segments:
+        block = model.blocks[segment.block]
+        for local, name in zip(block.parameters, segment.parameters, strict=True):
+            union.join(("stored", segment.block, local.name), name)
+    numbers = union.numbers()
+    counts = Counter(str(number) for item, number in numbers.items() if isinstance(item, str))
+    return {item: str(number) for item, number in numbers.items() if isinstance(item, tuple)}, dict(counts)
+
+
+class Union:
+    """Union–find over anything hashable, in the order in which items came."""
+
+    def __init__(self) -> None:
+        self.parent: dict = {}
+
+    def find(self, item: object) -> object:
+        self.parent.setdefault(item, item)
+        while self.parent[item] != item:
+            item = self.parent[item]
+        return item
+
+    def join(self, a: object, b: object) -> None:
+        root_a, root_b = self.find(a), self.find(b)
+        if root_a != root_b:
+            self.parent[root_b] = root_a
+
+    def numbers(self) -> dict:
+        roots: dict[object, int] = {}
+        return {item: roots.setdefault(self.find(item), len(roots)) for item in self.parent}

@@ -1,0 +1,154 @@
+"""The layouts that one value may pass through, and the arcs between them with their prices.
+
+An arc changes one axis, or several that are in one state into another one alike (a reduction over two axes is one
+collective). Where several axes are searched, a value may stop on the way in any mixture of the states that its
+producer and its consumers know on the single axes, so that a way over two changes is two arcs, which share their
+first with whoever else goes there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoplan.graph import TensorType
+from autoplan.layout import Layout, State
+from autoplan.mesh import Mesh
+
+Step = Callable[[str, State, State], bool]
+"""Whether a value may go from one state to another on an axis."""
+
+PriceOf = Callable[[TensorType, Layout, Layout, bool], float | None]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Layouts of one value; arcs [n, 2] as indices of theirs, from and to, in ascending order; their seconds [n]."""
+
+    layouts: tuple[Layout, ...]
+    arcs: np.ndarray
+    arc_s: np.ndarray
+
+
+@dataclass
+class Flows:
+    """Finds the flows of the values on one mesh. Arcs that differ in nothing that is priced are priced once.
+
+    axes   those that are searched
+    price  seconds of a redistribution; None where there is no way
+    """
+
+    mesh: Mesh
+    axes: tuple[str, ...]
+    price: PriceOf
+    known: dict[tuple, float | None] = field(default_factory=dict)
+
+    def flow(
+        self, kind: TensorType, given: Sequence[Layout], taken: Iterable[Layout], carries: bool, step: Step | None
+    ) -> Flow:
+        """The way from every layout in which a value is given to those in which it is taken.
+
+        step  which changes there are; None: all
+        """
+        wanted = list(dict.fromkeys(taken))
+        ends = list(dict.fromkeys((*given, *wanted)))
+        layouts = self.between(kind, ends) if step is None else tuple(ends)
+        moving = [a for a in self.axes if len({layout.state(a) for layout in layouts}) > 1]
+        states = [list(dict.fromkeys(layout.state(a) for layout in layouts)) for a in moving]
+        codes = np.array(
+            [[of.index(layout.state(a)) for a, of in zip(moving, states, strict=True)] for layout in layouts], dtype=int
+        ).reshape(len(layouts), len(moving))
+        goals = [{layout.state(a) for layout in wanted} for a in moving]
+        possible = np.ones((len(layouts), len(layouts)), dtype=bool)
+        for column, (axis, of, goal) in enumerate(zip(moving, states, goals, strict=True)):
+            stays = np.eye(len(of), dtype=bool)
+            goes = [[there in goal and (step is None or step(axis, here, there)) for there in of] for here in of]
+            table = stays | np.array(goes)
+            possible &= table[codes[:, None, column], codes[None, :, column]]
+        pairs = np.argwhere(possible & self.together(layouts, moving))
+        found = [(a, b, self.arc_s(kind, layouts[a], layouts[b], carries)) for a, b in pairs.tolist()]
+        priced = [(a, b, seconds) for a, b, seconds in found if seconds is not None]
+        arcs = np.array([(a, b) for a, b, _ in priced], dtype=int).reshape(-1, 2)
+        return Flow(layouts, arcs, np.array([seconds for *_, seconds in priced], dtype=float))
+
+    def between(self, kind: TensorType, ends: list[Layout]) -> tuple[Layout, ...]:
+        """The ends, and where several axes move every mixture of their states on the single axes that divides."""
+        moving = [a for a in self.axes if len({layout.state(a) for layout in ends}) > 1]
+        if len(moving) < 2:
+            return tuple(ends)
+        states = [list(dict.fromkeys(layout.state(a) for layout in ends)) for a in moving]
+        rest = {a: state for a, state in ends[0].states().items() if a not in moving}
+        mixed = (
+            Layout.of(ends[0].rank, rest | dict(zip(moving, each, strict=True)), self.mesh)
+            for each in itertools.product(*states)
+        )
+        return tuple(dict.fromkeys((*ends, *(layout for layout in mixed if divides(kind, layout, self.mesh)))))
+
+    def together(self, layouts: Sequence[Layout], moving: Sequence[str]) -> np.ndarray:
+        """[layouts, layouts]: whether one axis changes, or several that change alike."""
+        numbers: dict[State, int] = {}
+        codes = np.array(
+            [[numbers.setdefault(layout.state(a), len(numbers)) for a in moving] for layout in layouts], dtype=int
+        ).reshape(len(layouts), len(moving))
+        before, after = np.broadcast_arrays(codes[:, None, :], codes[None, :, :])
+        changed = before != after
+        few, many = -1, len(numbers)
+        alike = np.ones(changed.shape[:2], dtype=bool)
+        for side in (before, after) if moving else ():
+            most = np.where(changed, side, few).max(axis=-1)
+            alike &= most == np.where(changed, side, many).min(axis=-1)
+        return alike & changed.any(axis=-1)
+
+    def arc_s(self, kind: TensorType, here: Layout, there: Layout, carries: bool) -> float | None:
+        key = (kind.dtype, carries, *self.likeness(kind, here, there))
+        if key not in self.known:
+            self.known[key] = self.price(kind, here, there, carries)
+        return self.known[key]
+
+    def likeness(self, kind: TensorType, here: Layout, there: Layout) -> tuple:
+        """All that the price of an arc depends on: what changes on which axis, the part that is there on the others,
+        and the states of those whose members can help, or that split a dim that the arc touches."""
+        before, after = here.states(), there.states()
+        changed = tuple((a, before[a], after[a]) for a in before if before[a] != after[a])
+        touched = {state.dim for _, *ends in changed for state in ends if state.kind == "S"}
+        shape, beside = list(kind.shape), []
+        for axis, state in before.items():
+            if after[axis] != state:
+                continue
+            if state.kind == "S" and state.dim not in touched:
+                shape[state.dim] //= self.mesh.size(axis)
+            elif self.mesh.size(axis) > 1:
+                beside.append((axis, state))
+        return changed, tuple(shape), tuple(beside)
+
+
+def divides(kind: TensorType, layout: Layout, mesh: Mesh) -> bool:
+    """Whether every dim's size is a multiple of the axes that split it."""
+    return all(
+        size % ways(layout.dims[dim], mesh) == 0 for dim, size in enumerate(kind.shape) if layout.dims[dim]
+    )
+
+
+def ways(axes: Iterable[str], mesh: Mesh) -> int:
+    product = 1
+    for axis in axes:
+        product *= mesh.size(axis)
+    return product
+
+
+def local_elements(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
+    """Elements of one rank's part."""
+    return kind.elements // ways((axis for axes in layout.dims for axis in axes), mesh)
+
+
+def local_bytes(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
+    return local_elements(kind, layout, mesh) * (kind.bytes // max(kind.elements, 1))
+
+
+def states_on(axes: Iterable[str], states: Mapping[str, Sequence[State]]) -> list[dict[str, State]]:
+    """Every mixture of these states of the single axes."""
+    names = tuple(axes)
+    return [dict(zip(names, each, strict=True)) for each in itertools.product(*(states[a] for a in names))]

@@ -1,0 +1,131 @@
+"""Tensor parallelism over several axes: what each named system asks of the layouts, and what every pinned one asks.
+
+With the tensor axis factored into mesh axes a product ``[m, k] x [k, n]`` has its three extents to lay over them. As
+Colossal-AI lays them (Xu et al. 2021; Wang et al. 2021; Bian et al. 2021):
+
+    2d      activations between blocks split by rows on the first axis and by features on the second; weights on both
+    2.5d    a 2d grid, repeated along a further, outermost axis that splits rows alone and holds the weights whole
+    3d      each of m, n and k on an axis of its own; weights stored split over all three, and gathered over the axis
+            of the rows where they are used
+
+What is not said is left to the search: by which of its dims a weight is split on which axis, what moves where. Where
+no strategy of an operator does what is asked, its sizes not dividing, that operator is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoplan.graph import TensorType
+from autoplan.layout import I, S, State
+from autoplan.mesh import TENSOR
+from autoplan.pricing import GATHERING, Operator
+from autoplan.rule import AxisStrategy
+from autoplan.strategies import Strategy
+
+FIRST, SECOND, THIRD = TENSOR
+
+
+@dataclass(frozen=True)
+class TensorSystem:
+    """What a named system asks.
+
+    rows      axes that split the rows (a leading dim) of activations between blocks
+    features  the axis that splits their last dim
+    weights   axes over which the weight of every product is stored split
+    gathered  the axis over which weights are gathered where they are used, in each microbatch; "" for none
+    """
+
+    rows: tuple[str, ...]
+    features: str
+    weights: tuple[str, ...]
+    gathered: str = ""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return (*self.rows, self.features)
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Axes on which a product meets its weight whole, and splits rows."""
+        return tuple(axis for axis in self.axes if axis not in self.weights or axis == self.gathered)
+
+    def between(self, axis: str, kind: TensorType) -> tuple[State, ...]:
+        """The states that an activation between blocks may have on an axis; none where any will do."""
+        last = len(kind.shape) - 1
+        if last < 1:
+            return ()
+        return (S(last),) if axis == self.features else tuple(S(dim) for dim in range(last))
+
+    def stored(self, axis: str, kind: TensorType) -> tuple[State, ...]:
+        """The states in which the weight of a product may be stored; none where any will do."""
+        return tuple(S(dim) for dim in range(len(kind.shape))) if axis in self.weights else ()
+
+    def permits(self, operator: Operator, strategy: Strategy) -> bool:
+        """Whether a product with a weight runs as the system has it: rows split where weights aren't, or are gathered
+        there; its outputs and its inputs on the two other axes."""
+        roles = {axis: product_role(operator, strategy.on(axis)) for axis in self.axes}
+        others = sorted(roles[axis] for axis in self.axes if axis not in self.whole)
+        return all(roles[axis] == "m" for axis in self.whole) and others == ["k", "n"]
+
+
+SYSTEMS: Mapping[str, TensorSystem] = {
+    "2d": TensorSystem((FIRST,), SECOND, (FIRST, SECOND)),
+    "2.5d": TensorSystem((FIRST, SECOND), THIRD, (SECOND, THIRD)),
+    "3d": TensorSystem((FIRST, SECOND), THIRD, (FIRST, SECOND, THIRD), gathered=FIRST),
+}
+
+
+def system_factors(name: str, devices: int) -> tuple[int, ...]:
+    """The largest group of the system among so many devices: (q, q), (d, q, q) with q as large as it can be and d at
+    least 2, or (l, l, l), whose product divides their number; () where there is none."""
+    squares = [q for q in range(2, math.isqrt(devices) + 1) if devices % (q * q) == 0]
+    if name == "2d":
+        return (squares[-1],) * 2 if squares else ()
+    if name == "2.5d":
+        deep = [q for q in squares if devices // (q * q) > 1]
+        return (devices // deep[-1] ** 2, deep[-1], deep[-1]) if deep else ()
+    cubes = [q for q in squares if devices % q**3 == 0]
+    return (cubes[-1],) * 3 if cubes else ()
+
+
+def product_role(operator: Operator, chosen: AxisStrategy) -> str:
+    """Which extent of a product ``[m, k] x [k, n]`` a strategy splits: "m", "n" or "k"; "" for none of them."""
+    if not chosen.factor:
+        return ""
+    one, other, result = ({f for term in operator.terms[i] for f in term} for i in (0, 1, -1))
+    places = (chosen.factor in one, chosen.factor in other, chosen.factor in result)
+    return {(True, False, True): "m", (False, True, True): "n", (True, True, False): "k"}.get(places, "")
+
+
+def splitting(
+    operator: Operator, weights: frozenset[str], found: Sequence[Strategy], axes: Iterable[str]
+) -> tuple[Strategy, ...]:
+    """Of an operator's strategies those that use every tensor axis: a matmul's weight or a table is split, so are the
+    heads of an attention, and what a body reduces (the classes of a loss). An axis on which none does is left out."""
+    held = [i for i, name in enumerate(operator.node.operands) if name in weights]
+    splits = operator.rule.cost in ("matmul", "attention") or operator.node.op in GATHERING
+    left = tuple(found)
+    for axis in axes:
+        if splits:
+            places = held or range(len(operator.operands))
+            using = tuple(s for s in left if any(s.on(axis).inputs[i].kind == "S" for i in places))
+        else:
+            using = tuple(s for s in left if s.on(axis).communicates and s.on(axis).output == I)
+        left = using or left
+    return left
+
+
+def as_asked(
+    operator: Operator, weights: frozenset[str], found: Sequence[Strategy], system: TensorSystem
+) -> tuple[Strategy, ...]:
+    """Of an operator's strategies those of a named system, on meshes that have all its axes."""
+    held = [i for i, name in enumerate(operator.node.operands) if name in weights]
+    if operator.rule.cost == "matmul" and held == [1]:
+        left = tuple(s for s in found if system.permits(operator, s))
+        if left:
+            return left
+    split = [axis for axis in system.axes if operator.rule.cost == "attention" or axis not in system.whole]
+    return splitting(operator, weights, found, split)
