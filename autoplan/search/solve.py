@@ -8,6 +8,7 @@ objective are computed anew from it, since a solver's own figures are off by its
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,11 +78,16 @@ class Solver:
     """One problem, solved as often as its bytes are priced anew; the constraints are built once."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.model = problem, _Model(problem)
+        self.problem = problem
+        self.model: _Model | None = None
 
     def solve(self, weights: Weights, time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
         """As the function of that name."""
         start = time.perf_counter()
+        if all(len(group.options) == 1 for group in self.problem.groups):
+            return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf, (0, 0), start)
+        if self.model is None:
+            self.model = _Model(self.problem)
         self.model.objective(weights)
         relaxed = self.model.run(pick_solver(time_limit_s, gap), integers=False)
         picked = self.model.picked()
@@ -90,11 +96,12 @@ class Solver:
             picked = self.model.picked()
         if picked is None:
             raise Infeasible(f"the solver found nothing in {time_limit_s} s")
-        return measure(self.problem, weights, picked, relaxed, self.model, start)
+        sizes = (self.model.variables, self.model.constraints)
+        return measure(self.problem, weights, picked, relaxed, sizes, start)
 
 
 def measure(
-    problem: Problem, weights: Weights, picked: Sequence[int], bound: float, model: _Model, start: float
+    problem: Problem, weights: Weights, picked: Sequence[int], bound: float, sizes: tuple[int, int], start: float
 ) -> Solution:
     trees = decode_trees(problem, picked)
     if trees is None:
@@ -102,8 +109,8 @@ def measure(
     time_s, state, kept = totals(problem, picked, trees)
     objective = time_s + weights.state * state + weights.kept * kept
     return Solution(
-        tuple(picked), trees, time_s, state, kept, objective, min(bound, objective), model.variables,
-        model.constraints, time.perf_counter() - start,
+        tuple(picked), trees, time_s, state, kept, objective, min(bound, objective), *sizes,
+        time.perf_counter() - start,
     )  # fmt: skip
 
 
@@ -150,6 +157,7 @@ class _Model:
         self.terms: list[tuple[pulp.LpVariable, float, float, float]] = []
         self.count = itertools.count()
         self.scale = 1.0
+        self.built = False
         self.x = [self.choose_one(i) for i in range(len(problem.groups))]
         for tensor in problem.tensors:
             self.flow(tensor)
@@ -224,14 +232,27 @@ class _Model:
 
     def run(self, solver: pulp.LpSolver, *, integers: bool) -> float:
         """Solves, and gives a lower bound on the objective."""
-        for row in self.x:
-            for variable in row:
-                variable.cat = pulp.LpInteger if integers else pulp.LpContinuous
-        status = self.lp.solve(solver)
+        if not integers and self.built and isinstance(solver, pulp.HiGHS):
+            status = self.again(solver)
+        else:
+            for row in self.x:
+                for variable in row:
+                    variable.cat = pulp.LpInteger if integers else pulp.LpContinuous
+            status = self.lp.solve(solver)
+            self.built = not integers
         if status in (pulp.LpStatusInfeasible, pulp.LpStatusUnbounded):
             raise Infeasible(f"the solver calls it {pulp.LpStatus[status].lower()}")
         value = pulp.value(self.lp.objective)
         return (value or 0.0) / self.scale
+
+    def again(self, solver: pulp.HiGHS) -> int:
+        """The relaxation under another objective, from where HiGHS left the last one: nothing is built anew."""
+        inside, variables = self.lp.solverModel, self.lp.variables()
+        prices = np.array([self.lp.objective.get(variable, 0.0) for variable in variables], dtype=float)
+        inside.changeColsCost(len(prices), np.arange(len(prices), dtype=np.int32), prices)
+        inside.run()
+        status, _ = solver.findSolutionValues(self.lp)
+        return int(status)
 
     def picked(self) -> list[int] | None:
         """The option taken in each group; None where one is fractional."""
