@@ -35,6 +35,10 @@ class TraceError(AutoplanError):
     """A model that can't be traced; the line of the user's code is in the cause."""
 
 
+class RescaleError(AutoplanError, ValueError):
+    """A traced model that can't be taken to another batch or sequence without tracing it again."""
+
+
 class NoRuleError(AutoplanError):
     """An operator that has no rule."""
 

@@ -10,6 +10,7 @@ graph of their own, and each pipeline stage recomputes the ones it reads from th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -202,3 +203,9 @@ class Model:
             if parameter.name == name:
                 return parameter
         raise KeyError(name)
+
+
+def batch_rows(model: Model) -> int:
+    """Rows of the whole batch: the commonest first size among the batch's inputs."""
+    sizes = Counter(t.type.shape[0] for t in model.batch if t.type.shape)
+    return sizes.most_common(1)[0][0] if sizes else 1

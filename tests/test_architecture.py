@@ -23,6 +23,7 @@ ORDER = (
     "cluster",
     "rule",
     "rules",
+    "rescale",
     "strategies",
     "typed",
     "search.choice",

@@ -11,11 +11,10 @@ size 1, and the reason is kept for the report.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoplan.graph import Block, Model, Node, Segment, TensorType
+from autoplan.graph import Block, Model, Node, Segment, TensorType, batch_rows
 from autoplan.layout import P, R, S, State
 from autoplan.rule import AxisStrategy, rule_of
 from autoplan.strategies import axis_strategies
@@ -50,12 +49,6 @@ class Demand(Exception):
     def __init__(self, wanted: Mapping[Key, State]) -> None:
         super().__init__(str(wanted))
         self.wanted = dict(wanted)
-
-
-def batch_rows(model: Model) -> int:
-    """Rows of the whole batch: the commonest first size among the batch's inputs."""
-    sizes = Counter(t.type.shape[0] for t in model.batch if t.type.shape)
-    return sizes.most_common(1)[0][0] if sizes else 1
 
 
 def split_batch(model: Model, *, virtual: bool, loss: bool = True) -> BatchSplit:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cluster import ClusterSpec
-from autoplan.graph import Model
+from autoplan.graph import Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.pricing.step import optimizer_passes, stored_ratio
-from autoplan.search.batch import batch_rows
 from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting, settings
 from autoplan.search.constraints import Constraint, check_targets
 from autoplan.search.evaluate import TOLERANCE, Evaluated, Evaluator, least_bytes, lower_bound
 from autoplan.search.formulate import Prepared, prepare
+from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
 
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
@@ -81,6 +81,7 @@ def begin(
 ) -> Work:
     """Everything that stands before the first setting: rules, the batch's axes, checks of what is pinned."""
     trains = isinstance(training, Training)
+    check_offload(parallelism, cluster, training)
     check_targets(constraints, model)
     prepared = prepare(model, constraints, fuses=training.compile, training=trains)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
