@@ -15,7 +15,7 @@ from autoplan.layout import I, Layout, R, State
 from autoplan.mesh import Mesh
 from autoplan.redistribute import follow, redistribute, simplify
 from autoplan.rule import rule_of
-from autoplan.search.choice import BlockChoice, Chosen, Hop, tensor_mesh
+from autoplan.search.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mesh
 from autoplan.strategies import Strategy, local_arguments
 from autoplan.typed import (
     Collective,
@@ -45,9 +45,7 @@ def lower(model: Model, chosen: Chosen) -> Lowered:
     buffers = tuple(whole_value(b.name, b.type, mesh) for b in model.buffers)
     constants = lower_constants(model, chosen, (*batch, *buffers), mesh)
     blocks = tuple(lower_block(b, c, mesh) for b, c in zip(model.blocks, chosen.blocks, strict=True))
-    stages = tuple(
-        lower_stage(model, blocks, s.first, s.last, s.recompute, constants) for s in chosen.stages
-    )
+    stages = tuple(lower_stage(model, blocks, stage, constants) for stage in chosen.stages)
     return Lowered(
         name=model.name,
         mesh=chosen.mesh,
@@ -186,14 +184,9 @@ def lower_constants(
 
 
 def lower_stage(
-    model: Model,
-    blocks: Sequence[LoweredBlock],
-    first: int,
-    last: int,
-    recompute: int,
-    constants: Sequence[Compute | Move],
+    model: Model, blocks: Sequence[LoweredBlock], stage: StageChoice, constants: Sequence[Compute | Move]
 ) -> LoweredStage:
-    segments = model.segments[first:last]
+    segments = model.segments[stage.first : stage.last]
     wanted = {name for segment in segments for name in segment.externals} - set(model.counts)
     needed: list[str] = []
     for statement in reversed(constants):
@@ -201,12 +194,13 @@ def lower_stage(
             needed.append(statement.value.name)
             wanted |= set(reads(statement)) - set(model.counts)
     return LoweredStage(
-        first=first,
-        last=last,
+        first=stage.first,
+        last=stage.last,
         inputs=blocks[segments[0].block].inputs,
         outputs=blocks[segments[-1].block].outputs,
         constants=tuple(reversed(needed)),
-        recompute=recompute,
+        recompute=stage.recompute,
+        selective=stage.selective,
     )
 
 

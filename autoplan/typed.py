@@ -149,6 +149,7 @@ class LoweredStage:
     inputs, outputs   activations that enter and leave, local shapes; the last stage's output is the loss
     constants    names of the constants that it recomputes, in order of execution (counts are passed in instead)
     recompute    how many of its segments, from the first repeated one, recompute their activations in the backward
+    selective    how many of the repeated ones after these keep what is dear to compute and run the rest again
     """
 
     first: int
@@ -157,6 +158,7 @@ class LoweredStage:
     outputs: tuple[TypedValue, ...]
     constants: tuple[str, ...]
     recompute: int = 0
+    selective: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ block is a ModuleList; stages that differ only in where they begin share a class
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ def free_name(name: str, taken: set[str]) -> str:
 def stage_key(lowered: Lowered, stage: LoweredStage) -> tuple:
     """What makes two stages the same class: all but where in the chain they begin."""
     shape = tuple((lowered.segments[i].block, lowered.segments[i].externals) for i in range(stage.first, stage.last))
-    return shape, stage.recompute, stage.constants
+    return shape, stage.recompute, stage.selective, stage.constants
 
 
 def stage_reads(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
@@ -127,7 +128,33 @@ def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope
         else:
             offset = f"first + {start}" if start else "first"
             lines.append(f"        self.{run.attribute} = {block}(parameters.segment({offset}), mesh)")
+    for run, (full, selective) in zip(runs, recomputed(lowered, stage, runs), strict=True):
+        if selective:
+            lines.append(f"        recompute_selectively({chosen_of(run, full, full + selective)})")
     return lines
+
+
+def chosen_of(run: Run, first: int, last: int) -> str:
+    """Some of a run's segments as a list: ``self.layers[2:]``."""
+    if not run.repeated:
+        return f"[self.{run.attribute}]"
+    if (first, last) == (0, run.last - run.first):
+        return f"self.{run.attribute}"
+    return f"self.{run.attribute}[{first or ''}:{last if last < run.last - run.first else ''}]"
+
+
+def recomputed(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """Of each run the first segments that run again whole in the backward, and how many after them selectively."""
+    uses = Counter(segment.block for segment in lowered.segments)
+    counts = []
+    full, selective = stage.recompute, stage.selective
+    for run in runs:
+        size = run.last - run.first if uses[lowered.segments[run.first].block] > 1 else 0
+        whole = min(full, size)
+        part = min(selective, size - whole)
+        full, selective = full - whole, selective - part
+        counts.append((whole, part))
+    return counts
 
 
 def activation_names(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
@@ -162,10 +189,9 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
         source = (*entering, *keywords)[0] if (entering or keywords) else "next(self.parameters())"
         lines.append(f"        device = {source}.device")
     lines += emit_body(statements, scope, 8)
-    recompute = stage.recompute
     current = entering
-    for run in runs:
-        step, current, recompute = emit_run(lowered, run, scope, current, recompute)
+    for run, (again, _) in zip(runs, recomputed(lowered, stage, runs), strict=True):
+        step, current = emit_run(lowered, run, scope, current, again)
         lines += step
     lines.append(f"        return {', '.join(current)}")
     return lines
@@ -176,34 +202,31 @@ def is_creation(compute: Compute) -> bool:
 
 
 def emit_run(
-    lowered: Lowered, run: Run, scope: Scope, current: tuple[str, ...], recompute: int
-) -> tuple[list[str], tuple[str, ...], int]:
-    """The lines that run a run of segments; how many segments are still to recompute afterwards."""
-    index = lowered.segments[run.first].block
-    block = lowered.blocks[index]
+    lowered: Lowered, run: Run, scope: Scope, current: tuple[str, ...], again: int
+) -> tuple[list[str], tuple[str, ...]]:
+    """The lines that run a run of segments, the first ``again`` of which run again in the backward; what they give."""
+    block = lowered.blocks[lowered.segments[run.first].block]
     key = [KEY] if dropouts(block) else []
     arguments = ", ".join([*current, *(scope(n) for n in run.externals), *key])
     after = chained(lowered, len(block.outputs))
     target = ", ".join(after)
     comment = shape_comment(block.outputs[0], scope.live) if len(block.outputs) == 1 else ""
-    again = sum(s.block == index for s in lowered.segments) > 1
-    here = min(recompute, run.last - run.first) if again else 0
     if not run.repeated:
         module = f"self.{run.attribute}"
-        code = f"{target} = {checkpointed(module, arguments) if here else f'{module}({arguments})'}"
-        return [commented(code, comment, 8)], after, recompute - here
-    if here == 0:
+        code = f"{target} = {checkpointed(module, arguments) if again else f'{module}({arguments})'}"
+        return [commented(code, comment, 8)], after
+    if again == 0:
         lines = [f"        for layer in self.{run.attribute}:"]
         lines.append(commented(f"{target} = layer({arguments})", comment, 12))
-    elif here == run.last - run.first:
+    elif again == run.last - run.first:
         lines = [f"        for layer in self.{run.attribute}:"]
         lines.append(commented(f"{target} = {checkpointed('layer', arguments)}", comment, 12))
     else:
         lines = [f"        for i, layer in enumerate(self.{run.attribute}):"]
-        lines += [f"            if i < {here}:  # activations recomputed in the backward"]
+        lines += [f"            if i < {again}:  # activations recomputed in the backward"]
         lines += [f"                {target} = {checkpointed('layer', arguments)}", "            else:"]
         lines.append(commented(f"{target} = layer({arguments})", comment, 16))
-    return lines, after, recompute - here
+    return lines, after
 
 
 def checkpointed(module: str, arguments: str) -> str:

@@ -38,8 +38,10 @@ def stage_text(record: PlanRecord, stage: StageChoice) -> str:
         count = f"{end - position} x " if end - position > 1 else ""
         parts.append(f"{count}{record.model.blocks[index].name}")
         position = end
-    again = f" ({stage.recompute} recompute)" if stage.recompute else ""
-    return ", ".join(parts) + again
+    again = f"{stage.recompute} recompute" if stage.recompute else ""
+    partly = f"{stage.selective} recompute selectively" if stage.selective else ""
+    how = ", ".join(part for part in (again, partly) if part)
+    return ", ".join(parts) + (f" ({how})" if how else "")
 
 
 def collectives_section(record: PlanRecord) -> str:

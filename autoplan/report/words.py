@@ -21,8 +21,10 @@ def headline(record: PlanRecord) -> str:
     """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 12 of 40 blocks``."""
     chosen = record.chosen
     blocks = sum(n for n in Counter(s.block for s in record.model.segments).values() if n > 1)
-    again = sum(stage.recompute for stage in chosen.stages)
-    recompute = f"recompute {again} of {blocks} blocks" if again else ""
+    selective = sum(stage.selective for stage in chosen.stages)
+    again = sum(stage.recompute for stage in chosen.stages) + selective
+    how = f" ({'all' if selective == again else selective} selectively)" if selective else ""
+    recompute = f"recompute {again} of {blocks} blocks{how}" if again else ""
     return ", ".join(part for part in (*parallelism_parts(chosen.parallelism, chosen.microbatches), recompute) if part)
 
 

@@ -160,10 +160,6 @@ def check_supported(pinned: Parallelism) -> None:
         raise ParallelismError(
             f"virtual_stages={pinned.virtual_stages}", "1f1b and gpipe have one stage on a rank", "leave it out"
         )
-    if pinned.recompute == "selective":
-        raise ParallelismError(
-            "recompute='selective'", "segments are recomputed as a whole", 'use "full", "none", or leave it out'
-        )
 
 
 def check_product(devices: int, pinned: Parallelism) -> None:

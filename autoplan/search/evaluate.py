@@ -86,7 +86,7 @@ class Evaluator:
 
     def leanest(self, setting: Setting) -> Evaluated:
         """The plan of a setting that needs the fewest bytes, under no wall: every segment recomputed that may be."""
-        recompute = "none" if setting.recompute == "none" else "full"
+        recompute = "full" if setting.recompute == "auto" else setting.recompute
         setting = replace(setting, recompute=recompute)
         found = [self.with_point(setting, point, float("inf")) for point in self.points(setting)]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
@@ -110,21 +110,21 @@ class Evaluator:
         start = time.perf_counter()
         loads = self.loads(setting, point)
         options = [loads.options(stage, wall) for stage in range(setting.pp)]
-        cuts = choose_cuts([seconds for seconds, _ in options], setting.microbatches)
+        cuts = choose_cuts([mix.seconds for mix in options], setting.microbatches)
         self.seconds += time.perf_counter() - start
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
         if cuts is None or cuts.objective_s / gain >= limit_s * RUNNER_UP:
             return None
         stages = tuple(
-            StageChoice(first, last, int(count[first, last]))
-            for (first, last), (_, count) in zip(cuts.stages, options, strict=True)
+            StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
+            for at, mix in zip(cuts.stages, options, strict=True)
         )
         gap = (cuts.objective_s - cuts.bound_s) / max(cuts.objective_s, 1e-30)
         return finish(setting, point, loads, stages, max(gap, point.gap))
 
     def loads(self, setting: Setting, point: Point) -> Loads:
         prices = self.operators.prices(tensor_mesh(setting.mesh))
-        data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1)
+        data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
         chain = chain_of(self.operators.prepared.model, point.prices, setting, data)
         return Loads(chain, setting, data, optimizer_states(self.training), optimizer_passes(self.training))
 
@@ -136,12 +136,14 @@ def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoi
     line = timeline(
         setting.schedule,
         [loads.forward_s(at) for at in runs],
-        [loads.backward_s(at, s.recompute) for at, s in zip(runs, stages, strict=True)],
+        [loads.backward_s(at, s.recompute, s.selective) for at, s in zip(runs, stages, strict=True)],
         [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
         setting.microbatches,
         sharing_of(topology.device, setting.pp, setting.dp * setting.tp),
     )
-    memory = tuple(loads.memory(k, at, s.recompute) for k, (at, s) in enumerate(zip(runs, stages, strict=True)))
+    memory = tuple(
+        loads.memory(k, at, s.recompute, s.selective) for k, (at, s) in enumerate(zip(runs, stages, strict=True))
+    )
     nodes = topology.devices // topology.levels[0].size
     step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
     return Evaluated(setting, point, loads, stages, memory, line, step_s, gap)
@@ -173,7 +175,8 @@ def least_bytes(operators: Operators, setting: Setting, training: Training | Inf
     model = operators.prepared.model
     ways = setting.dp * setting.tp * setting.microbatches
     largest = max(node.type.bytes for block in model.blocks for node in block.nodes)
-    data = DataAxis(setting.zero, setting.dp, operators.prices(tensor_mesh(setting.mesh)), setting.pp > 1)
+    prices = operators.prices(tensor_mesh(setting.mesh))
+    data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
     share = parameter_share(data, optimizer_states(training))
     states = sum(p.type.bytes for p in model.parameters) / (setting.tp * setting.pp) * share
     uses = Counter(s.block for s in model.segments)

@@ -10,6 +10,7 @@ from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.options import Parallelism, Training
 from autoplan.search.choice import StageMemory
 from autoplan.search.evaluate import Evaluated
+from autoplan.search.result import recomputation
 from autoplan.search.work import Work, begin, candidates
 
 MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
@@ -67,9 +68,7 @@ def list_remedies(work: Work, pinned: Parallelism, kind: str) -> Iterator[str]:
 
 
 def value_of(found: Evaluated, name: str) -> object:
-    if name == "recompute":
-        return "'full'"
-    value = getattr(found.setting, name)
+    value = recomputation(found.stages) if name == "recompute" else getattr(found.setting, name)
     return repr(value) if isinstance(value, str) else value
 
 
