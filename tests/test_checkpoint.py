@@ -19,6 +19,7 @@ from tests.fixtures import tiny_program as tiny
 PLANS = {
     "dp4 zero3": dict(dp=4, zero=3),
     "tp2 dp2 zero1": dict(tp=2, dp=2, zero=1, microbatches=2),
+    "tp2 dp2 zero2 offload": dict(tp=2, dp=2, zero=2, microbatches=2, offload="optimizer"),
     "pp2 tp2": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
     "dp2 pp2": dict(pp=2, dp=2),
     "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, schedule="interleaved"),

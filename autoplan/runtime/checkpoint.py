@@ -75,7 +75,7 @@ def load(snapshot: Snapshot, folder: str | os.PathLike) -> int:
     dcp.load(state, checkpoint_id=source)
     for held in snapshot.held:
         if held.name in moments:
-            snapshot.optimizer.state[held.parameter] = moments[held.name]
+            snapshot.optimizer.state[held.updated] = moments[held.name]
     for group in snapshot.optimizer.param_groups:
         group["lr"] = float(state["learning_rate"])
     set_random_state(snapshot, state, saved)
@@ -116,7 +116,7 @@ def model_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, 
 def optimizer_state(snapshot: Snapshot) -> dict[str, Tensor]:
     """Views of the optimizer's state by key; nothing before its first step."""
     states = snapshot.optimizer.state
-    mine = {h.name: states[h.parameter] for h in spoken_for(snapshot) if h.parameter in states}
+    mine = {h.name: states[h.updated] for h in spoken_for(snapshot) if h.updated in states}
     return moments_by_key(snapshot, mine)
 
 
@@ -132,7 +132,7 @@ def moments_by_key(snapshot: Snapshot, moments: Mapping[str, Mapping[str, object
 
 def described(snapshot: Snapshot, held: HeldParameter, value: Tensor) -> Tensor:
     """A DTensor where the value has an element for each of the parameter's; a count of steps as it is."""
-    return snapshot.storage.dtensor(held, local(value)) if value.shape == held.parameter.shape and value.ndim else value
+    return snapshot.storage.dtensor(held, local(value)) if value.shape == held.updated.shape and value.ndim else value
 
 
 def scalars(snapshot: Snapshot) -> dict[str, Tensor]:
@@ -190,7 +190,7 @@ def saved_moments(saved: Mapping[str, object]) -> Iterator[tuple[str, str, Tenso
 def memory_for(held: HeldParameter, field: str, entry: TensorStorageMetadata) -> Tensor:
     dtype = entry.properties.dtype
     if entry.size == torch.Size(held.stored.type.shape) and field != "step":
-        return torch.zeros_like(held.parameter, dtype=dtype, requires_grad=False)
+        return torch.zeros_like(held.updated, dtype=dtype, requires_grad=False)
     return torch.zeros(entry.size, dtype=dtype)
 
 

@@ -20,7 +20,7 @@ def total_norm(held: Sequence[HeldParameter], device: torch.device) -> Tensor:
     for parameter in held:
         gradient = parameter.gradient
         if gradient is not None and gradient.numel():
-            squares += torch.linalg.vector_norm(gradient, dtype=torch.float64) ** 2 / parameter.copies
+            squares += torch.linalg.vector_norm(gradient, dtype=torch.float64).to(device) ** 2 / parameter.copies
     dist.all_reduce(squares)
     return squares.sqrt()
 
@@ -31,5 +31,5 @@ def clip_gradients(held: Sequence[HeldParameter], max_norm: float, device: torch
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for parameter in held:
         if parameter.gradient is not None:
-            parameter.gradient.mul_(scale.to(parameter.gradient.dtype))
+            parameter.gradient.mul_(scale.to(parameter.gradient))
     return norm

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -19,10 +20,11 @@ from autoplan.typed import StoredParameter
 class HeldParameter:
     """One parameter on one rank.
 
-    parameter  what the optimizer steps: plain, or a DTensor over the data axis where ZeRO splits it
+    parameter  what the program computes with: plain, or a DTensor over the data axis where ZeRO splits it
     sharded    whether ZeRO splits it
     part       the box of the whole tensor that this rank keeps
     copies     ranks of the world that keep this same box
+    master     the host's copy of this rank's part, where the optimizer is offloaded (``runtime.host``)
     """
 
     stored: StoredParameter
@@ -30,10 +32,16 @@ class HeldParameter:
     sharded: bool
     part: Part
     copies: int
+    master: nn.Parameter | None = None
 
     @property
     def name(self) -> str:
         return self.stored.name
+
+    @property
+    def updated(self) -> nn.Parameter:
+        """What the optimizer steps, and keeps its state by."""
+        return self.parameter if self.master is None else self.master
 
     @property
     def values(self) -> Tensor:
@@ -63,9 +71,19 @@ def held_parameters(
         part = part_of(stored.type.shape, stored.layout, spec.lowered.mesh, coordinates)
         if sharded:
             part = rows_of(part, spec.size(DATA), coordinates[DATA])
-        held.append(HeldParameter(stored, parameters[stored.name], sharded, part, copies(spec, stored)))
+        parameter = parameters[stored.name]
+        copied = spec.parallelism.offload == "optimizer" and stored.trainable
+        master = host_copy(parameter) if copied else None
+        held.append(HeldParameter(stored, parameter, sharded, part, copies(spec, stored), master))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
+
+
+def host_copy(parameter: nn.Parameter) -> nn.Parameter:
+    """Memory of the host for this rank's part of a parameter, without its values yet."""
+    part = local(parameter.detach())
+    pinned = part.device.type != "cpu"
+    return nn.Parameter(torch.empty_like(part, device="cpu", pin_memory=pinned))
 
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:

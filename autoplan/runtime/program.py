@@ -19,6 +19,7 @@ from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.held import held_parameters
+from autoplan.runtime.host import take_up
 from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
 from autoplan.runtime.random import step_keys
@@ -118,6 +119,7 @@ class Program:
         WeightsError where the plan doesn't know how they are made.
         """
         weights.initialise(self.spec, seed, self.held, self.stages.buffers)
+        take_up(self.held)
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
         """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.
@@ -126,6 +128,7 @@ class Program:
         or has another shape.
         """
         weights.load(self.spec, self.held, self.stages.buffers, source)
+        take_up(self.held)
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks."""
@@ -146,6 +149,7 @@ class Program:
     def load_checkpoint(self, folder: str | os.PathLike) -> None:
         """A checkpoint of this plan, or of another plan of the same model; WeightsError where it doesn't fit."""
         self.steps = checkpoint.load(self._snapshot(), folder)
+        take_up(self.held)
 
     def close(self) -> None:
         """Ends the process group, if this program started it."""
@@ -171,8 +175,4 @@ def check_supported(spec: ProgramSpec) -> None:
     if spec.training.precision == "fp16-mixed":
         raise ParallelismError(
             "precision='fp16-mixed'", "the runtime scales no losses, which float16 needs", "use 'bf16-mixed'"
-        )
-    if spec.parallelism.offload is not None:
-        raise ParallelismError(
-            f"offload={spec.parallelism.offload!r}", "the runtime keeps all states on the device", "use offload=None"
         )

@@ -49,10 +49,13 @@ class ProgramSpec:
     def zero_shards(self, stored: StoredParameter) -> bool:
         """Whether ZeRO keeps only 1/dp of this parameter (its rows) on a rank.
 
-        Not where the data axis already splits it, where its gradient needs no sum over that axis, nor for a scalar.
+        Not where the data axis already splits it, where its gradient needs no sum over that axis, nor for a scalar. On
+        one rank only to have it go to the host between uses.
         """
-        if not self.parallelism.zero or self.size(DATA) == 1 or not stored.type.shape:
+        if not self.parallelism.zero or not stored.type.shape:
             return False
+        if self.size(DATA) == 1:
+            return self.parallelism.offload == "parameters"
         return DATA in stored.reduce_axes or (not stored.trainable and stored.layout.state(DATA).kind == "I")
 
     def storage_dtype(self, kind: TensorType) -> torch.dtype:

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autoplan.runtime.axes import RankAxis
 from autoplan.runtime.parameters import Made, Parameters
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
-from autoplan.runtime.zero import shard_stages
+from autoplan.runtime.zero import shard_stages, stored
 
 StageEntry = Callable[[Parameters, Mapping[str, RankAxis]], nn.Module]
 Place = tuple[nn.Module, str]
@@ -68,8 +68,10 @@ def build_stages(
     places = {name: places_of(p, modules) for name, p in made.parameters.items()}
     if sharded:
         shard_stages(spec, modules, made.parameters, device_mesh)
-        for where in places.values():
-            allocate(where, device)
+        offloaded = spec.parallelism.offload == "parameters"
+        for name, where in places.items():
+            home = torch.device("cpu") if offloaded and spec.zero_shards(stored(spec, name)) else device
+            allocate(where, home)
     held = {name: current(where[0]) for name, where in places.items()}
     return RankStages(modules, held, made.buffers)
 

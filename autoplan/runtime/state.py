@@ -20,7 +20,8 @@ class Storage:
     """Each rank's parts as DTensors over its pipeline stage's mesh: what gathers and checkpoints work on.
 
     Making one is a collective of the whole world. Where ZeRO splits a parameter's rows, the data axis comes last: the
-    rows of a tensor-parallel part are split, which is what two Shard(0) on a mesh (tp, dp) say.
+    rows of a tensor-parallel part are split, which is what two Shard(0) on a mesh (tp, dp) say. What lies with the host
+    has meshes of its own, since a DTensor's part is on the device of its mesh.
     """
 
     def __init__(self, spec: ProgramSpec, device_mesh: DeviceMesh, device: torch.device) -> None:
@@ -28,9 +29,13 @@ class Storage:
         names = [a.name for a in spec.lowered.mesh.device_axes if a.name != PIPELINE]
         self.spec, self.plain = spec, device_mesh[tuple(names)] if names else device_mesh
         self.zero = self.plain
-        if any(spec.zero_shards(p) for p in spec.lowered.parameters):
-            order = [n for n in names if n != DATA] + [DATA]
+        sharded = any(spec.zero_shards(p) for p in spec.lowered.parameters)
+        order = [n for n in names if n != DATA] + [DATA]
+        if sharded:
             self.zero = reordered(spec, device_mesh.device_type, order)
+        self.on_host = self.plain, self.zero
+        if spec.parallelism.offload is not None and device.type != "cpu":
+            self.on_host = reordered(spec, "cpu", names), reordered(spec, "cpu", order)
 
     def speaks_for(self, stored: StoredParameter) -> bool:
         """Whether this rank's stage is the first of those that hold a parameter."""
@@ -39,7 +44,8 @@ class Storage:
     def dtensor(self, held: HeldParameter, part: Tensor) -> DTensor:
         """A tensor shaped as this rank's part of a parameter, as the DTensor that it is part of. Memory is shared."""
         shape = held.stored.type.shape
-        mesh = self.zero if held.sharded else self.plain
+        plain, zero = self.on_host if part.device.type == "cpu" else (self.plain, self.zero)
+        mesh = zero if held.sharded else plain
         assert mesh.mesh_dim_names is not None
         where = tuple(placement(held, name) for name in mesh.mesh_dim_names)
         strides = tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
@@ -106,7 +112,7 @@ def coordinate(spec: ProgramSpec, rank: int) -> int:
 def passed(tensor: Tensor | None, sender: int, rank: int, device: torch.device) -> Tensor | None:
     """A tensor, or None, sent to rank 0."""
     if rank == sender:
-        header = None if tensor is None else (tuple(tensor.shape), tensor.dtype)
+        header = None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.device.type)
         dist.send_object_list([header], dst=0)
         if tensor is not None:
             dist.send(tensor.contiguous(), dst=0)
@@ -115,8 +121,8 @@ def passed(tensor: Tensor | None, sender: int, rank: int, device: torch.device) 
     dist.recv_object_list(found, src=sender)
     if found[0] is None:
         return None
-    shape, dtype = found[0]
-    received = torch.empty(shape, dtype=dtype, device=device)
+    shape, dtype, kind = found[0]
+    received = torch.empty(shape, dtype=dtype, device="cpu" if kind == "cpu" else device)
     dist.recv(received, src=sender)
     return received
 

@@ -6,6 +6,7 @@ Levels differ in when the whole parameters are gathered and when gradients are r
     2   gathered once a step, gradients reduced after each microbatch
     3   gathered for each forward and each backward, gradients reduced after each microbatch
 
+Offloaded parameters lie in the host's memory between uses, by fully_shard's CPUOffloadPolicy, and are updated there.
 Under a pipeline the engine reduces once, after its last microbatch, at every level.
 """
 
@@ -16,7 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from autoplan.errors import ParallelismError
 from autoplan.runtime.spec import DATA, ProgramSpec
@@ -61,6 +68,7 @@ def shard_stage(
             mesh=mesh,
             reshard_after_forward=reshard and module is not stage,
             mp_policy=policy(spec, {dtypes[names[p]] for p in mine if p in names}),
+            offload_policy=offloading(spec, mesh.device_type),
             ignored_params=ignored,
         )
     for unit in fsdp_modules(stage):
@@ -98,6 +106,12 @@ def policy(spec: ProgramSpec, dtypes: set[str]) -> MixedPrecisionPolicy:
         return MixedPrecisionPolicy(cast_forward_inputs=False)
     gathered = torch.bfloat16 if dtypes == {"bfloat16"} else None
     return MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=torch.float32, cast_forward_inputs=False)
+
+
+def offloading(spec: ProgramSpec, device_type: str) -> OffloadPolicy:
+    """Where shards lie between uses, and reduced gradients: with the host, whose memory a CPU's already is."""
+    offloads = spec.parallelism.offload == "parameters" and device_type != "cpu"
+    return CPUOffloadPolicy() if offloads else OffloadPolicy()
 
 
 def fsdp_modules(module: nn.Module) -> Iterator[FSDPModule]:
