@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autoplan.options import Inference, Training
@@ -19,6 +18,7 @@ from autoplan.pricing.step import (
 )
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
+from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
 from autoplan.search.load import Loads, chain_of, parameter_share
 from autoplan.search.operators import Operators, Point
 from autoplan.search.stages import choose_cuts
@@ -65,30 +65,56 @@ class Evaluator:
     def evaluate(self, setting: Setting, wall: float, limit_s: float = float("inf")) -> Evaluated | None:
         """The fastest plan of a setting under the wall, or None where none fits or none takes less than ``limit_s``.
 
-        The fastest operators that keep everything are the best where they fit; otherwise leaner ones, which may need
-        less recomputation, are tried too.
+        The fastest operators that keep everything are the best where they fit. Where they don't, leaner ones, which
+        may need less recomputation, are generated (``columns``).
         """
-        best: Evaluated | None = None
-        for number, point in enumerate(self.points(setting)):
-            if setting.tp > 1 and point.idle and not self.operators.split_weights:
-                continue  # the same runs on fewer devices
-            if self.at_least_s(setting, point) >= limit_s:
-                if number == 0:  # the leaner ones are slower still
-                    return None
+        fastest = self.operators.fastest(setting)
+        least_s = self.at_least_s(setting, fastest)
+        if least_s >= limit_s:
+            return None
+        best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
+        if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - TOLERANCE)):
+            return best
+        return self.with_columns(setting, best, wall, limit_s)
+
+    def with_columns(
+        self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float
+    ) -> Evaluated | None:
+        """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before."""
+        fastest = self.operators.fastest(setting)
+        tried, last, ease = [fastest], best, 1.0
+        for _ in range(MOST_COLUMNS):
+            weights = duals(last.loads, last.stages) if last is not None else steep(fastest.solution, ease)
+            if weights is None:  # it fits as it is: something between it and the fastest may, too
+                ease *= EASING
+                weights = steep(fastest.solution, ease)
+            point = self.operators.priced(setting, weights)
+            if any(point is one for one in tried):
+                break
+            tried.append(point)
+            if self.idle(setting, point) or self.at_least_s(setting, point) >= limit_s:
                 continue
-            found = self.with_point(setting, point, wall, limit_s)
-            if found is not None and (best is None or found.step_s < best.step_s):
-                best = found
-            limit_s = min(limit_s, best.step_s) if best is not None else limit_s
-            if number == 0 and self.at_least_s(setting, point) >= limit_s * (1 - TOLERANCE):
-                break  # little is recomputed, and the leaner ones are slower
+            last = self.with_point(setting, point, wall, limit_s)
+            if last is None and ease == 1.0:
+                break  # bytes alone counted, and still nothing fits
+            if last is not None and (best is None or last.step_s < best.step_s):
+                best = last
+                limit_s = min(limit_s, best.step_s)
         return best
+
+    def idle(self, setting: Setting, point: Point) -> bool:
+        """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
+        return setting.tp > 1 and point.idle and not self.operators.split_weights
 
     def leanest(self, setting: Setting) -> Evaluated:
         """The plan of a setting that needs the fewest bytes, under no wall: every segment recomputed that may be."""
         recompute = "full" if setting.recompute == "auto" else setting.recompute
         setting = replace(setting, recompute=recompute)
-        found = [self.with_point(setting, point, float("inf")) for point in self.points(setting)]
+        fastest = self.operators.fastest(setting)
+        points = [fastest]
+        if setting.tp > 1:
+            points.append(self.operators.priced(setting, steep(fastest.solution)))
+        found = [self.with_point(setting, point, float("inf")) for point in points]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
 
     def at_least_s(self, setting: Setting, point: Point) -> float:
@@ -96,12 +122,6 @@ class Evaluator:
         uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
         chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
         return chain_s / setting.pp * rounds(setting, self.operators)
-
-    def points(self, setting: Setting) -> Iterator[Point]:
-        number = 0
-        while (point := self.operators.point(setting, number)) is not None:
-            yield point
-            number += 1
 
     def with_point(
         self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")

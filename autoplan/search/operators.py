@@ -2,7 +2,7 @@
 
 Neither the data axis nor the number of microbatches changes local shapes, so settings with the same tensor axis and
 the same rows in a microbatch share their operators' layouts. Beside the fastest, leaner points are solved when the
-memory wall asks for them: with a price on bytes of parameters, and on bytes kept for the backward.
+memory wall asks for them: with a price on bytes of parameters, and on bytes kept for the backward (``columns``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from autoplan.search.solve import Infeasible, Solution, Solver, Weights
 from autoplan.search.tensor import SYSTEMS
 from autoplan.strategies import Strategy
 
-LEANER = ((1.0, 1.0), (0.1, 0.1), (1.0, 0.0))
-"""Prices of all bytes of parameters and of all bytes kept, as shares of the fastest point's time."""
 
 def uses_tensor_axis(parallelism: Parallelism) -> bool:
     """Whether a tensor axis is asked for, so that one that splits nothing won't do."""
@@ -74,7 +72,7 @@ class _Problem:
     problem: Problem | None = None
     solver: Solver | None = None
     floor_s: float | None = None
-    points: list[Point] = field(default_factory=list)
+    points: dict[Weights, Point] = field(default_factory=dict)
 
 
 @dataclass
@@ -109,8 +107,9 @@ class Operators:
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""
         return Prices(
-            mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes, self.stored
-        )
+            mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes, self.stored,
+            direct=len(mesh.tensor_axes) > 1,
+        )  # fmt: skip
 
     def form(self, prices: Prices, split_weights: bool, system: str = "") -> Formulation:
         return formulate(
@@ -140,43 +139,39 @@ class Operators:
             )
         return entry.floor_s
 
-    def point(self, setting: Setting, number: int) -> Point | None:
-        """The fastest point (0), or one of the leaner ones; None where there is no further one."""
+    def fastest(self, setting: Setting) -> Point:
+        """The operators of the least time, whatever they hold."""
+        return self.priced(setting, Weights())
+
+    def priced(self, setting: Setting, weights: Weights) -> Point:
+        """The best operators at these prices of bytes; the same object where an answer is one that is known."""
         entry = self.entry(setting)
-        if number > (len(LEANER) if setting.tp > 1 else 0):
-            return None
-        start = time.perf_counter()
-        if entry.problem is None:
-            entry.problem = build(entry.form)
-        while len(entry.points) <= number:
-            entry.points.append(self.solve(entry, len(entry.points)))
-        self.seconds += time.perf_counter() - start
-        return entry.points[number]
+        if weights not in entry.points:
+            start = time.perf_counter()
+            if entry.problem is None:
+                entry.problem = build(entry.form)
+            point = self.solve(entry, weights)
+            alike = (known for known in entry.points.values() if known.solution.options == point.solution.options)
+            entry.points[weights] = next(alike, point)
+            self.seconds += time.perf_counter() - start
+        return entry.points[weights]
 
     def solver(self, entry: _Problem) -> Solver:
         assert entry.problem is not None
         entry.solver = entry.solver or Solver(entry.problem)
         return entry.solver
 
-    def solve(self, entry: _Problem, number: int) -> Point:
-        assert entry.problem is not None
-        weights = Weights()
-        if number:
-            fastest = entry.points[0].solution
-            state, kept = LEANER[number - 1]
-            weights = Weights(
-                state * fastest.time_s / max(fastest.state_bytes, 1.0),
-                kept * fastest.time_s / max(fastest.kept_bytes, 1.0),
-            )
+    def solve(self, entry: _Problem, weights: Weights) -> Point:
         try:
             solution = self.solver(entry).solve(weights)
         except Infeasible:
-            if not self.split_weights:
+            if not self.split_weights or entry.form.system is not None:
                 raise
             entry.form = self.form(entry.prices, False)
             entry.problem = build(entry.form)
             entry.solver = None
             solution = self.solver(entry).solve(weights)
+        assert entry.problem is not None
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
         choices = block_choices(entry.form, entry.problem, solution)

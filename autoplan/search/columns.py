@@ -1,0 +1,59 @@
+"""Further ways to run the operators (columns), as a setting's stages ask for them.
+
+What is fastest alone may not fit in company. A stage that recomputes pays a price for each byte it saves: the seconds
+that its dearest recomputation spends for a byte held, the dual of its memory wall. At that price the operator problem
+
+    minimise  time + π·(share·state bytes + n·kept bytes)                        n: microbatches in flight on that stage
+
+is solved again; its answer either needs less recomputation and is faster for it, or is one that is known, and then no
+other is better at that price. Where nothing fits, the price is first so high that bytes alone count, then comes down.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autoplan.search.choice import StageChoice
+from autoplan.search.load import Loads, parameter_share
+from autoplan.search.solve import Solution, Weights
+
+MOST_COLUMNS = 4     # beside the fastest: what they gain falls off quickly
+STEEP = 1.0          # all bytes cost as much as all the time of the fastest point: those that are leanest
+EASING = 1 / 8       # by which prices come down between the leanest and the fastest
+
+
+def steep(fastest: Solution, ease: float = 1.0) -> Weights:
+    """Prices under which bytes count as much as time, or less by a factor."""
+    seconds = STEEP * ease * fastest.time_s
+    return Weights(seconds / max(fastest.state_bytes, 1.0), seconds / max(fastest.kept_bytes, 1.0))
+
+
+def duals(loads: Loads, stages: tuple[StageChoice, ...]) -> Weights | None:
+    """What a byte is worth on the stage that recomputes for longest; None where none does."""
+    spent = [recomputed_s(loads, stage) for stage in stages]
+    worst = int(np.argmax(spent))
+    if spent[worst] <= 0:
+        return None
+    flight = loads.in_flight[worst]
+    price = seconds_per_byte(loads, stages[worst])
+    if not math.isfinite(price):
+        return None
+    return Weights(price / flight * parameter_share(loads.data, loads.states), price)
+
+
+def recomputed_s(loads: Loads, stage: StageChoice) -> float:
+    """Seconds that a stage runs again in each microbatch."""
+    at = (stage.first, stage.last)
+    return loads.backward_s(at, stage.recompute, stage.selective) - loads.backward_s(at, 0, 0)
+
+
+def seconds_per_byte(loads: Loads, stage: StageChoice) -> float:
+    """The dearest recomputation that a stage uses: seconds for each byte kept of one microbatch."""
+    chain = loads.chain
+    again = [i for i in range(stage.first, stage.last) if chain.repeated[i]]
+    full = [(chain.forward_s[i], chain.kept[i] - chain.inputs[i]) for i in again[: stage.recompute]]
+    part = again[stage.recompute : stage.recompute + stage.selective]
+    some = [(chain.again_s[i], chain.kept[i] - chain.selective[i]) for i in part]
+    return float(max((seconds / saved for seconds, saved in full + some if saved > 0), default=math.inf))
