@@ -11,6 +11,7 @@ from autoplan.mesh import Mesh
 from autoplan.pricing.bodies import body_collectives
 from autoplan.pricing.links import ClusterLinks
 from autoplan.pricing.operator import Cost, Operator, price_operator
+from autoplan.pricing.single import single_step
 from autoplan.redistribute import Planner, step_seconds
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
@@ -34,6 +35,8 @@ class Prices:
     microbatches  of one step, over which the cost of a step is spread
     stored        bytes in which a parameter and its gradient are stored, for each byte in which it is used: 2 under
                   mixed precision, whose parameters are float32 (``step.stored_ratio``)
+    direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
+                  which compose their ways themselves
     """
 
     mesh: Mesh
@@ -43,10 +46,12 @@ class Prices:
     microbatches: int
     optimizer_passes: float = 0.0
     stored: float = 1.0
+    direct: bool = False
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
     )
     planners: dict[tuple[TensorType, bool], Planner] = field(default_factory=dict, repr=False)
+    collectives: dict[tuple[str, int, tuple[str, ...]], float] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> Device:
@@ -74,14 +79,22 @@ class Prices:
         """A redistribution in one microbatch, and its steps; None where there is no way."""
         key = (kind, source, target, carries)
         if key not in self.moved:
-            try:
-                steps = self.planner(kind, carries).plan(source, target).collectives
-            except LayoutError:
-                self.moved[key] = None
-            else:
-                local = layout_bytes(kind, target, self.mesh)
-                self.moved[key] = (sum((self.step(step, carries, local, kind) for step in steps), Cost()), steps)
+            steps = self.steps_between(kind, source, target, carries)
+            local = layout_bytes(kind, target, self.mesh)
+            cost = sum((self.step(step, carries, local, kind) for step in steps or ()), Cost())
+            self.moved[key] = None if steps is None else (cost, steps)
         return self.moved[key]
+
+    def steps_between(
+        self, kind: TensorType, source: Layout, target: Layout, carries: bool
+    ) -> tuple[Collective, ...] | None:
+        """The steps of a redistribution; None where there is no way, or, where these are asked for, no single step."""
+        if self.direct:
+            return single_step(kind, source, target, carries, self.mesh)
+        try:
+            return self.planner(kind, carries).plan(source, target).collectives
+        except LayoutError:
+            return None
 
     def move_steps(
         self, kind: TensorType, source: Layout, target: Layout, carries: bool
@@ -109,15 +122,26 @@ class Prices:
         """
         copy_s = float(memory_bound_seconds(2 * local_bytes, self.device)) if step.op in COPYING else 0.0
         itemsize = DTYPE_BYTES[kind.dtype] if kind else 1
-        forward_s, backward_s = step_seconds(step, itemsize, self.mesh, ClusterLinks(self.topology))
+        if step.spec:
+            forward_s, backward_s = step_seconds(step, itemsize, self.mesh, ClusterLinks(self.topology))
+        else:
+            forward_s = self.group_s(step.forward, step.forward_bytes, step.axes)
+            backward_s = self.group_s(step.backward, step.backward_bytes, step.axes)
         return Cost(copy_s + forward_s, copy_s + backward_s if carries and self.training else 0.0)
 
     def collective_s(self, kind: str, bytes: float, axis: str) -> float:
         """Seconds of one collective; 0 where nothing crosses the links."""
-        along = self.mesh.axis(axis)
-        if not kind or along.size == 1:
+        return self.group_s(kind, int(bytes), (axis,)) if self.mesh.size(axis) > 1 else 0.0
+
+    def group_s(self, kind: str, bytes: int, axes: tuple[str, ...]) -> float:
+        """The same over a group of several axes."""
+        if not kind:
             return 0.0
-        return ClusterLinks(self.topology).collective_s(kind, int(bytes), (along,))
+        key = (kind, bytes, axes)
+        if key not in self.collectives:
+            group = [self.mesh.axis(axis) for axis in axes]
+            self.collectives[key] = ClusterLinks(self.topology).collective_s(kind, bytes, group)
+        return self.collectives[key]
 
     def cold_s(self, bytes: float) -> float:
         """Seconds to stream what was last touched so long ago that it is in no cache: parameters, gradients."""

@@ -21,6 +21,8 @@ from autoplan.mesh import Mesh
 Step = Callable[[str, State, State], bool]
 """Whether a value may go from one state to another on an axis."""
 
+Located = tuple[Layout, Mapping[str, State]]  # a layout with its states
+
 PriceOf = Callable[[TensorType, Layout, Layout, bool], float | None]
 
 
@@ -46,6 +48,9 @@ class Flows:
     price: PriceOf
     known: dict[tuple, float | None] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.sizes = {axis.name: axis.size for axis in self.mesh.axes}
+
     def flow(
         self, kind: TensorType, given: Sequence[Layout], taken: Iterable[Layout], carries: bool, step: Step | None
     ) -> Flow:
@@ -69,7 +74,8 @@ class Flows:
             table = stays | np.array(goes)
             possible &= table[codes[:, None, column], codes[None, :, column]]
         pairs = np.argwhere(possible & self.together(layouts, moving))
-        found = [(a, b, self.arc_s(kind, layouts[a], layouts[b], carries)) for a, b in pairs.tolist()]
+        located = [(layout, layout.states()) for layout in layouts]
+        found = [(a, b, self.arc_s(kind, located[a], located[b], carries)) for a, b in pairs.tolist()]
         priced = [(a, b, seconds) for a, b, seconds in found if seconds is not None]
         arcs = np.array([(a, b) for a, b, _ in priced], dtype=int).reshape(-1, 2)
         return Flow(layouts, arcs, np.array([seconds for *_, seconds in priced], dtype=float))
@@ -102,16 +108,15 @@ class Flows:
             alike &= most == np.where(changed, side, many).min(axis=-1)
         return alike & changed.any(axis=-1)
 
-    def arc_s(self, kind: TensorType, here: Layout, there: Layout, carries: bool) -> float | None:
-        key = (kind.dtype, carries, *self.likeness(kind, here, there))
+    def arc_s(self, kind: TensorType, here: Located, there: Located, carries: bool) -> float | None:
+        key = (kind.dtype, carries, *self.likeness(kind, here[1], there[1]))
         if key not in self.known:
-            self.known[key] = self.price(kind, here, there, carries)
+            self.known[key] = self.price(kind, here[0], there[0], carries)
         return self.known[key]
 
-    def likeness(self, kind: TensorType, here: Layout, there: Layout) -> tuple:
+    def likeness(self, kind: TensorType, before: Mapping[str, State], after: Mapping[str, State]) -> tuple:
         """All that the price of an arc depends on: what changes on which axis, the part that is there on the others,
         and the states of those whose members can help, or that split a dim that the arc touches."""
-        before, after = here.states(), there.states()
         changed = tuple((a, before[a], after[a]) for a in before if before[a] != after[a])
         touched = {state.dim for _, *ends in changed for state in ends if state.kind == "S"}
         shape, beside = list(kind.shape), []
@@ -119,8 +124,8 @@ class Flows:
             if after[axis] != state:
                 continue
             if state.kind == "S" and state.dim not in touched:
-                shape[state.dim] //= self.mesh.size(axis)
-            elif self.mesh.size(axis) > 1:
+                shape[state.dim] //= self.sizes[axis]
+            elif self.sizes[axis] > 1:
                 beside.append((axis, state))
         return changed, tuple(shape), tuple(beside)
 

@@ -6,13 +6,17 @@ system.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.candidates import check_product, check_supported
 from autoplan.search.offload import check_offload
+from autoplan.search.tensor import SYSTEMS as TENSOR_LAYOUTS
+from autoplan.search.tensor import system_factors
 
 
 def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
@@ -46,6 +50,25 @@ def hybrid(cluster: ClusterSpec) -> Parallelism:
     return Parallelism(tp=tp, pp=2, dp=devices // tp // 2)
 
 
+def over_axes(name: str) -> Callable[[ClusterSpec], Parallelism]:
+    """Tensor parallelism over a grid of two or three axes, as large as a node has room for; data parallel beside it."""
+    return lambda cluster: on_grid(Parallelism(pp=1, zero=0, tensor_system=name), cluster)
+
+
+def on_grid(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
+    """The grid of a tensor system with its factors filled in; ParallelismError where there is none of that size."""
+    name = str(pinned.tensor_system)
+    devices = pinned.tp or (cluster.devices_per_node if cluster.devices_per_node > 1 else cluster.devices)
+    factors = pinned.tensor or system_factors(name, devices)
+    wanted = {"2d": "q x q", "2.5d": "d x q x q", "3d": "l x l x l"}[name]
+    if len(factors) != len(TENSOR_LAYOUTS[name].axes) or (pinned.tp or math.prod(factors)) != math.prod(factors):
+        raise ParallelismError(
+            f"tensor_system={name!r}", f"{devices} devices make no grid of {wanted} with every side at least 2",
+            "use more devices in a node, or pin tp and tensor",
+        )  # fmt: skip
+    return replace(pinned, tp=math.prod(factors), tensor=factors)
+
+
 SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "auto": lambda cluster: Parallelism(),
     "dp": data_parallel(0),
@@ -58,6 +81,9 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "tensor-parallel": tensor_parallel(None),
     "megatron": tensor_parallel(False),
     "megatron-sp": tensor_parallel(True),
+    "2d": over_axes("2d"),
+    "2.5d": over_axes("2.5d"),
+    "3d": over_axes("3d"),
     "gpipe": pipeline("gpipe"),
     "1f1b": pipeline("1f1b"),
     "3d-hybrid": hybrid,
@@ -82,6 +108,8 @@ def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism
         raise ParallelismError(
             f"parallelism={parallelism!r}", "it is neither a name nor a Parallelism", f"use one of {', '.join(SYSTEMS)}"
         )
+    if parallelism.tensor_system is not None:
+        parallelism = on_grid(parallelism, cluster)
     check_supported(parallelism)
     check_offload(parallelism, cluster)
     check_product(cluster.devices, parallelism)

@@ -79,16 +79,13 @@ SYSTEMS: Mapping[str, TensorSystem] = {
 
 
 def system_factors(name: str, devices: int) -> tuple[int, ...]:
-    """The largest group of the system among so many devices: (q, q), (d, q, q) with q as large as it can be and d at
-    least 2, or (l, l, l), whose product divides their number; () where there is none."""
-    squares = [q for q in range(2, math.isqrt(devices) + 1) if devices % (q * q) == 0]
-    if name == "2d":
-        return (squares[-1],) * 2 if squares else ()
+    """The largest grid of the system that divides so many devices: (q, q), (d, q, q) with d at least 2 and q as large
+    as it can be, or (l, l, l); () where there is none."""
+    sides = range(math.isqrt(devices), 1, -1)
     if name == "2.5d":
-        deep = [q for q in squares if devices // (q * q) > 1]
-        return (devices // deep[-1] ** 2, deep[-1], deep[-1]) if deep else ()
-    cubes = [q for q in squares if devices % q**3 == 0]
-    return (cubes[-1],) * 3 if cubes else ()
+        return next(((devices // (q * q), q, q) for q in sides if devices % (2 * q * q) == 0), ())
+    count = len(SYSTEMS[name].axes)
+    return next(((side,) * count for side in sides if devices % side**count == 0), ())
 
 
 def product_role(operator: Operator, chosen: AxisStrategy) -> str:
