@@ -138,6 +138,7 @@ def slicing_samples() -> list[Sample]:
     found += [s("aten.select.int", x(4, 2, 8), 1, 1), s("aten.select.int", x(4), 0, 2)]
     found += [s("aten.cat.default", (x(4, 8), x(4, 4)), 1), s("aten.cat.default", (x(2, 8), c(4, 8), x(2, 8)), 0)]
     found += [s("aten.stack.default", (x(4, 8), x(4, 8)), 1), s("aten.constant_pad_nd.default", x(4, 8), (1, 2), 0.0)]
+    found += [s("aten.pad.default", x(4, 2, 6, 8), (1, 2, 1, 0), mode) for mode in ("reflect", "replicate", "circular")]
     found += [s("aten.constant_pad_nd.default", x(4, 2, 8), (0, 0, 1, 1), 3.0), s("aten.cumsum.default", x(4, 8), 1)]
     found += [s("aten.diff.default", ints(9, 4, 8), 1, 1), s("aten.diff.default", x(4, 8), 1, -1, x(4, 1))]
     found += [s("aten.flip.default", x(4, 8), (1,)), s("aten.roll.default", x(4, 8), (1,), (0,))]
@@ -188,6 +189,8 @@ def norm_samples() -> list[Sample]:
     ]
     found += [s("aten.rms_norm.default", x(4, 6, 8), (8,), x(8), 1e-6), s("aten.softmax.int", x(4, 6, 8), 2)]
     found += [s("aten.softmax.int", x(4, 8), 0), s("aten.log_softmax.int", x(4, 8), -1)]
+    found += [s("aten.group_norm.default", x(4, 8, 3, 2), 4, x(8), x(8), 1e-5)]
+    found += [s("aten.group_norm.default", x(4, 4, 6), 1, x(4), None, 1e-5), s("aten.group_norm.default", x(4, 8), 2)]
     buffers = (c(4), positive(4).detach(), torch.tensor(3))
     found += [s("autoplan.batch_norm", x(8, 4, 2, 2), x(4), x(4), *buffers, True, 0.1, 1e-5)]
     found += [s("autoplan.batch_norm", x(8, 4, 2, 2), x(4), x(4), *buffers, True, None, 1e-5)]
@@ -218,7 +221,17 @@ def conv_samples() -> list[Sample]:
         s("aten.avg_pool2d.default", x(4, 6, 6), (2, 2)),
     ]
     found += [s("aten.adaptive_avg_pool2d.default", x(4, 4, 6, 6), (2, 3))]
-    return found
+    twice = s("aten.convolution.default", x(4, 8, 3, 3), x(8, 4, 2, 2), None, (2, 2), (0, 0), (1, 1), True, (1, 1), 1)
+    return [*found, twice, *resize_samples()]
+
+
+def resize_samples() -> list[Sample]:
+    found = []
+    for name in ("upsample_nearest", "_upsample_nearest_exact"):
+        found += [s(f"aten.{name}{n}d.vec", x(4, 8, *(3,) * n), None, (2.0,) * n) for n in (1, 2, 3)]
+    for name, n in (("linear1d", 1), ("bilinear2d", 2), ("trilinear3d", 3), ("bicubic2d", 2)):
+        found += [s(f"aten.upsample_{name}.vec", x(4, 8, *(3,) * n), (5,) * n, False, None)]
+    return [*found, s("aten.upsample_bilinear2d.vec", x(4, 8, 3, 3), None, True, (2.0, 2.0))]
 
 
 def reduction_samples() -> list[Sample]:

@@ -1,20 +1,25 @@
-"""Where a program is cut into a chain: between repeated modules, and where one value alone is alive.
+"""Where a program is cut into a chain: between repeated modules, and where one value alone is alive beside skips.
 
 A *piece* is a run of consecutive nodes. A cut has a position: before the node of that index. The values alive at a
-cut become what one segment gives and the next takes, so each of them has to carry a gradient.
+cut become what one segment gives and the next takes, so each of them has to carry a gradient. A *skip* is a value that
+lives across many heavy operators: a U-Net's way down on its way up, an encoder's result in a decoder. It passes every
+cut on its way, through segments that don't read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from autoplan.blocks.flat import Flat, Tree
 from autoplan.graph import Node
 
 HEAVY = frozenset({"aten.linear.default", "aten.matmul.default", "aten.convolution.default"})
 CONTENT = HEAVY | {"aten.embedding.default"}  # a piece without any of these is no stage of its own
+SKIP = 8
+"""Heavy operators between the making of a value and its last use that make a skip of it. A layer's residual connection
+spans fewer, of attention written out (three projections, two products, one more projection) too."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Stretch:
     start: int
     stop: int
     first_heavy: int | None
+    last_heavy: int | None
 
 
 class Alive:
@@ -42,7 +48,8 @@ class Alive:
 
     def __init__(self, nodes: Sequence[Node], parameters: frozenset[str], output: str) -> None:
         self.nodes = nodes
-        self.last = {node.name: index for index, node in enumerate(nodes)}
+        made = {node.name: index for index, node in enumerate(nodes)}
+        self.last = dict(made)
         for index, node in enumerate(nodes):
             for name in node.operands:
                 if name in self.last:
@@ -52,6 +59,10 @@ class Alive:
         for node in nodes:
             if node.type.floating and not self.carries.isdisjoint(node.operands):
                 self.carries.add(node.name)
+        heavy = list(accumulate((node.op in HEAVY for node in nodes), initial=0))
+        self.skips = {
+            name for name, index in made.items() if heavy[min(self.last[name], len(nodes))] - heavy[index + 1] >= SKIP
+        }
 
     def at(self, position: int) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes[:position] if self.last[node.name] >= position)
@@ -60,6 +71,10 @@ class Alive:
         """How many values a cut would pass on; None where one of them can't be passed on."""
         values = self.at(position)
         return len(values) if self.carries.issuperset(values) else None
+
+    def alone(self, position: int) -> bool:
+        """Whether a cut is possible that passes on one value at most beside skips."""
+        return self.cost(position) is not None and sum(value not in self.skips for value in self.at(position)) <= 1
 
 
 def cut(flat: Flat, constants: frozenset[str]) -> tuple[Piece, ...]:
@@ -78,27 +93,50 @@ def cut(flat: Flat, constants: frozenset[str]) -> tuple[Piece, ...]:
 def positions(nodes: Sequence[Node], tree: Tree, alive: Alive) -> list[int]:
     """Where to cut, in increasing order."""
     cuts: list[int] = []
-    previous = ""
+    before: Stretch | None = None
     for stretch in stretches(nodes, tree):
-        start = cuts[-1] if cuts else 0
         if stretch.first_heavy is None:
             continue
+        start = cuts[-1] if cuts else 0
+        if before is not None and stands_alone(nodes, before, stretch, tree):
+            cuts += cheapest(range(before.stop, stretch.start), alive, True)
+            start = cuts[-1] if cuts else 0
         if has_content(nodes[start : stretch.start]):
-            among_repeats = is_repeat(previous, tree) or is_repeat(stretch.unit, tree)
-            stop = stretch.start if stretch.unit else stretch.first_heavy
-            cuts += cheapest(range(stretch.start, stop + 1), alive, among_repeats)
+            among_repeats = is_repeat(stretch.unit, tree) or (before is not None and is_repeat(before.unit, tree))
+            cuts += cheapest(candidates(before, stretch, tree), alive, among_repeats)
         if not stretch.unit:
             cuts += glue_cuts(nodes, stretch, cuts[-1] if cuts else 0, alive)
-        previous = stretch.unit
+        before = stretch
     return cuts
+
+
+def stands_alone(nodes: Sequence[Node], before: Stretch, stretch: Stretch, tree: Tree) -> bool:
+    """Whether what runs between two repeats is a piece of its own, since it would make either unlike its equals: a
+    norm after an encoder with the embedding of a decoder."""
+    apart = is_repeat(before.unit, tree) and is_repeat(stretch.unit, tree)
+    return apart and has_content(nodes[before.stop : stretch.start])
+
+
+def candidates(before: Stretch | None, stretch: Stretch, tree: Tree) -> Sequence[int]:
+    """Where a cut in front of a stretch may lie, what is preferred first: what is light on either side may go to either
+    piece, unless it would make a repeat unlike its equals."""
+    if not stretch.unit:
+        assert stretch.first_heavy is not None
+        return range(stretch.start, stretch.first_heavy + 1)
+    if before is None or before.last_heavy is None or is_repeat(stretch.unit, tree):
+        return (stretch.start,)
+    if is_repeat(before.unit, tree):
+        return range(before.stop, stretch.start + 1)
+    return range(stretch.start, before.last_heavy, -1)
 
 
 def stretches(nodes: Sequence[Node], tree: Tree) -> list[Stretch]:
     found = []
     for unit, group in groupby(range(len(nodes)), key=lambda index: unit_of(nodes[index].module, tree)):
         indices = list(group)
-        heavy = next((index for index in indices if nodes[index].op in HEAVY), None)
-        found.append(Stretch(unit, indices[0], indices[-1] + 1, heavy))
+        heavy = [index for index in indices if nodes[index].op in HEAVY]
+        ends = (heavy[0], heavy[-1]) if heavy else (None, None)
+        found.append(Stretch(unit, indices[0], indices[-1] + 1, *ends))
     return found
 
 
@@ -130,26 +168,26 @@ def has_content(nodes: Sequence[Node]) -> bool:
     return any(node.op in CONTENT for node in nodes)
 
 
-def cheapest(candidates: range, alive: Alive, several: bool) -> list[int]:
-    """The first of the positions with the fewest values; none where no cut, or none of a single value, is possible."""
-    costs = [(cost, position) for position in candidates if (cost := alive.cost(position)) is not None]
-    best = min(costs, default=None)
-    return [] if best is None or (best[0] > 1 and not several) else [best[1]]
+def cheapest(candidates: Sequence[int], alive: Alive, several: bool) -> list[int]:
+    """The first of the positions with the fewest values; none where no cut is possible, or none of a single value
+    beside skips and ``several`` are not wanted."""
+    possible = [p for p in candidates if alive.cost(p) is not None and (several or alive.alone(p))]
+    return [min(possible, key=lambda position: len(alive.at(position)))] if possible else []
 
 
 def glue_cuts(nodes: Sequence[Node], stretch: Stretch, start: int, alive: Alive) -> list[int]:
-    """Cuts inside what no list holds: in front of a heavy operator, at the last position with one value alive."""
+    """Cuts inside what no list holds: in front of a heavy operator, at a position with one value alive beside skips,
+    of these the last with the fewest values."""
     cuts: list[int] = []
     heavy_before = None
     for index in range(max(start, stretch.start), stretch.stop):
         if nodes[index].op not in HEAVY:
             continue
         begin = max(cuts[-1] if cuts else start, heavy_before + 1 if heavy_before is not None else start)
-        for position in range(index, begin, -1):
-            content = has_content(nodes[cuts[-1] if cuts else start : position])
-            if content and alive.cost(position) == 1:
-                cuts.append(position)
-                break
+        first = cuts[-1] if cuts else start
+        possible = [p for p in range(begin + 1, index + 1) if has_content(nodes[first:p]) and alive.alone(p)]
+        if possible:
+            cuts.append(min(possible, key=lambda p: (len(alive.at(p)), -p)))
         heavy_before = index
     return cuts
 

@@ -30,11 +30,17 @@ def expand(model: Model, runs: Iterable[Run]) -> Model | None:
 def expand_run(model: Model, run: Run) -> Model | None:
     first = segments_of(model, run, 0)
     second = segments_of(model, run, 1)
-    if first is None or second is None or first.stop != second.start or not alike(model, run, first, second):
+    if first is None or second is None or first.stop != second.start:
+        return None
+    ends = not alike(model, run, first, second)
+    if ends and not alike_but_last(model, run, first, second):
         return None
     template = model.segments[second.start : second.stop]
-    copies = [move_segment(segment, mover(run, times)) for times in range(1, run.count - 1) for segment in template]
-    segments = (*model.segments[: second.stop], *copies, *model.segments[second.stop :])
+    inner, last = (model.segments[first.start : first.stop], run.count - 2) if ends else (template, 0)
+    copies = [move_segment(s, mover(run, times)) for times in range(1, run.count - 1) for s in inner]
+    moved = [move_segment(segment, mover(run, last)) for segment in template]
+    around = [*copies, *moved] if ends else [*moved, *copies]
+    segments = (*model.segments[: second.start], *around, *model.segments[second.stop :])
     return with_state(replace(model, segments=segments), run, template)
 
 
@@ -79,6 +85,22 @@ def alike(model: Model, run: Run, first: range, second: range) -> bool:
     """Whether the second repeat is the first one moved by a period."""
     before, after = (model.segments[r.start : r.stop] for r in (first, second))
     return tuple(move_segment(segment, mover(run, 1)) for segment in before) == after
+
+
+def alike_but_last(model: Model, run: Run, first: range, second: range) -> bool:
+    """Whether the second repeat, which is the model's last one, is the first moved by a period, but for values that it
+    takes and doesn't hand on: nobody reads them after it."""
+    if len(first) != len(second):
+        return False
+    before, after = (model.segments[r.start : r.stop] for r in (first, second))
+    moved = [move_segment(segment, mover(run, 1)) for segment in before]
+    one, other = model.blocks[moved[-1].block], model.blocks[after[-1].block]
+    dropped = set(one.outputs) - set(other.outputs)
+    passed = {value.name for value in one.inputs}
+    moved[-1] = replace(moved[-1], block=after[-1].block)
+    same_code = replace(other, name=one.name, outputs=one.outputs) == one
+    kept = tuple(name for name in one.outputs if name not in dropped)
+    return tuple(moved) == after and same_code and dropped <= passed and kept == other.outputs
 
 
 def mover(run: Run, times: int) -> Callable[[str], str]:

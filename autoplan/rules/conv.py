@@ -1,4 +1,4 @@
-"""Convolutions and pooling: batch and channels split, the dims of space are whole."""
+"""Convolutions, pooling, resizing: batch and channels split, the dims of space are whole."""
 
 from __future__ import annotations
 
@@ -65,3 +65,17 @@ def avg_pool2d(x: TensorType, kernel: tuple[int, ...], *options: object) -> Rule
 @rule("aten.adaptive_avg_pool2d.default")
 def adaptive_avg_pool2d(x: TensorType, size: tuple[int, ...]) -> Rule:
     return window(x, linear=PASSES, saved=(0,))
+
+
+NEAREST = tuple(f"aten.{name}{n}d.vec" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
+SMOOTH = tuple(
+    f"aten.upsample_{name}.vec" for name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
+)
+
+
+@rule(*NEAREST, *SMOOTH)
+def resize(x: TensorType, *options: object) -> Rule:
+    """x [b, c, space..]: every new element is a weighted sum of old ones, by weights of the sizes alone."""
+    space = len(x.shape) - 2
+    before, after = letters(space, "x"), letters(space, "y")
+    return Rule(f"b c {before} -> b c {after}", whole=frozenset({*before.split(), *after.split()}), linear=PASSES)

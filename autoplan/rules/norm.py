@@ -33,6 +33,28 @@ def rms_norm(x: TensorType, shape: tuple[int, ...], weight: TensorType | None = 
     return last_dims(x, shape, weight)
 
 
+@rule("aten.group_norm.default")
+def group_norm(
+    x: TensorType,
+    groups: int,
+    weight: TensorType | None = None,
+    bias: TensorType | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Rule:
+    """x [b, c, ..], normalised for each row over a group of channels and all that follows: whole groups split."""
+    space = letters(len(x.shape) - 2, "x") if len(x.shape) > 2 else ""
+    data = f"b (g c) {space}".strip()
+    vectors = ["(g c)" for t in (weight, bias) if t is not None]
+    return Rule(
+        f"{', '.join([data, *vectors])} -> {data}",
+        sizes={"g": groups, "c": x.shape[1] // groups},
+        whole=frozenset({"c", *space.split()}),
+        factor_args=((1, "g"),),
+        saved=(0,),
+    )
+
+
 @rule("aten.softmax.int", "aten.log_softmax.int")
 def softmax(x: TensorType, dim: int, dtype: object = None) -> Rule:
     return Rule(f"{letters(x)} -> {letters(x)}", whole=f"d{dim % len(x.shape)}", saved=("out",))

@@ -60,6 +60,13 @@ def constant_pad(x: TensorType, pads: tuple[int, ...], value: float = 0.0) -> Ru
     return along(x, padded, linear=PASSES if value == 0 else ())
 
 
+@rule("aten.pad.default")
+def pad(x: TensorType, pads: tuple[int, ...], mode: str = "constant", value: float | None = None) -> Rule:
+    """Padding by what is there already: "reflect", "replicate" (their backward asks for the operand), "circular"."""
+    again = constant_pad(x, pads)
+    return Rule(again.spec, whole=again.whole, linear=again.linear, saved=() if mode == "circular" else (0,))
+
+
 @rule("aten.cumsum.default")
 def cumsum(x: TensorType, dim: int) -> Rule:
     return along(x, (dim,), linear=PASSES)

@@ -1,5 +1,29 @@
 """Importing this package fills the table of canonical forms."""
 
-from autoplan.trace.forms import arithmetic, attention, convolution, factory, loss, matmul, norm, reduction, view
+from autoplan.trace.forms import (
+    arithmetic,
+    attention,
+    convolution,
+    factory,
+    loss,
+    matmul,
+    norm,
+    reduction,
+    resize,
+    scatter,
+    view,
+)
 
-__all__ = ["arithmetic", "attention", "convolution", "factory", "loss", "matmul", "norm", "reduction", "view"]
+__all__ = [
+    "arithmetic",
+    "attention",
+    "convolution",
+    "factory",
+    "loss",
+    "matmul",
+    "norm",
+    "reduction",
+    "resize",
+    "scatter",
+    "view",
+]

@@ -56,6 +56,16 @@ def div(b: Builder, x: Ref, y: Ref | float) -> Ref:
     return x if unchanged(b, x, y, 1) and b.type(x).floating else b.emit("aten.div.Tensor", x, y)
 
 
+@form("aten.min.other")
+def minimum(b: Builder, x: Ref, y: Ref) -> Ref:
+    return b.emit("aten.minimum.default", x, y)
+
+
+@form("aten.max.other")
+def maximum(b: Builder, x: Ref, y: Ref) -> Ref:
+    return b.emit("aten.maximum.default", x, y)
+
+
 @form("aten.square.default")
 def square(b: Builder, x: Ref) -> Ref:
     return b.emit("aten.pow.Tensor_Scalar", x, 2)

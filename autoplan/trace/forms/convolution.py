@@ -54,6 +54,24 @@ def conv(
     return convolution(b, x, weight, bias, sizes[0], sizes[1], sizes[2], False, sizes[3], groups)
 
 
+@form("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+def conv_transpose(
+    b: Builder,
+    x: Ref,
+    weight: Ref,
+    bias: Ref | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Ref:
+    """The weight is [inputs, outputs / groups, kernel..]: a bias has groups times its second size."""
+    spatial = len(b.shape(weight)) - 2
+    stride, padding, dilation, extra = (several(n, spatial) for n in (stride, padding, dilation, output_padding))
+    return convolution(b, x, weight, bias, stride, padding, dilation, True, extra, groups)
+
+
 @form("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
 def conv_padded(
     b: Builder,

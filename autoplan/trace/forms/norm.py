@@ -1,4 +1,4 @@
-"""Normalisations: layer and rms norm stay whole; batch norm becomes one operator that updates its buffers."""
+"""Normalisations: layer, rms and group norm stay whole; batch norm becomes one operator that updates its buffers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,26 @@ def native_layer_norm(
 @form("aten.rms_norm.default")
 def rms_norm(b: Builder, x: Ref, shape: Sequence[int], weight: Ref | None = None, eps: float | None = None) -> Ref:
     return b.emit("aten.rms_norm.default", x, tuple(shape), weight, eps)
+
+
+@form("aten.group_norm.default")
+def group_norm(
+    b: Builder,
+    x: Ref,
+    groups: int,
+    weight: Ref | None = None,
+    bias: Ref | None = None,
+    eps: float = 1e-5,
+    *_: object,
+) -> Ref:
+    return b.emit("aten.group_norm.default", x, groups, weight, bias, eps)
+
+
+@form("aten.native_group_norm.default")
+def native_group_norm(
+    b: Builder, x: Ref, weight: Ref | None, bias: Ref | None, n: int, c: int, hxw: int, groups: int, eps: float
+) -> tuple[Ref | None, ...]:
+    return group_norm(b, x, groups, weight, bias, eps), None, None
 
 
 @form("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default")

@@ -1,0 +1,45 @@
+"""Parts of a tensor replaced, as in-place assignments become when they are made functional: slices put together."""
+
+from __future__ import annotations
+
+from autoplan.trace.table import Builder, Ref, form, positive
+
+
+@form("aten.copy.default")
+def copy(b: Builder, x: Ref, source: Ref, non_blocking: bool = False) -> Ref:
+    """The source in the shape and dtype of what it overwrites."""
+    return b.expand(b.cast(source, b.type(x).dtype), b.shape(x))
+
+
+@form("aten.fill.Tensor")
+def fill(b: Builder, x: Ref, value: Ref) -> Ref:
+    return copy(b, x, value)
+
+
+@form("aten.fill.Scalar")
+def fill_number(b: Builder, x: Ref, value: bool | int | float) -> Ref:
+    return b.full(b.shape(x), value, b.type(x).dtype)
+
+
+@form("aten.slice_scatter.default")
+def slice_scatter(
+    b: Builder, x: Ref, source: Ref, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
+) -> Ref:
+    """x with x[.., start:stop, ..] = source; kept as it is, without a rule, where it leaves gaps."""
+    dim = positive(dim, len(b.shape(x)))
+    size = b.shape(x)[dim]
+    first, last, step = slice(start, stop, step).indices(size)
+    if step != 1:
+        return b.emit("aten.slice_scatter.default", x, source, dim, first, last, step)
+    source = b.cast(source, b.type(x).dtype)
+    parts = [(0, first), None, (max(first, last), size)]
+    found = [source if p is None else b.slice(x, dim, *p) for p in parts if p is None or p[0] < p[1]]
+    return found[0] if len(found) == 1 else b.emit("aten.cat.default", tuple(found), dim)
+
+
+@form("aten.select_scatter.default")
+def select_scatter(b: Builder, x: Ref, source: Ref, dim: int, index: int) -> Ref:
+    """x with x[.., index, ..] = source."""
+    dim = positive(dim, len(b.shape(x)))
+    at = positive(index, b.shape(x)[dim])
+    return slice_scatter(b, x, b.emit("aten.unsqueeze.default", source, dim), dim, at, at + 1)
