@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import autoplan.rules  # noqa: F401  registers the rules
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import DoesNotFitError, ParallelismError
+from autoplan.graph import Model
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.report.prices import memory_section
+from autoplan.search import search
+from autoplan.search.choice import Chosen, StageMemory
+from autoplan.search.systems import resolve
+from autoplan.verify import verify
+from cost_models.compute import update_seconds
 from cost_models.errors import ProfileError
 from cost_models.hardware import PROFILES, Host, device_names, load_device, slowest_of
 from cost_models.offload import host_update_seconds, link_seconds
+from tests.hand_made import llama, mlp
+from tests.records import record_of
 
 H100, _ = load_device("h100-sxm")
 A100, _ = load_device("a100-sxm-80gb")
 CPU, _ = load_device("cpu")
+CLUSTER = ClusterSpec.parse("1x4 h100-sxm")
+TRAINING = Training()
+MODEL = llama(batch=16, seq=128, hidden=512, ffn=2048, vocab=8192, layers=4)
 
 
 def test_every_accelerator_knows_its_host_and_a_cpu_has_none() -> None:
@@ -46,3 +63,82 @@ def test_half_a_host_is_an_error_that_names_the_figure(tmp_path: Path) -> None:
 def test_seconds_are_bytes_over_the_hosts_rates() -> None:
     host = Host(1, 50e9, 100e9)
     assert link_seconds(100e9, host) == 2 and host_update_seconds(100e9, host) == 1
+
+
+def plan(model: Model, parallelism: str | Parallelism, cluster: ClusterSpec = CLUSTER) -> Chosen:
+    return search(model, cluster, TRAINING, resolve(parallelism, cluster))[0]
+
+
+def held(chosen: Chosen) -> StageMemory:
+    return chosen.predicted.peak_bytes[0]
+
+
+def test_the_device_lacks_what_the_host_holds() -> None:
+    here, there = (plan(MODEL, p).predicted for p in ("zero2", "zero-offload"))
+    with_states, without = here.peak_bytes[0], there.peak_bytes[0]
+    assert with_states.host == 0 and without.optimizer == 0
+    assert without.total == with_states.total - with_states.optimizer
+    assert without.host == pytest.approx(2 * with_states.optimizer, abs=4)  # master, gradient and Adam's two moments
+
+
+def test_a_step_pays_the_link_both_ways_and_the_update_at_the_hosts_pace() -> None:
+    here, there = (plan(MODEL, p).predicted for p in ("zero2", "zero-offload"))
+    host = H100.host
+    assert host is not None
+    shard = there.peak_bytes[0].host / 4
+    more_s = 2 * shard / host.link_bytes_per_s + 7 * shard / host.bandwidth_bytes_per_s
+    on_device_s = float(update_seconds(7 * shard, H100))
+    assert there.step_time_s - here.step_time_s == pytest.approx(more_s - on_device_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("parallelism", [Parallelism(dp=4), Parallelism(dp=2, pp=2), Parallelism(tp=4)], ids=str)
+def test_offloaded_parameters_leave_the_device_between_uses(parallelism: Parallelism) -> None:
+    chosen = plan(MODEL, replace(parallelism, offload="parameters"))
+    assert chosen.parallelism.zero == 3 and held(chosen).parameters == held(chosen).optimizer == 0
+    assert held(chosen).transients > 0 and held(chosen).host > 0
+    if chosen.parallelism.pp == 1:
+        assert held(chosen).gradients == 0
+    optimizer = plan(MODEL, replace(parallelism, offload="optimizer", zero=3))
+    assert held(chosen).total < held(optimizer).total
+    assert held(chosen).host == held(optimizer).host
+
+
+def test_a_host_that_is_too_small_is_a_wall(tmp_path: Path) -> None:
+    needed = held(plan(MODEL, "zero-offload")).host
+    for share, fits in ((1.01, True), (0.99, False)):
+        text = (PROFILES / "h100-sxm.toml").read_text()
+        size = f'memory = {{ value = {needed * share / 1e6}, unit = "MB"'
+        path = tmp_path / "small.toml"
+        path.write_text(text.replace('memory = { value = 250, unit = "GB"', size))
+        small = ClusterSpec(1, 4, str(path))
+        if fits:
+            assert held(plan(MODEL, "zero-offload", small)).host == needed
+        else:
+            with pytest.raises(DoesNotFitError, match="host"):
+                plan(MODEL, "zero-offload", small)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "training", "pinned", "words"),
+    [
+        ("1x4 cpu", TRAINING, Parallelism(offload="optimizer"), r"no figures of a host.*add a table \[host\]"),
+        ("1x4 h100-sxm", Inference(), Parallelism(offload="optimizer"), "no optimizer state"),
+        ("1x4 h100-sxm", TRAINING, Parallelism(offload="parameters", zero=1), "give zero=3, or offload='optimizer'"),
+    ],
+)
+def test_what_can_not_be_offloaded(
+    cluster: str, training: Training | Inference, pinned: Parallelism, words: str
+) -> None:
+    with pytest.raises(ParallelismError, match=words):
+        search(MODEL, ClusterSpec.parse(cluster), training, pinned)
+
+
+@pytest.mark.parametrize(
+    "pinned",
+    [dict(dp=2, zero=2, offload="optimizer"), dict(tp=2, offload="optimizer"), dict(tp=2, offload="parameters")],
+    ids=str,
+)
+def test_an_offloaded_plan_equals_one_device_and_its_report_tells_of_the_host(pinned: dict[str, object]) -> None:
+    record = record_of(mlp(), "1x2 h100-sxm", **pinned)
+    assert verify(record, None, None, seed=0, raises=True).passed
+    assert "on the host" in memory_section(record)

@@ -12,16 +12,19 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
 
 
 def memory_section(record: PlanRecord) -> str:
-    """Bytes by kind on one device of each stage, against what a device holds."""
+    """Bytes by kind on one device of each stage, against what a device holds; and in its host's memory, where any are
+    there."""
     wall = record.cluster.usable_bytes
+    offloads = any(held.host for held in record.chosen.predicted.peak_bytes)
     largest = max(held.total for held in record.chosen.predicted.peak_bytes)
     unit, name = (GIB, "GiB") if largest >= GIB // 10 else (MIB, "MiB")
     rows = []
     for number, (stage, held) in enumerate(zip(record.chosen.stages, record.chosen.predicted.peak_bytes, strict=True)):
         sizes = [size_in(unit, size) for size in (*(getattr(held, kind) for kind in KINDS), held.total)]
         share = f"{100 * held.total / wall:.0f}%"
-        rows.append([str(number), *sizes, share, stage_text(record, stage)])
-    header = ["stage", *KINDS, "total", "of the wall", "holds"]
+        beside = [size_in(unit, held.host)] if offloads else []
+        rows.append([str(number), *sizes, share, *beside, stage_text(record, stage)])
+    header = ["stage", *KINDS, "total", "of the wall", *(["on the host"] if offloads else []), "holds"]
     title = f"Memory of one device at its busiest, {name} (the wall: {size_text(wall)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1))}"
 
