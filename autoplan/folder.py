@@ -23,7 +23,7 @@ from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
-from autoplan.record import SCHEMA, PlanRecord
+from autoplan.record import SCHEMA, Asked, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
@@ -34,6 +34,7 @@ PARTS = {
     "alternatives": tuple[Alternative, ...],
     "search": SearchReport,
     "init": InitRecipe | None,
+    "asked": Asked,
 }
 
 

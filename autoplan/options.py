@@ -11,6 +11,7 @@ from autoplan.mesh import TENSOR
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 RECOMPUTE = ("none", "selective", "full")
+EFFORTS = ("full", "fast")
 TENSOR_SYSTEMS = ("2d", "2.5d", "3d")
 
 
@@ -121,3 +122,9 @@ class Parallelism:
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+
+def check_effort(effort: object) -> None:
+    """ParallelismError for an effort that is none."""
+    if effort not in EFFORTS:
+        raise ParallelismError(f"effort={effort!r}", "no such effort", f"use one of {EFFORTS}")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import nn
 
+from autoplan.ask import Change, again
+from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
 from autoplan.errors import LaunchError
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
-from autoplan.options import Parallelism
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.program import Program
 from autoplan.search.choice import Alternative, Predicted, SearchReport
+from autoplan.search.constraints import Constraint
 from autoplan.typed import Lowered
 from autoplan.verify import Verification, verify
 
@@ -74,6 +77,31 @@ class Plan:
         Raises AutoplanError, with the nearest names, where the model has no such one.
         """
         return explain_text(self.record, name)
+
+    def what_if(
+        self,
+        cluster: ClusterSpec | str | Mapping | os.PathLike | None = None,
+        batch: int | None = None,
+        seq: int | None = None,
+        bandwidth: float | Mapping[str, float] | None = None,
+        parallelism: str | Parallelism | None = None,
+        constraints: Sequence[Constraint] | None = None,
+        training: Training | Inference | None = None,
+        effort: str | None = None,
+    ) -> Plan:
+        """The plan for something else, searched anew without tracing the model again; what isn't given stays.
+
+        cluster      whatever ``ClusterSpec.of`` takes
+        batch, seq   rows of one optimizer step, and tokens in a row: the traced graph is taken to that size
+        bandwidth    how many times as wide the links are: 2.0 doubles the network between nodes, {"node": 1.0,
+                     "nic": 0.5} names the links inside a node, the network cards, or an outer level
+        parallelism, constraints, training, effort   as ``parallelize`` takes them; "auto" and () free what was pinned
+
+        A plan of a folder answers too, without the module. Raises RescaleError where the graph doesn't say what its
+        sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
+        """
+        change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
+        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoplan.cluster import ClusterSpec
 from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.lower import lower
-from autoplan.options import Inference, Training
+from autoplan.options import Inference, Parallelism, Training
 from autoplan.precision import in_precision
 from autoplan.search.choice import Alternative, Chosen, SearchReport
+from autoplan.search.constraints import Constraint
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
 SCHEMA = 4
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for, beside model, cluster and training: a plan asked again keeps what isn't changed.
+
+    system       a named system, whose sizes follow the cluster; "" where there is none
+    parallelism  what was pinned, where no system was named
+    compile      whether compilation was asked for, also where the device's programs run eagerly
+    """
+
+    system: str = ""
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    constraints: tuple[Constraint, ...] = ()
+    effort: str = "full"
+    compile: bool = True
+
+    @property
+    def request(self) -> str | Parallelism:
+        return self.system or self.parallelism
 
 
 @dataclass(frozen=True)
@@ -25,6 +46,7 @@ class PlanRecord:
     chosen        how it runs; with the model it determines the program
     init          how the model's parameters are initialised, None where that isn't known
     alternatives  what else was priced
+    asked         what the user pinned
     """
 
     cluster: ClusterSpec
@@ -34,6 +56,7 @@ class PlanRecord:
     alternatives: tuple[Alternative, ...]
     search: SearchReport
     init: InitRecipe | None
+    asked: Asked = field(default_factory=Asked)
 
     def lowered(self) -> Lowered:
         """The typed program; LayoutError where the layouts don't follow from one another."""
@@ -52,4 +75,5 @@ class PlanRecord:
             alternatives=self.alternatives,
             search=self.search,
             init=self.init,
+            asked=self.asked,
         )

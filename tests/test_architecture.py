@@ -44,6 +44,7 @@ ORDER = (
     "folder",
     "verify",
     "report",
+    "ask",
     "plan",
     "api",
     "models_hf",

@@ -16,7 +16,7 @@ else:
     import tomli as tomllib
 
 NEEDED = ("nodes", "devices_per_node", "device")
-KEYS = (*NEEDED, "groups", "memory_gb", "network", "node", "levels")
+KEYS = (*NEEDED, "groups", "memory_gb", "network", "node", "levels", "bandwidth")
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autoplan.cluster.bandwidth import Factors, factors_of, factors_text, times, widened
 from autoplan.cluster.files import checked, read_file
 from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, parts_of
 from autoplan.cluster.text import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
@@ -43,6 +44,8 @@ class ClusterSpec:
                   splits evenly over all devices; it is priced at the pace of the slowest and has the memory of the
                   smallest (``cost_models.hardware.slowest_of``). Where nodes differ in size, the larger count as
                   several of the greatest common size.
+    bandwidth     factors on the links' bandwidths, for what-if: 2.0 doubles the network between nodes, {"node": 1.0,
+                  "nic": 0.5} names links: what joins the devices of a node, the network cards, or one outer level
 
     A ``ClusterError`` for a device or a network that isn't known, or counts or memory that aren't positive.
     """
@@ -55,10 +58,12 @@ class ClusterSpec:
     node: str | None = None
     levels: tuple[OuterLevel, ...] = ()
     groups: tuple[NodeGroup, ...] = ()
+    bandwidth: Factors = ()
 
     def __post_init__(self) -> None:
         self._settle("levels", parts_of(OuterLevel, self.levels, "levels"))
         self._settle("groups", parts_of(NodeGroup, self.groups, "groups"))
+        self._settle("bandwidth", factors_of(self.bandwidth))
         if self.groups:
             self._gather()
         check_count("nodes", self.nodes)
@@ -151,6 +156,10 @@ class ClusterSpec:
         size = math.ceil(nodes / inside)
         return replace(self, nodes=size * inside, levels=(*self.levels[:-1], replace(self.levels[-1], size=size)))
 
+    def with_bandwidth(self, factors: float | Mapping[str, float]) -> ClusterSpec:
+        """The same with links so many times as wide, beside what ``bandwidth`` says already."""
+        return replace(self, bandwidth=times(self.bandwidth, factors_of(factors)))
+
     def profile(self) -> tuple[Device, Interconnect]:
         """The device and its links; of several groups what holds for all of them."""
         groups = self.groups or (NodeGroup(self.nodes, self.devices_per_node, self.device),)
@@ -172,7 +181,7 @@ class ClusterSpec:
         with _as_cluster_error():
             levels = links.levels(self.nodes, self.devices_per_node, [_level(level) for level in self.levels])
             kinds = tuple((load_device(group.device)[0], group.devices) for group in self.groups)
-        return Topology(device, levels, kinds)
+        return Topology(device, widened(levels, links.node, self.bandwidth), kinds)
 
     def to_dict(self) -> dict[str, Any]:
         """As data; ``ClusterSpec.of`` takes it back."""
@@ -184,11 +193,12 @@ class ClusterSpec:
         data |= {name: getattr(self, name) for name in ("network", "node") if getattr(self, name) is not None}
         if self.levels:
             data["levels"] = [{k: v for k, v in asdict(level).items() if v is not None} for level in self.levels]
-        return data
+        return data | ({"bandwidth": dict(self.bandwidth)} if self.bandwidth else {})
 
     def __str__(self) -> str:
         groups = self.groups or (NodeGroup(self.nodes, self.devices_per_node, self.device),)
         options = {"network": self.network, "node": self.node, "levels": levels_text(self.levels)}
+        options["bandwidth"] = factors_text(self.bandwidth)
         told = "".join(option_text(name, value) for name, value in options.items())
         return f"{group_text(groups)}{memory_text(self.memory_bytes)}{told}"
 

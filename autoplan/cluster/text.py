@@ -3,15 +3,17 @@
     4x8 h100-sxm
     4x8 h100-sxm 60GB network=ib-ndr
     2x8 h100-sxm + 2x8 a100-sxm-80gb
+    4x8 h100-sxm bandwidth=nic:0.5
     64x8 h100-sxm levels=pod:16:ib-ndr,cluster:4:ib-ndr:12.5GB/s
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from autoplan.cluster.bandwidth import read_factors
 from autoplan.cluster.parts import NodeGroup, OuterLevel
 from autoplan.errors import ClusterError
 
@@ -19,7 +21,7 @@ FORM = (
     'Write nodes x devices and a device\'s name, such as "4x8 h100-sxm", with less memory "4x8 h100-sxm 60GB", '
     'on another network "4x8 h100-sxm network=ib-ndr", or of several kinds "2x8 h100-sxm + 2x8 a100-sxm-80gb"'
 )
-OPTIONS = ("network", "node", "levels")
+OPTIONS = ("network", "node", "levels", "bandwidth")
 
 _GROUP = re.compile(r"\s*(-?\d+)\s*[xX]\s*(-?\d+)\s+(\S(?:.*\S)?)\s*", re.ASCII)
 _BEGIN = re.compile(r"\s*-?\d+\s*[xX]\s*-?\d+\s", re.ASCII)
@@ -56,7 +58,7 @@ def _options(text: str) -> tuple[dict[str, Any], str]:
             raise ClusterError(f"{name}={value}", cause, f"Use {', '.join(f'{known}=' for known in OPTIONS)}")
         if name in data:
             raise ClusterError(f"{name}={value}", "is said twice", "Say it once")
-        data[name] = [_level(level) for level in value.split(",")] if name == "levels" else value
+        data[name] = OPTION_VALUES[name](value) if name in OPTION_VALUES else value
         text = text[: match.start()]
 
 
@@ -74,6 +76,13 @@ def _level(text: str) -> tuple[Any, ...]:
         raise ClusterError(f"levels={text}", "is no level", remedy)
     level: tuple[Any, ...] = (match[1], int(match[2]), match[3])
     return level if match[4] is None else (*level, float(match[4]))
+
+
+def _levels(text: str) -> list[tuple[Any, ...]]:
+    return [_level(level) for level in text.split(",")]
+
+
+OPTION_VALUES: Mapping[str, Callable[[str], Any]] = {"levels": _levels, "bandwidth": read_factors}
 
 
 def group_text(groups: Sequence[NodeGroup]) -> str:

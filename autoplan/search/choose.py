@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autoplan.cluster import ClusterSpec
 from autoplan.graph import Model
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import Inference, Parallelism, Training, check_effort
 from autoplan.search.alternatives import alternatives
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
@@ -24,15 +24,18 @@ def search(
     training: Training | Inference,
     parallelism: Parallelism,
     constraints: Sequence[Constraint] = (),
+    effort: str = "full",
 ) -> tuple[Chosen, tuple[Alternative, ...], SearchReport]:
     """The fastest plan of a model on a cluster that exceeds no device's memory, and what else was priced.
 
     model        shapes are those of the whole batch of one optimizer step
     parallelism  fields that are not None are kept; the others are searched
+    effort       "full", or "fast": the three classical choices beside the plan, no price of a pin
 
     Raises ParallelismError where what is pinned can't be, DoesNotFitError where nothing fits, NoRuleError for an
     operator that nobody has said how to split.
     """
+    check_effort(effort)
     start = time.perf_counter()
     work = begin(model, cluster, training, parallelism, constraints)
     prepared_s = time.perf_counter() - start

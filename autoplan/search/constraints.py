@@ -67,10 +67,12 @@ def replicated(target: str, axis: str = "tp") -> Constraint:
 
 
 def accept_whole(model: Model, constraints: Iterable[Constraint]) -> Model:
-    """The model with those operators marked that have no rule and that a ``replicated`` constraint names."""
+    """The model with those operators marked that have no rule and that a ``replicated`` constraint names; marks that it
+    had are gone."""
     wanted = [c for c in constraints if c.allow and set(c.states) == set(WHOLE_STATES) and c.operand is None]
 
     def marked(node: Node) -> Node:
+        node = replace(node, op=node.op.removeprefix(WHOLE)) if node.op.startswith(WHOLE) else node
         unknown = node.op not in registered() and any(matches(c, node) for c in wanted)
         return replace(node, op=f"{WHOLE}{node.op}") if unknown else node
 

@@ -1,0 +1,134 @@
+"""A traced model and what is asked of it -> a plan; and a plan asked again without tracing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import ParallelismError
+from autoplan.graph import Model
+from autoplan.initialise import InitRecipe
+from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
+from autoplan.precision import computed_in, in_precision
+from autoplan.record import Asked, PlanRecord
+from autoplan.rescale import rescale
+from autoplan.runtime.optimizer import optimizer_class
+from autoplan.search import search
+from autoplan.search.constraints import Constraint, accept_whole
+from autoplan.search.systems import resolve as resolve_parallelism
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be other than in a plan; None: as it was. The fields are ``Plan.what_if``'s arguments."""
+
+    cluster: ClusterSpec | str | Mapping | os.PathLike | None = None
+    batch: int | None = None
+    seq: int | None = None
+    bandwidth: float | Mapping[str, float] | None = None
+    parallelism: str | Parallelism | None = None
+    constraints: Sequence[Constraint] | None = None
+    training: Training | Inference | None = None
+    effort: str | None = None
+
+
+def asked_of(
+    parallelism: str | Parallelism, constraints: Sequence[Constraint], training: Training | Inference, effort: str
+) -> Asked:
+    """What a user pins, as it is recorded. ParallelismError for an effort that is none."""
+    check_effort(effort)
+    named = isinstance(parallelism, str)
+    system = parallelism if isinstance(parallelism, str) and parallelism != "auto" else ""
+    pinned = Parallelism() if named else parallelism
+    assert isinstance(pinned, Parallelism)
+    return Asked(system, pinned, tuple(constraints), effort, training.compile)
+
+
+def planned(
+    model: Model, cluster: ClusterSpec, training: Training | Inference, asked: Asked, init: InitRecipe | None
+) -> PlanRecord:
+    """The plan of a traced model, in the precision of ``training``.
+
+    Raises ParallelismError, DoesNotFitError or NoRuleError where there is none.
+    """
+    check_precision(training.precision, cluster)
+    pinned = resolve_parallelism(asked.request, cluster)
+    training = as_run(replace(training, compile=asked.compile), cluster)
+    model = accept_whole(model, asked.constraints)
+    chosen, alternatives, report = search(model, cluster, training, pinned, asked.constraints, asked.effort)
+    record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked)
+    record.lowered()
+    return record
+
+
+def again(record: PlanRecord, change: Change) -> PlanRecord:
+    """The plan of the same traced model for something else: see ``Plan.what_if``."""
+    training = record.training if change.training is None else change.training
+    constraints = record.asked.constraints if change.constraints is None else tuple(change.constraints)
+    check_arguments(training, constraints)
+    check_same_trace(record.training, training)
+    cluster = record.cluster if change.cluster is None else ClusterSpec.of(change.cluster)
+    cluster = cluster if change.bandwidth is None else cluster.with_bandwidth(change.bandwidth)
+    asked = replace(record.asked, constraints=constraints)
+    if change.training is not None:
+        asked = replace(asked, compile=training.compile)
+    if change.parallelism is not None or change.effort is not None:
+        request = record.asked.request if change.parallelism is None else change.parallelism
+        resolve_parallelism(request, cluster)
+        kept = replace(training, compile=asked.compile)
+        asked = asked_of(request, constraints, kept, change.effort or asked.effort)
+    model = in_precision(record.model, training.precision) if change.training is not None else record.model
+    return planned(rescale(model, change.batch, change.seq), cluster, training, asked, record.init)
+
+
+def check_same_trace(before: Training | Inference, after: Training | Inference) -> None:
+    """Refuses what the traced graph itself would have to be another for."""
+    remedy = "Trace the model again, with autoplan.parallelize"
+    if type(before) is not type(after):
+        raise ParallelismError(
+            f"training={type(after).__name__}()", f"the model was traced for {type(before).__name__}()", remedy
+        )
+    dtypes = computed_in(before.precision), computed_in(after.precision)
+    if dtypes[0] != dtypes[1] and dtypes != ("float32", "float64"):
+        raise ParallelismError(f"precision={after.precision!r}", f"the model was traced in {dtypes[0]}", remedy)
+
+
+def check_arguments(training: Training | Inference | None, constraints: Sequence[Constraint]) -> None:
+    """Refuses, before anything is traced, what can't be planned or what no exported program could run."""
+    if training is not None and not isinstance(training, Training | Inference):
+        raise ParallelismError(
+            f"training={training!r}", "it says nothing of how to train", "give autoplan.Training(...) or Inference()"
+        )
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise ParallelismError(
+                f"constraint {constraint!r}", "it is none", "use autoplan.pin, autoplan.forbid or autoplan.replicated"
+            )
+    if isinstance(training, Training):
+        optimizer_class(training.optimizer)
+        if training.precision == "fp16-mixed":
+            raise ParallelismError(
+                "precision='fp16-mixed'", "the runtime scales no losses, which float16 needs", "use 'bf16-mixed'"
+            )
+
+
+def check_precision(precision: str, cluster: ClusterSpec) -> None:
+    """Refuses a precision that the cluster's device doesn't multiply in: it has no price there."""
+    device, _ = cluster.profile()
+    peaks = device.peak_flops_per_s
+    if computed_in(precision) not in peaks:
+        known = [name for name in PRECISIONS if computed_in(name) in peaks and name != "fp16-mixed"]
+        cause = f"{device.name} has no peak for {computed_in(precision)}"
+        raise ParallelismError(f"precision={precision!r}", cause, f"use one of {', '.join(known)}")
+
+
+def as_run(training: Training | Inference, cluster: ClusterSpec) -> Training | Inference:
+    """What is asked for, less the compilation where a device's programs run eagerly: priced is what runs."""
+    return training if cluster.profile()[0].compiles else replace(training, compile=False)
+
+
+def default_training(cluster: ClusterSpec) -> Training:
+    """AdamW in the precision that a device is made for."""
+    return Training(precision=cluster.default_precision)

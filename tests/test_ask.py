@@ -1,0 +1,99 @@
+"""A plan asked again: the plan that would have been made anew, without a trace, also of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import autoplan
+from autoplan import Inference, Parallelism, Plan, Training
+from autoplan.errors import AutoplanError, ClusterError, ParallelismError, RescaleError
+
+
+class Rows(nn.Module):
+    """Rows of 16 features, three layers deep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 16))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (self.layers(x) - target).pow(2).mean()
+
+
+def planned(rows: int = 8, cluster: str = "1x4 cpu", **options: object) -> Plan:
+    return autoplan.parallelize(Rows(), cluster, (torch.zeros(rows, 16), torch.zeros(rows, 16)), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return planned(parallelism="ddp")
+
+
+def same(one: Plan, other: Plan) -> bool:
+    return one.record.model == other.record.model and one.record.chosen == other.record.chosen
+
+
+def test_another_batch_and_cluster_are_as_planned_anew(plan: Plan) -> None:
+    other = plan.what_if(batch=24, cluster="1x2 cpu")
+    assert same(other, planned(24, "1x2 cpu", parallelism="ddp")) and other.parallelism.dp == 2
+    assert other.record.asked == plan.record.asked and other.record.model.batch[0].type.shape == (24, 16)
+
+
+def test_what_was_pinned_stays_until_it_is_freed(plan: Plan) -> None:
+    assert plan.what_if().parallelism == plan.parallelism
+    tensor = plan.what_if(parallelism=Parallelism(tp=2, pp=1))
+    assert (tensor.parallelism.tp, tensor.parallelism.dp) == (2, 2)
+    assert tensor.what_if(batch=16).parallelism.tp == 2
+    assert tensor.what_if(parallelism="auto").record.asked.request == Parallelism()
+
+
+def test_a_plan_of_a_folder_is_asked_too_and_its_answer_exported(plan: Plan, tmp_path: Path) -> None:
+    plan.export(tmp_path / "first")
+    other = autoplan.load(tmp_path / "first").what_if(batch=16, parallelism=Parallelism(dp=2, tp=2))
+    assert other.module is None
+    other.export(tmp_path / "second")
+    again = autoplan.load(tmp_path / "second")
+    assert again.record == other.record and again.what_if(batch=8, parallelism="ddp").predicted == plan.predicted
+
+
+def test_a_rescaled_plan_equals_one_device(plan: Plan) -> None:
+    assert plan.what_if(batch=12, parallelism=Parallelism(dp=1, tp=2, pp=2)).verify().passed
+
+
+def test_wider_links_are_quicker_and_narrower_ones_slower(plan: Plan) -> None:
+    two = plan.what_if(cluster="2x2 cpu")
+    wide, narrow = two.what_if(bandwidth=100.0), two.what_if(bandwidth={"nic": 0.01})
+    assert wide.predicted.step_time_s < two.predicted.step_time_s < narrow.predicted.step_time_s
+    assert str(narrow.record.cluster) == "2x2 cpu bandwidth=nic:0.01"
+    assert narrow.what_if(bandwidth=100.0).record.cluster == two.record.cluster
+
+
+def test_training_may_change_where_the_trace_stays_the_same(plan: Plan) -> None:
+    assert plan.what_if(training=Training(optimizer="sgd")).predicted.peak_bytes[0].optimizer == 0
+    wide = plan.what_if(training=Training(precision="fp64"))
+    assert wide.record.model.batch[0].type.dtype == "float64"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        ({"cluster": "1x4 abacus"}, ClusterError, "abacus"),
+        ({"bandwidth": 0}, ClusterError, "bandwidth = 0: is no factor"),
+        ({"bandwidth": {"spine": 2}}, ClusterError, "bandwidth of 'spine': is no link of this cluster"),
+        ({"seq": 8}, RescaleError, "has no sequence of tokens"),
+        ({"batch": 9}, ParallelismError, "a batch of 9 rows: it does not divide by 4"),
+        ({"training": Inference()}, ParallelismError, "the model was traced for Training()"),
+        ({"training": Training(precision="bf16")}, ParallelismError, "the model was traced in float32"),
+        ({"effort": "much"}, ParallelismError, "effort='much': no such effort. use one of ('full', 'fast')"),
+        ({"parallelism": "sideways"}, ParallelismError, "no such system"),
+        ({"constraints": (3,)}, ParallelismError, "constraint 3: it is none"),
+    ],
+)
+def test_what_cannot_be_asked_is_named(plan: Plan, change: dict, kind: type[AutoplanError], said: str) -> None:
+    with pytest.raises(kind) as error:
+        plan.what_if(**change)
+    assert said in str(error.value)
