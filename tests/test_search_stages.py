@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.search.stages import choose_cuts, cost
+from tests.stage_ilp import least_objective
 
 
 def by_trial(seconds: list[np.ndarray], microbatches: int) -> float:
@@ -45,3 +46,21 @@ def test_no_cut_is_faster(seed: int, stages: int, segments: int, microbatches: i
         assert found.objective_s == pytest.approx(best)
         assert found.bound_s <= found.objective_s * (1 + 1e-6)
         assert found.objective_s == pytest.approx(cost(seconds, found.stages, microbatches))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_ilp_finds_nothing_better(seed: int) -> None:
+    """Chains too long to try every cut: blocks alike, ends heavier, some intervals above the wall."""
+    random = np.random.default_rng(seed)
+    segments, stages, microbatches = (int(random.integers(*ends)) for ends in ((10, 22), (2, 6), (1, 9)))
+    times = np.where(np.arange(segments) % (segments - 1) == 0, random.uniform(1, 3), 1.0)
+    total = np.concatenate([[0.0], np.cumsum(times)])
+    seconds = []
+    for stage in range(stages):
+        part = np.where(np.triu(np.ones((segments + 1,) * 2), 1) > 0, total[None, :] - total[:, None], np.inf)
+        room = random.uniform(1.0, 2.0) * segments / stages + stage
+        part = part + np.where(np.isfinite(part), np.maximum(np.ceil(part - room), 0) * 0.3, 0.0)
+        seconds.append(np.where(part > 2.2 * room, np.inf, part))
+    found = choose_cuts(seconds, microbatches)
+    best = least_objective(seconds, microbatches)
+    assert (np.inf if found is None else found.objective_s) == pytest.approx(best, rel=1e-9)
