@@ -30,7 +30,7 @@ def least_objective(seconds: Sequence[np.ndarray], microbatches: int) -> float:
         return np.inf
     lp = pulp.LpProblem("stages", pulp.LpMinimize)
     w = [pulp.LpVariable(f"w{t}", 0, 1, pulp.LpBinary) for t in range(len(thresholds))]
-    y = [{at: pulp.LpVariable(f"y{k}_{at[0]}_{at[1]}", 0, 1, pulp.LpBinary) for at in row} for k, row in enumerate(kept)]
+    y = [{at: pulp.LpVariable(f"y{k}_{at}", 0, 1, pulp.LpBinary) for at in row} for k, row in enumerate(kept)]
     terms = [(w[t], (microbatches - 1) * tau) for t, tau in enumerate(thresholds)]
     terms += [(v, float(seconds[k][at])) for k, row in enumerate(y) for at, v in row.items()]
     lp += pulp.LpAffineExpression(terms)
