@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import nn
+
 from autoplan.emit.block import Scope, axes_used, emit_body, local_names, read_by
 from autoplan.emit.dropout import KEY, dropouts
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
@@ -51,11 +53,12 @@ def same_call(one: LoweredSegment, other: LoweredSegment) -> bool:
 
 
 def run_name(lowered: Lowered, first: int, last: int) -> str:
-    """"layers" for model.layers.0 …; the block's own name for a single segment."""
+    """"layers" for model.layers.0 …; the block's own name for a single segment, with an underscore where a module has
+    a method of that name ("double_")."""
     words = [w for w in lowered.segments[first].path.split(".") if w and not w.isdigit()]
-    if last - first > 1 and words:
-        return identifier(words[-1])
-    return identifier(snake_case(lowered.blocks[lowered.segments[first].block].name))
+    several = last - first > 1 and words
+    name = identifier(words[-1] if several else snake_case(lowered.blocks[lowered.segments[first].block].name))
+    return f"{name}_" if hasattr(nn.Module, name) else name
 
 
 def free_name(name: str, taken: set[str]) -> str:

@@ -65,7 +65,8 @@ def forward_parameters(module: nn.Module) -> tuple[str, ...]:
 def takes_our_attention(module: Any) -> bool:
     """Models that look their attention up by name, and can run torch's own: without a cap on the scores."""
     capped = getattr(module.config, "attn_logit_softcapping", None) is not None
-    looks_up = getattr(module, "_supports_attention_backend", False)
+    table = getattr(sys.modules.get(type(module).__module__), "ALL_ATTENTION_FUNCTIONS", None)  # T5 says only by this
+    looks_up = getattr(module, "_supports_attention_backend", False) or table is not None
     return bool(looks_up and getattr(module, "_supports_sdpa", False) and not capped)
 
 
