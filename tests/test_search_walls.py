@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -23,8 +24,8 @@ AMPLE = 10**15  # bytes
 class Case:
     model: Model
     cluster: str
-    training: Training = Training()
-    parallelism: Parallelism = Parallelism()
+    training: Training = field(default_factory=Training)
+    parallelism: Parallelism = field(default_factory=Parallelism)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ LARGER = {
 
 def check(found: list[Planned]) -> None:
     assert all(one.peak_bytes <= one.wall for one in found)
-    for tighter, looser in zip(found, found[1:], strict=False):
+    for tighter, looser in itertools.pairwise(found):
         assert looser.step_s <= tighter.step_s * (1 + 1e-12), f"slower with {looser.wall} bytes than {tighter.wall}"
     assert found[0].step_s > found[-1].step_s, "the sweep never reached a wall"
     loosest_s = found[-1].cpu_s
