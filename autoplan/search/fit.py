@@ -1,39 +1,66 @@
-"""When nothing fits: what is needed, what dominates, and the nearest remedies, each planned before it is named."""
+"""When nothing fits: what is needed, on which stage, what dominates there, and the nearest remedies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 
-from autoplan.cluster import ClusterSpec
-from autoplan.errors import DoesNotFitError, ParallelismError
+from autoplan.errors import DoesNotFitError
 from autoplan.options import Parallelism, Training
 from autoplan.search.choice import StageMemory
-from autoplan.search.evaluate import Evaluated
-from autoplan.search.result import recomputation
-from autoplan.search.work import Work, begin, candidates
+from autoplan.search.evaluate import Evaluated, least_bytes
+from autoplan.search.remedies import remedies
+from autoplan.search.work import Work, candidates
 
-MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
+LEAST_TRIES = 6  # settings that are laid out for the one that needs least, by what they hold at least
 GB = 1e9
 
 
 def does_not_fit(work: Work, pinned: Parallelism) -> DoesNotFitError:
     """The error for a model, cluster and pinned fields of which no plan fits."""
-    cluster, wall = work.cluster, work.cluster.usable_bytes
-    nearest = work.leanest(candidates(work.limits, pinned), wall)
+    nearest = leanest(work, pinned)
+    found = remedies(work, pinned)
+    remedy = f"Nearest that fits: {', or '.join(map(str, found))}" if found else f"Nothing near fits: {hint(work)}"
+    return DoesNotFitError(work.prepared.model.name, f"does not fit: {needs(work, nearest)}", remedy)
+
+
+def leanest(work: Work, pinned: Parallelism) -> Evaluated:
+    """The plan that needs least of its fullest device: settings by a bound, until none can need less."""
+    sized = sorted((least_bytes(work.operators, s, work.training), s) for s in candidates(work.limits, pinned))
+    best: Evaluated | None = None
+    for least, setting in sized[:LEAST_TRIES]:
+        if best is not None and least >= fullest(best)[1].total:
+            break
+        found = work.evaluator.leanest(setting)
+        if best is None or fullest(found)[1].total < fullest(best)[1].total:
+            best = found
+    assert best is not None
+    return best
+
+
+def needs(work: Work, nearest: Evaluated) -> str:
+    """What the leanest plan needs where it needs most, and of what; of the host where that is what lacks."""
+    cluster, wall, s = work.cluster, work.cluster.usable_bytes, nearest.setting
     stage, memory = fullest(nearest)
-    kind, size = max(((f.name, getattr(memory, f.name)) for f in fields(memory)), key=lambda pair: pair[1])
-    s = nearest.setting
+    kind, size = max(kinds(memory), key=lambda pair: pair[1])
     states = sum((m.parameters + m.gradients + m.optimizer) * s.tp * s.dp for m in nearest.memory)
-    cause = (
-        f"does not fit: {model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "
+    host = work.operators.topology.device.host
+    if memory.total <= wall and host is not None:
+        return (
+            f"{model_text(work)} with offload={s.offload!r} needs {max(m.host for m in nearest.memory) / GB:.1f} GB of "
+            f"the host's memory for a device, and {cluster} has {host.memory_bytes / GB:.1f} GB for each"
+        )
+    return (
+        f"{model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "
         f"(dp={s.dp} tp={s.tp} pp={s.pp}, ZeRO-{s.zero}, stage {stage}), of which {size / GB:.1f} GB are {kind}, and "
         f"each of {cluster} offers {wall / GB:.1f} GB; its states take {states / GB:.0f} GB of the cluster's "
         f"{wall * cluster.devices / GB:.0f} GB"
     )
-    remedies = list(dict.fromkeys(list_remedies(work, pinned, kind)))
-    remedy = f"Nearest that fits: {', or '.join(remedies)}" if remedies else "Nothing near fits: give a smaller batch"
-    return DoesNotFitError(work.prepared.model.name, cause, remedy)
+
+
+def kinds(memory: StageMemory) -> Iterator[tuple[str, int]]:
+    """What a device's bytes are of."""
+    return ((f.name, getattr(memory, f.name)) for f in fields(memory) if f.name != "host")
 
 
 def fullest(found: Evaluated) -> tuple[int, StageMemory]:
@@ -48,48 +75,5 @@ def model_text(work: Work) -> str:
     return f"{count} parameters{with_what}"
 
 
-def list_remedies(work: Work, pinned: Parallelism, kind: str) -> Iterator[str]:
-    """Fields that are pinned and would fit when freed; then the fewest nodes that hold it."""
-    for name in pinned.pinned():
-        if name in ("virtual_stages", "offload", "sequence_parallel"):
-            continue
-        freed = replace(pinned, **{name: None})
-        found = plan(work, freed, work.cluster)
-        if found is not None:
-            yield f"{name}={value_of(found, name)} in place of {name}={getattr(pinned, name)}"
-            return
-    nodes = fewest_nodes(work, pinned)
-    if nodes is not None:
-        yield f"{nodes} nodes"
-    elif pinned.pinned():
-        free = fewest_nodes(work, Parallelism())
-        if free is not None:
-            yield f"{free} nodes with nothing pinned"
-
-
-def value_of(found: Evaluated, name: str) -> object:
-    value = recomputation(found.stages) if name == "recompute" else getattr(found.setting, name)
-    return repr(value) if isinstance(value, str) else value
-
-
-def plan(work: Work, pinned: Parallelism, cluster: ClusterSpec) -> Evaluated | None:
-    """A plan of the same model that fits, or None."""
-    try:
-        own = begin(work.prepared.model, cluster, work.training, pinned, work.prepared.constraints)
-        return own.first(candidates(own.limits, pinned), cluster.usable_bytes)
-    except ParallelismError:
-        return None
-
-
-def fewest_nodes(work: Work, pinned: Parallelism) -> int | None:
-    """Doubles the nodes until a plan fits, then looks between for the fewest that do."""
-    low = work.cluster.nodes
-    high = 2 * low
-    while plan(work, pinned, work.cluster.with_nodes(high)) is None:
-        low, high = high, 2 * high
-        if high > MOST_NODES * work.cluster.nodes:
-            return None
-    for nodes in range(low + 1, high):
-        if plan(work, pinned, work.cluster.with_nodes(nodes)) is not None:
-            return nodes
-    return high
+def hint(work: Work) -> str:
+    return "give a smaller model, or devices with more memory"

@@ -1,0 +1,216 @@
+"""What would make a plan fit, each change planned before it is named.
+
+A change is looked for by bounds first (``least_bytes``: what no plan of a setting goes below) and planned only where
+they leave it possible. Its plan is the best of a few settings, not of all: the step time that is told can be had.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from autoplan.errors import ParallelismError, RescaleError
+from autoplan.graph import Model, batch_rows
+from autoplan.options import Parallelism, Training
+from autoplan.rescale import rescale
+from autoplan.search.candidates import Setting
+from autoplan.search.evaluate import Evaluated, Evaluator, least_bytes, lower_bound
+from autoplan.search.offload import check_offload
+from autoplan.search.predict import units
+from autoplan.search.result import parallelism_of
+from autoplan.search.work import Work, begin, candidates
+
+MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
+LEANEST_TRIES = 3  # settings that are tried for one that fits, by what they hold at least
+FASTEST_TRIES = 8  # and then for a faster one, by what they take at least
+HALVINGS = 6  # of the sequence, beyond which it is another task
+SIZES = ("dp", "tp", "pp", "tensor", "tensor_system")
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change under which a plan fits.
+
+    text    "5 nodes", "1 node with offload='optimizer'", "zero=1 in place of zero=0", "a sequence of 4096"
+    found   the plan
+    unit_s  its seconds for each token, or row, of a step
+    other   whether the model then trains on something else: a shorter sequence
+    """
+
+    text: str
+    found: Evaluated
+    unit_s: float
+    other: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.found.step_s:.3g} s a step)"
+
+
+def remedies(work: Work, pinned: Parallelism) -> list[Remedy]:
+    """Every kind of change that helps, by the seconds that a token then takes; what changes the task comes last."""
+    found = [*freed(work, pinned), *on_the_host(work, pinned), *more_nodes(work, pinned), *shorter(work, pinned)]
+    return sorted(found, key=lambda remedy: (remedy.other, remedy.unit_s))
+
+
+def remedy(work: Work, text: str, found: Evaluated, other: bool = False) -> Remedy:
+    return Remedy(text, found, found.step_s / units(work.prepared.model), other)
+
+
+def quick(work: Work, pinned: Parallelism) -> Evaluated | None:
+    """A plan that fits: of a few settings that need least, then of a few that may be fastest; None where none does."""
+    wall = work.cluster.usable_bytes
+    small = fitting(work, pinned)
+    best: Evaluated | None = None
+    for _, setting in heapq.nsmallest(LEANEST_TRIES, small):
+        best = work.evaluate(setting, wall)
+        if best is not None:
+            break
+    if best is None:
+        return None
+    bounded = ((lower_bound(work.operators, s), s) for _, s in small)
+    for bound_s, setting in heapq.nsmallest(FASTEST_TRIES, bounded):
+        found = work.evaluate(setting, wall, best.step_s) if bound_s < best.step_s else None
+        best = found if found is not None and found.step_s < best.step_s else best
+    return best
+
+
+def fitting(work: Work, pinned: Parallelism) -> list[tuple[float, Setting]]:
+    """(bytes at the least, setting) of those that may fit; none where what is pinned can't be there."""
+    try:
+        check_offload(pinned, work.cluster, work.training)
+        possible = candidates(work.limits, pinned)
+    except ParallelismError:
+        return []
+    wall = work.cluster.usable_bytes
+    sized = ((least_bytes(work.operators, s, work.training), s) for s in possible)
+    return [(least, s) for least, s in sized if least <= wall]
+
+
+def freed(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+    """Each pinned field left to the search, the sizes of the mesh together; where no one of them helps, all."""
+    given = pinned.pinned()
+    groups = [tuple(n for n in SIZES if n in given), *((n,) for n in given if n not in SIZES and n != "offload")]
+    some = False
+    for names in (*groups, tuple(given)):
+        free = replace(pinned, **dict.fromkeys(names))
+        found = quick(work.pinned_to(free), free) if names and not (some and names == tuple(given)) else None
+        if found is not None:
+            some = True
+            yield remedy(work, changes(pinned, found, names), found)
+
+
+def changes(pinned: Parallelism, found: Evaluated, names: Sequence[str]) -> str:
+    """"zero=1 in place of zero=0": the fields of a plan that are others than were pinned."""
+    chosen = parallelism_of(found)
+    before = {name: getattr(pinned, name) for name in names if getattr(chosen, name) != getattr(pinned, name)}
+    return f"{told({name: getattr(chosen, name) for name in before})} in place of {told(before)}"
+
+
+def told(fields: dict[str, object]) -> str:
+    return " ".join(f"{name}={value!r}" for name, value in fields.items())
+
+
+def on_the_host(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+    """The optimizer's state in the host's memory, or else the parameters too."""
+    if pinned.offload is not None or not isinstance(work.training, Training):
+        return
+    for kind in ("optimizer", "parameters"):
+        found = quick(work, replace(pinned, offload=kind))
+        if found is not None:
+            yield remedy(work, f"{nodes_text(work.cluster.nodes)} with offload={kind!r}", found)
+            return
+
+
+def more_nodes(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+    """The fewest nodes that hold it; where what is pinned leaves no mesh of more, with the sizes left to the search."""
+    for free in dict.fromkeys((pinned, replace(pinned, **dict.fromkeys(SIZES)))):
+        known = work.pinned_to(free)
+        few = fewest(partial(on_nodes, known), known.cluster.nodes, free)
+        if few is not None:
+            nodes, found = few
+            names = [name for name in SIZES if getattr(free, name) != getattr(pinned, name)]
+            also = f" with {changes(pinned, found, names)}" if names else ""
+            yield remedy(work, nodes_text(nodes) + also, found)
+            return
+
+
+def nodes_text(nodes: int) -> str:
+    return f"{nodes} node{'s' if nodes > 1 else ''}"
+
+
+def on_nodes(work: Work, nodes: int) -> Work:
+    """The same search on more nodes. A tensor axis within a node lies as it did, and its operators are shared."""
+    cluster = work.cluster.with_nodes(nodes)
+    topology = cluster.topology()
+    alike = topology.levels[0] == work.operators.topology.levels[0]
+    inside = {
+        key: entry for key, entry in work.operators.known.items()
+        if alike and math.prod(key[0]) <= topology.levels[0].size and not key[-1]
+    }  # fmt: skip
+    operators = replace(work.operators, topology=topology, known=inside)
+    limits = replace(work.limits, devices=cluster.devices, node=cluster.devices_per_node)
+    evaluator = Evaluator(operators, work.training)
+    return replace(work, cluster=cluster, limits=limits, operators=operators, evaluator=evaluator, found={})
+
+
+def fewest(own: Callable[[int], Work], given: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:
+    """The fewest nodes on which a plan fits, and it: by bounds the fewest that may do, planned from there on."""
+    low, high = given, 2 * given
+    while not fitting(own(high), pinned):
+        low, high = high, 2 * high
+        if high > MOST_NODES * given:
+            return None
+    nodes = bisected(low, high, lambda n: bool(fitting(own(n), pinned)))
+    step = 1
+    while nodes <= MOST_NODES * given:
+        found = quick(own(nodes), pinned)
+        if found is not None:
+            return nodes, found
+        nodes, step = nodes + step, 2 * step
+    return None
+
+
+def bisected(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The least number above ``low`` from which on it holds; it does for ``high``."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def shorter(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+    """The sequence halved until a plan fits; the batch, where its rows can't be cut into microbatches."""
+    model = work.prepared.model
+    first = model.batch[0].type
+    if len(first.shape) > 1 and not first.floating:
+        yield from halved(work, pinned, "a sequence of {}", first.shape[1], lambda n: rescale(model, seq=n))
+    if any(axis == "mb" for axis, _ in work.limits.only_one):
+        yield from halved(work, pinned, "a batch of {} rows", batch_rows(model), lambda n: rescale(model, batch=n))
+
+
+def halved(
+    work: Work, pinned: Parallelism, text: str, size: int, resized: Callable[[int], Model]
+) -> Iterator[Remedy]:
+    """The first of a few halvings with which a plan fits; none where the model can't follow or even the last is too
+    much."""
+    sizes = [size >> n for n in range(1, HALVINGS + 1) if size % (1 << n) == 0]
+    works = {n: other_model(work, pinned, n, resized) for n in sizes[-1:]}
+    if not sizes or (least := works[sizes[-1]]) is None or not fitting(least, pinned):
+        return
+    for n in sizes:
+        smaller = works[n] if n in works else other_model(work, pinned, n, resized)
+        found = quick(smaller, pinned) if smaller is not None else None
+        if smaller is not None and found is not None:
+            yield remedy(smaller, text.format(n), found, other=True)
+            return
+
+
+def other_model(work: Work, pinned: Parallelism, size: int, resized: Callable[[int], Model]) -> Work | None:
+    """The search of the resized model; None where it can't be resized, or what is pinned can't be with it."""
+    try:
+        return begin(resized(size), work.cluster, work.training, pinned, work.prepared.constraints)
+    except (RescaleError, ParallelismError):
+        return None
