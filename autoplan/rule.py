@@ -61,7 +61,7 @@ class Rule:
     factor_args  (position among args, factor) of arguments that are the size of a factor: they become local when it
              is split (a convolution's groups)
     cost     "matmul" (2 FLOPs for each element of the result and of what the second operand has besides),
-             "attention", "memory" (bytes read and written), "free" (views)
+             "attention", "experts" (grouped products), "memory" (bytes read and written), "free" (views)
     saved    what autograd keeps for the backward: operand positions, and "out" for the result; see ``kept``
     saved_bytes_per_element  further bytes kept for each element of the result (a dropout mask, say)
     """

@@ -208,6 +208,30 @@ def loss_samples() -> list[Sample]:
     return found
 
 
+def experts_samples() -> list[Sample]:
+    def experts(h: Tensor, choices: int, shape: tuple[int, int, int], parts: int, flags: tuple[bool, bool]) -> Sample:
+        """shape: experts, inner dim, result; parts: 2 with gate and up apart, 1 with both in one."""
+        transposed, biased = flags
+        count, inner, out = shape
+        wide, hidden = 2 * inner // parts, h.shape[-1]
+        index = torch.stack([torch.randperm(count, generator=_GENERATOR)[:choices] for _ in range(h.numel() // hidden)])
+        first = tuple(x(count, hidden, wide) if transposed else x(count, wide, hidden) for _ in range(parts))
+        down = x(count, inner, out) if transposed else x(count, out, inner)
+        biases = tuple(x(count, wide) for _ in first) if biased else ()
+        gate, up = ("gate", "up") if parts == 2 else (f"slice(x, 1, {i}, 9223372036854775807, 2)" for i in (0, 1))
+        text = f"mul(silu(clamp({gate}, None, 1.5)), add({up}, 1))"
+        lead = h.shape[:-1]
+        operands = (h, index.reshape(*lead, choices), x(*lead, choices), first, down, biases)
+        return s("autoplan.experts", *operands, text, transposed)
+
+    found = [experts(x(4, 6, 8), 2, (12, 12, 8), 2, (False, False)), experts(x(12, 8), 3, (4, 8, 12), 2, (True, True))]
+    found += [experts(x(4, 8), 1, (4, 12, 8), 1, (True, True)), experts(x(4, 8), 4, (8, 4, 8), 1, (False, False))]
+    found += [s("autoplan.top_indices", x(4, 6, 8), 2, 2, True), s("autoplan.top_indices", c(8, 4), 3, 0, False)]
+    found += [s("aten.scatter_add.default", x(4, 8), 1, ints(8, 4, 3), x(4, 3))]
+    found += [s("aten.scatter_add.default", c(4, 8, 4), 0, ints(4, 6, 8, 4), x(6, 8, 4))]
+    return found
+
+
 def conv_samples() -> list[Sample]:
     def conv(a: Tensor, w: Tensor, b: Tensor | None, transposed: bool, groups: int, dims: int = 2) -> Sample:
         ones, zeros = (1,) * dims, (0,) * dims
@@ -275,7 +299,7 @@ def constant_samples() -> list[Sample]:
 
 MAKERS: tuple[Callable[[], list[Sample]], ...] = (
     elementwise_samples, logical_samples, product_samples, view_samples, slicing_samples, attention_samples,
-    norm_samples, loss_samples, conv_samples, reduction_samples, constant_samples,
+    norm_samples, loss_samples, experts_samples, conv_samples, reduction_samples, constant_samples,
 )  # fmt: skip
 
 

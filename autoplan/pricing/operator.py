@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from autoplan.graph import Block, Node, TensorType
 from autoplan.layout import State
 from autoplan.mesh import Mesh
+from autoplan.pricing.experts import Grouped
 from autoplan.pricing.fusion import GATHERING, Traffic, apart, fused
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.strategies import Strategy
@@ -146,6 +147,8 @@ def price_operator(
         cost = matmul_cost(operator, strategy, mesh, device)
     elif kind == "attention" and operator.operands[0].dtype in device.peak_flops_per_s:
         cost = attention_cost(operator, strategy, mesh, device)
+    elif kind == "experts" and operator.operands[0].dtype in device.peak_flops_per_s:
+        cost = experts_cost(operator, strategy, mesh, device)
     else:
         cost = memory_cost(operator, strategy, mesh, device)
     goes_back = training and operator.result_carries
@@ -223,6 +226,19 @@ def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: D
         float(attention_backward_seconds(*extents, dtype, device)),
         float(attention_flops(*extents)),
     )
+
+
+def experts_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
+    """A mixture's experts over the local tokens; hidden [.., h], indices [.., k], first weights [e, f, h] each."""
+    local = local_factors(operator, strategy, mesh)
+    (out,), tokens = operator.terms[-1][-1], [f for term in operator.terms[-1][:-1] for f in term]
+    chosen = math.prod(local[f] for f in tokens) * local["k"] * local["e"] / operator.sizes["e"]
+    first = operator.node.args[3]
+    assert isinstance(first, tuple)
+    products = len(first) * local.get("pair", 1)
+    grouped = Grouped.of(chosen, local["e"], local["h"], local["f"], local[out], products)
+    dtype = operator.operands[0].dtype
+    return Cost(grouped.forward_s(dtype, device), grouped.backward_s(dtype, device), grouped.flops)
 
 
 def is_causal(node: Node) -> bool:

@@ -21,7 +21,7 @@ from autoplan.pricing.prices import layout_bytes
 from autoplan.search.choice import BlockChoice, Hop
 from autoplan.strategies import Strategy
 
-DEAR = ("matmul", "attention")
+DEAR = ("matmul", "attention", "experts")
 """Kinds of operators (``Rule.cost``) whose results are kept."""
 
 Located = tuple[str, Layout]  # a value, and the layout in which it is held

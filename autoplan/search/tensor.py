@@ -103,7 +103,7 @@ def splitting(
     """Of an operator's strategies those that use every tensor axis: a matmul's weight or a table is split, so are the
     heads of an attention, and what a body reduces (the classes of a loss). An axis on which none does is left out."""
     held = [i for i, name in enumerate(operator.node.operands) if name in weights]
-    splits = operator.rule.cost in ("matmul", "attention") or operator.node.op in GATHERING
+    splits = operator.rule.cost in ("matmul", "attention", "experts") or operator.node.op in GATHERING
     left = tuple(found)
     for axis in axes:
         if splits:

@@ -86,6 +86,37 @@ def split_projections(
     return tuple(kept), tuple(split)
 
 
+def split_weights(
+    builder: Builder, nodes: Sequence[Node], parameters: Sequence[Parameter]
+) -> tuple[tuple[Node, ...], tuple[Parameter, ...]]:
+    """Each parameter that is read in slices alone, which cover it side by side, as plain pieces."""
+    names: dict[str, str] = {}
+    split: list[Parameter] = []
+    for parameter in parameters:
+        slices = [node for node in nodes if parameter.name in node.operands]
+        found = pieces_of(parameter, slices) if all(node.op == "aten.slice.Tensor" for node in slices) else ()
+        for cut in slices if found else ():
+            part = next(p for p in found if (p.start, p.stop) == cut_bounds(cut))
+            builder.enter(part.name, part.type)
+            names[cut.name] = part.name
+        split += found or (parameter,)
+    return tuple(renamed(node, names) for node in nodes if node.name not in names), tuple(split)
+
+
+def pieces_of(parameter: Parameter, slices: Sequence[Node]) -> tuple[Parameter, ...]:
+    """The pieces that slices of one dim cut a parameter into; none where they overlap or leave something out."""
+    dims = {node.args[1] for node in slices}
+    bounds = sorted({cut_bounds(node) for node in slices})
+    edges = [0, *(stop for _, stop in bounds)]
+    if len(dims) != 1 or parameter.dim >= 0 or len(bounds) < 2:
+        return ()
+    (dim,) = dims
+    assert isinstance(dim, int)
+    if [start for start, _ in bounds] != edges[:-1] or edges[-1] != parameter.type.shape[dim]:
+        return ()
+    return tuple(piece(parameter, dim, start, stop) for start, stop in bounds)
+
+
 def fused_projection(
     node: Node, readers: Mapping[str, Sequence[Node]], parameters: Mapping[str, Parameter]
 ) -> Fused | None:

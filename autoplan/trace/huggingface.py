@@ -1,4 +1,4 @@
-"""Hugging Face models: attention and masks in a form that shards, and no caches.
+"""Hugging Face models: attention, masks and experts in a form that shards, and no caches.
 
 For the trace the model's copy is given an attention of our own through the public AttentionInterface and
 AttentionMaskInterface: causality is an argument rather than a mask, grouped keys and values are not repeated, padding
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from autoplan.trace import experts
 
 PADDED = "autoplan"  # the user gave an attention mask, or positions
 UNPADDED = "autoplan_unpadded"  # no padding: the all-true mask of ``prepare`` is not looked at
@@ -44,6 +46,9 @@ def prepare(model: nn.Module, padded: bool) -> None:
             config.use_cache = False
             if takes_our_attention(module):
                 config._attn_implementation = PADDED if padded else UNPADDED
+        elif experts.prepare(module):
+            own: Any = module.config
+            own._experts_implementation = experts.NAME
     outermost = [m for _, m in outer_models(model)]
     for module in outermost:
         unpadded = takes_our_attention(module) and not padded
@@ -83,6 +88,7 @@ def register() -> None:
     for name, mask in ((PADDED, padded_mask), (UNPADDED, unpadded_mask)):
         library().AttentionInterface.register(name, attention)
         library().AttentionMaskInterface.register(name, mask)
+    library().integrations.moe.ALL_EXPERTS_FUNCTIONS.register(experts.NAME, experts.experts_forward)
 
 
 def attention(

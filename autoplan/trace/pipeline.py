@@ -12,7 +12,7 @@ from autoplan.errors import TraceError
 from autoplan.graph import Buffer, Model, Parameter
 from autoplan.trace import huggingface
 from autoplan.trace.capture import capture
-from autoplan.trace.clean import split_projections, used, without_detaching, without_duplicates
+from autoplan.trace.clean import split_projections, split_weights, used, without_detaching, without_duplicates
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
 from autoplan.trace.modules import aliases_of, tree_of
@@ -89,6 +89,7 @@ def flatten(model: nn.Module, converted: Converted) -> Flat:
     nodes, output = short_views(builder, builder.nodes.values(), converted.output)
     nodes = used(nodes, output)
     nodes, parameters = split_projections(builder, nodes, parameters)
+    nodes, parameters = split_weights(builder, nodes, parameters)
     constants = constant_nodes(nodes, [p.name for p in parameters])
     nodes = without_duplicates(without_detaching(nodes, constants), constants)
     nodes = used(nodes, output)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ def train_eagerly(
     for step in range(steps):
         optimizer.zero_grad()
         if training.precision == "fp64":
-            with widened():
+            with widened(), plain_experts(module):
                 loss = loss_of(module, loss_fn, batch)
                 loss.backward()
         else:
@@ -58,3 +59,19 @@ def train_eagerly(
         optimizer.step()
     parameters = {name: value.detach().clone() for name, value in module.state_dict().items()}
     return Run(tuple(losses), gradients, parameters)
+
+
+@contextmanager
+def plain_experts(module: nn.Module) -> Iterator[None]:
+    """Mixtures of experts of transformers run as their modules are written: the grouped products that stand in for
+    them have no float64."""
+    chosen = "_experts_implementation"
+    configs = {id(c): c for m in module.modules() if hasattr(c := getattr(m, "config", None), chosen)}
+    before = {key: getattr(config, chosen) for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            setattr(config, chosen, "eager")
+        yield
+    finally:
+        for key, config in configs.items():
+            setattr(config, chosen, before[key])

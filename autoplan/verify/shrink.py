@@ -21,6 +21,7 @@ from autoplan.verify.atoms import Atoms, Dim
 Key = tuple[int, str]  # block index (-1: the model's own), value name
 MODEL = -1
 SAFE_VIEWS = ("reshape", "expand", "transpose", "permute", "unsqueeze", "squeeze", "to", "arange", "full")
+FIXED = ("select", "cat", "index", "roll", "top_indices")  # their arguments name sizes of whole dims
 LARGEST = 2  # members of an axis in the small plan
 SEGMENTS_OF_A_RUN = 2
 SMALLEST = 8  # a layer norm over two elements has no gradient, and what is left of it is rounding
@@ -165,7 +166,7 @@ def keeps_the_rest(node: Node, dim: int, size: int) -> bool:
 
 def freezes(name: str, cost: str) -> bool:
     """Whether the operator's arguments name the sizes of its whole dims: kernels, windows, positions."""
-    return "conv" in name or "pool" in name or name in ("select", "cat", "index", "roll")
+    return "conv" in name or "pool" in name or name in FIXED
 
 
 def small_sizes(dims: Dims, lowered: Lowered, mesh: Mesh) -> dict[int, int]:

@@ -9,6 +9,7 @@ in the dual state to gradients in the dual states (autoplan.layout).
 
 from autoplan.runtime.bodies.attention import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.bodies.embedding import vocab_parallel_embedding
+from autoplan.runtime.bodies.experts import experts, local_experts, top_indices
 from autoplan.runtime.bodies.loss import count_valid, cross_entropy, vocab_parallel_cross_entropy
 from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
 from autoplan.runtime.random import dropout
@@ -20,8 +21,11 @@ __all__ = [
     "count_valid",
     "cross_entropy",
     "dropout",
+    "experts",
     "grouped_attention",
+    "local_experts",
     "sync_batch_norm",
+    "top_indices",
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
 ]

@@ -1,0 +1,72 @@
+"""A mixture's experts on one device: grouped products over the tokens that each expert gets.
+
+Load is taken as even: of tokens · k choices each of E experts gets tokens · k / E rows, whichever rank holds it. So a
+split of the experts divides the products and leaves each in its shape, a split of the inner dim makes each narrower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoplan.graph import DTYPE_BYTES
+from cost_models.compute import matmul_flops, matmul_seconds, memory_bound_seconds
+from cost_models.hardware import Device
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The experts of one rank.
+
+    experts  how many it has
+    rows     choices of tokens that each gets, at least 1
+    hidden, inner, out  width of a token, of what runs between the products, of the result
+    first    products before the activation: 2 with a gate
+    """
+
+    experts: float
+    rows: float
+    hidden: int
+    inner: int
+    out: int
+    first: int
+
+    @staticmethod
+    def of(chosen: float, here: int, hidden: int, inner: int, out: int, first: int) -> Grouped:
+        """``here`` experts that are ``chosen`` so often together. Where that is less often than once each, as many
+        experts have one row each."""
+        busy = min(float(here), max(1.0, chosen))
+        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first)
+
+    @property
+    def flops(self) -> float:
+        """Of the products forward."""
+        first = self.first * float(matmul_flops(self.rows, self.inner, self.hidden, self.experts))
+        return first + float(matmul_flops(self.rows, self.out, self.inner, self.experts))
+
+    def forward_s(self, dtype: str, device: Device) -> float:
+        return self.inside_s(dtype, device) + self.product_s(self.out, self.inner, dtype, device)
+
+    def inside_s(self, dtype: str, device: Device) -> float:
+        """Rows gathered, the first products, the activation, and the results scaled and added up."""
+        products_s = self.first * self.product_s(self.inner, self.hidden, dtype, device)
+        passes = (2 * self.hidden, (self.first + 1) * self.inner, 3 * self.out)
+        return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+
+    def backward_s(self, dtype: str, device: Device) -> float:
+        """The first products and the activation again; then for each product the gradients of both operands, the
+        activation's (what it read and its result's gradient in, as many out), and rows gathered and added up."""
+        again_s = self.first * self.product_s(self.inner, self.hidden, dtype, device)
+        rows, experts = self.rows, self.experts
+        for count, wide, deep in ((self.first, self.inner, self.hidden), (1, self.out, self.inner)):
+            operand_s = matmul_seconds(rows, deep, wide, experts, dtype, device)
+            weight_s = matmul_seconds(wide, deep, rows, experts, dtype, device)
+            again_s += count * float(operand_s + weight_s)
+        passes = (2 * self.hidden, (3 * self.first + 2) * self.inner, 2 * self.out, 3 * self.hidden)
+        return again_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+
+    def product_s(self, wide: int, deep: int, dtype: str, device: Device) -> float:
+        return float(matmul_seconds(self.rows, wide, deep, self.experts, dtype, device))
+
+    def streaming_s(self, width: float, dtype: str, device: Device) -> float:
+        """A pass over so many elements of each row."""
+        return float(memory_bound_seconds(self.rows * self.experts * width * DTYPE_BYTES[dtype], device))

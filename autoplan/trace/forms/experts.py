@@ -1,0 +1,50 @@
+"""Experts and the choice of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoplan.graph import TensorType
+from autoplan.trace.table import Builder, Ref, form, positive
+
+
+@form("autoplan.experts.default")
+def experts(
+    b: Builder,
+    hidden: Ref,
+    index: Ref,
+    scores: Ref,
+    first: Sequence[Ref],
+    down: Ref,
+    biases: Sequence[Ref],
+    activation: str,
+    transposed: bool,
+) -> Ref:
+    """Tokens keep the dims that they had before they were flattened, so that the batch and the sequence can be split
+    apart."""
+    flat = b.shape(hidden)
+    before = b.maker(hidden, "aten.reshape.default")
+    if before is not None and isinstance(before.args[0], Ref) and b.shape(before.args[0])[-1] == flat[-1]:
+        hidden = before.args[0]
+        index, scores = (b.reshape(x, (*b.shape(hidden)[:-1], b.shape(x)[-1])) for x in (index, scores))
+    width = b.shape(down)[2 if transposed else 1]
+    kind = TensorType((*b.shape(hidden)[:-1], width), b.type(hidden).dtype)
+    args = (hidden, index, scores, tuple(first), down, tuple(biases), activation, bool(transposed))
+    return b.reshape(b.emit("autoplan.experts", *args, type=kind, hint="experts"), (*flat[:-1], width))
+
+
+@form("aten.topk.default")
+def topk(
+    b: Builder, x: Ref, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Ref, Ref]:
+    """Two operators: where the greatest stand, which carries no gradient, and what stands there."""
+    dim = positive(dim, len(b.shape(x)))
+    shape = tuple(k if d == dim else size for d, size in enumerate(b.shape(x)))
+    kind = TensorType(shape, "int64")
+    index = b.emit("autoplan.top_indices", x, int(k), dim, bool(largest), type=kind, hint="top_indices")
+    return b.emit("aten.gather.default", x, dim, index, hint="top_values"), index
+
+
+@form("aten.scatter_add.default")
+def scatter_add(b: Builder, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
+    return b.emit("aten.scatter_add.default", x, positive(dim, len(b.shape(x))), index, source)
