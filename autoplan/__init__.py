@@ -2,6 +2,7 @@
 
 from autoplan.api import parallelize
 from autoplan.cluster import ClusterSpec
+from autoplan.comparison import Comparison, compare
 from autoplan.errors import AutoplanError
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan, load
@@ -12,11 +13,13 @@ __all__ = [
     "AutoplanError",
     "AxisStrategy",
     "ClusterSpec",
+    "Comparison",
     "Inference",
     "Parallelism",
     "Plan",
     "Rule",
     "Training",
+    "compare",
     "forbid",
     "load",
     "parallelize",

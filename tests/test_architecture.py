@@ -47,6 +47,7 @@ ORDER = (
     "ask",
     "plan",
     "api",
+    "comparison",
     "models_hf",
     "models",
     "cli",

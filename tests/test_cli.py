@@ -126,3 +126,43 @@ def test_the_module_runs_as_a_command() -> None:
         [sys.executable, "-m", "autoplan", "report", "nowhere"], capture_output=True, text=True, timeout=120, cwd=ROOT
     )
     assert run.returncode == 2 and run.stderr.startswith("autoplan: error: nowhere: there is no plan.json")
+
+
+def test_what_if_tells_both_plans_and_exports_the_new_one(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["what-if", str(exported), "--cluster", "2x2 cpu", "--batch", "32", "--bandwidth", "0.5"]
+    assert main([*asked, "--export", str(tmp_path / "new")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:4] == ["as", "planned", "1x4", "cpu"] and "16 x 64" in lines[1]
+    assert lines[2].split()[:5] == ["what", "if", "2x2", "cpu", "bandwidth=nic:0.5"] and "32 x 64" in lines[2]
+    assert (tmp_path / "new" / "plan.json").is_file()
+
+
+def test_compare_prints_a_table(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *MLP[1:], "1x2 cpu", "1x1 cpu", "--batch", "16", "--effort", "fast"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert main(["compare", str(exported), "1x4 cpu", "--parallelism", "ddp", "--batch", "32"]) == 0
+    assert "dp=4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--seq", "64"], "has no sequence of tokens"),
+        (["--bandwidth", "wide"], "bandwidth=wide: is no factor"),
+        (["--bandwidth", "spine:2"], "bandwidth of 'spine': is no link"),
+        (["--batch", "17"], "a batch of 17 rows"),
+        (["--cluster", "1x4 abacus"], "abacus"),
+    ],
+)
+def test_what_if_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:
+    assert main(["what-if", str(exported), *more]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("autoplan: error: ") and said in err
+
+
+def test_compare_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(exported), "4 cpu"]) == 2 and "is not a cluster" in capsys.readouterr().err
+    assert main(["compare", str(exported), "1x4 cpu", "--config", "width=3"]) == 2
+    assert "a plan's model is what it is" in capsys.readouterr().err

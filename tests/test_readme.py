@@ -37,7 +37,27 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert callable(names["train"])
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+EXPORTS = next(command for command in COMMANDS if "out/llama" in command)
+ASKS = [command for command in COMMANDS if command[0] in ("what-if", "compare")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the README's export lies, for the commands that read it."""
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert cli.main(EXPORTS) == 0
+    return folder
+
+
+@pytest.mark.parametrize("command", ASKS, ids=" ".join)
+def test_an_exported_plan_is_asked_again(command: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert cli.main(command) == 0
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in (EXPORTS, *ASKS)], ids=" ".join)
 def test_a_command_is_one(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = cli.parser().parse_args(command)
     if "cpu" in getattr(options, "cluster", ""):

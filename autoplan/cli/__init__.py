@@ -1,34 +1,37 @@
-"""The command line: ``autoplan plan``, ``autoplan report``, ``autoplan verify``, ``autoplan devices``."""
+"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``devices``."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 
-from autoplan.api import parallelize
-from autoplan.cluster import catalog_text, figures_text
+from autoplan.cli.commands import (
+    compare_command,
+    devices_command,
+    plan_command,
+    report_command,
+    verify_command,
+    what_if_command,
+)
+from autoplan.cli.given import parallelism, training
 from autoplan.errors import AutoplanError
-from autoplan.models import resolve_model
-from autoplan.options import Parallelism, Training
-from autoplan.plan import Plan, load
-from autoplan.report import phases_text
-from autoplan.values import parse_settings
+from autoplan.options import EFFORTS
 
-# what the fields of Parallelism, all None by default, hold
-FIELDS: Mapping[str, object] = {
-    "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "schedule": "", "virtual_stages": 1, "recompute": "",
-    "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "",
-}  # fmt: skip
+__all__ = ["main", "parallelism", "parser", "training"]
+
 EXAMPLE = """\
 examples:
   autoplan plan --model hf:llama-3-70b --cluster "8x8 h100-sxm" --batch 512 --seq 8192 --training precision=bf16-mixed
   autoplan plan --model hf:llama --config num_hidden_layers=4 --cluster "1x4 cpu" --batch 16 --seq 128 --export out/
   autoplan plan --model examples/mlp.py:make_model --cluster "1x4 cpu" --parallelism dp=2,tp=2 --verify
   torchrun --nproc-per-node 4 out/train.py
+  autoplan what-if out/ --cluster "2x8 a100-sxm-80gb" --batch 64 --bandwidth 0.5
+  autoplan compare hf:llama-3-8b "8x8 h100-sxm" "8x8 a100-sxm-80gb" "16x8 l40s" --batch 512 --seq 8192
 """
+MODEL = "hf:NAME (llama, gpt2, bert, vit, llama-3-70b, …) or path/to/file.py:make_model"
+CLUSTER = 'nodes x devices and a profile, "8x8 h100-sxm", or a .toml file'
+SYSTEM = "a named system (ddp, zero3, …), or pinned fields: dp=2,tp=2"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,17 +54,13 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="plan a model for a cluster", epilog=EXAMPLE,
                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     plan.set_defaults(command=plan_command)
-    add = plan.add_argument
-    add("--model", required=True, help="hf:NAME (llama, gpt2, bert, vit, llama-3-70b, …) or path/to/file.py:make_model")
-    add("--config", action="append", default=[], metavar="KEY=VALUE", help="a setting of the model; repeatable")
-    add("--cluster", required=True, help='nodes x devices and a profile, "8x8 h100-sxm", or a .toml file')
-    add("--batch", type=int, help="rows of one optimizer step, over all devices")
-    add("--seq", type=int, help="tokens in a row")
-    add("--training", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as in precision=bf16-mixed")
-    add("--parallelism", default="auto", help="a named system (ddp, zero3, …), or pinned fields: dp=2,tp=2")
-    add("--export", metavar="DIR", help="write plan.json, program.py, train.py and report.html there")
-    add("--verify", action="store_true", help="compare the sharded program with one device, on this machine")
-    add("--explain", metavar="NAME", help="explain one operator or module instead of printing the report")
+    plan.add_argument("--model", required=True, help=MODEL)
+    plan.add_argument("--cluster", required=True, help=CLUSTER)
+    plan.add_argument("--parallelism", default="auto", help=SYSTEM)
+    add_request(plan)
+    add_outputs(plan)
+    plan.add_argument("--verify", action="store_true", help="compare the sharded program with one device, here")
+    add_asking(commands)
     for name, command, text in (
         ("report", report_command, "print the report of an exported plan"),
         ("verify", verify_command, "compare an exported program with one device"),
@@ -75,55 +74,36 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def plan_command(options: argparse.Namespace) -> None:
-    request = resolve_model(options.model, options.config, options.batch, options.seq)
-    plan = parallelize(
-        request.model,
-        options.cluster,
-        request.example_inputs,
-        loss_fn=request.loss_fn,
-        training=training(options.training),
-        parallelism=parallelism(options.parallelism),
-    )
-    print(plan.explain(options.explain) if options.explain else plan.report(), end="")
-    print(f"\n{phases_text(plan.search)}", file=sys.stderr)
-    if options.verify:
-        print(f"\n{verified(plan)}")
-    if options.export:
-        folder = plan.export(options.export)
-        ranks = plan.record.chosen.mesh.devices
-        print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/train.py")
+def add_asking(commands: argparse._SubParsersAction) -> None:
+    """``what-if`` and ``compare``."""
+    what_if = commands.add_parser("what-if", help="plan an exported plan's model for something else, without tracing")
+    what_if.set_defaults(command=what_if_command)
+    what_if.add_argument("folder", help="a folder that plan --export wrote")
+    what_if.add_argument("--cluster", help=CLUSTER)
+    what_if.add_argument("--batch", type=int, help="rows of one optimizer step, over all devices")
+    what_if.add_argument("--seq", type=int, help="tokens in a row")
+    what_if.add_argument("--bandwidth", help="times the bandwidth: 2 of the network, or nic:0.5,node:2 by links")
+    what_if.add_argument("--parallelism", help=f"{SYSTEM}; auto frees what was pinned")
+    what_if.add_argument("--effort", choices=EFFORTS, help="full, or fast for a quick answer")
+    add_outputs(what_if)
+    compare = commands.add_parser("compare", help="plan one model for several clusters, as a table")
+    compare.set_defaults(command=compare_command)
+    compare.add_argument("model", help=f"{MODEL}; or a folder that plan --export wrote")
+    compare.add_argument("clusters", nargs="+", metavar="cluster", help=CLUSTER)
+    compare.add_argument("--parallelism", help=SYSTEM)
+    add_request(compare)
 
 
-def report_command(options: argparse.Namespace) -> None:
-    print(load(options.folder).report(), end="")
+def add_request(command: argparse.ArgumentParser) -> None:
+    """The model's settings, its batch, and how it trains."""
+    add = command.add_argument
+    add("--config", action="append", default=[], metavar="KEY=VALUE", help="a setting of the model; repeatable")
+    add("--batch", type=int, help="rows of one optimizer step, over all devices")
+    add("--seq", type=int, help="tokens in a row")
+    add("--training", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as in precision=bf16-mixed")
+    add("--effort", choices=EFFORTS, default="full", help="fast: a quick answer with fewer alternatives")
 
 
-def devices_command(options: argparse.Namespace) -> None:
-    print(figures_text(options.name) if options.name else catalog_text(), end="")
-
-
-def verify_command(options: argparse.Namespace) -> None:
-    print(verified(load(options.folder)))
-
-
-def verified(plan: Plan) -> str:
-    """The result of ``plan.verify()``, which raises where the program differs from one device."""
-    return str(plan.verify())
-
-
-def training(settings: Sequence[str]) -> Training | None:
-    """Training with the given fields; None where none are given, so that the cluster's own precision is taken."""
-    defaults = {field.name: getattr(Training(), field.name) for field in fields(Training)}
-    given = parse_settings(settings, defaults, "--training")
-    return Training(**given) if given else None  # type: ignore[arg-type]
-
-
-def parallelism(text: str) -> str | Parallelism:
-    """A named system's name, or a Parallelism of "dp=2,tp=2"."""
-    if "=" not in text:
-        return text
-    settings = parse_settings(text.split(","), FIELDS, "--parallelism")
-    if "tensor" in settings:
-        settings["tensor"] = tuple(int(size) for size in re.findall(r"\d+", str(settings["tensor"])))
-    return Parallelism(**settings)  # type: ignore[arg-type]
+def add_outputs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--export", metavar="DIR", help="write plan.json, program.py, train.py and report.html there")
+    command.add_argument("--explain", metavar="NAME", help="explain one operator or module instead of the report")

@@ -1,0 +1,100 @@
+"""What each command does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from autoplan.api import parallelize
+from autoplan.cli.given import parallelism, training
+from autoplan.cluster import catalog_text, figures_text, read_factors
+from autoplan.comparison import beside, compare
+from autoplan.errors import InputsError
+from autoplan.models import resolve_model
+from autoplan.plan import Plan, load
+from autoplan.report.prices import phases_text
+
+
+def plan_command(options: argparse.Namespace) -> None:
+    request = resolve_model(options.model, options.config, options.batch, options.seq)
+    plan = parallelize(
+        request.model,
+        options.cluster,
+        request.example_inputs,
+        loss_fn=request.loss_fn,
+        training=training(options.training),
+        parallelism=parallelism(options.parallelism),
+        effort=options.effort,
+    )
+    tell(plan, options)
+    if options.verify:
+        print(f"\n{verified(plan)}")
+    export(plan, options)
+
+
+def tell(plan: Plan, options: argparse.Namespace) -> None:
+    """The report, or the explanation that is asked for in its place."""
+    print(plan.explain(options.explain) if options.explain else plan.report(), end="")
+    print(f"\n{phases_text(plan.search)}", file=sys.stderr)
+
+
+def export(plan: Plan, options: argparse.Namespace) -> None:
+    if options.export:
+        folder = plan.export(options.export)
+        ranks = plan.record.chosen.mesh.devices
+        print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/train.py")
+
+
+def what_if_command(options: argparse.Namespace) -> None:
+    """The plan that was and the one that would be, in two lines, then the latter's report."""
+    before = load(options.folder)
+    after = before.what_if(
+        cluster=options.cluster,
+        batch=options.batch,
+        seq=options.seq,
+        bandwidth=None if options.bandwidth is None else read_factors(options.bandwidth),
+        parallelism=None if options.parallelism is None else parallelism(options.parallelism),
+        effort=options.effort,
+    )
+    print(f"{beside(('as planned', before), ('what if', after))}\n")
+    tell(after, options)
+    export(after, options)
+
+
+def compare_command(options: argparse.Namespace) -> None:
+    how = {
+        "training": training(options.training),
+        "parallelism": None if options.parallelism is None else parallelism(options.parallelism),
+        "effort": options.effort,
+    }
+    if is_plan(options.model):
+        if options.config:
+            raise InputsError(f"--config {options.config[0]}", "a plan's model is what it is", "leave it out")
+        plan = load(options.model)
+        print(compare(plan, options.clusters, batch=options.batch, seq=options.seq, **how))
+    else:
+        request = resolve_model(options.model, options.config, options.batch, options.seq)
+        print(compare(request.model, options.clusters, request.example_inputs, loss_fn=request.loss_fn, **how))
+
+
+def is_plan(text: str) -> bool:
+    """Whether this is an exported plan's folder, or its plan.json."""
+    return Path(text).suffix == ".json" or (Path(text) / "plan.json").is_file()
+
+
+def report_command(options: argparse.Namespace) -> None:
+    print(load(options.folder).report(), end="")
+
+
+def devices_command(options: argparse.Namespace) -> None:
+    print(figures_text(options.name) if options.name else catalog_text(), end="")
+
+
+def verify_command(options: argparse.Namespace) -> None:
+    print(verified(load(options.folder)))
+
+
+def verified(plan: Plan) -> str:
+    """The result of ``plan.verify()``, which raises where the program differs from one device."""
+    return str(plan.verify())
