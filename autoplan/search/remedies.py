@@ -6,7 +6,7 @@ they leave it possible. Its plan is the best of a few settings, not of all: the 
 
 from __future__ import annotations
 
-import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +24,7 @@ from autoplan.search.result import parallelism_of
 from autoplan.search.work import Work, begin, candidates
 
 MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
-LEANEST_TRIES = 3  # settings that are tried for one that fits, by what they hold at least
-FASTEST_TRIES = 8  # and then for a faster one, by what they take at least
+TRIES = 12  # settings that are priced for one remedy
 HALVINGS = 6  # of the sequence, beyond which it is another task
 SIZES = ("dp", "tp", "pp", "tensor", "tensor_system")
 
@@ -60,20 +59,19 @@ def remedy(work: Work, text: str, found: Evaluated, other: bool = False) -> Reme
 
 
 def quick(work: Work, pinned: Parallelism) -> Evaluated | None:
-    """A plan that fits: of a few settings that need least, then of a few that may be fastest; None where none does."""
-    wall = work.cluster.usable_bytes
-    small = fitting(work, pinned)
+    """A plan that fits, the best of a few settings; None where none of them does.
+
+    They are taken in turn from those that may be fastest, which fit where memory is ample, and from those that need
+    least, which fit where it is not.
+    """
+    small, wall = fitting(work, pinned), work.cluster.usable_bytes
+    bounds_s = {setting: lower_bound(work.operators, setting) for _, setting in small}
+    turns = zip((s for _, s in sorted(small)), sorted(bounds_s, key=lambda s: (bounds_s[s], s)), strict=True)
     best: Evaluated | None = None
-    for _, setting in heapq.nsmallest(LEANEST_TRIES, small):
-        best = work.evaluate(setting, wall)
-        if best is not None:
-            break
-    if best is None:
-        return None
-    bounded = ((lower_bound(work.operators, s), s) for _, s in small)
-    for bound_s, setting in heapq.nsmallest(FASTEST_TRIES, bounded):
-        found = work.evaluate(setting, wall, best.step_s) if bound_s < best.step_s else None
-        best = found if found is not None and found.step_s < best.step_s else best
+    for setting in list(dict.fromkeys(itertools.chain.from_iterable(turns)))[:TRIES]:
+        limit_s = math.inf if best is None else best.step_s
+        found = work.evaluate(setting, wall, limit_s) if bounds_s[setting] < limit_s else None
+        best = found if found is not None and found.step_s < limit_s else best
     return best
 
 
