@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from autoplan.errors import ParallelismError
 from autoplan.mesh import TENSOR, Mesh
 from autoplan.options import Parallelism
+from autoplan.search.tensor import SYSTEMS as TENSOR_LAYOUTS
 
 
 @dataclass(frozen=True, order=True)
@@ -121,7 +122,15 @@ def micro_batches(limits: Limits, pinned: Parallelism, dp: int) -> list[int]:
     rows = limits.rows // dp
     if any(axis == "mb" for axis, _ in limits.only_one):
         return [rows] if pinned.micro_batch in (None, rows) else []
-    return [b for b in divisors(rows) if pinned.micro_batch in (None, b)]
+    return [b for b in divisors(rows) if pinned.micro_batch in (None, b) and b % batch_ways(pinned) == 0]
+
+
+def batch_ways(pinned: Parallelism) -> int:
+    """Over how many ranks the tensor axes split the rows of a microbatch further, as a named system asks."""
+    if pinned.tensor_system is None or pinned.tensor is None:
+        return 1
+    sizes = dict(zip(TENSOR, pinned.tensor, strict=False))
+    return math.prod(sizes[axis] for axis in TENSOR_LAYOUTS[pinned.tensor_system].whole)
 
 
 def schedules(pinned: Parallelism, pp: int, microbatches: int) -> list[str]:

@@ -62,23 +62,41 @@ class Flows:
         ends = list(dict.fromkeys((*given, *wanted)))
         layouts = self.between(kind, ends) if step is None else tuple(ends)
         moving = [a for a in self.axes if len({layout.state(a) for layout in layouts}) > 1]
-        states = [list(dict.fromkeys(layout.state(a) for layout in layouts)) for a in moving]
-        codes = np.array(
-            [[of.index(layout.state(a)) for a, of in zip(moving, states, strict=True)] for layout in layouts], dtype=int
-        ).reshape(len(layouts), len(moving))
-        goals = [{layout.state(a) for layout in wanted} for a in moving]
-        possible = np.ones((len(layouts), len(layouts)), dtype=bool)
-        for column, (axis, of, goal) in enumerate(zip(moving, states, goals, strict=True)):
-            stays = np.eye(len(of), dtype=bool)
-            goes = [[there in goal and (step is None or step(axis, here, there)) for there in of] for here in of]
-            table = stays | np.array(goes)
+        if not moving:
+            return Flow(layouts, np.zeros((0, 2), dtype=int), np.zeros(0))
+        states = list(dict.fromkeys(layout.state(a) for layout in layouts for a in moving))
+        number = {state: n for n, state in enumerate(states)}
+        codes = np.array([[number[layout.state(a)] for a in moving] for layout in layouts], dtype=int)
+        possible = self.together(codes)
+        for column, axis in enumerate(moving):
+            goals = {layout.state(axis) for layout in wanted}
+            goes = [[step is None or step(axis, here, there) for there in states] for here in states]
+            table = np.eye(len(states), dtype=bool) | (np.array(goes) & [there in goals for there in states])
             possible &= table[codes[:, None, column], codes[None, :, column]]
-        pairs = np.argwhere(possible & self.together(layouts, moving))
-        located = [(layout, layout.states()) for layout in layouts]
-        found = [(a, b, self.arc_s(kind, located[a], located[b], carries)) for a, b in pairs.tolist()]
-        priced = [(a, b, seconds) for a, b, seconds in found if seconds is not None]
-        arcs = np.array([(a, b) for a, b, _ in priced], dtype=int).reshape(-1, 2)
-        return Flow(layouts, arcs, np.array([seconds for *_, seconds in priced], dtype=float))
+        pairs = np.argwhere(possible)
+        price_s = self.prices_of(kind, layouts, codes, pairs, carries)
+        priced = np.isfinite(price_s)
+        return Flow(layouts, pairs[priced], price_s[priced])
+
+    def prices_of(
+        self, kind: TensorType, layouts: Sequence[Layout], codes: np.ndarray, pairs: np.ndarray, carries: bool
+    ) -> np.ndarray:
+        """Seconds of each of these arcs, infinite where there is no way; of arcs that are alike, one is priced.
+
+        Alike are those that change the same axes in the same way, where the others leave as much, and touch the same
+        dims in the same way.
+        """
+        before, after = codes[pairs[:, 0]], codes[pairs[:, 1]]
+        changed = before != after
+        held = np.array([local_elements(kind, layout, self.mesh) for layout in layouts], dtype=int)
+        here, there = np.where(changed, before, 0).max(axis=1), np.where(changed, after, 0).max(axis=1)
+        beside = np.where(changed | ((before != here[:, None]) & (before != there[:, None])), -1, before)
+        key = np.column_stack([here, there, changed, held[pairs], beside])
+        _, first, of = np.unique(key, axis=0, return_index=True, return_inverse=True)
+        located = {n: (layouts[n], layouts[n].states()) for n in set(pairs[first].ravel().tolist())}
+        found = [self.arc_s(kind, located[a], located[b], carries) for a, b in pairs[first].tolist()]
+        seconds = np.array([np.inf if one is None else one for one in found], dtype=float)
+        return seconds[of.reshape(-1)]
 
     def between(self, kind: TensorType, ends: list[Layout]) -> tuple[Layout, ...]:
         """The ends, and where several axes move every mixture of their states on the single axes that divides."""
@@ -93,20 +111,18 @@ class Flows:
         )
         return tuple(dict.fromkeys((*ends, *(layout for layout in mixed if divides(kind, layout, self.mesh)))))
 
-    def together(self, layouts: Sequence[Layout], moving: Sequence[str]) -> np.ndarray:
-        """[layouts, layouts]: whether one axis changes, or several that change alike."""
-        numbers: dict[State, int] = {}
-        codes = np.array(
-            [[numbers.setdefault(layout.state(a), len(numbers)) for a in moving] for layout in layouts], dtype=int
-        ).reshape(len(layouts), len(moving))
+    def together(self, codes: np.ndarray) -> np.ndarray:
+        """[layouts, layouts]: whether one axis changes, or several that change alike.
+
+        codes  [layouts, axes] the number of each layout's state on each axis
+        """
         before, after = np.broadcast_arrays(codes[:, None, :], codes[None, :, :])
         changed = before != after
-        few, many = -1, len(numbers)
-        alike = np.ones(changed.shape[:2], dtype=bool)
-        for side in (before, after) if moving else ():
-            most = np.where(changed, side, few).max(axis=-1)
-            alike &= most == np.where(changed, side, many).min(axis=-1)
-        return alike & changed.any(axis=-1)
+        alike = changed.any(axis=-1)
+        for side in (before, after):
+            most = np.where(changed, side, -1).max(axis=-1)
+            alike &= most == np.where(changed, side, codes.max() + 1).min(axis=-1)
+        return alike
 
     def arc_s(self, kind: TensorType, here: Located, there: Located, carries: bool) -> float | None:
         key = (kind.dtype, carries, *self.likeness(kind, here[1], there[1]))

@@ -96,6 +96,7 @@ def node_options(
 ) -> tuple[Strategy, ...]:
     operator = prepared.operators[index][node.name]
     pinned = {axis: split.strategies[index, node.name] for axis, split in prepared.batch.items()}
+    pinned |= {axis: pinned["dp"] for axis in system.whole} if system is not None else {}
     found = strategies(operator.rule, operator.operands, node.type, operator.carries, mesh, pinned)
     if not found:
         raise ParallelismError(

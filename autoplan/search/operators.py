@@ -16,11 +16,13 @@ from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Prices, Topology
 from autoplan.search.account import BlockPrice, price_block
+from autoplan.search.bounds import Floors, floors
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices
 from autoplan.search.formulate import Prepared, formulate
 from autoplan.search.problem import Formulation, Problem, build
+from autoplan.search.prune import pruned_if_large
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
 from autoplan.search.tensor import SYSTEMS
 from autoplan.strategies import Strategy
@@ -72,6 +74,7 @@ class _Problem:
     problem: Problem | None = None
     solver: Solver | None = None
     floor_s: float | None = None
+    floors: Floors | None = None
     points: dict[Weights, Point] = field(default_factory=dict)
 
 
@@ -149,12 +152,23 @@ class Operators:
         if weights not in entry.points:
             start = time.perf_counter()
             if entry.problem is None:
-                entry.problem = build(entry.form)
+                entry.problem = pruned_if_large(build(entry.form))
             point = self.solve(entry, weights)
             alike = (known for known in entry.points.values() if known.solution.options == point.solution.options)
             entry.points[weights] = next(alike, point)
             self.seconds += time.perf_counter() - start
         return entry.points[weights]
+
+    def floors(self, setting: Setting) -> Floors:
+        """What no operators of a setting undercut, at prices on what they keep."""
+        fastest, entry = self.fastest(setting), self.entry(setting)
+        if entry.floors is None:
+            assert entry.problem is not None
+            start = time.perf_counter()
+            uses = Counter(s.block for s in entry.form.model.segments)
+            entry.floors = floors(entry.problem, fastest.solution, [uses[b] for b in range(len(fastest.blocks))])
+            self.seconds += time.perf_counter() - start
+        return entry.floors
 
     def solver(self, entry: _Problem) -> Solver:
         assert entry.problem is not None
@@ -168,7 +182,7 @@ class Operators:
             if not self.split_weights or entry.form.system is not None:
                 raise
             entry.form = self.form(entry.prices, False)
-            entry.problem = build(entry.form)
+            entry.problem = pruned_if_large(build(entry.form))
             entry.solver = None
             solution = self.solver(entry).solve(weights)
         assert entry.problem is not None

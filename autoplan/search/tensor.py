@@ -4,9 +4,9 @@ With the tensor axis factored into mesh axes a product ``[m, k] x [k, n]`` has i
 Colossal-AI lays them (Xu et al. 2021; Wang et al. 2021; Bian et al. 2021):
 
     2d      activations between blocks split by rows on the first axis and by features on the second; weights on both
-    2.5d    a 2d grid, repeated along a further, outermost axis that splits rows alone and holds the weights whole
-    3d      each of m, n and k on an axis of its own; weights stored split over all three, and gathered over the axis
-            of the rows where they are used
+    2.5d    a 2d grid, repeated along a further, outermost axis that splits the batch alone and holds the weights whole
+    3d      each of m, n and k on an axis of its own; weights stored split over all three, and gathered over the
+            outermost axis, which splits the batch, where they are used
 
 What is not said is left to the search: by which of its dims a weight is split on which axis, what moves where. Where
 no strategy of an operator does what is asked, its sizes not dividing, that operator is free.
@@ -32,7 +32,7 @@ FIRST, SECOND, THIRD = TENSOR
 class TensorSystem:
     """What a named system asks.
 
-    rows      axes that split the rows (a leading dim) of activations between blocks
+    rows      axes that split the rows (a leading dim) of activations between blocks; those in ``whole`` the batch
     features  the axis that splits their last dim
     weights   axes over which the weight of every product is stored split
     gathered  the axis over which weights are gathered where they are used, in each microbatch; "" for none
@@ -49,7 +49,7 @@ class TensorSystem:
 
     @property
     def whole(self) -> tuple[str, ...]:
-        """Axes on which a product meets its weight whole, and splits rows."""
+        """Axes on which a product meets its weight whole: every operator runs on them as on the data axis."""
         return tuple(axis for axis in self.axes if axis not in self.weights or axis == self.gathered)
 
     def between(self, axis: str, kind: TensorType) -> tuple[State, ...]:
@@ -57,6 +57,8 @@ class TensorSystem:
         last = len(kind.shape) - 1
         if last < 1:
             return ()
+        if axis in self.whole:
+            return (S(0),)
         return (S(last),) if axis == self.features else tuple(S(dim) for dim in range(last))
 
     def stored(self, axis: str, kind: TensorType) -> tuple[State, ...]:
@@ -64,11 +66,9 @@ class TensorSystem:
         return tuple(S(dim) for dim in range(len(kind.shape))) if axis in self.weights else ()
 
     def permits(self, operator: Operator, strategy: Strategy) -> bool:
-        """Whether a product with a weight runs as the system has it: rows split where weights aren't, or are gathered
-        there; its outputs and its inputs on the two other axes."""
-        roles = {axis: product_role(operator, strategy.on(axis)) for axis in self.axes}
-        others = sorted(roles[axis] for axis in self.axes if axis not in self.whole)
-        return all(roles[axis] == "m" for axis in self.whole) and others == ["k", "n"]
+        """Whether a product with a weight has its outputs on one of the grid's two axes, its inputs on the other."""
+        grid = [axis for axis in self.axes if axis not in self.whole]
+        return sorted(product_role(operator, strategy.on(axis)) for axis in grid) == ["k", "n"]
 
 
 SYSTEMS: Mapping[str, TensorSystem] = {
