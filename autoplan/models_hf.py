@@ -36,6 +36,10 @@ PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
                              "num_attention_heads": 32}),
     "llama-3-70b": ("llama", {**LLAMA_3, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
                               "num_attention_heads": 64}),
+    "mixtral-8x7b": ("mixtral", {"max_position_embeddings": 32768, "rope_theta": 1e6}),
+    "mixtral-8x22b": ("mixtral", {"vocab_size": 32768, "max_position_embeddings": 65536, "rope_theta": 1e6,
+                                  "hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56,
+                                  "num_attention_heads": 48, "num_key_value_heads": 8}),
     "llama-3.1-405b": ("llama", {**LLAMA_3, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
                                  "num_attention_heads": 128, "max_position_embeddings": 131072}),
     # Brown et al. 2020 (arXiv:2005.14165), table 2.1, with Megatron's padded vocabulary (Narayanan et al. 2021)

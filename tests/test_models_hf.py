@@ -36,7 +36,10 @@ def test_images_have_the_configured_size() -> None:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("llama-3-70b", 70_553_706_496), ("llama-3.1-405b", 405_853_388_800), ("t5-11b", 11_307_321_344)],
+    [
+        ("llama-3-70b", 70_553_706_496), ("llama-3.1-405b", 405_853_388_800), ("t5-11b", 11_307_321_344),
+        ("mixtral-8x7b", 46_702_792_704), ("mixtral-8x22b", 140_630_071_296),
+    ],
 )
 def test_a_preset_has_its_published_size(name: str, parameters: int) -> None:
     assert sum(p.numel() for p in resolve_model(f"hf:{name}").model.parameters()) == parameters
