@@ -48,3 +48,13 @@ def topk(
 @form("aten.scatter_add.default")
 def scatter_add(b: Builder, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
     return b.emit("aten.scatter_add.default", x, positive(dim, len(b.shape(x))), index, source)
+
+
+@form("aten.max.dim")
+def max_along(b: Builder, x: Ref, dim: int, keepdim: bool = False) -> tuple[Ref, Ref]:
+    """The first of the greatest, and where it stands."""
+    values, index = topk(b, x, 1, dim)
+    if keepdim:
+        return values, index
+    dim = positive(dim, len(b.shape(x)))
+    return b.emit("aten.squeeze.dim", values, dim), b.emit("aten.squeeze.dim", index, dim)
