@@ -9,7 +9,8 @@ from __future__ import annotations
 from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import Layout, State
 from autoplan.mesh import Mesh
-from autoplan.redistribute.apply import changed, held_elements, write
+from autoplan.redistribute.apply import Tensor, changed, exchange_op, held_elements, write
+from autoplan.redistribute.direct import write_exchange
 from autoplan.redistribute.steps import find_step, neutral
 from autoplan.typed import Collective
 
@@ -17,8 +18,11 @@ from autoplan.typed import Collective
 def single_step(
     kind: TensorType, source: Layout, target: Layout, carries: bool, mesh: Mesh
 ) -> tuple[Collective, ...] | None:
-    """The step, none where nothing has to be done; None where no single one leads there: axes that change are in
-    different states, or are not the innermost of the dims that they leave or enter."""
+    """The step, none where nothing has to be done; None where no single one leads there.
+
+    Axes that change are in one state before and in one after. Where they are not the innermost of a dim that they leave
+    or enter, its parts lie apart, and an exchange with the axes inside them gathers or scatters them.
+    """
     moved = changes(source, target, carries, mesh)
     if not moved:
         return ()
@@ -28,9 +32,10 @@ def single_step(
     _, here, there = moved[0]
     step = find_step(here, there, carries)
     innermost = here.kind != "S" or source.dims[here.dim][-len(axes) :] == axes
-    if step is None or not innermost or changed(source, axes, there, mesh) != target:
-        return None
     itemsize = DTYPE_BYTES[kind.dtype]
+    if step is None or not innermost or changed(source, axes, there, mesh) != target:
+        op = exchange_op(dict(source.rest), dict(target.rest), carries)
+        return (write_exchange(source, target, op, Tensor(kind.shape, itemsize, carries), mesh),) if op else None
     held = tuple(held_elements(layout, kind.shape, mesh) * itemsize for layout in (source, target))
     dims = tuple(state.dim for state in (here, there) if state.kind == "S")
     return (write(step, axes, dims, (held[0], held[1]), carries),)

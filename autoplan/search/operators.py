@@ -11,7 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from autoplan.errors import ParallelismError
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Prices, Topology
@@ -23,6 +25,7 @@ from autoplan.search.decode import block_choices
 from autoplan.search.formulate import Prepared, formulate
 from autoplan.search.problem import Formulation, Problem, build
 from autoplan.search.prune import pruned_if_large
+from autoplan.search.sizes import Sizes, sizes_of
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
 from autoplan.search.tensor import SYSTEMS
 from autoplan.strategies import Strategy
@@ -59,6 +62,10 @@ class Point:
     @property
     def gap(self) -> float:
         return (self.solution.objective - self.solution.bound) / max(self.solution.objective, 1e-30)
+
+
+def setting_text(mesh: Mesh) -> str:
+    return "x".join(str(mesh.size(axis)) for axis in mesh.tensor_axes)
 
 
 def splits(strategy: Strategy, axis: str) -> bool:
@@ -99,6 +106,11 @@ class Operators:
     variables: int = 0
     constraints: int = 0
     known: dict[Key, _Problem] = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Of the whole model."""
+        return sizes_of(self.prepared.model, self.prepared.operators)
 
     def pinned_to(self, parallelism: Parallelism) -> Operators:
         """The problems under other pinned fields: these, where the fields say the same, else with nothing solved."""
@@ -179,7 +191,12 @@ class Operators:
         try:
             solution = self.solver(entry).solve(weights)
         except Infeasible:
-            if not self.split_weights or entry.form.system is not None:
+            if entry.form.system is not None:
+                raise ParallelismError(
+                    f"tensor={setting_text(entry.prices.mesh)}", "the model's sizes leave no way to lie on these axes",
+                    "pin other factors, or leave tensor_system out",
+                ) from None  # fmt: skip
+            if not self.split_weights:
                 raise
             entry.form = self.form(entry.prices, False)
             entry.problem = pruned_if_large(build(entry.form))

@@ -6,7 +6,7 @@ Colossal-AI lays them (Xu et al. 2021; Wang et al. 2021; Bian et al. 2021):
     2d      activations between blocks split by rows on the first axis and by features on the second; weights on both
     2.5d    a 2d grid, repeated along a further, outermost axis that splits the batch alone and holds the weights whole
     3d      each of m, n and k on an axis of its own; weights stored split over all three, and gathered over the
-            outermost axis, which splits the batch, where they are used
+            innermost axis, which splits the batch, where they are used
 
 What is not said is left to the search: by which of its dims a weight is split on which axis, what moves where. Where
 no strategy of an operator does what is asked, its sizes not dividing, that operator is free.
@@ -74,7 +74,7 @@ class TensorSystem:
 SYSTEMS: Mapping[str, TensorSystem] = {
     "2d": TensorSystem((FIRST,), SECOND, (FIRST, SECOND)),
     "2.5d": TensorSystem((FIRST, SECOND), THIRD, (SECOND, THIRD)),
-    "3d": TensorSystem((FIRST, SECOND), THIRD, (FIRST, SECOND, THIRD), gathered=FIRST),
+    "3d": TensorSystem((FIRST, THIRD), SECOND, (FIRST, SECOND, THIRD), gathered=THIRD),
 }
 
 
