@@ -11,7 +11,6 @@ from autoplan.options import Inference, Parallelism, Training, check_effort
 from autoplan.search.alternatives import alternatives
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
-from autoplan.search.evaluate import TOLERANCE
 from autoplan.search.fit import does_not_fit
 from autoplan.search.result import choose
 from autoplan.search.solve import solver_name
@@ -39,12 +38,14 @@ def search(
     start = time.perf_counter()
     work = begin(model, cluster, training, parallelism, constraints)
     prepared_s = time.perf_counter() - start
-    best = work.best(candidates(work.limits, parallelism), cluster.usable_bytes)
+    possible = candidates(work.limits, parallelism)
+    best = work.best(possible, cluster.usable_bytes)
     if best is None:
         raise does_not_fit(work, parallelism)
     chosen = choose(best, work)
+    gap = work.gap(best, possible, cluster.usable_bytes)
     searched_s = time.perf_counter() - start
-    others = alternatives(work, best)
+    others = alternatives(work, best, parallelism, effort)
     seconds = (
         ("batch", prepared_s),
         ("operators", work.operators.seconds),
@@ -53,7 +54,6 @@ def search(
         ("alternatives", time.perf_counter() - start - searched_s),
     )
     problems = work.operators
-    gap = best.gap + TOLERANCE
     sizes = (problems.variables, problems.constraints)
     report = SearchReport(*sizes, gap, len(work.found), solver_name(), seconds)
     return chosen, others, report

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from autoplan.options import Inference, Training
 from autoplan.pricing import DataAxis, Timeline, timeline
 from autoplan.pricing.step import (
@@ -16,6 +18,7 @@ from autoplan.pricing.step import (
     sharing_of,
     straggling,
 )
+from autoplan.search.bounds import least_schedule_s
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
 from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
@@ -41,6 +44,10 @@ class Evaluated:
     timeline: Timeline
     step_s: float
     gap: float
+
+    @property
+    def recomputes(self) -> bool:
+        return any(stage.recompute or stage.selective for stage in self.stages)
 
     def over_bytes(self, wall: float) -> int:
         """By how much the fullest stage exceeds the wall; 0 where it fits."""
@@ -123,6 +130,26 @@ class Evaluator:
         chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
         return chain_s / setting.pp * rounds(setting, self.operators)
 
+    def rough_s(self, setting: Setting) -> float:
+        """A lower bound that is known already."""
+        fastest = self.operators.fastest(setting)
+        return self.at_least_s(setting, fastest) * (1 - fastest.gap)
+
+    def least_s(self, setting: Setting, wall: float) -> float:
+        """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits."""
+        fastest = self.operators.fastest(setting)
+        topology = self.operators.topology
+        alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
+        if not alone or setting.virtual_stages > 1:
+            return self.rough_s(setting)
+        leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
+        loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
+        blocks = [segment.block for segment in self.operators.prepared.model.segments]
+        own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
+        schedule_s = least_schedule_s(loads, lean, self.operators.floors(setting).along(blocks), own_s, wall)
+        once = exposed(*loads.once_s((0, len(blocks)))) / setting.pp
+        return (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
+
     def with_point(
         self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")
     ) -> Evaluated | None:
@@ -190,18 +217,14 @@ def rounds(setting: Setting, operators: Operators) -> float:
 
 
 def least_bytes(operators: Operators, setting: Setting, training: Training | Inference) -> float:
-    """Bytes that the fullest stage of this setting holds at least: its share of the states and, every segment that
-    may be recomputed keeping its input alone, of these inputs; or the largest result with its gradient."""
-    model = operators.prepared.model
-    ways = setting.dp * setting.tp * setting.microbatches
-    largest = max(node.type.bytes for block in model.blocks for node in block.nodes)
+    """Bytes that the fullest stage of this setting holds at least: its share of the states; of every segment that may
+    be recomputed its input; and all that one of them keeps, beside its largest result and that one's gradient. Or the
+    largest result of any with its gradient."""
+    sizes, ways = operators.sizes, setting.dp * setting.tp * setting.microbatches
     prices = operators.prices(tensor_mesh(setting.mesh))
     data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
-    share = parameter_share(data, optimizer_states(training))
-    states = sum(p.type.bytes for p in model.parameters) / (setting.tp * setting.pp) * share
-    uses = Counter(s.block for s in model.segments)
-    repeated = sum(1 for s in model.segments if uses[s.block] > 1)
+    states = sizes.parameters / (setting.tp * setting.pp) * parameter_share(data, optimizer_states(training))
     flight = held_microbatches(setting.schedule, setting.pp, setting.microbatches)
-    entering = [sum(v.type.bytes for v in block.inputs) for i, block in enumerate(model.blocks) if uses[i] > 1]
-    kept = max(entering, default=0) / ways * repeated / setting.pp * sum(flight) / len(flight)
-    return max(states + kept * operators.prepared.training, 2 * largest / ways)
+    inputs = sizes.inputs * sizes.repeated / setting.pp * sum(flight) / len(flight)
+    kept = (inputs + sizes.rebuilt) / ways if operators.prepared.training else 0.0
+    return max(states + kept, 2 * sizes.largest / ways)

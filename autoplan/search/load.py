@@ -140,6 +140,7 @@ class Loads:
         """
         size = len(self.chain) + 1
         total = prefix(self.chain.forward_s + self.chain.backward_s)
+        waits_s = self.messages_s(stage)
         index = prefix(self.chain.repeated).astype(int)
         begin = np.broadcast_to(index[:, None], (size, size))
         count = index[None, :] - begin
@@ -152,7 +153,7 @@ class Loads:
             mix = Mix(np.where(over > 0, np.inf, 0.0), none, none.copy())
         if self.setting.recompute == "auto":
             self.mix_into(mix, stage, begin, count, over, runs & (over > 0))
-        seconds = np.where(runs, total[None, :] - total[:, None] + mix.seconds, np.inf)
+        seconds = np.where(runs, total[None, :] - total[:, None] + waits_s + mix.seconds, np.inf)
         possible = np.isfinite(seconds)
         return Mix(seconds, np.where(possible, mix.full, 0), np.where(possible, mix.selective, 0))
 
@@ -280,10 +281,25 @@ class Loads:
             seen |= {name for name, _ in held}
         return [size for size in sizes if size]
 
+    def messages_s(self, stage: int) -> np.ndarray:
+        """[N+1, N+1] or 0: what a stage waits for in each microbatch, by its first and last segment: the activations
+        that enter it, and the gradients of those that leave it (``timeline``)."""
+        last = self.setting.stages - 1
+        enters = self.border_s(stage) if stage > 0 else 0.0
+        leaves = self.border_s(stage + 1) if stage < last else 0.0
+        return np.reshape(enters, (-1, 1)) + np.reshape(leaves, (1, -1))
+
+    def border_s(self, stage: int) -> np.ndarray:
+        """[N+1]: one message to a stage from the one before, by the segment in front of which the border lies."""
+        known = {size: self.sent_s(stage, size) for size in np.unique(self.chain.inputs).tolist()}
+        return np.array([*(known[size] for size in self.chain.inputs.tolist()), 0.0])
+
     def message_s(self, stage: int, cut: int) -> float:
         """One message to a stage from the one before, over the border in front of a segment."""
-        width = self.setting.dp * self.setting.tp
-        return send_s(float(self.chain.inputs[cut]), stage, width, self.data.prices.topology)
+        return self.sent_s(stage, float(self.chain.inputs[cut]))
+
+    def sent_s(self, stage: int, bytes: float) -> float:
+        return send_s(bytes, stage, self.setting.dp * self.setting.tp, self.data.prices.topology)
 
 
 def parameter_share(data: DataAxis, states: int) -> float:

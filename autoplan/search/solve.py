@@ -100,6 +100,16 @@ class Solver:
         return measure(self.problem, weights, picked, relaxed, sizes, start)
 
 
+    def bound(self, weights: Weights, time_limit_s: float = 30.0) -> float:
+        """What no assignment undercuts: the relaxation's value."""
+        if all(len(group.options) == 1 for group in self.problem.groups):
+            return self.solve(weights).objective
+        if self.model is None:
+            self.model = _Model(self.problem)
+        self.model.objective(weights)
+        return self.model.run(pick_solver(time_limit_s, 0.0), integers=False)
+
+
 def measure(
     problem: Problem, weights: Weights, picked: Sequence[int], bound: float, sizes: tuple[int, int], start: float
 ) -> Solution:

@@ -92,10 +92,10 @@ def least_bottleneck(seconds: Sequence[np.ndarray], thresholds: np.ndarray) -> i
 
 def reaches(seconds: Sequence[np.ndarray], tau: float) -> bool:
     """Whether the chain can be cut into stages that all stay within τ."""
-    at = np.zeros(len(seconds[0]), dtype=bool)
+    at: np.ndarray = np.zeros(len(seconds[0]), dtype=bool)
     at[0] = True
     for part in seconds:
-        at = (at[:, None] & (part <= tau)).any(axis=0)
+        at = np.any(at[:, None] & (part <= tau), axis=0)
     return bool(at[-1])
 
 

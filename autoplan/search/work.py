@@ -46,6 +46,20 @@ class Work:
                 best = found
         return best
 
+    def gap(self, best: Evaluated, candidates: Sequence[Setting], wall: float) -> float:
+        """Two-sided, relative: how far below the best a plan of any setting could still lie, by what is proven.
+
+        What no plan undercuts is sought only where the cheap bounds leave more than the tolerance open.
+        """
+        least_s = best.step_s * (1 - TOLERANCE)
+        for setting in candidates:
+            found = self.found.get(setting)
+            if found is not None and not found.recomputes:
+                least_s = min(least_s, found.step_s * (1 - found.gap))
+            elif setting in self.found and self.evaluator.rough_s(setting) < least_s:
+                least_s = min(least_s, self.evaluator.least_s(setting, wall))
+        return 1 - least_s / best.step_s
+
     def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
         found = self.evaluator.evaluate(setting, wall, limit_s)
         self.found[setting] = found
