@@ -15,8 +15,11 @@ from functools import partial
 from autoplan.errors import ParallelismError, RescaleError
 from autoplan.graph import Model, batch_rows
 from autoplan.options import Parallelism, Training
+from autoplan.pricing import DataAxis
+from autoplan.pricing.step import optimizer_states
 from autoplan.rescale import rescale
 from autoplan.search.candidates import Setting
+from autoplan.search.choice import tensor_mesh
 from autoplan.search.evaluate import Evaluated, Evaluator, least_bytes, lower_bound
 from autoplan.search.offload import check_offload
 from autoplan.search.predict import units
@@ -83,8 +86,19 @@ def fitting(work: Work, pinned: Parallelism) -> list[tuple[float, Setting]]:
     except ParallelismError:
         return []
     wall = work.cluster.usable_bytes
-    sized = ((least_bytes(work.operators, s, work.training), s) for s in possible)
+    sized = ((least_bytes(work.operators, s, work.training), s) for s in possible if within_host(work, s))
     return [(least, s) for least, s in sized if least <= wall]
+
+
+def within_host(work: Work, setting: Setting) -> bool:
+    """Whether an even share of what a setting offloads is no more than the host has."""
+    host = work.operators.topology.device.host
+    if setting.offload == "none" or host is None:
+        return True
+    prices = work.operators.prices(tensor_mesh(setting.mesh))
+    data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
+    bytes = sum(p.type.bytes for p in work.prepared.model.parameters) / (setting.tp * setting.pp)
+    return bytes * data.host_share(optimizer_states(work.training)) <= host.memory_bytes
 
 
 def freed(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
