@@ -109,5 +109,7 @@ def search_section(record: PlanRecord) -> str:
 
 
 def phases_text(search: SearchReport) -> str:
-    """Where this run's time went; not of the report, which is the same whenever the plan is."""
-    return "planned: " + ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in search.seconds)
+    """Where this run's time went, and what it had time to check; not of the report, which is the same whenever the plan
+    is."""
+    phases = "planned: " + ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in search.seconds)
+    return "\n".join(filter(None, (phases, search.data_axis)))

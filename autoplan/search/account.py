@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autoplan.graph import Block
 from autoplan.layout import R
+from autoplan.mesh import Mesh
 from autoplan.pricing import Cost, Operator, Prices
 from autoplan.pricing.prices import layout_bytes
 from autoplan.search.choice import BlockChoice
@@ -94,7 +95,7 @@ def price_block(
         total.backward_s,
         total.weights_s,
         total.flops,
-        kept_bytes(choice, operators, types, mesh) if prices.training else 0,
+        kept_bytes(choice, operators, types, mesh) + gathered_bytes(block, choice, mesh) if prices.training else 0,
         price_selective(block, choice, operators, prices, alone_s) if prices.training else Selective(),
         sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
@@ -104,3 +105,11 @@ def price_block(
         summed,
         tuple(moves),
     )
+
+
+def gathered_bytes(block: Block, choice: BlockChoice, mesh: Mesh) -> int:
+    """Bytes of parameters gathered where they are used, whose products keep them for the backward."""
+    types, parameters = block.types(), {p.name for p in block.parameters}
+    gathers = [h for h in choice.hops if h.value in parameters and layout_bytes(types[h.value], h.source, mesh)
+               < layout_bytes(types[h.value], h.target, mesh)]  # fmt: skip
+    return sum(layout_bytes(types[h.value], h.target, mesh) for h in gathers)

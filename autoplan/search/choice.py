@@ -161,7 +161,7 @@ class SearchReport:
     """How the search went: sizes of the largest ILP, candidates priced, (phase, seconds).
 
     The seconds are of one run and no part of the plan: plan.json doesn't hold them, so that the same input gives the
-    same file.
+    same file. Nor does it hold ``data_axis``, what came of a check that is left out where time is short (``free``).
 
     optimality_gap  relative: the larger of the chosen setting's two proven gaps, of its operator problem (at the price
                     on bytes it was solved with) and of its stage cuts, and the share below which settings aren't tried
@@ -173,3 +173,4 @@ class SearchReport:
     candidates: int
     solver: str
     seconds: tuple[tuple[str, float], ...] = field(default=(), compare=False)
+    data_axis: str = field(default="", compare=False)

@@ -12,6 +12,7 @@ from autoplan.search.alternatives import alternatives
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.search.fit import does_not_fit
+from autoplan.search.free import check_data_axis
 from autoplan.search.result import choose
 from autoplan.search.solve import solver_name
 from autoplan.search.work import begin, candidates
@@ -45,15 +46,18 @@ def search(
     chosen = choose(best, work)
     gap = work.gap(best, possible, cluster.usable_bytes)
     searched_s = time.perf_counter() - start
+    data_axis = check_data_axis(work.operators, best.setting, searched_s) if effort == "full" else ""
+    checked_s = time.perf_counter() - start - searched_s
     others = alternatives(work, best, parallelism, effort)
     seconds = (
         ("batch", prepared_s),
         ("operators", work.operators.seconds),
         ("stages", work.evaluator.seconds),
         ("search", searched_s),
-        ("alternatives", time.perf_counter() - start - searched_s),
+        ("data axis", checked_s),
+        ("alternatives", time.perf_counter() - start - searched_s - checked_s),
     )
     problems = work.operators
     sizes = (problems.variables, problems.constraints)
-    report = SearchReport(*sizes, gap, len(work.found), solver_name(), seconds)
+    report = SearchReport(*sizes, gap, len(work.found), solver_name(), seconds, data_axis)
     return chosen, others, report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block, Model, Node
@@ -55,13 +55,17 @@ def formulate(
     split_weights: bool,
     sequence: bool | None = None,
     system: TensorSystem | None = None,
+    free: str = "",
 ) -> Formulation:
     """The operator problem's parts on one mesh (without the pipeline's axis).
 
     split_weights  matmuls must split a weight on every tensor axis where sizes allow: what a pinned ``tp`` asks for
     sequence       whether activations between segments are split along the sequence; None: whatever is cheaper
     system         a named system on the tensor axes, all of which have several members
+    free           an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
     """
+    batch = prepared.batch
+    prepared = replace(prepared, batch={axis: split for axis, split in batch.items() if axis != free})
     options = {
         (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system)
         for index, block in enumerate(prepared.model.blocks)
@@ -71,6 +75,9 @@ def formulate(
     def states(index: int, name: str) -> Mapping[str, State]:
         return {axis: split.states[index, name] for axis, split in prepared.batch.items()}
 
+    def entering(index: int, name: str) -> Mapping[str, State]:
+        return {free: batch[free].states[index, name]} if free else {}
+
     return Formulation(
         prepared.model,
         mesh,
@@ -78,10 +85,11 @@ def formulate(
         options,
         states,
         prices,
-        searched=mesh.tensor_axes,
+        searched=(*((free,) if free else ()), *mesh.tensor_axes),
         training=prepared.training,
         sequence=sequence,
         system=system,
+        entering=entering,
     )
 
 

@@ -120,6 +120,7 @@ class Formulation:
     searched    names of the axes whose layouts are searched, in the mesh's order
     sequence    whether activations between segments are split along the sequence; None: whatever is cheaper
     system      what a named system asks of the tensor axes
+    entering    of a constant of a block, the states on searched axes, beside R, in which the batch may be read
     """
 
     model: Model
@@ -132,6 +133,7 @@ class Formulation:
     training: bool = True
     sequence: bool | None = None
     system: TensorSystem | None = None
+    entering: Callable[[int, str], Mapping[str, State]] = lambda index, name: {}
 
     @property
     def gathered(self) -> str:
@@ -290,7 +292,8 @@ class _Builder:
             asked = self.asked_of(index, name, kind)
             group = self.layout_group(key, self.layouts(index, name, kind, states, asked), kind)
         else:
-            group = self.layout_group(("given", index, name), self.layouts(index, name, kind, [R]))
+            read = {axis: (state, R) for axis, state in self.form.entering(index, name).items()}
+            group = self.layout_group(("given", index, name), self.layouts(index, name, kind, [R], read))
         return group, [o for o in self.groups[group].options if isinstance(o, Layout)]
 
     def tensor(
@@ -308,10 +311,13 @@ class _Builder:
         flow = self.flows.flow(kind, given, (layout for _, taken in sinks for layout in taken), carries, step)
         where = {layout: i for i, layout in enumerate(flow.layouts)}
         kept = np.array([weight * local_bytes(kind, layout, self.mesh) for layout in flow.layouts], dtype=float)
+        taken = tuple((g, np.array([where[x] for x in layouts], dtype=int)) for g, layouts in sinks)
+        keepers = self.keepers(index, name, where)
+        if self.form.gathered and name in self.products[index]:  # what was gathered stands beside what is stored
+            kept[[where[x] for x in given]], keepers = 0.0, taken
         return Tensor(
-            index, name, flow.layouts, group, np.array([where[x] for x in given], dtype=int),
-            tuple((g, np.array([where[x] for x in taken], dtype=int)) for g, taken in sinks),
-            flow.arcs, weight * flow.arc_s, self.keepers(index, name, where), kept,
+            index, name, flow.layouts, group, np.array([where[x] for x in given], dtype=int), taken, flow.arcs,
+            weight * flow.arc_s, keepers, kept,
         )  # fmt: skip
 
     def parameter_step(self, axis: str, source: State, target: State) -> bool:
