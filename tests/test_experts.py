@@ -29,6 +29,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 
 import autoplan
 from autoplan.experts import activation_function, experts
+from autoplan.experts.grouped import serves
 from autoplan.graph import Model
 from autoplan.trace import trace
 from autoplan.trace.experts import activation_of
@@ -117,6 +118,34 @@ def test_the_operator_is_its_definition(transposed: bool, biased: bool, parts: i
     pairs = zip(torch.autograd.grad(got, leaves, gradient), torch.autograd.grad(want, leaves, gradient), strict=True)
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_grouped_products_are_the_products_one_by_one(parts: int, transposed: bool, dtype: torch.dtype) -> None:
+    """Against the same numbers in float64, where experts run one after the other; indices that name none among them."""
+    random = torch.Generator().manual_seed(parts)
+
+    def leaf(*shape: int) -> Tensor:
+        return (torch.randn(shape, generator=random) / 4).to(dtype).double().requires_grad_()
+
+    first = [leaf(4, 16, 24) if transposed else leaf(4, 24, 16) for _ in range(parts)]
+    leaves = [leaf(9, 16), leaf(9, 2), *first, leaf(4, 24, 8) if transposed else leaf(4, 8, 24)]
+    leaves += [leaf(4, 24) for _ in first]
+    index, gradient = torch.randint(-1, 6, (9, 2), generator=random), torch.randn(9, 8, generator=random).to(dtype)
+
+    def run(leaves: list[Tensor], gradient: Tensor) -> list[Tensor]:
+        hidden, scores, *rest = leaves
+        weights = (rest[:parts], rest[parts], rest[parts + 1 :])
+        result = experts(hidden, index, scores, *weights, SWIGLU if parts == 2 else "silu(x)", transposed)
+        return [result, *torch.autograd.grad(result, leaves, gradient)]
+
+    narrow = [x.detach().to(dtype).requires_grad_() for x in leaves]
+    assert serves(narrow[0], narrow[2 : 3 + parts]) and not serves(leaves[0], leaves[2:])
+    for ours, theirs in zip(run(narrow, gradient), run(leaves, gradient.double()), strict=True):
+        tolerance = 1e-5 if dtype == torch.float32 else 0.06
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
 
 
 def test_the_operator_compiles_whole() -> None:

@@ -6,6 +6,8 @@ How many tokens an expert gets depends on values, so the shapes inside do too; o
 and nothing is padded. An index that names no expert of the operands adds nothing: a rank that has some of the experts
 is called with all tokens, indices counted from its first expert, and gives its summand of the result.
 
+Where torch's grouped product serves (``grouped``), all experts run at once; else, as in float64, one after the other.
+
 The backward keeps tokens, indices and scores alone and computes the first products again: what an expert keeps
 otherwise, two or three rows of its inner dim for each of a token's choices, is most of what a layer keeps.
 """
@@ -13,12 +15,14 @@ otherwise, two or three rows of its inner dim for each of a token's choices, is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autoplan.experts import grouped
 from autoplan.experts.activation import activation_function
 
 SCHEMA = (
@@ -86,6 +90,8 @@ def _experts(
     activation: str, transposed: bool,
 ) -> Tensor:  # fmt: skip
     function = activation_function(activation, names_of(first))
+    if grouped.serves(hidden, [*first, down]):
+        return grouped.forward(hidden, index, scores, first, down, biases, function, transposed).to(hidden.dtype)
     wide = torch.promote_types(hidden.dtype, scores.dtype)
     total = hidden.new_zeros(hidden.shape[0], down.shape[2 if transposed else 1], dtype=wide)
     for expert, tokens, choice in chosen(index, down.shape[0]):
@@ -113,6 +119,9 @@ def _backward(
     With y = down · a and s the score: d s = <d result, y> = <downᵀ · d result, a>, so y itself isn't needed.
     """
     function = activation_function(activation, names_of(first))
+    if grouped.serves(hidden, [*first, down]):
+        operands = (gradient, hidden, index, scores, first, down, biases)
+        return grouped.backward(*operands, partial(through, function), transposed)
     d_hidden, d_scores, d_down, *rest = (torch.zeros_like(t) for t in (hidden, scores, down, *first, *biases))
     d_first, d_biases = rest[: len(first)], rest[len(first) :]
     for expert, tokens, choice in chosen(index, down.shape[0]):

@@ -59,11 +59,13 @@ def top_indices(x: TensorType, k: int, dim: int, largest: bool = True) -> Rule:
 
 @rule("aten.scatter_add.default")
 def scatter_add(x: TensorType, dim: int, index: TensorType, source: TensorType) -> Rule:
-    """Adds the source's entries along one dim, which is whole; the other dims are those of the index."""
+    """Adds the source's entries along one dim, which is whole in x; the other dims are those of the index. Entries that
+    are split along it leave partial sums, to which x comes as one of the summands."""
     dim %= len(x.shape)
     whole = [d for d in range(len(x.shape)) if d == dim or not x.shape[d] == index.shape[d] == source.shape[d]]
     terms = [
         " ".join(f"{letter}{d}" if d in whole else f"d{d}" for d in range(len(x.shape))) for letter in ("w", "v", "u")
     ]
     factors = frozenset(f"{letter}{d}" for d in whole for letter in "wvu")
-    return Rule(f"{', '.join(terms)} -> {terms[0]}", whole=factors, linear=((0, 2),), saved=(1,))
+    split = AxisStrategy((P, S(dim), S(dim)), P)
+    return Rule(f"{', '.join(terms)} -> {terms[0]}", whole=factors, linear=((0, 2),), extra=(split,), saved=(1,))

@@ -108,6 +108,18 @@ def repeat(b: Builder, x: Ref, times: Sequence[int]) -> Ref:
     return result
 
 
+@form("aten.repeat_interleave.self_int")
+def repeat_interleave(b: Builder, x: Ref, times: int, dim: int | None = None, **_: object) -> Ref:
+    """Each entry several times in a row: a dim of its own behind the entry's, merged with it."""
+    if dim is None:
+        x, dim = b.reshape(x, (math.prod(b.shape(x)),)), 0
+    shape = b.shape(x)
+    dim = positive(dim, len(shape))
+    apart = b.emit("aten.unsqueeze.default", x, dim + 1)
+    repeated = b.expand(apart, (*shape[: dim + 1], times, *shape[dim + 1 :]))
+    return b.reshape(repeated, (*shape[:dim], shape[dim] * times, *shape[dim + 1 :]))
+
+
 @form("aten.slice.Tensor", "aten.slice_copy.Tensor")
 def slice_(b: Builder, x: Ref, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Ref:
     dim = positive(dim, len(b.shape(x)))

@@ -1,0 +1,127 @@
+"""All experts at once: rows in the order of their experts, products by torch's grouped matrix product.
+
+Nothing waits for the device: counts stay there. Rows of indices that name no expert stand last, behind the last group,
+where a grouped product writes nothing; what is read of them is masked. Sums over a token's choices are taken in the
+order of the choices, so that two runs give the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+ALIGNMENT_BYTES = 16  # of a row, which the grouped product asks for
+
+
+def serves(hidden: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether the grouped product takes these: no float64, rows of whole 16 bytes."""
+    narrow = hidden.dtype in (torch.bfloat16, torch.float16, torch.float32)
+    same = all(weight.dtype == hidden.dtype for weight in weights)
+    sizes = (size for weight in weights for size in weight.shape[1:])
+    return narrow and same and all(size * hidden.element_size() % ALIGNMENT_BYTES == 0 for size in sizes)
+
+
+@dataclass(frozen=True)
+class Routed:
+    """Where each row of the experts' order comes from.
+
+    order    the choice, counted over all tokens, that stands in each row
+    expert   of each row; the number of experts where there is none
+    ends     int32 [experts]: behind the last row of each
+    choices  of a token
+    """
+
+    order: Tensor
+    expert: Tensor
+    ends: Tensor
+    choices: int
+
+    @staticmethod
+    def of(index: Tensor, experts: int) -> Routed:
+        known = torch.where((index >= 0) & (index < experts), index, experts).reshape(-1)
+        expert, order = torch.sort(known, stable=True)
+        ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True)
+        return Routed(order, expert, ends.to(torch.int32), index.shape[-1])
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Each token's row once for each of its choices."""
+        return x[self.order // self.choices]
+
+    def masked(self, rows: Tensor) -> Tensor:
+        """Zeros in place of rows without an expert."""
+        return rows.masked_fill((self.expert == self.ends.shape[0]).unsqueeze(-1), 0)
+
+    def back(self, rows: Tensor) -> Tensor:
+        """Rows in the order of the choices, [tokens, choices, width]."""
+        apart = torch.empty_like(rows)
+        apart[self.order] = rows
+        return apart.view(-1, self.choices, rows.shape[-1])
+
+    def product(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """[rows, in] by [experts, in, out]."""
+        return F.grouped_mm(rows, weight, offs=self.ends)
+
+    def outer(self, left: Tensor, right: Tensor) -> Tensor:
+        """leftᵀ · right over each expert's rows: [experts, left's width, right's]."""
+        return F.grouped_mm(left.t(), right, offs=self.ends)
+
+    def biased(self, rows: Tensor, bias: Tensor) -> Tensor:
+        return rows + bias[self.expert.clamp(max=bias.shape[0] - 1)]
+
+    def summed(self, rows: Tensor) -> Tensor:
+        """The sum of each expert's rows, [experts, width]."""
+        ones = rows.new_ones(rows.shape[0], ALIGNMENT_BYTES // rows.element_size())
+        return self.outer(ones, rows)[:, 0]
+
+
+def turned(weight: Tensor, transposed: bool) -> Tensor:
+    """[experts, in, out]"""
+    return weight if transposed else weight.transpose(1, 2)
+
+
+def forward(
+    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
+    function: Callable[..., Tensor], transposed: bool,
+) -> Tensor:  # fmt: skip
+    """The result in the wider of the dtypes of tokens and scores."""
+    routed = Routed.of(index, down.shape[0])
+    inner = function(*first_products(routed, routed.rows(hidden), first, biases, transposed))
+    rows = routed.masked(routed.product(inner, turned(down, transposed)))
+    return (routed.back(rows) * scores.unsqueeze(-1)).sum(1)
+
+
+def first_products(
+    routed: Routed, rows: Tensor, first: Sequence[Tensor], biases: Sequence[Tensor], transposed: bool
+) -> list[Tensor]:
+    products = [routed.product(rows, turned(weight, transposed)) for weight in first]
+    return [routed.biased(p, b) for p, b in zip(products, biases, strict=True)] if biases else products
+
+
+def backward(
+    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
+    biases: Sequence[Tensor], through: Callable[..., tuple[Tensor, tuple[Tensor, ...]]], transposed: bool,
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of hidden, scores, down, each of first, each of biases.
+
+    through  (products, gradient of the activation) -> the activation, gradients of the products
+    """
+    routed = Routed.of(index, down.shape[0])
+    rows, outer = routed.rows(hidden), routed.rows(gradient)
+    score = scores.reshape(-1)[routed.order].unsqueeze(-1).to(hidden.dtype)
+    products = first_products(routed, rows, first, biases, transposed)
+    back = routed.product(outer, turned(down, transposed).transpose(1, 2))
+    inner, d_products = through(products, back * score)
+    d_scores = routed.back(routed.masked((back * inner).sum(-1, keepdim=True))).squeeze(-1)
+    down_sides = (inner, outer * score) if transposed else (outer * score, inner)
+    d_first = [routed.outer(rows, part) if transposed else routed.outer(part, rows) for part in d_products]
+    d_rows = [
+        routed.product(part, turned(weight, transposed).transpose(1, 2))
+        for part, weight in zip(d_products, first, strict=True)
+    ]
+    d_hidden = routed.back(routed.masked(torch.stack(d_rows).sum(0))).sum(1)
+    d_biases = [routed.summed(part) for part in d_products][: len(biases)]
+    return [d_hidden, d_scores.to(scores.dtype), routed.outer(*down_sides), *d_first, *d_biases]
