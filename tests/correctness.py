@@ -43,7 +43,7 @@ from autoplan.verify.sharded import train_sharded
 from tests import zoo
 
 MODELS = ("llama", "gpt2", "bert", "vit", "mlp", "convnet")
-COUPLED = ("convnet",)  # batch norm couples the rows of a batch: one microbatch is all there can be
+COUPLED = ("convnet", "resnet")  # batch norm couples the rows of a batch: one microbatch is all there can be
 SYSTEMS: dict[str, Parallelism | str] = {
     "ddp": Parallelism(dp=4, tp=1, pp=1, zero=0, micro_batch=1),
     "zero3": Parallelism(dp=4, tp=1, pp=1, zero=3, micro_batch=1),
@@ -55,6 +55,8 @@ SYSTEMS: dict[str, Parallelism | str] = {
     "tp=2 pp=2": Parallelism(dp=1, tp=2, pp=2, micro_batch=2),
     "auto": "auto",
 }
+DEEPER = {"pp=4": Parallelism(dp=1, tp=1, pp=4)}
+"""Beyond the table: as many stages as ranks, so that values skip some."""
 TRAINING = Training(optimizer="adamw", learning_rate=1e-3, clip_grad_norm=None)
 
 
@@ -84,7 +86,7 @@ def within(bound: Tolerance, loss: Worst, gradients: Worst, parameters: Worst) -
 
 
 def system_for(model: str, system: str) -> Parallelism | str:
-    pinned = SYSTEMS[system]
+    pinned = {**SYSTEMS, **DEEPER}[system]
     if isinstance(pinned, Parallelism) and model in COUPLED:
         fields = {**pinned.pinned()}
         fields.pop("micro_batch", None)

@@ -67,6 +67,28 @@ def test_two_repeats_expanded_are_the_whole(traced: dict[str, Model], name: str)
     assert traced[name] == full_depth(module, batch, loss_fn)
 
 
+def test_a_stack_whose_last_layer_hands_on_less_is_expanded_too() -> None:
+    """T5's layers hand on the bias of positions, the last of each stack doesn't."""
+    with torch.device("meta"):
+        module = zoo.t5(layers=5)
+    assert [(run.start, run.period, run.count) for run in find_runs(module)] == [(1, 1, 4), (1, 1, 4)]
+    model = trace(module, zoo.batch_of("t5"), training=True)
+    assert model == full_depth(module, zoo.batch_of("t5"), None)
+    middle = [s.block for s in model.segments if s.path.split(".")[-1] in ("1", "2", "3")]
+    assert [middle.count(b) for b in dict.fromkeys(middle)] == [3, 3]
+    assert [len(model.blocks[s.block].inputs) for s in model.segments] == [0, 1, 2, 2, 2, 2, 1, 2, 3, 3, 3, 3, 1]
+
+
+def test_a_u_net_is_cut_at_every_level_and_its_skips_pass_the_cuts() -> None:
+    with torch.device("meta"):
+        module = zoo.example("unet").make_model(width=8, levels=4, groups=4)
+    batch = (torch.empty(4, 3, 32, 32, device="meta"), torch.empty(4, 32, 32, dtype=torch.int64, device="meta"))
+    model = trace(module, batch, loss_fn=F.cross_entropy, training=True)
+    crossing = [len(model.blocks[s.block].inputs) for s in model.segments]
+    assert len(model.segments) >= 8 and max(crossing) == 4
+    assert crossing == sorted(crossing[:5]) + sorted(crossing[5:], reverse=True)
+
+
 def test_repeats_of_two_modules_expanded_are_the_whole() -> None:
     layers = [module for _ in range(5) for module in (nn.Linear(8, 8), nn.Tanh())]
     module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *layers, nn.Linear(8, 2))

@@ -118,3 +118,37 @@ def test_causality_is_an_argument_where_nothing_is_padded() -> None:
     attention = [n for b in model.blocks for n in b.nodes if n.op == "aten.scaled_dot_product_attention.default"]
     assert [(node.args[3], node.args[5], dict(node.kwargs)["enable_gqa"]) for node in attention] == [(None, True, True)]
     assert not any(node.type.dtype == "bool" for node in model.constants)
+
+
+class Shifting(nn.Module):
+    """Assigns to slices of a tensor that it makes, as models shift their targets to the right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        shifted = ids.new_zeros(ids.shape)
+        shifted[..., 1:] = ids[..., :-1].clone()
+        shifted[..., 0] = 3
+        shifted[1:, 2:4] = 5
+        shifted.masked_fill_(shifted == 7, 1)
+        return self.table(shifted).square().mean()
+
+
+class Rereading(Shifting):
+    """Reads a slice before and after it is assigned to."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        shifted = ids.new_zeros(ids.shape)
+        part = shifted[..., 1:]
+        part[...] = ids[..., :-1]
+        return self.table(shifted + part.sum(1, keepdim=True) % 2).square().mean()
+
+
+@pytest.mark.parametrize("kind", [Shifting, Rereading])
+def test_assigning_to_slices(kind: type[nn.Module]) -> None:
+    module, ids = kind(), torch.randint(8, (4, 6), generator=torch.Generator().manual_seed(1))
+    model = trace(module, (ids,), training=True)
+    got = interpret(model, dict(module.named_parameters()), {"ids": ids})
+    torch.testing.assert_close(got, module(ids))

@@ -1,4 +1,5 @@
-"""Six small models with a batch each, for tests of every part: the classes are transformers' and torch's own.
+"""Small models with a batch each: six for tests of every part, whose classes are transformers' and torch's own, and
+three whose values skip stages or whose rows are coupled.
 
 Sizes divide by four, labels hold -100 unevenly over the rows, dropout is off.
 """
@@ -6,6 +7,8 @@ Sizes divide by four, labels hold -100 unevenly over the rows, dropout is off.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -17,14 +20,19 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
     ViTConfig,
     ViTForImageClassification,
 )
+
+from autoplan.models import import_file
 
 BATCH, SEQUENCE, VOCABULARY, HIDDEN, LAYERS, HEADS = 8, 16, 96, 32, 4, 4
 SIZES = {
     "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 2 * HIDDEN,
 }  # fmt: skip
+EXAMPLES = Path(__file__).parent.parent / "examples"
 Batch = dict[str, torch.Tensor] | tuple[torch.Tensor, ...]
 LossFn = Callable[..., torch.Tensor] | None
 
@@ -69,15 +77,36 @@ def convnet() -> nn.Module:
     )  # fmt: skip
 
 
+def example(name: str) -> ModuleType:
+    return import_file(EXAMPLES / f"{name}.py")
+
+
+def resnet() -> nn.Module:
+    return example("resnet").make_model(width=8, depths=(1, 2), classes=12)
+
+
+def unet() -> nn.Module:
+    return example("unet").make_model(width=8, levels=2, classes=12, groups=4)
+
+
+def t5(layers: int = 2) -> nn.Module:
+    """The bias of positions is made by the first layer of a stack and read by all; the encoder's result by all layers
+    of the decoder."""
+    sizes = {"d_model": HIDDEN, "d_kv": 8, "d_ff": 2 * HIDDEN, "num_heads": HEADS, "vocab_size": VOCABULARY}
+    special = {"decoder_start_token_id": 0, "pad_token_id": 0, "dropout_rate": 0.0}
+    return T5ForConditionalGeneration(T5Config(**sizes, **special, num_layers=layers, num_decoder_layers=layers))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "llama": llama, "gpt2": gpt2, "bert": bert, "vit": vit, "mlp": mlp, "convnet": convnet,
+    "resnet": resnet, "unet": unet, "t5": t5,
 }  # fmt: skip
-NAMES = tuple(MODELS)
-LOSSES: dict[str, LossFn] = {"mlp": F.cross_entropy, "convnet": F.cross_entropy}
+NAMES = ("llama", "gpt2", "bert", "vit", "mlp", "convnet")
+LOSSES: dict[str, LossFn] = {name: F.cross_entropy for name in ("mlp", "convnet", "resnet", "unet")}
 
 
 def small(name: str, device: str = "cpu", seed: int = 0) -> tuple[nn.Module, Batch, LossFn]:
-    """(model, batch, loss_fn) of one of NAMES; loss_fn is None where the model returns its loss."""
+    """(model, batch, loss_fn) of one of MODELS; loss_fn is None where the model returns its loss."""
     torch.manual_seed(seed)
     with torch.device(device):
         model = MODELS[name]()
@@ -91,10 +120,18 @@ def batch_of(name: str, seed: int = 0) -> Batch:
         ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         labels = ids if name != "bert" else torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         return {"input_ids": ids, "labels": unevenly_ignored(labels)}
+    if name == "t5":
+        ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE + 4), generator=generator)
+        labels = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
+        return {"input_ids": ids, "labels": unevenly_ignored(labels)}
+    if name == "unet":
+        pixels = torch.randint(0, 12, (BATCH, 8, 8), generator=generator)
+        return torch.randn(BATCH, 3, 8, 8, generator=generator), pixels.masked_fill(pixels == 3, -100)
     classes = torch.randint(0, 12, (BATCH,), generator=generator)
     if name == "vit":
         return {"pixel_values": torch.randn(BATCH, 3, 32, 32, generator=generator), "labels": ignored_row(classes)}
-    shape = (BATCH, 16) if name == "mlp" else (BATCH, 4, 16, 16)
+    shapes = {"mlp": (16,), "convnet": (4, 16, 16), "resnet": (3, 32, 32)}
+    shape = (BATCH, *shapes[name])
     return torch.randn(*shape, generator=generator), ignored_row(classes)
 
 

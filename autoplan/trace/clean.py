@@ -34,13 +34,21 @@ def without_detaching(nodes: Iterable[Node], constants: frozenset[str]) -> tuple
 
 
 def without_duplicates(nodes: Iterable[Node], among: frozenset[str]) -> tuple[Node, ...]:
-    """Of equal nodes among these, the first alone."""
+    """Of equal nodes among these, the first alone. Tensors of one number are equal where the same operators read them:
+    zeros that become token ids and zeros that bound positions may have one shape, but only the former have rows of the
+    batch."""
+    nodes = tuple(nodes)
+    readers: dict[str, set[str]] = {}
+    for node in nodes:
+        for name in node.operands:
+            readers.setdefault(name, set()).add(node.op)
     names: dict[str, str] = {}
     first: dict[tuple, str] = {}
     kept = []
     for node in nodes:
+        read_by = () if node.operands or not node.type.shape else tuple(sorted(readers.get(node.name, ())))
         node = renamed(node, names)
-        key = (node.op, repr(node.args), repr(node.kwargs))  # repr, for 1, 1.0 and True are equal
+        key = (node.op, repr(node.args), repr(node.kwargs), read_by)  # repr, for 1, 1.0 and True are equal
         if node.name in among and first.setdefault(key, node.name) != node.name:
             names[node.name] = first[key]
         else:

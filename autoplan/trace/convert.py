@@ -18,6 +18,8 @@ from autoplan.trace.builder import Builder, Value, type_of
 from autoplan.trace.direct import (
     DROPPED,
     GRAD_REGION,
+    SCATTERS,
+    base_of,
     functional,
     in_place,
     out_of_place,
@@ -93,11 +95,22 @@ class Converter:
     ) -> Value:
         """An operator in place: who reads its operand from here on reads the result."""
         changed, plain = node.args[0], out_of_place(op)
-        assert isinstance(changed, fx.Node) and isinstance(args[0], Ref) and plain is not None
-        if args[0].name not in self.builder.nodes:
-            self.changed.add(args[0].name)
-        env[changed.name] = self.canonical(node, plain, args, kwargs)
-        return env[changed.name]
+        assert isinstance(changed, fx.Node) and plain is not None
+        before = env[base_of(changed).name]
+        assert isinstance(before, Ref)
+        if before.name not in self.builder.nodes:
+            self.changed.add(before.name)
+        return self.put(changed, self.canonical(node, plain, args, kwargs), env)
+
+    def put(self, place: fx.Node, value: Value, env: dict[str, Value]) -> Value:
+        """A new value for a node, and for what it is a slice of."""
+        env[place.name] = value
+        scatter = SCATTERS.get(str(place.target))
+        if scatter is not None:
+            source, *where = place.args
+            assert isinstance(source, fx.Node)
+            self.put(source, self.table[scatter](self.builder, env[source.name], value, *where), env)
+        return value
 
     def region(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
         """A region without gradients or without autocast, in line; no gradient passes what leaves the former."""

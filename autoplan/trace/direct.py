@@ -21,6 +21,9 @@ DROPPED = frozenset({
     "aten._assert_scalar.default",
 })  # fmt: skip
 
+SCATTERS = {"aten.slice.Tensor": "aten.slice_scatter.default", "aten.select.int": "aten.select_scatter.default"}
+"""Views that a model assigns to, x[1:] = y, and the operators that give the whole with such a part replaced."""
+
 
 def functional(program: ExportedProgram, known: Collection[str]) -> ExportedProgram:
     """The program in a form that ``convert`` reads. ``known``: operators that have a canonical form.
@@ -106,10 +109,34 @@ def out_of_place(op: str) -> str | None:
 
 
 def unshared(node: fx.Node) -> bool:
-    """Whether nothing else sees what an in-place operator changes: its operand is no view and has none."""
+    """Whether nothing else sees what an in-place operator changes: its operand is no view, or one of slices that are
+    written alone, and what it is a view of has no views that are read."""
     changed = node.args[0]
     assert isinstance(changed, fx.Node)
-    return not is_view(changed) and not any(is_view(user) for user in changed.users)
+    if is_view(changed) and node.users:
+        return False
+    base = base_of(changed)
+    return not is_view(base) and all(is_written(user) for user in base.users if is_view(user))
+
+
+def base_of(node: fx.Node) -> fx.Node:
+    """What a slice of slices is taken from; the node itself where it is none."""
+    while str(node.target) in SCATTERS and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def is_written(view: fx.Node) -> bool:
+    """Whether a slice is there to be assigned to, and nothing reads it."""
+    if str(view.target) not in SCATTERS:
+        return False
+    return all(is_written(user) or (writes(user, view) and not user.users) for user in view.users)
+
+
+def writes(node: fx.Node, view: fx.Node) -> bool:
+    """Whether a node changes a view in place, and reads it nowhere else."""
+    op = node.target
+    return isinstance(op, torch._ops.OpOverload) and in_place(op) and node.args[0] is view and view not in node.args[1:]
 
 
 def is_view(node: fx.Node) -> bool:

@@ -104,3 +104,13 @@ def native_dropout(b: Builder, x: Ref, p: float, train: bool | None = True) -> t
 @form("aten.dropout.default")
 def dropout(b: Builder, x: Ref, p: float, train: bool) -> Ref:
     return b.emit("autoplan.dropout", x, p, type=b.type(x)) if train and p > 0 else x
+
+
+@form("aten.where.ScalarOther")
+def where_or_number(b: Builder, condition: Ref, x: Ref, number: float) -> Ref:
+    return b.emit("aten.where.ScalarOther", condition, x, number)
+
+
+@form("aten.where.ScalarSelf")
+def where_number(b: Builder, condition: Ref, number: float, y: Ref) -> Ref:
+    return b.emit("aten.where.ScalarSelf", condition, number, y)
