@@ -8,12 +8,15 @@ from dataclasses import replace
 
 from autoplan.mesh import Mesh
 from autoplan.options import Inference, Training
+from autoplan.pricing.chunks import runs_rounds, splits
+from autoplan.pricing.data import DataAxis
 from autoplan.pricing.operator import Operator, price_operator
 from autoplan.pricing.prices import Prices
 from autoplan.strategies import Strategy
 from cost_models.compute import update_seconds
 from cost_models.hardware import Device
 from cost_models.memory import STATES_PER_ELEMENT
+from cost_models.offload import host_update_seconds
 from cost_models.pipeline import Timeline, in_flight, simulate
 from cost_models.pipeline.shared import Sharing, shared_step_seconds
 
@@ -46,9 +49,17 @@ def optimizer_passes(training: Training | Inference) -> float:
     return 3 + 2 * optimizer_states(training) + clipping
 
 
-def update_s(bytes: float, passes: float, prices: Prices) -> float:
-    """Seconds of the optimizer over the bytes of parameter that one device updates."""
-    return float(update_seconds(bytes * passes, prices.device))
+def update_s(bytes: float, passes: float, data: DataAxis) -> float:
+    """Seconds of the optimizer over the bytes of parameter that one device updates.
+
+    What is offloaded is updated on the host, at the pace of its memory. Where parameters stay on the device
+    ("optimizer") their gradients go down the link before, and the updated parameters up after it, in the open: the
+    optimizer's step begins when the last gradient is summed, and the next forward reads every parameter.
+    """
+    if data.offload == "none":
+        return float(update_seconds(bytes * passes, data.prices.device))
+    moved_s = 2 * data.link_s(bytes) if data.offload == "optimizer" else 0.0
+    return moved_s + float(host_update_seconds(bytes * passes, data.host))
 
 
 def accumulate_s(bytes: float, prices: Prices) -> float:
@@ -68,20 +79,31 @@ def timeline(
     send_s: Sequence[float],
     microbatches: int,
     sharing: Sharing,
+    virtual_stages: int = 1,
+    weights_s: Sequence[float] | None = None,
 ) -> Timeline:
     """The schedule's timeline; without a pipeline its microbatches follow one another.
+
+    forward_s, backward_s  of each stage, ``virtual_stages`` of them on a rank
+    weights_s              where the schedule splits the backward, the part that is the weights' gradients
 
     Messages are part of the action that receives them: torch.distributed.pipelining posts a receive when it comes to
     that action and waits for it, 1F1B also for the send that it joins to it (schedules.py, ``_wait_batch_p2p``), and
     neither nccl nor gloo sends before the receiver is there. The bubble is what a rank waits beside that.
     """
     schedule = schedule if len(forward_s) > 1 else "1f1b"
+    count = virtual_stages if runs_rounds(schedule) else None
+    weights_s = weights_s if splits(schedule) else None
     received = [f + s for f, s in zip(forward_s, (0.0, *send_s), strict=True)]
     returned = [b + s for b, s in zip(backward_s, (*send_s, 0.0), strict=True)]
-    line = simulate(schedule, received, returned, [0.0] * len(send_s), microbatches)
+    free = [0.0] * len(send_s)
+    line = simulate(schedule, received, returned, free, microbatches, weight_s=weights_s, virtual_stages=count)
     if sharing.gain == 1:
         return line
-    step_s = shared_step_seconds(schedule, forward_s, backward_s, send_s, microbatches, sharing, late=True)
+    step_s = shared_step_seconds(
+        schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weights_s, virtual_stages=count,
+        late=True,
+    )  # fmt: skip
     idle = 1 - sum(line.busy_s) / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
     return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle))
 

@@ -1,0 +1,88 @@
+"""Schedules that give a pipeline rank several stages (chunks), or that split the backward: what the search asks of them.
+
+Stage k of v·d is on rank k mod d. Seconds are of one microbatch on one stage; a message is part of the action that
+receives it, as in ``step.timeline``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.pipeline import ROUNDS, SPLIT, Script, held_chunks, script
+from cost_models.pipeline.schedule import round_size
+from cost_models.pipeline.shared import Sharing
+
+__all__ = ["Script", "chunk_rounds", "deals_rounds", "held_chunks", "least_chunk_rounds", "rank_paths", "runs_rounds",
+           "script", "split_backward", "splits"]  # fmt: skip
+
+TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
+
+
+def runs_rounds(schedule: str) -> bool:
+    """Whether a rank runs its stages in rounds of microbatches, so that it may have several."""
+    return schedule in ROUNDS
+
+
+def splits(schedule: str) -> bool:
+    """Whether the gradients of parameters are computed apart from those of inputs, later."""
+    return schedule in SPLIT
+
+
+def deals_rounds(ranks: int, microbatches: int) -> bool:
+    """Whether the microbatches fill equal rounds, as torch.distributed.pipelining wants them."""
+    return microbatches % max(1, microbatches // ranks) == 0
+
+
+def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: bool) -> tuple[float, float]:
+    """(seconds of the backward, of these for the weights' gradients) as torch's engine splits it.
+
+    The first stage has no inputs' gradients: its whole backward waits (stage.py, ``backward_one_chunk``). A compiled
+    segment's backward is one function, which gives all gradients whichever are asked for: it runs for the inputs, and
+    once more for the weights.
+    """
+    if first:
+        return backward_s, backward_s
+    return (2 * backward_s, backward_s) if fuses else (backward_s, weights_s)
+
+
+def chunk_rounds(ranks: int, microbatches: int) -> int:
+    """Microbatches that go through one chunk before its rank turns to the next."""
+    return round_size("interleaved", ranks, microbatches)
+
+
+def rank_paths(ranks: int, microbatches: int, virtual_stages: int) -> np.ndarray:
+    """[v·d paths, v·d stages]: of interleaved 1F1B, how often a path runs each stage, forward and backward alike.
+
+    Path (c, r): the first microbatch's forward up to stage c·d + r, rank r's actions from there to the last backward
+    of that stage, and from there the last backward of all stages before. It leaves out the first and the last round of
+    the rank's stages before c.
+    """
+    size, count = chunk_rounds(ranks, microbatches), ranks * virtual_stages
+    paths = np.zeros((count, count))
+    for number in range(count):
+        rank = number % ranks
+        paths[number, :number] += 1
+        paths[number, rank::ranks] += microbatches
+        paths[number, rank:number:ranks] -= size
+    return paths
+
+
+def least_chunk_rounds(schedule: str, ranks: int, microbatches: int, virtual_stages: int, sharing: Sharing) -> float:
+    """No cuts whatever take fewer times of a d-th of the chain's forward and backward.
+
+    A mean of ``rank_paths``, with weights over ranks that grow towards the last by q = 1 - tilt/(mv): stage j·d + ρ
+    counts m·w_ρ + Σ_{r>ρ} w_r/v + (1 - (j+1)/v)·(1 - g·w_ρ) times in it, with g the microbatches of a round, so that
+    the least of these counts bounds every division of the chain. Where the backward is split: a rank's own work.
+    """
+    if splits(schedule):
+        return float(microbatches)
+    size, least = chunk_rounds(ranks, microbatches), float(microbatches)
+    chunk = np.array([[0], [virtual_stages - 1]])
+    for tilt in TILTS:
+        weights = (1 - tilt / (microbatches * virtual_stages)) ** np.arange(ranks - 1, -1, -1)
+        weights /= weights.sum()
+        after = weights[::-1].cumsum()[::-1] - weights
+        skipped = (1 - (chunk + 1) / virtual_stages) * (1 - size * weights)
+        counts = microbatches * weights + after / virtual_stages + skipped
+        least = max(least, float(counts.min()) * ranks / sharing.gain)
+    return least
