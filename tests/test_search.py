@@ -168,7 +168,7 @@ def test_a_constraint_on_nothing_is_an_error() -> None:
 
 def test_alternatives_hold_the_classical_choices() -> None:
     _, others, report = search(llama(), CPU, Training(), Parallelism())
-    assert [a.name for a in others[:3]] == ["plain data parallel", "ZeRO-3", "tensor parallel in the node"]
+    assert {a.name for a in others} >= {"plain data parallel", "ZeRO-3", "tensor parallel in the node"}
     assert all(a.step_time_s > 0 and (a.over_bytes == 0 or math.isfinite(a.step_time_s)) for a in others)
     assert 0 <= report.optimality_gap < 0.01 and report.solver in ("HiGHS", "PULP_CBC_CMD", "CBC")
 

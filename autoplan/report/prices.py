@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from autoplan.emit.source import size_text
 from autoplan.record import PlanRecord
-from autoplan.report.table import table
+from autoplan.report.table import paragraph, table
 from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
 from autoplan.search.choice import Alternative, PricedCollective, SearchReport, StageChoice
+from autoplan.search.pins import UNPINNED
+from autoplan.search.systems import CLASSICAL
 
+SHOWN = 8  # alternatives with a row of their own
 KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
 
 
@@ -74,12 +77,29 @@ def hidden_text(collective: PricedCollective) -> str:
 
 
 def alternatives_section(record: PlanRecord) -> str:
-    """The runners-up and the named systems, beside the chosen plan."""
+    """The runners-up and the named systems, beside the chosen plan: the first rows, the classical choices, and the
+    names of the rest."""
     step_s = record.chosen.predicted.step_time_s
     chosen = ["chosen", seconds_text(step_s), "", "yes", parallelism_text(record.chosen.parallelism)]
-    rows = [chosen, *(alternative_row(record, a) for a in record.alternatives)]
+    names = {UNPINNED, *(name for name, _ in CLASSICAL)}
+    ranked = [a for a in record.alternatives if a.name not in names and not a.why_not]
+    room = SHOWN - sum(a.name in names for a in record.alternatives)
+    shown = [a for a in record.alternatives if a.name in names or a in ranked[: max(room, 0)]]
+    rows = [chosen, *(alternative_row(record, a) for a in shown)]
     header = ["plan", "step time", "slower by", "fits", "parallelism"]
-    return f"Beside it\n{table(header, rows, right=(1, 2))}"
+    rest = ", ".join(rest_text(record, a) for a in record.alternatives if a not in shown)
+    more = [paragraph(f"and {rest}", bullet="")] if rest else []
+    return "\n".join(["Beside it", table(header, rows, right=(1, 2)), *more])
+
+
+def rest_text(record: PlanRecord, alternative: Alternative) -> str:
+    """``gpipe +70.8%``: an alternative that has no row."""
+    if alternative.why_not:
+        return f"{alternative.name} ({alternative.why_not})"
+    over = f" and {size_text(alternative.over_bytes)} too much" if alternative.over_bytes > 0 else ""
+    step_s = record.chosen.predicted.step_time_s
+    slower = f" {100 * (alternative.step_time_s / step_s - 1):+.1f}%" if step_s else ""
+    return f"{alternative.name}{slower}{over}"
 
 
 def alternative_row(record: PlanRecord, alternative: Alternative) -> list[str]:

@@ -1,39 +1,97 @@
-"""What stands beside the chosen plan: the classical choices and the runners-up, priced by the same function."""
+"""What stands beside the chosen plan: named systems and the best of other meshes, priced by the same function.
+
+A system that pins how a tensor axis is used has operator problems of its own. Of these one is solved for each, for the
+microbatch that fills a device about as the best plan's does, and where that doesn't fit for the leanest: so a price is
+that of a real plan, and the system's own best microbatch may be a little quicker. A grid of tensor axes, whose problem
+takes as long as many of the search's, is priced only for small blocks, and named otherwise.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
+from autoplan.search.candidates import Setting
 from autoplan.search.choice import Alternative, PricedCollective
-from autoplan.search.evaluate import Evaluated
+from autoplan.search.evaluate import Evaluated, least_bytes
+from autoplan.search.pins import UNPINNED, unpinned
 from autoplan.search.predict import collectives
 from autoplan.search.result import parallelism_of
-from autoplan.search.systems import CLASSICAL, resolve
+from autoplan.search.systems import CLASSICAL, SYSTEMS, resolve
 from autoplan.search.work import Work, candidates
 
 RUNNERS_UP = 5
+GRID_NODES = 24  # nodes of all blocks, up to which problems on several tensor axes are solved beside a plan
 
 
-def alternatives(work: Work, best: Evaluated) -> tuple[Alternative, ...]:
-    """The classical choices, then the best of every other mesh that was priced, the fastest first."""
-    return (*(classic(work, name, system) for name, system in CLASSICAL), *runners_up(work, best))
+def alternatives(work: Work, best: Evaluated, pinned: Parallelism, effort: str) -> tuple[Alternative, ...]:
+    """What the pins cost first; then named systems and the best of every other mesh that was priced: those that fit
+    by step time, then those that don't by how much, then those that don't apply.
+
+    effort  "fast": of the named systems the classical ones alone, and no price of the pins
+    """
+    names = {system: name for name, system in CLASSICAL}
+    if effort == "full":
+        names |= {system: system for system in SYSTEMS if system != "auto" and system not in names}
+    found = list(named_systems(work, best, names))
+    told = {a.parallelism for a in found if not a.why_not}
+    found += [a for a in runners_up(work, best) if a.parallelism not in told]
+    found.sort(key=lambda a: (bool(a.why_not), a.over_bytes, a.step_time_s))
+    free = unpinned(work, best, pinned) if effort == "full" else None
+    first = () if free is None else (priced(free[0], UNPINNED, free[1], 0),)
+    return (*first, *found)
 
 
-def classic(work: Work, name: str, system: str) -> Alternative:
-    """A named system: its fastest plan that fits, else how far the leanest is over; or why it doesn't apply."""
-    try:
-        pinned = resolve(system, work.cluster)
-        possible = candidates(work.limits, pinned)
-    except ParallelismError as error:
-        return Alternative(name, Parallelism(), math.inf, 0, f"{error.value}: {error.cause}")
-    wall = work.cluster.usable_bytes
-    own = work.pinned_to(pinned)
-    found = own.best(possible, wall) or own.leanest(possible, wall)
+def named_systems(work: Work, best: Evaluated, names: dict[str, str]) -> Iterator[Alternative]:
+    """Each named system once, under the first of its names.
+
+    names  of each system, what the report calls it
+    """
+    seen: set[Parallelism] = set()
+    for system, name in names.items():
+        try:
+            pinned = resolve(system, work.cluster)
+            if pinned not in seen:
+                seen.add(pinned)
+                yield named(work, best, (name, system), pinned, candidates(work.limits, pinned))
+        except ParallelismError as error:
+            yield Alternative(name, Parallelism(), math.inf, 0, f"{error.value}: {error.cause}")
+
+
+def named(
+    work: Work, best: Evaluated, names: tuple[str, str], pinned: Parallelism, possible: Sequence[Setting]
+) -> Alternative:
+    """A named system: its fastest plan that fits, else how far the leanest is over; or why it isn't priced.
+
+    names  what the report calls it, and what ``parallelism`` does
+    """
+    name, system = names
+    wall, own = work.cluster.usable_bytes, work.pinned_to(pinned)
+    if pinned.tensor_system is not None and sum(len(b.nodes) for b in work.prepared.model.blocks) > GRID_NODES:
+        said = f"not priced beside a plan: parallelism={system!r} plans it"
+        return Alternative(name, pinned, math.inf, 0, said)
+    if own.operators is work.operators:
+        found = own.best(possible, wall)
+    else:
+        found = own.best(likeliest(possible, best.setting), wall) or own.best(leanest(work, possible), wall)
+    found = found or own.leanest(leanest(work, possible), wall)
     return priced(work, name, found, found.over_bytes(wall))
+
+
+def likeliest(possible: Sequence[Setting], best: Setting) -> list[Setting]:
+    """The settings with the microbatch that fills a device about as the best plan's does, whatever else they differ
+    in: one operator problem."""
+    tp = min(s.tp for s in possible)
+    wanted = math.log(best.micro_batch * tp / best.tp)
+    rows = min((s.micro_batch for s in possible), key=lambda rows: (abs(math.log(rows) - wanted), rows))
+    return [s for s in possible if s.micro_batch == rows]
+
+
+def leanest(work: Work, possible: Sequence[Setting]) -> list[Setting]:
+    return sorted(possible, key=lambda s: (least_bytes(work.operators, s, work.training), s))[:1]
 
 
 def runners_up(work: Work, best: Evaluated) -> Iterator[Alternative]:
