@@ -11,6 +11,7 @@ from autoplan.options import Inference, Parallelism, Training, check_effort
 from autoplan.search.alternatives import alternatives
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
+from autoplan.search.factoring import refined
 from autoplan.search.fit import does_not_fit
 from autoplan.search.free import check_data_axis
 from autoplan.search.result import choose
@@ -43,6 +44,8 @@ def search(
     best = work.best(possible, cluster.usable_bytes)
     if best is None:
         raise does_not_fit(work, parallelism)
+    if effort == "full":
+        best = refined(work, best, parallelism, cluster.usable_bytes)
     chosen = choose(best, work)
     gap = work.gap(best, possible, cluster.usable_bytes)
     searched_s = time.perf_counter() - start

@@ -1,0 +1,57 @@
+"""Tensor axes that are worth factoring: those over which some product or attention doesn't divide, though it does over
+a part of them (two heads of keys and values on eight ranks). On two axes such an operator is split on one of them by
+what divides, and on the other by what else there is.
+
+On links that are alike one axis can do what two can do wherever sizes divide, so nothing else is tried; an axis over
+several nodes is factored where it is pinned (``candidates.factorings``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autoplan.options import Parallelism
+from autoplan.search.candidates import Setting
+from autoplan.search.evaluate import TOLERANCE, Evaluated, lower_bound
+from autoplan.search.formulate import Prepared
+from autoplan.search.work import Work
+from autoplan.strategies import axis_strategies
+
+DATA = "dp"
+
+
+def refined(work: Work, best: Evaluated, pinned: Parallelism, wall: float) -> Evaluated:
+    """The best plan, or the same setting on a factored tensor axis where that is quicker."""
+    if pinned.tensor is not None or pinned.tensor_system is not None or best.setting.tensor:
+        return best
+    for setting in factored(work.prepared, best.setting):
+        limit_s = best.step_s * (1 - TOLERANCE)
+        if lower_bound(work.operators, setting) < limit_s:
+            found = work.evaluate(setting, wall, limit_s)
+            best = found if found is not None and found.step_s < limit_s else best
+    return best
+
+
+def factored(prepared: Prepared, setting: Setting) -> Iterator[Setting]:
+    """The setting on two tensor axes, for every part of its tensor axis over which something more divides."""
+    parts = sorted({part for part in parts_that_divide(prepared, setting.tp)})
+    for part in parts:
+        for tensor in dict.fromkeys(((setting.tp // part, part), (part, setting.tp // part))):
+            yield replace(setting, tensor=tensor)
+
+
+def parts_that_divide(prepared: Prepared, tp: int) -> Iterator[int]:
+    """Of the factors of products and attentions, those of the batch's rows aside, what they have in common with tp
+    where tp doesn't divide them."""
+    for index, operators in enumerate(prepared.operators):
+        for name, operator in operators.items():
+            if operator.rule.cost not in ("matmul", "attention"):
+                continue
+            rows = prepared.batch[DATA].strategies[index, name].factor
+            ways = axis_strategies(operator.rule, operator.operands, operator.carries)
+            for factor in {way.factor for way in ways} & set(operator.sizes) - {rows}:
+                part = math.gcd(operator.sizes[factor], tp)
+                if 1 < part < tp:
+                    yield part
