@@ -6,7 +6,7 @@ import pytest
 
 import autoplan.rules  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
-from autoplan.graph import Block
+from autoplan.graph import Block, Node, Ref, Typed
 from autoplan.layout import I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
 from autoplan.options import Training
@@ -40,6 +40,20 @@ def strategy(operator: Operator, **states: State) -> Strategy:
         wanted = states.get(axis, R)
         chosen.append((axis, next(s for s in single if s.output == wanted)))
     return Strategy(tuple(chosen))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_multiplies_once_for_each_place_of_its_smaller_side(transposed: bool) -> None:
+    """[4, 8, 16, 16] and a 2x2 kernel of stride two, down to 8x8 or up to 32x32, each from 8 to 12 channels."""
+    size, filters = (32, (8, 12, 2, 2)) if transposed else (8, (12, 8, 2, 2))
+    pair, none = (2, 2), (0, 0)
+    args = (Ref("x"), Ref("w"), None, pair, none, (1, 1), transposed, none, 1)
+    node = Node("conv", "aten.convolution.default", args, (), f32(4, 12, size, size))
+    x, w = Typed("x", f32(4, 8, 16, 16)), Typed("w", f32(*filters))
+    block = Block("Conv", (x,), (), (w,), (), (node,), ("conv",))
+    conv = operators_of(block, fuses=True)["conv"]
+    places = 4 * (16 * 16 if transposed else 8 * 8)
+    assert matmul_extents(conv, conv.sizes) == (places, 12, 8 * 2 * 2, 1)
 
 
 def test_a_split_divides_the_factor_that_it_names() -> None:
