@@ -13,6 +13,7 @@ from autoplan.search.remedies import remedies
 from autoplan.search.work import Work, candidates
 
 LEAST_TRIES = 6  # settings that are laid out for the one that needs least, by what they hold at least
+NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
 GB = 1e9
 
 
@@ -20,7 +21,7 @@ def does_not_fit(work: Work, pinned: Parallelism) -> DoesNotFitError:
     """The error for a model, cluster and pinned fields of which no plan fits."""
     nearest = leanest(work, pinned)
     found = remedies(work, pinned)
-    remedy = f"Nearest that fits: {', or '.join(map(str, found))}" if found else f"Nothing near fits: {hint(work)}"
+    remedy = f"Nearest that fits: {', or '.join(map(str, found))}" if found else NOTHING_NEAR
     return DoesNotFitError(work.prepared.model.name, f"does not fit: {needs(work, nearest)}", remedy)
 
 
@@ -73,7 +74,3 @@ def model_text(work: Work) -> str:
     training = work.training
     with_what = f" with {training.optimizer} in {training.precision}" if isinstance(training, Training) else ""
     return f"{count} parameters{with_what}"
-
-
-def hint(work: Work) -> str:
-    return "give a smaller model, or devices with more memory"

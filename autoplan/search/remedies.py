@@ -28,6 +28,8 @@ from autoplan.search.work import Work, begin, candidates
 
 MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
 TRIES = 12  # settings that are priced for one remedy
+FAILED_TRIES = 6  # settings of which none fitting says that none will
+PLANNED_NODES = 8  # counts of nodes for which a plan is sought, from the fewest that bounds allow
 HALVINGS = 6  # of the sequence, beyond which it is another task
 SIZES = ("dp", "tp", "pp", "tensor", "tensor_system")
 
@@ -38,12 +40,14 @@ class Remedy:
 
     text    "5 nodes", "1 node with offload='optimizer'", "zero=1 in place of zero=0", "a sequence of 4096"
     found   the plan
+    nodes   that it is for
     unit_s  its seconds for each token, or row, of a step
     other   whether the model then trains on something else: a shorter sequence
     """
 
     text: str
     found: Evaluated
+    nodes: int
     unit_s: float
     other: bool = False
 
@@ -53,12 +57,14 @@ class Remedy:
 
 def remedies(work: Work, pinned: Parallelism) -> list[Remedy]:
     """Every kind of change that helps, by the seconds that a token then takes; what changes the task comes last."""
-    found = [*freed(work, pinned), *on_the_host(work, pinned), *more_nodes(work, pinned), *shorter(work, pinned)]
-    return sorted(found, key=lambda remedy: (remedy.other, remedy.unit_s))
+    more = next(more_nodes(work, pinned), None)
+    fewer = MOST_NODES * work.cluster.nodes if more is None else more.nodes - 1
+    found = [*freed(work, pinned), *on_the_host(work, pinned, fewer), *shorter(work, pinned)]
+    return sorted([*found, *([] if more is None else [more])], key=lambda remedy: (remedy.other, remedy.unit_s))
 
 
-def remedy(work: Work, text: str, found: Evaluated, other: bool = False) -> Remedy:
-    return Remedy(text, found, found.step_s / units(work.prepared.model), other)
+def remedy(found: Evaluated, work: Work, text: str, nodes: int, other: bool = False) -> Remedy:
+    return Remedy(text, found, nodes, found.step_s / units(work.prepared.model), other)
 
 
 def quick(work: Work, pinned: Parallelism) -> Evaluated | None:
@@ -71,7 +77,9 @@ def quick(work: Work, pinned: Parallelism) -> Evaluated | None:
     bounds_s = {setting: lower_bound(work.operators, setting) for _, setting in small}
     turns = zip((s for _, s in sorted(small)), sorted(bounds_s, key=lambda s: (bounds_s[s], s)), strict=True)
     best: Evaluated | None = None
-    for setting in list(dict.fromkeys(itertools.chain.from_iterable(turns)))[:TRIES]:
+    for number, setting in enumerate(itertools.islice(dict.fromkeys(itertools.chain.from_iterable(turns)), TRIES)):
+        if best is None and number >= FAILED_TRIES:
+            break
         limit_s = math.inf if best is None else best.step_s
         found = work.evaluate(setting, wall, limit_s) if bounds_s[setting] < limit_s else None
         best = found if found is not None and found.step_s < limit_s else best
@@ -111,7 +119,7 @@ def freed(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
         found = quick(work.pinned_to(free), free) if names and not (some and names == tuple(given)) else None
         if found is not None:
             some = True
-            yield remedy(work, changes(pinned, found, names), found)
+            yield remedy(found, work, changes(pinned, found, names), work.cluster.nodes)
 
 
 def changes(pinned: Parallelism, found: Evaluated, names: Sequence[str]) -> str:
@@ -125,28 +133,28 @@ def told(fields: dict[str, object]) -> str:
     return " ".join(f"{name}={value!r}" for name, value in fields.items())
 
 
-def on_the_host(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
-    """The optimizer's state in the host's memory, or else the parameters too."""
+def on_the_host(work: Work, pinned: Parallelism, most: int) -> Iterator[Remedy]:
+    """The optimizer's state in the host's memory, or, where that takes fewer nodes, the parameters too; on no more than
+    ``most`` nodes."""
     if pinned.offload is not None or not isinstance(work.training, Training):
         return
     for kind in ("optimizer", "parameters"):
-        found = quick(work, replace(pinned, offload=kind))
-        if found is not None:
-            yield remedy(work, f"{nodes_text(work.cluster.nodes)} with offload={kind!r}", found)
-            return
+        few = fewest(partial(on_nodes, work), work.cluster.nodes - 1, most, replace(pinned, offload=kind))
+        if few is not None:
+            most = few[0] - 1
+            yield remedy(few[1], work, f"{nodes_text(few[0])} with offload={kind!r}", few[0])
 
 
 def more_nodes(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
     """The fewest nodes that hold it; where what is pinned leaves no mesh of more, with the sizes left to the search."""
+    given = work.cluster.nodes
     for free in dict.fromkeys((pinned, replace(pinned, **dict.fromkeys(SIZES)))):
-        known = work.pinned_to(free)
-        few = fewest(partial(on_nodes, known), known.cluster.nodes, free)
+        few = fewest(partial(on_nodes, work.pinned_to(free)), given, MOST_NODES * given, free)
         if few is not None:
             nodes, found = few
             names = [name for name in SIZES if getattr(free, name) != getattr(pinned, name)]
             also = f" with {changes(pinned, found, names)}" if names else ""
-            yield remedy(work, nodes_text(nodes) + also, found)
-            return
+            yield remedy(found, work, nodes_text(nodes) + also, nodes)
 
 
 def nodes_text(nodes: int) -> str:
@@ -168,20 +176,22 @@ def on_nodes(work: Work, nodes: int) -> Work:
     return replace(work, cluster=cluster, limits=limits, operators=operators, evaluator=evaluator, found={})
 
 
-def fewest(own: Callable[[int], Work], given: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:
-    """The fewest nodes on which a plan fits, and it: by bounds the fewest that may do, planned from there on."""
-    low, high = given, 2 * given
+def fewest(own: Callable[[int], Work], low: int, most: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:
+    """The fewest nodes, more than ``low`` and at most ``most``, on which a plan fits, and it: by bounds the fewest that
+    may do, planned from there on."""
+    high = low + 1
+    if high > most:
+        return None
     while not fitting(own(high), pinned):
-        low, high = high, 2 * high
-        if high > MOST_NODES * given:
+        if high == most:
             return None
-    nodes = bisected(low, high, lambda n: bool(fitting(own(n), pinned)))
-    step = 1
-    while nodes <= MOST_NODES * given:
-        found = quick(own(nodes), pinned)
+        low, high = high, min(2 * high, most)
+    first = nodes = bisected(low, high, lambda n: bool(fitting(own(n), pinned)))
+    for _ in range(PLANNED_NODES):
+        found = quick(own(nodes), pinned) if nodes <= most else None
         if found is not None:
             return nodes, found
-        nodes, step = nodes + step, 2 * step
+        nodes += max(1, (nodes - first) // 2)
     return None
 
 
@@ -216,7 +226,7 @@ def halved(
         smaller = works[n] if n in works else other_model(work, pinned, n, resized)
         found = quick(smaller, pinned) if smaller is not None else None
         if smaller is not None and found is not None:
-            yield remedy(smaller, text.format(n), found, other=True)
+            yield remedy(found, smaller, text.format(n), work.cluster.nodes, other=True)
             return
 
 
