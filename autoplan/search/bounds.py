@@ -1,84 +1,77 @@
 """What no plan of a setting undercuts, its memory wall included: the other side of the reported gap.
 
 A plan of a setting is a way to run the operators, cuts of the chain, and for each segment whether it keeps everything,
-recomputes selectively or in full. With λ the price of a byte kept of one microbatch, a segment of block b takes, on a
-stage whose wall has that price, at least
+recomputes selectively or in full. A stage with n microbatches in flight holds share·state bytes of parameters and n
+times what its segments keep of one microbatch. With λ/n the price of a byte on it, a segment of block b that recomputes
+nothing takes at least B_b(λ), the bound of its block's operator problem alone (``alone``)
 
-    L_b(λ) = min( B_b(λ),  B_b(0) + again_full_b + λ·inputs_b,  B_b(0) + again_part_b + λ·selective_b )     segment_s
+    minimise  time + λ·kept bytes + λ·share/n·state bytes
 
-where B_b(λ) is the least time + λ·kept bytes of the block alone, over all its operators' strategies: the bound of its
-operator problem, of which ``alone`` is the part that belongs to it. A stage k with n microbatches in flight, and room
-for so many bytes of what they keep, takes with segments [i, j)
+over all its operators' strategies; one that recomputes keeps less and runs again, so that segment b takes
 
-    seconds[k][i, j]  ≥  max over λ of  Σ_{i≤s<j} L_b(s)(λ) - λ·room[k][i, j] / n                          stages_s
+    L_b(λ) = min( B_b(λ),  B_b(0) + again_full_b + λ·inputs_b + σ_b,  B_b(0) + again_part_b + λ·selective_b + σ_b )
 
-(Lagrange: what is kept of n microbatches fits in the room). ``choose_cuts`` over these is below every cut into every
-count of blocks. What ZeRO's collectives leave in the open, and what a recomputed segment runs again and keeps, are
-those of the leanest and the fastest operators that are known; all else holds for every strategy.
+with σ_b = λ·share/n·(its least state bytes)                                                               segment_s
+and the stage, holding segments [i, j) and with room for so many bytes of states and of what is kept,
+
+    seconds[i, j]  ≥  max over λ of  Σ_{i≤s<j} L_s(λ) - λ·room[i, j] / n                                   stage_s
+
+(Lagrange). The best cuts over these (``choose_cuts``) are below every cut into every count of blocks. What the data axis
+adds, and what a recomputed segment runs again and keeps, are those of the leanest or the fastest operators that are
+known, whichever is less; all else holds for every strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.search.load import Chain, Loads
+from autoplan.search.load import Chain, Loads, parameter_share, range_max
 from autoplan.search.problem import Group, Problem, Tensor
-from autoplan.search.solve import Infeasible, Solution, Solver, Weights
+from autoplan.search.solve import Weights
 from autoplan.search.stages import choose_cuts
 
-PRICES = (0.0, 0.03, 0.2, 1.0)
-"""Prices of all bytes kept, as shares of the fastest point's time."""
+FloorOf = Callable[[int, Weights], float]
+"""B_b at prices of (state bytes, kept bytes), of one segment of a block."""
+
+StoredPrice = Callable[[Group], np.ndarray]
+"""Seconds in a microbatch of what no compute hides of each way to store a parameter."""
 
 
 @dataclass(frozen=True)
-class Floors:
-    """Least times of one microbatch.
+class Known:
+    """What is known of a setting's operators.
 
-    prices   λ, in seconds for a byte kept
-    seconds  [blocks, λ]: B_b(λ) of one segment of each block; [segments, λ] where laid along the chain
+    loads   of the fastest
+    lean    the chain of the leanest
+    own_s   [segments] of the fastest: forward and backward, without what the data axis adds
+    blocks  of each segment
+    floor   B_b
     """
 
-    prices: np.ndarray
-    seconds: np.ndarray
+    loads: Loads
+    lean: Chain
+    own_s: np.ndarray
+    blocks: tuple[int, ...]
+    floor: FloorOf
 
-    def along(self, blocks: Sequence[int]) -> Floors:
-        return replace(self, seconds=self.seconds[list(blocks)])
-
-
-def floors(problem: Problem, fastest: Solution, uses: Sequence[int]) -> Floors:
-    """The floors of one operator problem.
-
-    uses  how often each block stands in the chain
-    """
-    prices = np.array(PRICES) * fastest.time_s / max(fastest.kept_bytes, 1.0)
-    seconds = np.zeros((len(uses), len(prices)))
-    for block, count in enumerate(uses):
-        solver = Solver(alone(problem, block))
-        for number, price in enumerate(prices):
-            try:
-                seconds[block, number] = solver.bound(Weights(0.0, float(price))) / count
-            except Infeasible:
-                break
-    return Floors(prices, np.maximum.accumulate(seconds, axis=1))
+    def least(self, name: str) -> np.ndarray:
+        """[segments] the lesser of the fastest's and the leanest's."""
+        return np.minimum(getattr(self.loads.chain, name), getattr(self.lean, name))
 
 
-def alone(problem: Problem, block: int) -> Problem:
-    """The part of a problem that belongs to one block: its operators and the ways of its values. Borders cost nothing,
-    and what a parameter costs once a step is left out."""
+def alone(problem: Problem, block: int, stored_s: StoredPrice) -> Problem:
+    """The part of a problem that belongs to one block: its operators and the ways of its values. Borders cost nothing;
+    of what a parameter costs once a step stays what no compute hides."""
     tensors = [t for t in problem.tensors if t.block == block]
     mine = {t.source for t in tensors} | {g for t in tensors for g, _ in t.sinks}
     mine |= {i for i, group in enumerate(problem.groups) if group.key[:2] == ("node", block)}
     place = {old: new for new, old in enumerate(sorted(mine))}
-    groups = [pure(problem.groups[old]) for old in sorted(mine)]
+    groups = [problem.groups[old] for old in sorted(mine)]
+    groups = [replace(g, time_s=stored_s(g)) if g.key[0] == "stored" else g for g in groups]
     return Problem(tuple(groups), tuple(moved(t, place) for t in tensors))
-
-
-def pure(group: Group) -> Group:
-    """A group without what it costs once a step: that of a layout is not of the microbatch."""
-    return group if group.key[0] == "node" else replace(group, time_s=np.zeros_like(group.time_s))
 
 
 def moved(tensor: Tensor, place: dict[int, int]) -> Tensor:
@@ -90,44 +83,70 @@ def moved(tensor: Tensor, place: dict[int, int]) -> Tensor:
     )
 
 
-def least_schedule_s(loads: Loads, lean: Chain, known: Floors, own_s: np.ndarray, wall: float) -> float:
+def least_schedule_s(known: Known, wall: float) -> float:
     """Seconds that the schedule of a setting without virtual stages takes at least, what happens once a step aside;
-    infinite where nothing fits.
-
-    loads  of the fastest operators that are known
-    lean   the chain of the leanest
-    known  floors of every segment ([segments, λ])
-    own_s  [segments] of the fastest: their forward and backward, without what the data axis adds
-    """
-    per_segment = segment_s(loads, lean, known, own_s)
-    cuts = choose_cuts(stages_s(loads, lean, known.prices, per_segment, wall), loads.setting.microbatches)
+    infinite where nothing fits."""
+    prices = ties(known)
+    per_segment = segment_s(known, prices)
+    setting = known.loads.setting
+    seconds = [stage_s(known, prices, per_segment, stage, wall) for stage in range(setting.pp)]
+    cuts = choose_cuts(seconds, setting.microbatches)
     return np.inf if cuts is None else cuts.bound_s
 
 
-def segment_s(loads: Loads, lean: Chain, known: Floors, own_s: np.ndarray) -> np.ndarray:
-    """[segments, λ]: L_b(λ), with what the data axis adds."""
-    fast, price = loads.chain, known.prices[None, :]
-    cast = loads.data.cast_share * np.minimum(fast.parameters, lean.parameters)[:, None]
-    least = known.seconds + price * cast
-    inputs, part = np.minimum(fast.inputs, lean.inputs), np.minimum(fast.selective, lean.selective)
-    full_s, part_s = np.minimum(fast.forward_s, lean.forward_s), np.minimum(fast.again_s, lean.again_s)
-    for again_s, kept in ((full_s, inputs), (part_s, part)):
-        other = known.seconds[:, :1] + again_s[:, None] + price * kept[:, None]
-        least = np.where(fast.repeated[:, None], np.minimum(least, other), least)
-    return least + (fast.forward_s + fast.backward_s - own_s)[:, None]
+def ties(known: Known) -> np.ndarray:
+    """Nothing, and the prices at which two of a segment's ways to keep cost the same: there the bound has its corners.
+    And one above them, for where bytes must be saved otherwise."""
+    chain = known.loads.chain
+    full, part = chain.kept - chain.inputs, chain.kept - chain.selective
+    pairs = [(chain.forward_s, full), (chain.again_s, part), (chain.forward_s - chain.again_s, full - part)]
+    saving = [(seconds, saved, chain.repeated & (seconds > 0) & (saved > 0)) for seconds, saved in pairs]
+    rates = [seconds[where] / saved[where] for seconds, saved, where in saving]
+    prices = np.concatenate([[0.0], *rates])
+    return np.unique(np.append(prices, 3 * prices.max()).round(24))
 
 
-def stages_s(loads: Loads, lean: Chain, prices: np.ndarray, per_segment: np.ndarray, wall: float) -> list[np.ndarray]:
-    """[N+1, N+1] of each stage: its seconds in a microbatch at least, by its first and last segment."""
-    size = len(per_segment) + 1
-    sums = np.concatenate([np.zeros((1, len(prices))), np.cumsum(per_segment, axis=0)])
-    spent = sums[None, :, :] - sums[:, None, :]
-    runs = np.triu(np.ones((size, size), dtype=bool), 1)
-    beside = replace(loads, chain=replace(lean, kept=np.zeros_like(lean.kept)))
-    found = []
-    for stage in range(loads.setting.pp):
-        room = wall - beside.bytes_without_recompute(stage)
-        at_prices = spent - prices * room[:, :, None] / loads.in_flight[stage]
-        seconds = np.where(runs & (room >= 0), at_prices.max(axis=-1), np.inf)
-        found.append(seconds + loads.messages_s(stage))
-    return found
+def segment_s(known: Known, prices: np.ndarray) -> np.ndarray:
+    """[segments, λ]: L_b(λ), with what the data axis adds; states are priced as on the stage with most in flight."""
+    loads, chain = known.loads, known.loads.chain
+    share = parameter_share(loads.data, loads.states) / max(loads.in_flight)
+    repeated = {b for b, again in zip(known.blocks, chain.repeated, strict=True) if again}
+    rows = {b: [known.floor(b, priced(p, share, b in repeated)) for p in prices] for b in dict.fromkeys(known.blocks)}
+    floor, price = np.array([rows[b] for b in known.blocks]), prices[None, :]
+    states = known.least("parameters")[:, None] * share * price
+    cast = loads.data.cast_share * known.least("parameters")[:, None] * price
+    alike = chain.repeated[:, None]
+    least = np.where(alike, floor, floor + states) + cast
+    for again_s, kept in (("forward_s", "inputs"), ("again_s", "selective")):
+        other = floor[:, :1] + known.least(again_s)[:, None] + price * known.least(kept)[:, None] + states
+        least = np.where(alike, np.minimum(least, other), least)
+    return least + (chain.forward_s + chain.backward_s - known.own_s)[:, None]
+
+
+def priced(price: float, share: float, states: bool) -> Weights:
+    """A price on what is kept; of states too where the block's own problem shall choose how they are stored."""
+    return Weights(price * share if states else 0.0, float(price))
+
+
+def stage_s(known: Known, prices: np.ndarray, per_segment: np.ndarray, stage: int, wall: float) -> np.ndarray:
+    """[N+1, N+1]: seconds of a stage in a microbatch at least, by its first and last segment."""
+    loads, size, flight = known.loads, len(per_segment) + 1, known.loads.in_flight[stage]
+    share = parameter_share(loads.data, loads.states)
+    beside = replace(loads, chain=replace(known.lean, kept=np.zeros(size - 1)))
+    held = sums(known.least("parameters") * share)
+    room = wall - beside.bytes_without_recompute(stage) + held
+    further = (1 / flight - 1 / max(loads.in_flight)) * held  # states, as priced here above what L_b has of them
+    must = sums(known.least("kept")) * flight + held > room
+    again = np.minimum(beside.largest["rebuilt"], range_max(np.where(known.lean.repeated, known.lean.kept, 0.0)))
+    room = room - np.where(must, again, 0.0)
+    spent = np.stack([sums(column) for column in per_segment.T], axis=-1)
+    least = (spent + prices * (further - room / flight)[:, :, None]).max(axis=-1)
+    runs = np.triu(np.ones((size, size), dtype=bool), 1) & (room >= held)
+    return np.where(runs, least, np.inf) + loads.messages_s(stage)
+
+
+def sums(values: np.ndarray) -> np.ndarray:
+    """[N+1, N+1]: of every run of segments."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return total[None, :] - total[:, None]
+

@@ -10,6 +10,7 @@ import numpy as np
 
 from autoplan.options import Inference, Training
 from autoplan.pricing import DataAxis, Timeline, timeline
+from autoplan.pricing.chunks import least_chunk_rounds, least_held, runs_rounds
 from autoplan.pricing.step import (
     held_microbatches,
     least_rounds,
@@ -18,12 +19,14 @@ from autoplan.pricing.step import (
     sharing_of,
     straggling,
 )
-from autoplan.search.bounds import least_schedule_s
+from autoplan.search.bounds import Known, least_schedule_s
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
+from autoplan.search.chunks import choose_chunks
 from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
 from autoplan.search.load import Loads, chain_of, parameter_share
 from autoplan.search.operators import Operators, Point
+from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.stages import choose_cuts
 
 
@@ -32,7 +35,7 @@ class Evaluated:
     """A setting with the best that was found for it.
 
     step_s   of one optimizer step, by the schedule's timeline and what happens once a step
-    memory   of each stage
+    memory   of each pipeline rank
     gap      proven, relative: the larger of the operators' and the stages'
     """
 
@@ -140,15 +143,16 @@ class Evaluator:
         fastest = self.operators.fastest(setting)
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
-        if not alone or setting.virtual_stages > 1:
+        if not alone or runs_rounds(setting.schedule):
             return self.rough_s(setting)
         leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
         loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
-        blocks = [segment.block for segment in self.operators.prepared.model.segments]
+        blocks = tuple(segment.block for segment in self.operators.prepared.model.segments)
         own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
-        schedule_s = least_schedule_s(loads, lean, self.operators.floors(setting).along(blocks), own_s, wall)
+        schedule_s = least_schedule_s(Known(loads, lean, own_s, blocks, self.operators.floor(setting)), wall)
         once = exposed(*loads.once_s((0, len(blocks)))) / setting.pp
-        return (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
+        step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
+        return max(step_s, self.rough_s(setting))
 
     def with_point(
         self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")
@@ -156,6 +160,8 @@ class Evaluator:
         """The best cuts for these operators, or None where none fits or the schedule takes far more than a limit."""
         start = time.perf_counter()
         loads = self.loads(setting, point)
+        if runs_rounds(setting.schedule):
+            return self.with_chunks(loads, point, wall, limit_s)
         options = [loads.options(stage, wall) for stage in range(setting.pp)]
         cuts = choose_cuts([mix.seconds for mix in options], setting.microbatches)
         self.seconds += time.perf_counter() - start
@@ -169,6 +175,20 @@ class Evaluator:
         gap = (cuts.objective_s - cuts.bound_s) / max(cuts.objective_s, 1e-30)
         return finish(setting, point, loads, stages, max(gap, point.gap))
 
+    def with_chunks(self, loads: Loads, point: Point, wall: float, limit_s: float) -> Evaluated | None:
+        """The same of a schedule that gives a rank several stages, or splits the backward."""
+        start, setting = time.perf_counter(), loads.setting
+        gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
+        found = choose_chunks(pieces_of(loads, wall), limit_s * gain)
+        self.seconds += time.perf_counter() - start
+        if found is None or found.cuts.objective_s / gain >= limit_s * RUNNER_UP:
+            return None
+        stages = stages_of(found.division)
+        if unties(loads, stages):
+            return None
+        gap = (found.cuts.objective_s - found.cuts.bound_s) / max(found.cuts.objective_s, 1e-30)
+        return finish(setting, point, loads, stages, max(gap, point.gap))
+
     def loads(self, setting: Setting, point: Point) -> Loads:
         prices = self.operators.prices(tensor_mesh(setting.mesh))
         data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
@@ -178,27 +198,29 @@ class Evaluator:
 
 def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
-    runs = [(s.first, s.last) for s in stages]
     topology = loads.data.prices.topology
+    backward_s, weights_s = backwards_of(loads, stages)
     line = timeline(
         setting.schedule,
-        [loads.forward_s(at) for at in runs],
-        [loads.backward_s(at, s.recompute, s.selective) for at, s in zip(runs, stages, strict=True)],
+        [loads.forward_s((s.first, s.last)) for s in stages],
+        backward_s,
         [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
         setting.microbatches,
         sharing_of(topology.device, setting.pp, setting.dp * setting.tp),
+        setting.virtual_stages,
+        weights_s,
     )
-    memory = tuple(
-        loads.memory(k, at, s.recompute, s.selective) for k, (at, s) in enumerate(zip(runs, stages, strict=True))
-    )
+    memory = memory_of(loads, stages)
     nodes = topology.devices // topology.levels[0].size
     step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
     return Evaluated(setting, point, loads, stages, memory, line, step_s, gap)
 
 
 def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:
-    """Seconds after the last backward that nothing hides: reductions and the update, on the slowest stage."""
-    return max(exposed(*loads.once_s((s.first, s.last))) for s in stages)
+    """Seconds after the last backward that nothing hides: reductions and the update, on the slowest rank."""
+    ranks = loads.setting.pp
+    spent = [exposed(*loads.once_s((s.first, s.last))) for s in stages]
+    return max(sum(spent[rank::ranks]) for rank in range(ranks))
 
 
 def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -> float:
@@ -213,6 +235,9 @@ def lower_bound(operators: Operators, setting: Setting) -> float:
 def rounds(setting: Setting, operators: Operators) -> float:
     """Times that a stage's share of a microbatch takes in a step, at least."""
     sharing = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp)
+    if runs_rounds(setting.schedule):
+        sizes = (setting.pp, setting.microbatches, setting.virtual_stages)
+        return least_chunk_rounds(setting.schedule, *sizes, sharing)
     return least_rounds(setting.pp, setting.microbatches, sharing)
 
 
@@ -224,7 +249,10 @@ def least_bytes(operators: Operators, setting: Setting, training: Training | Inf
     prices = operators.prices(tensor_mesh(setting.mesh))
     data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
     states = sizes.parameters / (setting.tp * setting.pp) * parameter_share(data, optimizer_states(training))
-    flight = held_microbatches(setting.schedule, setting.pp, setting.microbatches)
+    if runs_rounds(setting.schedule):
+        flight = least_held(setting.schedule, setting.pp, setting.microbatches)
+    else:
+        flight = held_microbatches(setting.schedule, setting.pp, setting.microbatches)
     inputs = sizes.inputs * sizes.repeated / setting.pp * sum(flight) / len(flight)
     kept = (inputs + sizes.rebuilt) / ways if operators.prepared.training else 0.0
     return max(states + kept, 2 * sizes.largest / ways)

@@ -13,17 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from autoplan.errors import ParallelismError
+from autoplan.layout import Layout, R
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Prices, Topology
 from autoplan.search.account import BlockPrice, price_block
-from autoplan.search.bounds import Floors, floors
+from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices
 from autoplan.search.formulate import Prepared, formulate
-from autoplan.search.problem import Formulation, Problem, build
+from autoplan.search.problem import Formulation, Group, Problem, build
 from autoplan.search.prune import pruned_if_large
 from autoplan.search.sizes import Sizes, sizes_of
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
@@ -81,7 +84,8 @@ class _Problem:
     problem: Problem | None = None
     solver: Solver | None = None
     floor_s: float | None = None
-    floors: Floors | None = None
+    alone: dict[int, Solver] = field(default_factory=dict)
+    floors: dict[tuple[int, Weights], float] = field(default_factory=dict)
     points: dict[Weights, Point] = field(default_factory=dict)
 
 
@@ -171,16 +175,32 @@ class Operators:
             self.seconds += time.perf_counter() - start
         return entry.points[weights]
 
-    def floors(self, setting: Setting) -> Floors:
-        """What no operators of a setting undercut, at prices on what they keep."""
+    def floor(self, setting: Setting) -> FloorOf:
+        """What no operators of one segment of a block undercut, at prices of bytes."""
         fastest, entry = self.fastest(setting), self.entry(setting)
-        if entry.floors is None:
-            assert entry.problem is not None
-            start = time.perf_counter()
-            uses = Counter(s.block for s in entry.form.model.segments)
-            entry.floors = floors(entry.problem, fastest.solution, [uses[b] for b in range(len(fastest.blocks))])
-            self.seconds += time.perf_counter() - start
-        return entry.floors
+        assert entry.problem is not None and fastest.blocks
+        problem, uses = entry.problem, Counter(s.block for s in entry.form.model.segments)
+
+        def floor_of(block: int, weights: Weights) -> float:
+            if (block, weights) not in entry.floors:
+                start = time.perf_counter()
+                if block not in entry.alone:
+                    entry.alone[block] = Solver(alone(problem, block, lambda group: self.summed_s(entry, group)))
+                entry.floors[block, weights] = entry.alone[block].bound(weights) / uses[block]
+                self.seconds += time.perf_counter() - start
+            return entry.floors[block, weights]
+
+        return floor_of
+
+    def summed_s(self, entry: _Problem, group: Group) -> np.ndarray:
+        """Of each layout of a stored parameter: the sum of its gradient over the tensor axes, per microbatch."""
+        prices, share = entry.prices, group.state_bytes * entry.prices.stored
+        seconds = [
+            sum(prices.collective_s("all-reduce", size, a) for a in entry.form.searched if layout.state(a) == R)
+            for layout, size in zip(group.options, share, strict=True)
+            if isinstance(layout, Layout)
+        ]
+        return np.array(seconds) / prices.microbatches
 
     def solver(self, entry: _Problem) -> Solver:
         assert entry.problem is not None
