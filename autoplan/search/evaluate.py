@@ -27,6 +27,7 @@ from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
 from autoplan.search.load import Loads, chain_of, parameter_share
 from autoplan.search.operators import Operators, Point
 from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
+from autoplan.search.refine import Bound, Runs, refine
 from autoplan.search.stages import choose_cuts
 
 
@@ -168,26 +169,22 @@ class Evaluator:
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
         if cuts is None or cuts.objective_s / gain >= limit_s * RUNNER_UP:
             return None
-        stages = tuple(
-            StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
-            for at, mix in zip(cuts.stages, options, strict=True)
-        )
-        gap = (cuts.objective_s - cuts.bound_s) / max(cuts.objective_s, 1e-30)
-        return finish(setting, point, loads, stages, max(gap, point.gap))
 
-    def with_chunks(self, loads: Loads, point: Point, wall: float, limit_s: float) -> Evaluated | None:
-        """The same of a schedule that gives a rank several stages, or splits the backward."""
-        start, setting = time.perf_counter(), loads.setting
-        gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
-        found = choose_chunks(pieces_of(loads, wall), limit_s * gain)
-        self.seconds += time.perf_counter() - start
-        if found is None or found.cuts.objective_s / gain >= limit_s * RUNNER_UP:
-            return None
-        stages = stages_of(found.division)
-        if unties(loads, stages):
-            return None
-        gap = (found.cuts.objective_s - found.cuts.bound_s) / max(found.cuts.objective_s, 1e-30)
-        return finish(setting, point, loads, stages, max(gap, point.gap))
+        def price(runs: Runs) -> Evaluated:
+            stages = tuple(
+                StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
+                for at, mix in zip(runs, options, strict=True)
+            )
+            return finish(setting, point, loads, stages, max(gap, point.gap))
+
+        gap = (cuts.objective_s - cuts.bound_s) / max(cuts.objective_s, 1e-30)
+        first = price(cuts.stages)
+        if first.step_s >= limit_s * RUNNER_UP:
+            return first
+        topology = self.operators.topology
+        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
+        bound = Bound(loads, [mix.seconds for mix in options], lambda at: exposed(*loads.once_s(at)), slower, gain)
+        return refine(first, cuts.stages, bound, price)
 
     def loads(self, setting: Setting, point: Point) -> Loads:
         prices = self.operators.prices(tensor_mesh(setting.mesh))

@@ -16,7 +16,7 @@ from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
 from autoplan.search.account import BlockPrice
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageMemory
-from autoplan.search.recompute import Mix, Savings, savings
+from autoplan.search.recompute import Mix, Savings, range_max, savings
 
 Interval = tuple[int, int]
 
@@ -130,7 +130,7 @@ class Loads:
     def savings(self) -> Savings:
         """What recomputing the chain's repeated segments saves and costs."""
         chain = self.chain
-        columns = (chain.kept, chain.inputs, chain.selective, chain.forward_s, chain.again_s)
+        columns = (chain.kept, chain.inputs, chain.selective, chain.rebuilt, chain.forward_s, chain.again_s)
         return savings(*(column[chain.repeated] for column in columns))
 
     def options(self, stage: int, wall: float) -> Mix:
@@ -168,10 +168,10 @@ class Loads:
         self, mix: Mix, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray, tight: np.ndarray
     ) -> None:
         """Sets the cheapest mix of the runs that exceed the wall, where any recomputation is enough."""
-        leanest = (self.excess(stage, begin, count, over, kind) for kind in ("full", "selective"))
-        tight = tight & (np.minimum(*leanest) <= 0)
-        need, need_part = ((over + self.largest[name])[tight] / self.in_flight[stage] for name in ("kept", "rebuilt"))
-        found = self.savings.cheapest(begin[tight], count[tight], need, need_part)
+        flight = self.in_flight[stage]
+        most = self.savings.most_bytes
+        tight = tight & (over <= (most[np.maximum(begin + count, 0)] - most[begin]) * flight)
+        found = self.savings.cheapest(begin[tight], count[tight], over[tight], flight)
         mix.seconds[tight], mix.full[tight], mix.selective[tight] = found.seconds, found.full, found.selective
 
     def excess(self, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray, kind: str) -> np.ndarray:
@@ -311,12 +311,3 @@ def parameter_share(data: DataAxis, states: int) -> float:
 def prefix(values: np.ndarray) -> np.ndarray:
     """Sums of the first 0, 1, … of them."""
     return np.concatenate([[0.0], np.cumsum(values)])
-
-
-def range_max(values: np.ndarray) -> np.ndarray:
-    """[N+1, N+1]: the largest of values[first:last], 0 where there is none."""
-    size = len(values) + 1
-    found = np.zeros((size, size))
-    for first in range(size - 1):
-        found[first, first + 1 :] = np.maximum.accumulate(values[first:])
-    return found

@@ -4,10 +4,11 @@ Of a stage's repeated segments, in the order of the chain, the first c keep thei
 backward, the next e keep what is dear to compute (``kept``) and run the rest again. With f_i and g_i the bytes that
 segment i saves either way, α_i and β_i the seconds that it runs again, n the microbatches in flight:
 
-    minimise  Σ_{i<c} α_i + Σ_{c≤i<c+e} β_i   subject to   n·(Σ_{i<c} f_i + Σ_{c≤i<c+e} g_i) ≥ need(c)
+    minimise  Σ_{i<c} α_i + Σ_{c≤i<c+e} β_i   subject to   n·(Σ_{i<c} f_i + Σ_{c≤i<c+e} g_i) ≥ need(c, e)
 
-need(c) is by how much the stage exceeds its wall with everything kept, and what stands beside that while one segment's
-backward runs: the largest of what autograd keeps of one (c > 0), or of what a selective one computes again (c = 0).
+need(c, e) is by how much the stage exceeds its wall with everything kept, and what stands beside that while one
+segment's backward runs: the largest of what autograd keeps of one of the c, or a selective one of the e computes
+again.
 
 For a given c the fewest selective segments follow by bisection, so the mix is exact: c counts up from the least that
 can suffice, and stops where full recomputation alone costs as much as the best found. Blocks of one class being alike,
@@ -17,6 +18,7 @@ their order doesn't matter; where several classes repeat, their order in the cha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,12 +42,17 @@ class Savings:
 
     full_bytes, full_s   saved by keeping their inputs alone, and spent on it
     part_bytes, part_s   saved by selective recomputation, and spent on it
+
+    kept, rebuilt  [R+1, R+1] by first and last repeated segment: the largest that autograd keeps of one of them, and
+                   that a selective one of them computes again; it stands beside all else while its backward runs
     """
 
     full_bytes: np.ndarray
     full_s: np.ndarray
     part_bytes: np.ndarray
     part_s: np.ndarray
+    kept: np.ndarray
+    rebuilt: np.ndarray
 
     @property
     def mixes(self) -> bool:
@@ -58,53 +65,72 @@ class Savings:
         saved, spent = (self.full_bytes, self.full_s) if kind == "full" else (self.part_bytes, self.part_s)
         return saved[begin + count] - saved[begin], spent[begin + count] - spent[begin]
 
-    def cheapest(self, begin: np.ndarray, count: np.ndarray, need: np.ndarray, need_part: np.ndarray) -> Mix:
+    @cached_property
+    def most_bytes(self) -> np.ndarray:
+        """What any recomputation of the first 0, 1, … may save."""
+        return np.concatenate([[0.0], np.cumsum(np.maximum(np.diff(self.full_bytes), np.diff(self.part_bytes)))])
+
+    def cheapest(self, begin: np.ndarray, count: np.ndarray, over: np.ndarray, flight: int) -> Mix:
         """The cheapest mix of each run of segments, all arrays [runs].
 
         begin, count  its repeated segments
-        need          bytes to be saved where any segment is recomputed in full
-        need_part     the same where none is
+        over          bytes by which it exceeds its wall with everything kept
+        flight        microbatches in flight
         """
-        mix = self.selective_alone(begin, count, need_part)
+        mix = self.selective_alone(begin, count, over, flight)
         end = begin + count
+        first = np.minimum(begin + 1, len(self.kept) - 1)
+        need, most_need = ((over + self.kept[begin, at]) / flight for at in (first, end))
         part = self.part_bytes if self.mixes else np.zeros_like(self.part_bytes)
         least = np.searchsorted(self.full_bytes - part, need * NEARLY + self.full_bytes[begin] - part[end]) - begin
-        most = np.searchsorted(self.full_bytes, self.full_bytes[begin] + need * EXACT) - begin
+        most = np.searchsorted(self.full_bytes, self.full_bytes[begin] + most_need * EXACT) - begin
         least, most = np.maximum(least, 1), np.minimum(most, count)
         rising, rate = self.rate()
         left = np.flatnonzero(least <= most)
         full = least.copy()
         while len(left):
-            at, c = begin[left], full[left]
-            lower_s = self.try_full(mix, left, at, c, count[left], need[left], rate)
+            lower_s = self.try_full(mix, left, begin[left], full[left], end[left], over[left], flight, rate)
             full[left] += 1
             left = left[(full[left] <= most[left]) & ((lower_s < mix.seconds[left]) | (not rising))]
         return mix
 
-    def selective_alone(self, begin: np.ndarray, count: np.ndarray, need: np.ndarray) -> Mix:
+    def selective_alone(self, begin: np.ndarray, count: np.ndarray, over: np.ndarray, flight: int) -> Mix:
         """As few selective segments as suffice, none in full."""
         none = np.zeros_like(begin)
-        if not self.mixes:
-            return Mix(np.full(len(begin), np.inf), none, none.copy())
-        last = np.searchsorted(self.part_bytes, self.part_bytes[begin] + need * EXACT)
-        enough = last <= begin + count
-        last = np.where(enough, last, begin)
+        last, enough = self.fewest_selective(begin, begin, begin + count, over, flight)
         seconds = np.where(enough, self.part_s[last] - self.part_s[begin], np.inf)
         return Mix(seconds, none, last - begin)
 
+    def fewest_selective(
+        self, begin: np.ndarray, first: np.ndarray, end: np.ndarray, over: np.ndarray, flight: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(the end of the selective segments, whether they suffice) where those from ``begin`` to ``first`` are
+        recomputed in full: bisection by what stands beside those, then one by one while a selective segment brings
+        along more than that."""
+        saved = self.full_bytes[first] - self.full_bytes[begin]
+        held = self.kept[begin, first]
+        need = (over + held) / flight * EXACT - saved
+        last = first.copy()
+        if self.mixes:
+            found = np.searchsorted(self.part_bytes, self.part_bytes[first] + need)
+            last = np.where(need > 0, np.minimum(found, end), first)
+        while True:
+            need = (over + np.maximum(held, self.rebuilt[first, last])) / flight * EXACT - saved
+            short = self.part_bytes[last] - self.part_bytes[first] < need
+            further = short & (last < end) & self.mixes
+            if not further.any():
+                return last, ~short
+            last = last + further
+
     def try_full(
-        self, mix: Mix, runs: np.ndarray, begin: np.ndarray, full: np.ndarray, count: np.ndarray, need: np.ndarray,
-        rate: float,
+        self, mix: Mix, runs: np.ndarray, begin: np.ndarray, full: np.ndarray, end: np.ndarray, over: np.ndarray,
+        flight: int, rate: float,
     ) -> np.ndarray:  # fmt: skip
         """Takes over what is cheaper with so many segments in full; seconds that no larger number undercuts."""
         first = begin + full
-        rest = need * EXACT - (self.full_bytes[first] - self.full_bytes[begin])
+        rest = (over + self.kept[begin, first]) / flight * EXACT - (self.full_bytes[first] - self.full_bytes[begin])
         spent_s = self.full_s[first] - self.full_s[begin]
-        last = first
-        if self.mixes:
-            last = np.where(rest > 0, np.searchsorted(self.part_bytes, self.part_bytes[first] + rest), first)
-        enough = (last <= begin + count) & ((rest <= 0) | (last > first))
-        last = np.where(enough, last, first)
+        last, enough = self.fewest_selective(begin, first, end, over, flight)
         seconds = np.where(enough, spent_s + self.part_s[last] - self.part_s[first], np.inf)
         better = seconds < mix.seconds[runs]
         mix.seconds[runs[better]] = seconds[better]
@@ -122,9 +148,23 @@ class Savings:
 
 
 def savings(
-    kept: np.ndarray, inputs: np.ndarray, selective: np.ndarray, full_s: np.ndarray, part_s: np.ndarray
-) -> Savings:
+    kept: np.ndarray, inputs: np.ndarray, selective: np.ndarray, rebuilt: np.ndarray, full_s: np.ndarray,
+    part_s: np.ndarray,
+) -> Savings:  # fmt: skip
     """From what each repeated segment keeps as it is, where it keeps its input alone, and where it recomputes
-    selectively; and what it spends on either."""
-    totals = (np.maximum(kept - inputs, 0.0), full_s, kept - selective, part_s)
-    return Savings(*(np.concatenate([[0.0], np.cumsum(values)]) for values in totals))
+    selectively; what it computes again then; and what it spends on either."""
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([[0.0], np.cumsum(values)])
+
+    full = (sums(np.maximum(kept - inputs, 0.0)), sums(full_s))
+    return Savings(*full, sums(kept - selective), sums(part_s), range_max(kept), range_max(rebuilt))
+
+
+def range_max(values: np.ndarray) -> np.ndarray:
+    """[N+1, N+1]: the largest of values[first:last], 0 where there is none."""
+    size = len(values) + 1
+    found = np.zeros((size, size))
+    for first in range(size - 1):
+        found[first, first + 1 :] = np.maximum.accumulate(values[first:])
+    return found
