@@ -2,8 +2,9 @@
 a part of them (two heads of keys and values on eight ranks). On two axes such an operator is split on one of them by
 what divides, and on the other by what else there is.
 
-On links that are alike one axis can do what two can do wherever sizes divide, so nothing else is tried; an axis over
-several nodes is factored where it is pinned (``candidates.factorings``).
+On links that are alike one axis can do what two can do wherever sizes divide, so nothing else is tried, and of those
+only factors over which every operator at its quickest takes less than over one axis; an axis over several nodes is
+factored where it is pinned (``candidates.factorings``).
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ def refined(work: Work, best: Evaluated, pinned: Parallelism, wall: float) -> Ev
     """The best plan, or the same setting on a factored tensor axis where that is quicker."""
     if pinned.tensor is not None or pinned.tensor_system is not None or best.setting.tensor:
         return best
+    one_axis_s = lower_bound(work.operators, best.setting)
     for setting in factored(work.prepared, best.setting):
         limit_s = best.step_s * (1 - TOLERANCE)
-        if lower_bound(work.operators, setting) < limit_s:
+        if lower_bound(work.operators, setting) < min(limit_s, one_axis_s * (1 - TOLERANCE)):
             found = work.evaluate(setting, wall, limit_s)
             best = found if found is not None and found.step_s < limit_s else best
     return best
