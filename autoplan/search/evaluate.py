@@ -186,6 +186,20 @@ class Evaluator:
         bound = Bound(loads, [mix.seconds for mix in options], lambda at: exposed(*loads.once_s(at)), slower, gain)
         return refine(first, cuts.stages, bound, price)
 
+    def with_chunks(self, loads: Loads, point: Point, wall: float, limit_s: float) -> Evaluated | None:
+        """The same of a schedule that gives a rank several stages, or splits the backward."""
+        start, setting = time.perf_counter(), loads.setting
+        gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
+        found = choose_chunks(pieces_of(loads, wall), limit_s * gain)
+        self.seconds += time.perf_counter() - start
+        if found is None or found.cuts.objective_s / gain >= limit_s * RUNNER_UP:
+            return None
+        stages = stages_of(found.division)
+        if unties(loads, stages):
+            return None
+        gap = (found.cuts.objective_s - found.cuts.bound_s) / max(found.cuts.objective_s, 1e-30)
+        return finish(setting, point, loads, stages, max(gap, point.gap))
+
     def loads(self, setting: Setting, point: Point) -> Loads:
         prices = self.operators.prices(tensor_mesh(setting.mesh))
         data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
