@@ -16,6 +16,12 @@ where arc a is paid, and z[t,l] = 1 where t is kept for the backward in layout l
 given(t,l) = Σ x[g,o] over the options of t's producer that give it in l; taken likewise. The arcs that one tensor pays
 for form a tree over its layouts (shared flow), so a redistribution that two consumers need is paid once.
 
+One to three axes are searched. An operator's strategies are products of those on the single axes, and a tensor's
+layouts mixtures of the states met on them (``flows.between``); an arc changes one axis, or several alike, and costs
+its single step (``Prices.direct``), or over one axis the cheapest way (``flows.prices_of``). What a named system asks
+narrows the options (``tensor.as_asked``) and the boundary's and the stored layouts; ``prune.prune`` drops options and
+arcs that no optimum needs.
+
 The output of a segment and the input of the next are one tensor in one layout: both are the same boundary group, also
 where a block follows itself. A parameter that several blocks or segments share has one group for how it is stored.
 Collectives from a parameter other than I -> R are left out: a parameter is not gathered inside a microbatch, but over
