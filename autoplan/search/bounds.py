@@ -16,9 +16,9 @@ and the stage, holding segments [i, j) and with room for so many bytes of states
 
     seconds[i, j]  ≥  max over λ of  Σ_{i≤s<j} L_s(λ) - λ·room[i, j] / n                                   stage_s
 
-(Lagrange). The best cuts over these (``choose_cuts``) are below every cut into every count of blocks. What the data axis
-adds, and what a recomputed segment runs again and keeps, are those of the leanest or the fastest operators that are
-known, whichever is less; all else holds for every strategy.
+(Lagrange). The best cuts over these (``choose_cuts``) are below every cut into every count of blocks. What the data
+axis adds, and what a recomputed segment runs again and keeps, are those of the leanest or the fastest operators that
+are known, whichever is less; all else holds for every strategy.
 """
 
 from __future__ import annotations

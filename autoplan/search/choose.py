@@ -31,23 +31,27 @@ def search(
 
     model        shapes are those of the whole batch of one optimizer step
     parallelism  fields that are not None are kept; the others are searched
-    effort       "full", or "fast": the three classical choices beside the plan, no price of a pin
+    effort       "full", or "fast": operators solved once for each tensor axis and priced for the smallest microbatches,
+                 the gap proven against the devices' peak alone; the three classical choices beside the plan, no price
+                 of a pin
 
     Raises ParallelismError where what is pinned can't be, DoesNotFitError where nothing fits, NoRuleError for an
     operator that nobody has said how to split.
     """
     check_effort(effort)
     start = time.perf_counter()
-    work = begin(model, cluster, training, parallelism, constraints)
+    work = begin(model, cluster, training, parallelism, constraints, quick=effort == "fast")
     prepared_s = time.perf_counter() - start
     possible = candidates(work.limits, parallelism)
     best = work.best(possible, cluster.usable_bytes)
     if best is None:
         raise does_not_fit(work, parallelism)
-    if effort == "full":
+    if effort == "fast":
+        best = work.settled(best, cluster.usable_bytes)
+    else:
         best = refined(work, best, parallelism, cluster.usable_bytes)
     chosen = choose(best, work)
-    gap = work.gap(best, possible, cluster.usable_bytes)
+    gap = work.gap(best, possible, cluster.usable_bytes) if effort == "full" else 1 - chosen.predicted.mfu
     searched_s = time.perf_counter() - start
     data_axis = check_data_axis(work.operators, best.setting, searched_s) if effort == "full" else ""
     checked_s = time.perf_counter() - start - searched_s

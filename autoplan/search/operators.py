@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from autoplan.errors import ParallelismError
+from autoplan.graph import Block
 from autoplan.layout import Layout, R
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
@@ -81,6 +82,7 @@ def splits(strategy: Strategy, axis: str) -> bool:
 class _Problem:
     form: Formulation
     prices: Prices
+    tensor: tuple  # the key without the rows
     problem: Problem | None = None
     solver: Solver | None = None
     floor_s: float | None = None
@@ -97,6 +99,7 @@ class Operators:
     sequence       whether sequence parallelism is pinned, and to what
     stored         bytes stored for each byte of parameter used (``Prices.stored``)
     passes         of the optimizer over a parameter's bytes, for the share of the update in a parameter's price
+    quick          one problem is solved for each tensor axis; its fastest operators are priced for other microbatches
     """
 
     prepared: Prepared
@@ -106,6 +109,7 @@ class Operators:
     split_weights: bool
     sequence: bool | None = None
     stored: float = 1.0
+    quick: bool = False
     seconds: float = 0.0
     variables: int = 0
     constraints: int = 0
@@ -143,7 +147,7 @@ class Operators:
         if key not in self.known:
             prices = self.prices(tensor_mesh(setting.mesh))
             form = self.form(prices, self.split_weights, setting.tensor_system)
-            self.known[key] = _Problem(form, prices)
+            self.known[key] = _Problem(form, prices, (*tensor, key[-1]))
         return self.known[key]
 
     def floor_s(self, setting: Setting) -> float:
@@ -165,6 +169,9 @@ class Operators:
     def priced(self, setting: Setting, weights: Weights) -> Point:
         """The best operators at these prices of bytes; the same object where an answer is one that is known."""
         entry = self.entry(setting)
+        resized = self.resized(entry) if self.quick and weights == Weights() and not entry.points else None
+        if resized is not None:
+            entry.points[weights] = resized
         if weights not in entry.points:
             start = time.perf_counter()
             if entry.problem is None:
@@ -174,6 +181,28 @@ class Operators:
             entry.points[weights] = next(alike, point)
             self.seconds += time.perf_counter() - start
         return entry.points[weights]
+
+    def solved_anew(self, setting: Setting) -> Operators:
+        """The same problems but this setting's, to be solved for itself."""
+        own = self.entry(setting)
+        known = {key: entry for key, entry in self.known.items() if entry is not own}
+        return replace(self, quick=False, known=known)
+
+    def resized(self, entry: _Problem) -> Point | None:
+        """The operators that are the fastest for another microbatch, priced for this one: None where there are none,
+        or where their splits don't divide here."""
+        options = {key: set(found) for key, found in entry.form.options.items()}
+        for known in self.known.values():
+            point = known.points.get(Weights()) if known.tensor == entry.tensor else None
+            chosen = enumerate(point.blocks) if point is not None and known.problem is not None else ()
+            if point is not None and known.problem is not None and all(
+                strategy in options[index, name] for index, block in chosen for name, strategy in block.strategies
+            ):
+                blocks = self.prepared.model.blocks
+                choices = [with_steps(b, c, entry.prices) for b, c in zip(blocks, point.blocks, strict=True)]
+                if None not in choices:
+                    return self.point(entry, tuple(c for c in choices if c is not None), point.solution)
+        return None
 
     def floor(self, setting: Setting) -> FloorOf:
         """What no operators of one segment of a block undercut, at prices of bytes."""
@@ -225,10 +254,21 @@ class Operators:
         assert entry.problem is not None
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
-        choices = block_choices(entry.form, entry.problem, solution)
+        return self.point(entry, block_choices(entry.form, entry.problem, solution), solution)
+
+    def point(self, entry: _Problem, choices: tuple[BlockChoice, ...], solution: Solution) -> Point:
         operators: tuple[Mapping, ...] = entry.form.operators
         prices = tuple(
             price_block(block, choice, known, entry.prices)
             for block, choice, known in zip(entry.form.model.blocks, choices, operators, strict=True)
         )
         return Point(choices, prices, solution)
+
+
+def with_steps(block: Block, choice: BlockChoice, prices: Prices) -> BlockChoice | None:
+    """The same layouts with the steps that are cheapest at these sizes; None where there is no way."""
+    types, carries = block.types(), block.carries_gradient()
+    steps = [prices.move_steps(types[h.value], h.source, h.target, h.value in carries) for h in choice.hops]
+    if None in steps:
+        return None
+    return replace(choice, hops=tuple(replace(h, steps=s) for h, s in zip(choice.hops, steps, strict=True)))

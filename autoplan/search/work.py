@@ -17,6 +17,8 @@ from autoplan.search.formulate import Prepared, prepare
 from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
 
+QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
+ROWS_TRIED = 3  # sizes of a microbatch that are tried on each mesh where an answer shall be quick: the smallest
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
 
 
@@ -36,15 +38,23 @@ class Work:
         """The fastest of the settings under a wall; those whose bound is above the best are not priced."""
         best: Evaluated | None = None
         small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
+        small = few(small) if self.operators.quick else small
         bounded = sorted((lower_bound(self.operators, s), s) for s in small)
         for bound_s, setting in bounded:
-            limit_s = best.step_s * (1 - TOLERANCE) if best is not None else math.inf
+            close = QUICK_TOLERANCE if self.operators.quick else TOLERANCE
+            limit_s = best.step_s * (1 - close) if best is not None else math.inf
             if bound_s >= limit_s:
                 break
             found = self.evaluate(setting, wall, limit_s)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
         return best
+
+    def settled(self, best: Evaluated, wall: float) -> Evaluated:
+        """A quick best with operators of its own, where those are faster."""
+        own = self.operators.solved_anew(best.setting)
+        found = Evaluator(own, self.training).evaluate(best.setting, wall)
+        return found if found is not None and found.step_s < best.step_s else best
 
     def gap(self, best: Evaluated, candidates: Sequence[Setting], wall: float) -> float:
         """Two-sided, relative: how far below the best a plan of any setting could still lie, by what is proven.
@@ -92,6 +102,8 @@ def begin(
     training: Training | Inference,
     parallelism: Parallelism,
     constraints: Sequence[Constraint] = (),
+    *,
+    quick: bool = False,
 ) -> Work:
     """Everything that stands before the first setting: rules, the batch's axes, checks of what is pinned."""
     trains = isinstance(training, Training)
@@ -104,9 +116,18 @@ def begin(
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
     stored = stored_ratio(training)
-    operators = Operators(prepared, cluster.topology(), training.compile, passes, split, sequence, stored)
+    operators = Operators(prepared, cluster.topology(), training.compile, passes, split, sequence, stored, quick)
     return Work(prepared, cluster, training, limits, operators, Evaluator(operators, training))
 
+
+
+def few(settings: Sequence[Setting]) -> list[Setting]:
+    """Those with the smallest microbatches of each mesh: larger ones gain little and need more memory."""
+    rows: dict[tuple, set[int]] = {}
+    for s in settings:
+        rows.setdefault((s.pp, s.dp, s.factors), set()).add(s.micro_batch)
+    least = {mesh: sorted(sizes)[:ROWS_TRIED] for mesh, sizes in rows.items()}
+    return [s for s in settings if s.micro_batch in least[s.pp, s.dp, s.factors]]
 
 
 def candidates(limits: Limits, parallelism: Parallelism) -> list[Setting]:
