@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from importlib import resources
@@ -153,6 +154,7 @@ def program_module(folder: str | os.PathLike) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"autoplan_program_{abs(hash(str(file.resolve())))}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a compiler looks up the globals of a forward that is checkpointed within
     spec.loader.exec_module(module)
     return module
 
