@@ -72,6 +72,9 @@ class Work:
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
         found = self.evaluator.evaluate(setting, wall, limit_s)
+        host = self.operators.topology.device.host
+        if found is not None and host is not None and max(m.host for m in found.memory) > host.memory_bytes:
+            found = None
         self.found[setting] = found
         return found
 
