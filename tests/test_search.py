@@ -121,8 +121,10 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
     [
         (Parallelism(dp=3), "multiply to 3, and the cluster has 4 devices"),
         (Parallelism(dp=2, tp=1, pp=1), "give dp=4"),
-        (Parallelism(schedule="zero-bubble"), 'use "1f1b" or "gpipe"'),
-        (Parallelism(schedule="interleaved"), 'use "1f1b" or "gpipe"'),
+        (Parallelism(schedule="zero-bubble", zero=3), "use zero=2, or schedule='interleaved'"),
+        (Parallelism(schedule="zero-bubble", recompute="full"), "would run the segment again"),
+        (Parallelism(schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
+        (Parallelism(schedule="interleaved", virtual_stages=1), "give 2 or more"),
         (Parallelism(offload="optimizer"), "the profile of cpu has no figures of a host"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Schedules that give a pipeline rank several stages (chunks), or that split the backward: what the search asks of them.
+"""Schedules with several stages (chunks) on a rank, or with a split backward: what the search asks of them.
 
 Stage k of v·d is on rank k mod d. Seconds are of one microbatch on one stage; a message is part of the action that
 receives it, as in ``step.timeline``.
@@ -12,8 +12,10 @@ from cost_models.pipeline import ROUNDS, SPLIT, Script, held_chunks, script
 from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
-__all__ = ["Script", "chunk_rounds", "deals_rounds", "held_chunks", "least_chunk_rounds", "rank_paths", "runs_rounds",
-           "script", "split_backward", "splits"]  # fmt: skip
+__all__ = [
+    "Script", "chunk_rounds", "deals_rounds", "held_chunks", "least_chunk_rounds", "least_held", "rank_paths",
+    "runs_rounds", "script", "split_backward", "splits",
+]  # fmt: skip
 
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
 
@@ -43,6 +45,15 @@ def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: b
     if first:
         return backward_s, backward_s
     return (2 * backward_s, backward_s) if fuses else (backward_s, weights_s)
+
+
+def least_held(schedule: str, ranks: int, microbatches: int) -> list[int]:
+    """For each rank, microbatches that it holds on every one of its stages at once: all of a round but on its last
+    stage, there those that it goes forward before the first comes back."""
+    size = chunk_rounds(ranks, microbatches)
+    if splits(schedule):
+        return [min(size, ranks)] * ranks
+    return [min(size, 2 * (ranks - 1 - rank) + 1) for rank in range(ranks)]
 
 
 def chunk_rounds(ranks: int, microbatches: int) -> int:

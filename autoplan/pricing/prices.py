@@ -169,18 +169,19 @@ def layout_bytes(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
     return elements * (kind.bytes // max(kind.elements, 1))
 
 
-def send_s(bytes: float, stage: int, width: int, topology: Topology) -> float:
-    """Seconds to send a tensor from the stage before, each device to its like.
+def send_s(bytes: float, rank: int, width: int, topology: Topology, source: int | None = None) -> float:
+    """Seconds to send a tensor to a pipeline rank from the one before, or from ``source``, each device to its like.
 
-    width  devices of a stage; those of stage k have the numbers k·width … (k+1)·width - 1
+    width  devices of a pipeline rank; those of rank k have the numbers k·width … (k+1)·width - 1
 
     The outermost level that a message crosses carries it, and of the cards of a node the senders have more where they
     are fewer than its devices.
     """
-    first, inner = (stage - 1) * width, 1
+    source, inner = rank - 1 if source is None else source, 1
+    first, last = min(source, rank) * width, (max(source, rank) + 1) * width - 1
     level, inside = topology.levels[0], 1
     for each in topology.levels:
-        if first // inner != (first + 2 * width - 1) // inner and each.size > 1:
+        if first // inner != last // inner and each.size > 1:
             level, inside = each, inner
         inner *= each.size
     spare = min(level.lone, inside / min(width, inside))

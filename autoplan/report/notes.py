@@ -34,9 +34,10 @@ def bounds(record: PlanRecord) -> list[str]:
             "collectives that no compute hides."
         )
     stage = fullest_stage(record.chosen)
+    place = "rank" if len(predicted.peak_bytes) < len(record.chosen.stages) else "stage"
     total, wall = predicted.peak_bytes[stage].total, record.cluster.usable_bytes
     said.append(
-        f"Memory: stage {stage} is the fullest, {size_text(total)} of {size_text(wall)} a device; "
+        f"Memory: {place} {stage} is the fullest, {size_text(total)} of {size_text(wall)} a device; "
         f"{size_text(wall - total)} are left."
     )
     return [*said, *price_of_pins(record), *next_best(record)]

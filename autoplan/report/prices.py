@@ -15,19 +15,21 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
 
 
 def memory_section(record: PlanRecord) -> str:
-    """Bytes by kind on one device of each stage, against what a device holds; and in its host's memory, where any are
-    there."""
+    """Bytes by kind on one device of each stage, or of each pipeline rank where it holds several, against what a device
+    holds; and in its host's memory, where any are there."""
     wall = record.cluster.usable_bytes
     offloads = any(held.host for held in record.chosen.predicted.peak_bytes)
     largest = max(held.total for held in record.chosen.predicted.peak_bytes)
     unit, name = (GIB, "GiB") if largest >= GIB // 10 else (MIB, "MiB")
     rows = []
-    for number, (stage, held) in enumerate(zip(record.chosen.stages, record.chosen.predicted.peak_bytes, strict=True)):
+    stages, ranks = record.chosen.stages, len(record.chosen.predicted.peak_bytes)
+    for number, held in enumerate(record.chosen.predicted.peak_bytes):
         sizes = [size_in(unit, size) for size in (*(getattr(held, kind) for kind in KINDS), held.total)]
         share = f"{100 * held.total / wall:.0f}%"
         beside = [size_in(unit, held.host)] if offloads else []
-        rows.append([str(number), *sizes, share, *beside, stage_text(record, stage)])
-    header = ["stage", *KINDS, "total", "of the wall", *(["on the host"] if offloads else []), "holds"]
+        holds = "; ".join(stage_text(record, stage) for stage in stages[number::ranks])
+        rows.append([str(number), *sizes, share, *beside, holds])
+    header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the wall", *(["on the host"] if offloads else []), "holds"]
     title = f"Memory of one device at its busiest, {name} (the wall: {size_text(wall)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1))}"
 

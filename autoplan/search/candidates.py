@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from autoplan.errors import ParallelismError
 from autoplan.mesh import TENSOR, Mesh
 from autoplan.options import Parallelism
+from autoplan.pricing.chunks import deals_rounds
 from autoplan.search.tensor import SYSTEMS as TENSOR_LAYOUTS
 
 
@@ -70,6 +71,12 @@ class Limits:
     only_one: tuple[tuple[str, str], ...] = ()
 
 
+VIRTUAL_STAGES = (1, 2, 4, 8)
+MOST_ACTIONS = 2**15
+"""Forwards and backwards of a step, beyond which interleaving saves too little to be tried: its bubble falls with the
+microbatches."""
+
+
 def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
@@ -83,14 +90,16 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
     for pp, dp, tp in meshes(limits, pinned):
         for micro_batch in micro_batches(limits, pinned, dp):
             microbatches = limits.rows // (dp * micro_batch)
-            for schedule in schedules(pinned, pp, microbatches):
+            for schedule, virtual_stages in schedules(limits, pinned, pp, microbatches):
                 for zero in zero_levels(pinned, dp):
-                    recompute = pinned.recompute or "auto"
+                    if schedule == "zero-bubble" and zero == 3:
+                        continue
+                    recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
                     for tensor in factorings(limits, pinned, tp):
                         system = pinned.tensor_system or ""
                         yield Setting(
-                            pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, tensor=tensor,
-                            tensor_system=system, offload=pinned.offload or "none",
+                            pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, virtual_stages,
+                            tensor=tensor, tensor_system=system, offload=pinned.offload or "none",
                         )  # fmt: skip
 
 
@@ -133,12 +142,25 @@ def batch_ways(pinned: Parallelism) -> int:
     return math.prod(sizes[axis] for axis in TENSOR_LAYOUTS[pinned.tensor_system].whole)
 
 
-def schedules(pinned: Parallelism, pp: int, microbatches: int) -> list[str]:
-    """1F1B holds fewer microbatches than GPipe and takes as long; it needs as many microbatches as stages."""
+def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -> list[tuple[str, int]]:
+    """(schedule, stages on a rank). 1F1B holds fewer microbatches than GPipe and takes as long; it needs as many
+    microbatches as stages. Of the others those whose rounds the microbatches fill: interleaved, with counts that
+    double, where not pinned only up to ``MOST_ACTIONS``; zero-bubble only where it is pinned, for a compiled segment
+    gives all gradients at once (``pricing.chunks.split_backward``), and eager ones are seldom worth a plan."""
+    alone = pinned.virtual_stages in (None, 1)
     possible = ["gpipe"] if pp > 1 and microbatches < pp else ["1f1b"]
-    if pinned.schedule == "gpipe":
-        return ["gpipe"]
-    return [s for s in possible if pinned.schedule in (None, s)]
+    wanted = ["gpipe"] if pinned.schedule == "gpipe" else [s for s in possible if pinned.schedule in (None, s)]
+    found = [(s, 1) for s in wanted if alone]
+    if pp == 1 or not deals_rounds(pp, microbatches) or pinned.schedule in ("gpipe", "1f1b"):
+        return found
+    name = pinned.schedule or "interleaved"
+    counts = VIRTUAL_STAGES if pinned.virtual_stages is None else (pinned.virtual_stages,)
+    least = 1 if name == "zero-bubble" else 2
+    for count in counts:
+        fits = least <= count and pp * count <= limits.segments
+        if fits and (pinned.schedule or 2 * pp * count * microbatches <= MOST_ACTIONS):
+            found.append((name, count))
+    return found
 
 
 def zero_levels(pinned: Parallelism, dp: int) -> list[int]:
@@ -161,13 +183,31 @@ def check_pinned(limits: Limits, pinned: Parallelism) -> None:
 
 
 def check_supported(pinned: Parallelism) -> None:
-    if pinned.schedule in ("interleaved", "zero-bubble"):
-        raise ParallelismError(
-            f"schedule={pinned.schedule!r}", "this schedule can't be planned yet", 'use "1f1b" or "gpipe"'
-        )
-    if pinned.virtual_stages not in (None, 1):
+    if pinned.virtual_stages not in (None, 1) and pinned.schedule in ("gpipe", "1f1b"):
         raise ParallelismError(
             f"virtual_stages={pinned.virtual_stages}", "1f1b and gpipe have one stage on a rank", "leave it out"
+        )
+    if pinned.virtual_stages == 1 and pinned.schedule == "interleaved":
+        raise ParallelismError(
+            "virtual_stages=1 with schedule='interleaved'", "with one stage on a rank that is 1f1b", "give 2 or more"
+        )
+    if pinned.schedule == "zero-bubble":
+        check_zero_bubble(pinned)
+
+
+def check_zero_bubble(pinned: Parallelism) -> None:
+    """What can't wait for the weights' gradients, which are computed later from what is held until then."""
+    if pinned.zero == 3:
+        raise ParallelismError(
+            "zero=3 with schedule='zero-bubble'",
+            "parameters would be given back between the two passes of a backward, and gradients come out wrong",
+            "use zero=2, or schedule='interleaved'",
+        )
+    if pinned.recompute in ("full", "selective"):
+        raise ParallelismError(
+            f"recompute={pinned.recompute!r} with schedule='zero-bubble'",
+            "each of the two passes of a backward would run the segment again",
+            "use recompute='none', or schedule='interleaved'",
         )
 
 

@@ -68,7 +68,7 @@ class StageChoice:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes on one device of a stage at its busiest moment; ``host``: in its host's memory, no part of the total."""
+    """Bytes on one device of a stage, or of all stages of its rank, at its busiest moment; ``host``: in its host's memory, no part of the total."""
 
     parameters: int
     gradients: int
@@ -107,7 +107,7 @@ class Predicted:
     step_time_s      one optimizer step
     tokens_per_s     elements of the first batch input per second (tokens for token ids, rows otherwise)
     mfu              model FLOPs (no recomputation) over the cluster's peak for the step's duration
-    peak_bytes       for each stage
+    peak_bytes       for each stage; for each pipeline rank where it holds several (rank r stages r, r + pp, …)
     """
 
     step_time_s: float

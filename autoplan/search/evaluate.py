@@ -22,7 +22,7 @@ from autoplan.pricing.step import (
 from autoplan.search.bounds import Known, least_schedule_s
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
-from autoplan.search.chunks import choose_chunks
+from autoplan.search.chunks import choose_chunks, least_chunks_s
 from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
 from autoplan.search.load import Loads, chain_of, parameter_share
 from autoplan.search.operators import Operators, Point
@@ -86,6 +86,8 @@ class Evaluator:
         best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
         if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - TOLERANCE)):
             return best
+        if self.operators.quick and (best is not None or limit_s < float("inf")):
+            return best
         return self.with_columns(setting, best, wall, limit_s)
 
     def with_columns(
@@ -144,7 +146,9 @@ class Evaluator:
         fastest = self.operators.fastest(setting)
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
-        if not alone or runs_rounds(setting.schedule):
+        if runs_rounds(setting.schedule):
+            return self.least_chunked_s(setting)
+        if not alone:
             return self.rough_s(setting)
         leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
         loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
@@ -155,6 +159,16 @@ class Evaluator:
         step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
         return max(step_s, self.rough_s(setting))
 
+    def least_chunked_s(self, setting: Setting) -> float:
+        """The same where ranks have several stages, or the backward is split: by cuts under no wall."""
+        fastest, topology = self.operators.fastest(setting), self.operators.topology
+        gain = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain
+        loads = self.loads(setting, fastest)
+        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
+        schedule_s = least_chunks_s(pieces_of(loads, float("inf"))) / gain
+        found = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
+        return max(self.rough_s(setting), found * (1 - fastest.gap))
+
     def with_point(
         self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")
     ) -> Evaluated | None:
@@ -164,7 +178,9 @@ class Evaluator:
         if runs_rounds(setting.schedule):
             return self.with_chunks(loads, point, wall, limit_s)
         options = [loads.options(stage, wall) for stage in range(setting.pp)]
-        cuts = choose_cuts([mix.seconds for mix in options], setting.microbatches)
+        seconds = [mix.seconds for mix in options]
+        slow = [part - loads.hidden_s(stage) for stage, part in enumerate(seconds)]
+        cuts = choose_cuts(seconds, setting.microbatches, slow)
         self.seconds += time.perf_counter() - start
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
         if cuts is None or cuts.objective_s / gain >= limit_s * RUNNER_UP:

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.graph import Model
+from autoplan.pricing.chunks import held_chunks, runs_rounds
 from autoplan.pricing.data import DataAxis
 from autoplan.pricing.prices import send_s
 from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
@@ -26,6 +27,7 @@ class Chain:
     """One number for each segment of the chain, of one microbatch on one device.
 
     forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
+    weights_s    of backward_s, what gives parameters' gradients alone
     kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
     summed       [segments, tensor axes] bytes, likewise
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
@@ -36,6 +38,7 @@ class Chain:
 
     forward_s: np.ndarray
     backward_s: np.ndarray
+    weights_s: np.ndarray
     kept: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray
@@ -77,6 +80,7 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
         + along(waits_b)
         + along(added)
         + along(b * training for _, b in copies),
+        weights_s=along(b.weights_s for b in blocks) + along(added),
         kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
@@ -124,7 +128,16 @@ class Loads:
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
+        """Microbatches that each stage holds at most."""
+        if runs_rounds(self.setting.schedule):
+            return tuple(int(n) for n in np.concatenate([held.max(axis=0)[:, None] for held in self.held], 1).ravel())
         return held_microbatches(self.setting.schedule, self.setting.pp, self.setting.microbatches)
+
+    @cached_property
+    def held(self) -> tuple[np.ndarray, ...]:
+        """For each pipeline rank [moments, virtual stages]: the microbatches that it holds on each of its stages."""
+        s = self.setting
+        return held_chunks(s.schedule, s.pp, s.microbatches, s.virtual_stages)
 
     @cached_property
     def savings(self) -> Savings:
@@ -289,6 +302,18 @@ class Loads:
         leaves = self.border_s(stage + 1) if stage < last else 0.0
         return np.reshape(enters, (-1, 1)) + np.reshape(leaves, (1, -1))
 
+    def hidden_s(self, stage: int) -> np.ndarray | float:
+        """[N+1, N+1] or 0: what 1F1B hides of a stage's forwards for each microbatch after the first. The forwards that
+        warm a stage up, one for each stage behind it, run while the first microbatch goes on to the end and comes back
+        (``refine.least_line_s``)."""
+        setting, more = self.setting, self.setting.microbatches - 1
+        warm = min(more, setting.pp - 1 - stage)
+        if setting.schedule != "1f1b" or not warm:
+            return 0.0
+        total = prefix(self.chain.forward_s)
+        enters = self.border_s(stage) if stage > 0 else 0.0
+        return (total[None, :] - total[:, None] + np.reshape(enters, (-1, 1))) * (warm / more)
+
     def border_s(self, stage: int) -> np.ndarray:
         """[N+1]: one message to a stage from the one before, by the segment in front of which the border lies."""
         known = {size: self.sent_s(stage, size) for size in np.unique(self.chain.inputs).tolist()}
@@ -299,7 +324,9 @@ class Loads:
         return self.sent_s(stage, float(self.chain.inputs[cut]))
 
     def sent_s(self, stage: int, bytes: float) -> float:
-        return send_s(bytes, stage, self.setting.dp * self.setting.tp, self.data.prices.topology)
+        """To the pipeline rank that has the stage, from the one that has the stage before."""
+        ranks, width = self.setting.pp, self.setting.dp * self.setting.tp
+        return send_s(bytes, stage % ranks, width, self.data.prices.topology, (stage - 1) % ranks)
 
 
 def parameter_share(data: DataAxis, states: int) -> float:

@@ -86,6 +86,8 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "3d": over_axes("3d"),
     "gpipe": pipeline("gpipe"),
     "1f1b": pipeline("1f1b"),
+    "interleaved": pipeline("interleaved"),
+    "zero-bubble": pipeline("zero-bubble"),
     "3d-hybrid": hybrid,
 }
 

@@ -1,0 +1,138 @@
+"""Pipeline ranks that hold several stages each: their loads as ``pieces`` have them, and what a rank holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoplan.pricing.chunks import runs_rounds, split_backward, splits
+from autoplan.search.choice import StageChoice, StageMemory
+from autoplan.search.load import Loads, parameter_share
+from autoplan.search.pieces import Division, Pieces
+
+
+def pieces_of(loads: Loads, wall: float) -> Pieces:
+    """The chain of a setting, as its schedule runs it."""
+    chain, setting, data = loads.chain, loads.setting, loads.data
+    whole, grads = data.gathered_segments
+    sides = [split(loads, first=first) for first in (False, True)]
+    messages = [loads.border_s(k)[:-1] if k else np.zeros(len(chain)) for k in range(setting.stages)]
+    many = setting.microbatches
+    return Pieces(
+        forward_s=chain.forward_s,
+        backward_s=sides[0][0],
+        weights_s=sides[0][1],
+        whole_s=sides[1][0],
+        full_s=chain.forward_s,
+        part_s=chain.again_s,
+        states=chain.parameters * parameter_share(data, loads.states),
+        kept=chain.kept,
+        inputs=chain.inputs,
+        selective=chain.selective,
+        rebuilt=chain.rebuilt,
+        constants=chain.constants,
+        working=chain.working,
+        gathered=(whole + grads) * chain.parameters,
+        received=many * chain.inputs,
+        sent=many * np.concatenate([[0.0], chain.outputs[:-1]]),
+        messages_s=np.stack(messages),
+        repeated=chain.repeated,
+        recompute=setting.recompute,
+        schedule=setting.schedule,
+        ranks=setting.pp,
+        virtual_stages=setting.virtual_stages,
+        microbatches=many,
+        wall=wall,
+    )
+
+
+def split(loads: Loads, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(seconds of each segment's backward, of these for its parameters' gradients) on the first stage, or a later."""
+    chain = loads.chain
+    if not splits(loads.setting.schedule):
+        return chain.backward_s, np.zeros(len(chain))
+    fuses = loads.data.prices.fuses
+    pairs = [
+        split_backward(float(b), float(w), first=first, fuses=fuses)
+        for b, w in zip(chain.backward_s, chain.weights_s, strict=True)
+    ]
+    backward_s, weights_s = np.array(pairs).T
+    return backward_s, weights_s
+
+
+def backwards_of(loads: Loads, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
+    """(seconds of each stage's backward, of these for its parameters' gradients)."""
+    whole_s, waits_s = [], []
+    parts = [split(loads, first=number == 0) for number in range(min(2, len(stages)))]
+    for number, s in enumerate(stages):
+        run, (backward_s, weights_s) = slice(s.first, s.last), parts[min(number, 1)]
+        again_s = loads.backward_s((s.first, s.last), s.recompute, s.selective) - loads.backward_s((s.first, s.last), 0)
+        whole_s.append(float(backward_s[run].sum()) + again_s)
+        waits_s.append(float(weights_s[run].sum()) + again_s * (splits(loads.setting.schedule) and number == 0))
+    return whole_s, waits_s
+
+
+def stages_of(division: Division) -> tuple[StageChoice, ...]:
+    """The same in the words of a choice."""
+    return tuple(
+        StageChoice(*at, full, part)
+        for at, full, part in zip(division.stages, division.full, division.part, strict=True)
+    )
+
+
+def of_rank(stages: Sequence[StageChoice], rank: int, ranks: int) -> Sequence[tuple[int, StageChoice]]:
+    """(number, stage) of those on a pipeline rank."""
+    return [(number, stage) for number, stage in enumerate(stages) if number % ranks == rank]
+
+
+def memory_of(loads: Loads, stages: tuple[StageChoice, ...]) -> tuple[StageMemory, ...]:
+    """Bytes on one device of each pipeline rank at its busiest."""
+    if not runs_rounds(loads.setting.schedule):
+        return tuple(
+            loads.memory(k, (s.first, s.last), s.recompute, s.selective) for k, s in enumerate(stages)
+        )
+    return tuple(rank_memory(loads, stages, rank) for rank in range(loads.setting.pp))
+
+
+def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> StageMemory:
+    """All stages of one rank: states and buffers of each, activations at the moment at which they are most, and one
+    largest transient; a parameter that it reads twice counted once."""
+    chain, data, many = loads.chain, loads.data, loads.setting.microbatches
+    once, buffers, working, parameter, rebuilt = [], 0.0, 0.0, 0.0, 0.0
+    held: dict[str, int] = {}
+    for number, stage in of_rank(stages, rank, loads.setting.pp):
+        run = slice(stage.first, stage.last)
+        full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
+        kept = np.where(full, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
+        once.append(kept.sum() + chain.constants[run].max())
+        buffers += many * chain.inputs[stage.first] if number else 0.0
+        buffers += many * chain.outputs[stage.last - 1] if number < len(stages) - 1 else 0.0
+        working = max(working, chain.working[run].max())
+        parameter = max(parameter, chain.parameters[run].max())
+        rebuilt = max(rebuilt, chain.kept[run][full].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
+        held |= dict(pair for segment in chain.held[run] for pair in segment)
+    parameters = sum(held.values())
+    whole, grads = data.gathered_segments
+    return StageMemory(
+        round(parameters * data.parameter_share),
+        round(parameters * data.gradient_share) if data.prices.training else 0,
+        round(parameters * loads.states * data.state_share),
+        round(float((loads.held[rank] @ np.array(once)).max()) + buffers),
+        round(working + (whole + grads) * parameter + rebuilt),
+        round(parameters * data.host_share(loads.states)),
+    )
+
+
+def unties(loads: Loads, stages: tuple[StageChoice, ...]) -> bool:
+    """Whether ZeRO would hold as two a parameter that two stages of one rank read (``runtime.zero``)."""
+    if not loads.data.zero or loads.setting.virtual_stages == 1:
+        return False
+    for rank in range(loads.setting.pp):
+        read = [
+            {name for segment in loads.chain.held[s.first : s.last] for name, _ in segment}
+            for _, s in of_rank(stages, rank, loads.setting.pp)
+        ]
+        if sum(map(len, read)) > len(set().union(*read)):
+            return True
+    return False

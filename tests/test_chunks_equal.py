@@ -1,0 +1,49 @@
+"""Programs whose pipeline ranks run several stages each, or split the backward, equal one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import autoplan
+from autoplan.options import Parallelism
+from autoplan.runtime.ranks import RankPool
+from autoplan.verify.compare import gradient_error, loss_error, parameter_error, zero_gradients
+from tests import correctness, zoo
+
+EXACT = 1e-10
+PINS = {
+    "interleaved": Parallelism(dp=1, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1),
+    "interleaved, dp, full": Parallelism(
+        dp=2, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1, recompute="full", zero=1
+    ),
+    "zero-bubble": Parallelism(dp=1, tp=1, pp=2, schedule="zero-bubble", virtual_stages=2, micro_batch=1),
+    "zero-bubble, dp": Parallelism(dp=2, tp=1, pp=2, schedule="zero-bubble", virtual_stages=1, micro_batch=1, zero=1),
+}
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[dict[int, RankPool]]:
+    with RankPool(2) as two, RankPool(4) as four:
+        yield {2: two, 4: four}
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_it_equals_one_device(pools: dict[int, RankPool], name: str) -> None:
+    pins = PINS[name]
+    devices = (pins.dp or 1) * (pins.pp or 1)
+    module, batch, loss_fn = zoo.small("llama")
+    plan = autoplan.parallelize(
+        module, f"1x{devices} cpu", batch, loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
+    )
+    assert len(plan.record.chosen.stages) == 2 * (pins.virtual_stages or 1)
+    assert len(plan.predicted.peak_bytes) == 2
+    named = dict(zip((v.name for v in plan.record.model.batch), correctness.values_of(batch), strict=True))
+    found, expected = correctness.runs(pools[devices], plan.record.in_float64(), "llama", named, torch.float64)
+    zero = zero_gradients(expected)
+    for worst in (
+        loss_error(found, expected), gradient_error(found, expected, zero), parameter_error(found, expected, zero)
+    ):
+        assert worst.error < EXACT, worst
