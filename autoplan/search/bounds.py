@@ -17,8 +17,8 @@ and the stage, holding segments [i, j) and with room for so many bytes of states
     seconds[i, j]  ≥  max over λ of  Σ_{i≤s<j} L_s(λ) - λ·room[i, j] / n                                   stage_s
 
 (Lagrange). The best cuts over these (``choose_cuts``) are below every cut into every count of blocks. What the data
-axis adds, and what a recomputed segment runs again and keeps, are those of the leanest or the fastest operators that
-are known, whichever is less; all else holds for every strategy.
+axis adds, what 1F1B hides of the forwards, and what a recomputed segment runs again and keeps, are those of the leanest
+or the fastest operators that are known, whichever is less; all else holds for every strategy.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def least_schedule_s(known: Known, wall: float) -> float:
     per_segment = segment_s(known, prices)
     setting = known.loads.setting
     seconds = [stage_s(known, prices, per_segment, stage, wall) for stage in range(setting.pp)]
-    cuts = choose_cuts(seconds, setting.microbatches)
+    slow = [part - known.loads.hidden_s(stage) for stage, part in enumerate(seconds)]
+    cuts = choose_cuts(seconds, setting.microbatches, slow)
     return np.inf if cuts is None else cuts.bound_s
 
 
