@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def predicted(self) -> Predicted:
-        """step_time_s, tokens_per_s, mfu, peak_bytes for each stage (or rank of several), bubble_fraction, collectives."""
+        """step_time_s, tokens_per_s, mfu, peak_bytes for each stage (rank of several), bubble_fraction, collectives."""
         return self.record.chosen.predicted
 
     @property

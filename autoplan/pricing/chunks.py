@@ -47,13 +47,13 @@ def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: b
     return (2 * backward_s, backward_s) if fuses else (backward_s, weights_s)
 
 
-def least_held(schedule: str, ranks: int, microbatches: int) -> list[int]:
+def least_held(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:
     """For each rank, microbatches that it holds on every one of its stages at once: all of a round but on its last
     stage, there those that it goes forward before the first comes back."""
     size = chunk_rounds(ranks, microbatches)
     if splits(schedule):
-        return [min(size, ranks)] * ranks
-    return [min(size, 2 * (ranks - 1 - rank) + 1) for rank in range(ranks)]
+        return (min(size, ranks),) * ranks
+    return tuple(min(size, 2 * (ranks - 1 - rank) + 1) for rank in range(ranks))
 
 
 def chunk_rounds(ranks: int, microbatches: int) -> int:

@@ -68,7 +68,8 @@ class StageChoice:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Bytes on one device of a stage, or of all stages of its rank, at its busiest moment; ``host``: in its host's memory, no part of the total."""
+    """Bytes on one device of a stage, or of all stages of its rank, at its busiest moment; ``host``: in its host's
+    memory, no part of the total."""
 
     parameters: int
     gradients: int

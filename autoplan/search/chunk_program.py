@@ -102,8 +102,8 @@ class Master:
         """A column of the pieces, one number for each run."""
         return self.columns[name]
 
-    def variable(self, high: float, integer: bool = True) -> pulp.LpVariable:
-        return pulp.LpVariable(f"x{next(self.count)}", 0, high, pulp.LpInteger if integer else pulp.LpContinuous)
+    def variable(self, high: float, least: float = 0) -> pulp.LpVariable:
+        return pulp.LpVariable(f"x{next(self.count)}", least, high, pulp.LpInteger)
 
     def at_least(self, total: Sum) -> None:
         """total ≥ 0."""
@@ -120,9 +120,9 @@ class Master:
         row: list[pulp.LpVariable | float] = []
         done: list[pulp.LpVariable | float] = []
         for r, (a, b) in enumerate(zip(least, most, strict=True)):
-            made = float(a) if a == b else self.variable(b)
+            made: pulp.LpVariable | float = float(a)
             if a != b:
-                made.lowBound = a
+                made = self.variable(b, least=a)
             n = self.sizes[r]
             complete: pulp.LpVariable | float = float(a == n)
             if a < n == b:

@@ -9,7 +9,6 @@ ones where these are few, and by moving single segments between stages where the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +23,7 @@ MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 24  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
-MOVES = 24         # schedules run on neighbours of the best cuts
+MOVES = 8          # schedules run on what such moves lead to
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 
 
@@ -62,6 +61,8 @@ class _Search:
         self.bound_s = 0.0
         self.moments: set[tuple[int, int]] = set()
         self.tried: set[Division] = set()
+        self.paths: list[np.ndarray] = []
+        self.last: Division | None = None
 
     @property
     def done(self) -> bool:
@@ -74,8 +75,10 @@ class _Search:
             for _ in range(whole_cuts):
                 if not self.learn(master, master.solve(self.gap / 4)) or self.done:
                     break
-        elif not self.done and self.best is not None:
-            self.move()
+        elif not self.done:
+            starts = [d for d in (self.best, self.last) if d is not None]
+            for start in dict.fromkeys(self.pieces.pinned(d.stages) for d in starts):
+                self.move(start)
         return self.result(master)
 
     def relaxed(self, master: Master) -> None:
@@ -94,9 +97,10 @@ class _Search:
         first = p.script.path(p.durations_s(even))
         master = Master(p, first.step_s)
         if not splits(p.schedule):
-            for path in known_paths(p):
-                master.add_path(path)
-        master.add_path(first.counts)
+            self.paths += known_paths(p)
+        self.paths.append(first.counts)
+        for path in self.paths:
+            master.add_path(path)
         self.take(even)
         if p.over(even) > -0.3 * p.wall:
             self.hold(master, FEW_MOMENTS)
@@ -107,37 +111,22 @@ class _Search:
         self.bound_s = max(self.bound_s, found.bound_s)
         if found.division is None or self.bound_s >= self.limit_s:
             return False
-        master.add_path(self.pieces.script.path(self.pieces.durations_s(found.division)).counts)
+        self.last = found.division
+        self.paths.append(self.pieces.script.path(self.pieces.durations_s(found.division)).counts)
+        master.add_path(self.paths[-1])
         self.hold_exceeded(master, found.division)
         self.take(found.division)
         return True
 
-    def move(self) -> None:
-        """Single segments from the stages that the longest path runs most to the stages beside them, while that is
-        quicker."""
-        left = MOVES
-        while left > 0:
-            assert self.best is not None
-            before_s = self.best_s
-            for near in itertools.islice(self.neighbours(self.best), left):
-                left -= 1
-                self.take(near)
-                if self.best_s < before_s or self.done:
-                    break
-            if self.best_s >= before_s or self.done:
+    def move(self, start: Division) -> None:
+        """From a division, single segments go from one stage to another, the borders between along with them, while
+        the longest of the known paths gets shorter; then the schedule is run, and its longest path is known too."""
+        for _ in range(MOVES):
+            start = descend(self.pieces, start, np.array(self.paths))
+            if start in self.tried or self.done:
                 return
-
-    def neighbours(self, division: Division) -> Iterator[Division]:
-        p, path = self.pieces, self.pieces.script.path(self.pieces.durations_s(division))
-        ends = [first for first, _ in division.stages] + [len(p)]
-        weight = path.counts.sum(axis=0)
-        for stage in np.argsort(-weight, kind="stable").tolist():
-            if ends[stage + 1] - ends[stage] < 2:
-                continue
-            for border, step in ((stage + 1, -1), (stage, 1)):
-                if 0 < border < p.stages:
-                    moved = [*ends[:border], ends[border] + step, *ends[border + 1 :]]
-                    yield p.pinned(tuple(itertools.pairwise(moved)))
+            self.take(start)
+            self.paths.append(self.pieces.script.path(self.pieces.durations_s(start)).counts)
 
     def take(self, division: Division) -> None:
         """Keeps a division where it fits, or what recomputation makes of it, and is the best so far."""
@@ -173,6 +162,35 @@ class _Search:
             return None
         cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *master.size)
         return ChunkCuts(cuts, self.best)
+
+
+def descend(pieces: Pieces, division: Division, paths: np.ndarray) -> Division:
+    """The division that moves of single segments lead to, each the one that shortens the longest path most.
+
+    paths  [paths, 3, v·d]
+    """
+    spent = pieces.durations_s(division)
+    longest_s = float(np.tensordot(paths, spent, 2).max())
+    for _ in range(2 * pieces.stages):
+        ends = np.array([first for first, _ in division.stages] + [len(pieces)])
+        last = ends[1:] - 1
+        one = np.stack([pieces.forward_s[last], (pieces.backward_s - pieces.weights_s)[last], pieces.weights_s[last]])
+        left = np.einsum("pas,as->ps", paths, one)
+        gained = np.einsum("pas,at->pts", paths, one)                       # segment of stage t on stage s
+        lengths = np.tensordot(paths, spent, 2)[:, None, None] - left[:, :, None] + gained
+        reached = lengths.max(axis=0)
+        reached[ends[1:] - ends[:-1] < 2, :] = np.inf
+        source, target = np.unravel_index(int(reached.argmin()), reached.shape)
+        step = -1 if source < target else 1
+        low, high = sorted((int(source), int(target)))
+        ends[low + 1 : high + 1] += step
+        moved = pieces.pinned(tuple(itertools.pairwise(ends.tolist())))
+        after = pieces.durations_s(moved)
+        after_s = float(np.tensordot(paths, after, 2).max())
+        if after_s >= longest_s * (1 - 1e-9):
+            break
+        division, spent, longest_s = moved, after, after_s
+    return division
 
 
 def known_paths(pieces: Pieces) -> list[np.ndarray]:

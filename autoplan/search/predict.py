@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autoplan.graph import Model
 from autoplan.pricing import Topology
 from autoplan.pricing.step import model_flops_per_s
-from autoplan.search.choice import Predicted, PricedCollective, StageChoice
+from autoplan.search.choice import Predicted, PricedCollective
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.formulate import Prepared
+from autoplan.search.ranks import of_rank
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
 
@@ -62,14 +63,17 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
 
 
 def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int]]:
-    """For each block, on the stage where it stands most often: (its segments, of these recomputed)."""
+    """For each block, on the pipeline rank where it stands most often: (its segments, of these recomputed)."""
     most = [(0, 0)] * len(model.blocks)
     repeated = found.loads.chain.repeated
-    for stage in found.stages:
-        run = range(stage.first, stage.last)
-        again = [i for i in run if repeated[i]][: stage.recompute]
-        counts = Counter(model.segments[i].block for i in run)
-        recomputed = Counter(model.segments[i].block for i in again)
+    for rank in range(found.setting.pp):
+        counts: Counter[int] = Counter()
+        recomputed: Counter[int] = Counter()
+        for _, stage in of_rank(found.stages, rank, found.setting.pp):
+            run = range(stage.first, stage.last)
+            again = [i for i in run if repeated[i]][: stage.recompute]
+            counts.update(model.segments[i].block for i in run)
+            recomputed.update(model.segments[i].block for i in again)
         for block, count in counts.items():
             most[block] = max(most[block], (count, recomputed[block]))
     return most
@@ -85,37 +89,41 @@ def messages(found: Evaluated) -> Iterator[PricedCollective]:
 
 
 def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
-    """Gathers of parameters, sums of gradients: on the stage that has most of them."""
+    """Gathers of parameters, sums of gradients: on the pipeline rank that has most of them."""
     loads, data = found.loads, found.loads.data
     if not data.prices.training:
         return
-    stage = max(found.stages, key=lambda s: loads.parameter_bytes((s.first, s.last)))
-    at = (stage.first, stage.last)
-    size = loads.parameter_bytes(at)
+    ranks = [[(s.first, s.last) for s in found.stages[rank :: found.setting.pp]] for rank in range(found.setting.pp)]
+    runs = max(ranks, key=lambda runs: sum(map(loads.parameter_bytes, runs)))
+    size = sum(map(loads.parameter_bytes, runs))
     stored = data.prices.stored
-    spent_s, hidden_s, *_ = loads.once_s(at)
+    spent_s, hidden_s = (sum(seconds) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
     if data.size > 1 and data.zero == 0:
         yield PricedCollective("gradients", "all-reduce", "dp", int(stored * size), 1, spent_s, hidden_s)
     elif data.size > 1:
-        yield from sharded(found, stage, size, hidden_s)
-    for axis, summed in loads.summed_bytes(at).items():
+        yield from sharded(found, runs, size, hidden_s)
+    for axis in data.prices.mesh.tensor_axes:
+        summed = sum(loads.summed_bytes(at)[axis] for at in runs)
         if summed:
             summed_s = data.prices.collective_s("all-reduce", summed, axis)
             yield PricedCollective("gradients of replicated weights", "all-reduce", axis, int(summed), 1, summed_s, 0.0)
 
 
-def sharded(found: Evaluated, stage: StageChoice, size: int, hidden_s: float) -> Iterator[PricedCollective]:
+def sharded(
+    found: Evaluated, runs: Sequence[tuple[int, int]], size: int, hidden_s: float
+) -> Iterator[PricedCollective]:
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 
+    runs      of segments on one rank
     hidden_s  of what happens once a step
     """
     loads, data, m = found.loads, found.loads.data, found.setting.microbatches
-    parameters = loads.unit_bytes((stage.first, stage.last))
+    parameters = [bytes for at in runs for bytes in loads.unit_bytes(at)]
     gathers = 2 * m if data.zero == 3 else 1
     scatters = m if data.scatters_each else 1
     gather_s = sum(data.gather_s(p) for p in parameters)
     scatter_s = sum(data.scatter_s(p) for p in parameters)
-    waits_s = m * loads.exposed_s((stage.first, stage.last))
+    waits_s = m * sum(map(loads.exposed_s, runs))
     each_s = (gathers * gather_s if data.zero == 3 else 0.0) + (scatters * scatter_s if data.scatters_each else 0.0)
     total_s = gathers * gather_s + scatters * scatter_s
     hidden_s += max(0.0, each_s - waits_s)

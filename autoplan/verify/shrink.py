@@ -268,8 +268,11 @@ def renumbered(parameters: Sequence[Parameter]) -> Iterable[Parameter]:
 
 
 def shrink_depth(chosen: Chosen, model: Model) -> tuple[Chosen, Model]:
-    """At most two stages, at most two segments of each run of a block in a stage, the boundary ones kept."""
-    stages = chosen.stages if len(chosen.stages) <= LARGEST else (chosen.stages[0], chosen.stages[-1])
+    """At most two pipeline ranks of at most two stages each, at most two segments of each run of a block in a stage, the
+    boundary ones kept."""
+    ends = min(LARGEST, chosen.parallelism.virtual_stages or 1)
+    few = len(chosen.stages) <= LARGEST * ends
+    stages = chosen.stages if few else (*chosen.stages[:ends], *chosen.stages[-ends:])
     segments: list[Segment] = []
     small: list[StageChoice] = []
     for stage in stages:
@@ -279,7 +282,8 @@ def shrink_depth(chosen: Chosen, model: Model) -> tuple[Chosen, Model]:
         full = min(stage.recompute, max(1, again - 1))
         selective = min(stage.selective, max(1, again - 1 - full) if again > full else 0)
         small.append(StageChoice(first, len(segments), full, selective))
-    return replace(chosen, stages=tuple(small)), replace(model, segments=tuple(segments))
+    parallelism = replace(chosen.parallelism, virtual_stages=ends)
+    return replace(chosen, stages=tuple(small), parallelism=parallelism), replace(model, segments=tuple(segments))
 
 
 def repeats(model: Model, segment: Segment) -> bool:
