@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -122,6 +123,19 @@ def test_recomputed_segments_are_checkpointed():
     record = record_of(llama(), "1x2 cpu", dp=1, tp=1, pp=2, micro_batch=2, recompute="full")
     source = emit_program(record.lowered(), Training(), "pp=2")
     assert "x = checkpoint(layer, x, use_reentrant=False)" in source
+
+
+def test_selective_segments_are_named_after_the_layers_they_are():
+    """Of four layers the first in full, two selectively, the last kept; then all selectively."""
+    record = record_of(llama(layers=4), "1x2 cpu", dp=1, tp=2, pp=1)
+    stages = (replace(record.chosen.stages[0], recompute=1, selective=2),)
+    source = emit_program(lower(record.model, replace(record.chosen, stages=stages)), Training(), "mixed")
+    assert "recompute_selectively(self.layer[1:3])" in source
+    assert "from autoplan.runtime.selective import recompute_selectively" in source
+    assert "if i < 1:  # activations recomputed in the backward" in source
+    stages = (replace(stages[0], recompute=0, selective=4),)
+    source = emit_program(lower(record.model, replace(record.chosen, stages=stages)), Training(), "selective")
+    assert "recompute_selectively(self.layer)" in source and "checkpoint(" not in source
 
 
 def test_a_bias_is_written_with_its_product():

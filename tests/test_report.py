@@ -12,6 +12,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.report.local import local_options
+from autoplan.report.prices import stage_text
 from autoplan.report.table import WIDTH, table
 from autoplan.report.words import seconds_text
 from autoplan.search import search
@@ -46,6 +47,11 @@ def test_the_plan_in_one_line(record: PlanRecord) -> None:
     stages = (StageChoice(0, 3, 1), StageChoice(3, 6, 2))
     full = choose(record, parallelism=pinned, microbatches=16, stages=stages)
     assert headline(full) == "dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 3 of 4 blocks"
+    mixed = choose(full, stages=(StageChoice(0, 3, 1, 1), StageChoice(3, 6, 1)))
+    assert headline(mixed).endswith("recompute 3 of 4 blocks (1 selectively)")
+    assert stage_text(mixed, mixed.chosen.stages[0]).endswith("(1 recompute, 1 recompute selectively)")
+    partly = choose(full, stages=(StageChoice(0, 3, 0, 2), StageChoice(3, 6, 0, 1)))
+    assert headline(partly).endswith("recompute 3 of 4 blocks (all selectively)")
     bare = Parallelism(dp=1, tp=1, pp=1, zero=0, micro_batch=8, schedule="1f1b", recompute="none")
     alone = choose(record, parallelism=bare, microbatches=1, stages=(StageChoice(0, 6, 0),))
     assert headline(alone) == "one device, 1 microbatch of 8"
