@@ -18,6 +18,7 @@ from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.search.constraints import Constraint
 from autoplan.search.systems import resolve as resolve_parallelism
+from autoplan.search.totals import with_totals
 from autoplan.trace import trace
 
 
@@ -64,7 +65,7 @@ def traced_model(
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     traced = in_precision(trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype), training.precision)
     check_loss(traced, is_training)
-    return traced
+    return with_totals(traced) if is_training else traced
 
 
 def check_loss(traced: Model, training: bool) -> None:

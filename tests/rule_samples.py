@@ -227,6 +227,8 @@ def experts_samples() -> list[Sample]:
     found = [experts(x(4, 6, 8), 2, (12, 12, 8), 2, (False, False)), experts(x(12, 8), 3, (4, 8, 12), 2, (True, True))]
     found += [experts(x(4, 8), 1, (4, 12, 8), 1, (True, True)), experts(x(4, 8), 4, (8, 4, 8), 1, (False, False))]
     found += [s("autoplan.top_indices", x(4, 6, 8), 2, 2, True), s("autoplan.top_indices", c(8, 4), 3, 0, False)]
+    found += [s("autoplan.batch_total", x(4, 8)), s("autoplan.batch_count", c(4)), s("autoplan.batch_part", x())]
+    found += [s("autoplan.scattered", ints(6, 4, 8), x(4, 8), 1, 6), s("autoplan.scattered", ints(4, 12), c(12), 0, 4)]
     found += [s("aten.scatter_add.default", x(4, 8), 1, ints(8, 4, 3), x(4, 3))]
     found += [s("aten.scatter_add.default", c(4, 8, 4), 0, ints(4, 6, 8, 4), x(6, 8, 4))]
     return found

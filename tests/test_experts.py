@@ -214,3 +214,14 @@ PLANS = {
 def test_a_sharded_step_equals_one_device(name: str, parallelism: str) -> None:
     plan = autoplan.parallelize(on_meta(name, layers=2), "1x4 cpu", tokens(), parallelism=PLANS[parallelism])
     assert plan.verify().passed
+
+
+def test_a_load_balancing_loss_is_exact_over_the_data_axis() -> None:
+    """It multiplies two sums over the batch, which are made whole over the ranks first; microbatches can't do that."""
+    with torch.device("meta"):
+        config = MixtralConfig(**sized(2), intermediate_size=48, num_local_experts=8, output_router_logits=True)
+        model = MixtralForCausalLM(config).train()
+    plan = autoplan.parallelize(model, "1x4 cpu", tokens(), parallelism=autoplan.Parallelism(dp=4))
+    assert plan.parallelism.micro_batch == 2, "each rank's rows at once"
+    result = plan.verify()
+    assert result.passed, str(result)

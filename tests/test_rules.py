@@ -94,6 +94,9 @@ def run_on_ranks(rank: int, size: int, mesh: Mesh, jobs: list[dict[Coordinates, 
 def test_every_strategy_that_communicates(pool: RankPool, mesh: Mesh) -> None:
     chosen = [(case, s) for case in CASES for s in case.strategies(mesh) if communicates(s)]
     assert {body for _, s in chosen for _, a in s.axes if (body := a.body)} == {
+        "batch_count",
+        "batch_part",
+        "batch_total",
         "sync_batch_norm",
         "vocab_parallel_cross_entropy",
     }

@@ -15,7 +15,7 @@ MODULES = {
     "autoplan.runtime.bodies": (
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
         "sync_batch_norm", "grouped_attention", "causal_attention_rows", "attention_with_dropout", "experts",
-        "local_experts", "top_indices",
+        "local_experts", "top_indices", "batch_total", "batch_count", "batch_part", "scattered",
     ),
     "autoplan.runtime.collectives": (
         "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from autoplan.graph import DTYPE_BYTES
 from autoplan.mesh import Mesh
 from autoplan.pricing.operator import Operator, local_shape
 from autoplan.strategies import Strategy
@@ -26,9 +27,17 @@ def batch_norm(operator: Operator, shape: list[int], axis: str) -> tuple[Collect
     return (Collective("all_reduce", (axis,), (), "all-reduce", "all-reduce", sums, sums),)
 
 
+def total(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
+    """The value itself; nothing backward."""
+    size = math.prod(shape) * DTYPE_BYTES[operator.node.type.dtype]
+    return (Collective("all_reduce", (axis,), (), "all-reduce", "", size, 0),)
+
+
 BODIES: Mapping[str, Callable[[Operator, list[int], str], tuple[Collective, ...]]] = {
     "vocab_parallel_cross_entropy": cross_entropy,
     "sync_batch_norm": batch_norm,
+    "batch_total": total,
+    "batch_count": total,
 }
 
 

@@ -2,6 +2,7 @@
 
 from autoplan.rules import (
     attention,
+    batch,
     constant,
     conv,
     elementwise,
@@ -18,6 +19,7 @@ from autoplan.rules import (
 
 __all__ = [
     "attention",
+    "batch",
     "constant",
     "conv",
     "elementwise",

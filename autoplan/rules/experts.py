@@ -59,13 +59,20 @@ def top_indices(x: TensorType, k: int, dim: int, largest: bool = True) -> Rule:
 
 @rule("aten.scatter_add.default")
 def scatter_add(x: TensorType, dim: int, index: TensorType, source: TensorType) -> Rule:
-    """Adds the source's entries along one dim, which is whole in x; the other dims are those of the index. Entries that
-    are split along it leave partial sums, to which x comes as one of the summands."""
+    """Adds the source's entries along one dim, which is whole; the other dims are those of the index."""
     dim %= len(x.shape)
     whole = [d for d in range(len(x.shape)) if d == dim or not x.shape[d] == index.shape[d] == source.shape[d]]
     terms = [
         " ".join(f"{letter}{d}" if d in whole else f"d{d}" for d in range(len(x.shape))) for letter in ("w", "v", "u")
     ]
     factors = frozenset(f"{letter}{d}" for d in whole for letter in "wvu")
-    split = AxisStrategy((P, S(dim), S(dim)), P)
-    return Rule(f"{', '.join(terms)} -> {terms[0]}", whole=factors, linear=((0, 2),), extra=(split,), saved=(1,))
+    return Rule(f"{', '.join(terms)} -> {terms[0]}", whole=factors, linear=((0, 2),), saved=(1,))
+
+
+@rule("autoplan.scattered")
+def scattered(index: TensorType, source: TensorType, dim: int, size: int) -> Rule:
+    """Sums of the source's entries that have the same index along a dim, which has ``size`` entries afterwards. Parts
+    of the entries give partial sums."""
+    before = letters(index)
+    after = before.replace(f"d{dim}", "w")
+    return Rule(f"{before}, {before} -> {after}", whole="w", linear=((1,),), saved=(0,))

@@ -21,6 +21,7 @@ from autoplan.strategies import axis_strategies
 
 Key = tuple[int, str]  # (index of the block, -1 for the constants; name)
 CONSTANTS = -1
+PART = "autoplan.batch_part"  # makes a whole value a summand: on the batch's axes it is there for its body
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,21 @@ class BatchSplit:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Stop:
+    """The operator at which a walk ended, and the states in which it met its operands."""
+
+    scope: int
+    node: Node
+    met: tuple[State, ...]
+
+
 class Unsplittable(Exception):
-    """The batch can't be split over the axis; the message says where it stops."""
+    """The batch can't be split over the axis; the message says where it stops, ``at`` too where it is an operator."""
+
+    def __init__(self, text: str, at: Stop | None = None) -> None:
+        super().__init__(text)
+        self.at = at
 
 
 class Demand(Exception):
@@ -57,15 +71,29 @@ def split_batch(model: Model, *, virtual: bool, loss: bool = True) -> BatchSplit
     virtual  the axis is that of the microbatches, on which nothing communicates
     loss     the model's result is a loss, which has to come out as P
     """
+    try:
+        return walked(model, virtual, loss)
+    except Unsplittable as stop:
+        return whole_batch(model, str(stop))
+
+
+def walked(model: Model, virtual: bool, loss: bool) -> BatchSplit:
+    """Walks again and again, until no value is wanted otherwise than it came out."""
     forced: dict[Key, State] = {}
     while True:
-        walk = _Walk(model, virtual, dict(forced))
         try:
-            return walk.run(loss)
+            return _Walk(model, virtual, dict(forced)).run(loss)
         except Demand as demand:
             forced.update(demand.wanted)
-        except Unsplittable as stop:
-            return whole_batch(model, str(stop))
+
+
+def first_stop(model: Model) -> Stop | None:
+    """The operator that keeps a batch with a loss from being split over ranks; None where there is none."""
+    try:
+        walked(model, virtual=False, loss=True)
+    except Unsplittable as stop:
+        return stop.at
+    return None
 
 
 def whole_batch(model: Model, reason: str) -> BatchSplit:
@@ -169,12 +197,13 @@ class _Walk:
         key = (scope, node.name)
         fitting = [s for s in usable if s.inputs == have and self.forced.get(key, s.output) == s.output]
         if not fitting:
-            raise self.mismatch(node, usable, keys, have)
-        self.strategies[key] = min(fitting, key=lambda s: bool(s.body))
+            raise self.mismatch(scope, node, usable, keys, have)
+        there_for_it = node.op == PART
+        self.strategies[key] = min(fitting, key=lambda s: bool(s.body) != there_for_it)
         self.states[key] = self.strategies[key].output
 
     def mismatch(
-        self, node: Node, usable: Sequence[AxisStrategy], keys: Sequence[Key], have: Sequence[State]
+        self, scope: int, node: Node, usable: Sequence[AxisStrategy], keys: Sequence[Key], have: tuple[State, ...]
     ) -> Exception:
         """Either a demand to split operands that came out whole, the fewest that do, or the end."""
         demands = []
@@ -189,7 +218,8 @@ class _Walk:
         met = ", ".join(f"{key[1]} as {state}" for key, state in zip(keys, have, strict=True))
         where = f" of {node.module}" if node.module else ""
         kind = "microbatches" if self.virtual else "ranks"
-        return Unsplittable(f"{node.op}{where} can't run with its rows split over {kind}: it meets {met}")
+        text = f"{node.op}{where} can't run with its rows split over {kind}: it meets {met}"
+        return Unsplittable(text, Stop(scope, node, have))
 
     def splittable(self, key: Key, want: State) -> bool:
         """Whether a value that came out whole may still be asked to come out split: it is computed, not given."""

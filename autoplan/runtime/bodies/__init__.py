@@ -8,15 +8,19 @@ in the dual state to gradients in the dual states (autoplan.layout).
 """
 
 from autoplan.runtime.bodies.attention import attention_with_dropout, causal_attention_rows, grouped_attention
+from autoplan.runtime.bodies.batch import batch_count, batch_part, batch_total
 from autoplan.runtime.bodies.embedding import vocab_parallel_embedding
-from autoplan.runtime.bodies.experts import experts, local_experts, top_indices
+from autoplan.runtime.bodies.experts import experts, local_experts, scattered, top_indices
 from autoplan.runtime.bodies.loss import count_valid, cross_entropy, vocab_parallel_cross_entropy
 from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
 from autoplan.runtime.random import dropout
 
 __all__ = [
     "attention_with_dropout",
+    "batch_count",
     "batch_norm",
+    "batch_part",
+    "batch_total",
     "causal_attention_rows",
     "count_valid",
     "cross_entropy",
@@ -24,6 +28,7 @@ __all__ = [
     "experts",
     "grouped_attention",
     "local_experts",
+    "scattered",
     "sync_batch_norm",
     "top_indices",
     "vocab_parallel_cross_entropy",

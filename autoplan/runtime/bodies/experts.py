@@ -9,7 +9,7 @@ from torch import Tensor
 from autoplan.experts import experts
 from autoplan.runtime.axes import RankAxis, index_over
 
-__all__ = ["experts", "local_experts", "top_indices"]
+__all__ = ["experts", "local_experts", "scattered", "top_indices"]
 
 
 def local_experts(
@@ -35,3 +35,9 @@ def local_experts(
 def top_indices(x: Tensor, k: int, dim: int, largest: bool = True) -> Tensor:
     """Where the k greatest (or least) along a dim stand, the greatest first."""
     return x.detach().topk(k, dim, largest).indices
+
+
+def scattered(index: Tensor, source: Tensor, dim: int, size: int) -> Tensor:
+    """Sums of the source's entries that have the same index along a dim, which has ``size`` entries afterwards."""
+    shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
+    return source.new_zeros(shape).scatter_add(dim, index, source)

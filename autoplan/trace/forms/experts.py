@@ -47,7 +47,15 @@ def topk(
 
 @form("aten.scatter_add.default")
 def scatter_add(b: Builder, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
-    return b.emit("aten.scatter_add.default", x, positive(dim, len(b.shape(x))), index, source)
+    """Onto zeros it is a sum of what is scattered, of which ranks may have a part each."""
+    shape = b.shape(x)
+    dim = positive(dim, len(shape))
+    made = b.maker(x, "aten.full.default") or b.maker(x, "aten.zeros.default") or b.maker(x, "aten.new_zeros.default")
+    zeros = made is not None and (made.op != "aten.full.default" or made.args[1] == 0)
+    fits = b.shape(index) == b.shape(source) == (*shape[:dim], b.shape(index)[dim], *shape[dim + 1 :])
+    if zeros and fits:
+        return b.emit("autoplan.scattered", index, source, dim, shape[dim], type=b.type(x), hint="scattered")
+    return b.emit("aten.scatter_add.default", x, dim, index, source)
 
 
 @form("aten.max.dim")
