@@ -96,6 +96,23 @@ def test_recomputation_can_be_pinned() -> None:
     assert sum(s.recompute for s in plan(model, Parallelism(pp=2, recompute="none")).stages) == 0
 
 
+def test_selective_recomputation_lies_between_none_and_full() -> None:
+    """In bytes and in seconds; what it repeats is no collective."""
+    model = llama(batch=32, seq=64)
+    found = {
+        kind: plan(model, Parallelism(dp=1, pp=2, tp=2, micro_batch=8, recompute=kind, sequence_parallel=False))
+        for kind in ("none", "selective", "full")
+    }
+    none, selective = found["none"], found["selective"]
+    assert (none.parallelism.recompute, selective.parallelism.recompute) == ("none", "selective")
+    assert sum(s.selective for s in selective.stages) == 4 and not any(s.recompute for s in selective.stages)
+    seconds = [chosen.predicted.step_time_s for chosen in found.values()]
+    kept = [max(m.activations for m in chosen.predicted.peak_bytes) for chosen in found.values()]
+    assert seconds == sorted(seconds) and kept == sorted(kept, reverse=True)
+    runs = [sum(c.count for c in chosen.predicted.collectives if c.axis == "tp") for chosen in found.values()]
+    assert runs[0] == runs[1] < runs[2]
+
+
 def test_what_fits_nowhere_says_what_would() -> None:
     model = llama(hidden=256, ffn=1024, vocab=4096)
     tiny = replace(CPU, memory_bytes=12_000_000)
