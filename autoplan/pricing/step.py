@@ -14,7 +14,7 @@ from autoplan.pricing.operator import Operator, price_operator
 from autoplan.pricing.prices import Prices
 from autoplan.strategies import Strategy
 from cost_models.compute import update_seconds
-from cost_models.hardware import Device
+from cost_models.hardware import Device, Topology
 from cost_models.memory import STATES_PER_ELEMENT
 from cost_models.offload import host_update_seconds
 from cost_models.pipeline import Timeline, in_flight, simulate
@@ -119,25 +119,44 @@ def least_rounds(stages: int, microbatches: int, sharing: Sharing) -> float:
     return max(float(microbatches), (microbatches + stages - 1) / sharing.gain)
 
 
+FORWARD_SHARE = 0.5
+"""Of a segment's time that its forward takes at most: gradients take as much or twice that."""
+
+
+def least_rounds_hidden(stages: int, microbatches: int) -> float:
+    """The same for 1F1B, where stages may be uneven: a stage's first forwards run while the first microbatch goes on to
+    the end and comes back, so that early stages may hold more.
+
+    A step takes Σ t + (m-1)·t_k - w_k·f_k or more for every stage k, with w_k = min(m-1, d-1-k) forwards of warm-up
+    (``search.refine``), of which the largest is least where all are equal.
+    """
+    more = microbatches - 1
+    if more == 0:
+        return float(stages)
+    inverse = (1 / (more - FORWARD_SHARE * min(more, stages - 1 - k)) for k in range(stages))
+    return max(float(microbatches), stages * (1 + 1 / sum(inverse)))
+
+
 def straggling(nodes: int, device: Device) -> float:
     """The factor by which the slowest of many nodes holds up a step."""
     return 1 + device.straggler_per_doubling * math.log2(nodes)
 
 
 def model_flops_per_s(
-    blocks: Sequence[Mapping[str, Operator]], uses: Mapping[int, int], device: Device
+    blocks: Sequence[Mapping[str, Operator]], uses: Mapping[int, int], topology: Topology
 ) -> tuple[float, float]:
-    """(FLOPs of the model's forward over the whole batch, peak FLOPs per second of one device at its main dtype).
+    """(FLOPs of the model's forward over the whole batch, peak FLOPs per second of all devices at its main dtype).
 
     uses  how often each block stands in the chain
     """
     by_dtype: dict[str, float] = {}
     for index, operators in enumerate(blocks):
         for operator in operators.values():
-            cost = price_operator(operator, Strategy(()), Mesh(()), device, fuses=True, training=False)
+            cost = price_operator(operator, Strategy(()), Mesh(()), topology.device, fuses=True, training=False)
             if cost.flops:
                 dtype = operator.operands[0].dtype
                 by_dtype[dtype] = by_dtype.get(dtype, 0.0) + cost.flops * uses[index]
     if not by_dtype:
         return 0.0, 0.0
-    return sum(by_dtype.values()), device.peak_flops_per_s[max(by_dtype, key=lambda d: by_dtype[d])]
+    main = max(by_dtype, key=lambda dtype: by_dtype[dtype])
+    return sum(by_dtype.values()), sum(device.peak_flops_per_s[main] * count for device, count in topology.kinds)
