@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
+from autoplan.graph import Model
 from autoplan.layout import Layout, State
 from autoplan.mesh import Mesh
 from autoplan.options import Parallelism
@@ -19,8 +21,12 @@ GIB, MIB = 2**30, 2**20
 
 def headline(record: PlanRecord) -> str:
     """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 12 of 40 blocks``."""
-    chosen = record.chosen
-    blocks = sum(n for n in Counter(s.block for s in record.model.segments).values() if n > 1)
+    return choice_text(record.chosen, record.model)
+
+
+def choice_text(chosen: Chosen, model: Model) -> str:
+    """The headline of a choice that no plan has been made of yet."""
+    blocks = sum(n for n in Counter(s.block for s in model.segments).values() if n > 1)
     selective = sum(stage.selective for stage in chosen.stages)
     again = sum(stage.recompute for stage in chosen.stages) + selective
     how = f" ({'all' if selective == again else selective} selectively)" if selective else ""
@@ -127,7 +133,8 @@ def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:
     return same and math.isclose(alternative.step_time_s, record.chosen.predicted.step_time_s, rel_tol=1e-9)
 
 
-def fullest_stage(chosen: Chosen) -> int:
-    """The stage whose device holds most."""
+def fullest_stage(chosen: Chosen, walls: Sequence[int] = ()) -> int:
+    """The stage whose device holds most; of devices of several kinds, the one that has least left of its own wall."""
     totals = [memory.total for memory in chosen.predicted.peak_bytes]
-    return totals.index(max(totals))
+    left = [wall - total for wall, total in zip(walls or [0] * len(totals), totals, strict=True)]
+    return left.index(min(left))

@@ -106,11 +106,12 @@ class Master:
         return pulp.LpVariable(f"x{next(self.count)}", least, high, pulp.LpInteger)
 
     def at_least(self, total: Sum) -> None:
-        """total ≥ 0."""
+        """total ≥ 0; where every cut has the same total and it is less, as of ranks too full whatever they hold, no
+        cuts are."""
         if total.terms:
             self.lp += total.expression() >= 0
-        else:
-            assert total.constant >= -1e-9
+        elif total.constant < -1e-9:
+            self.lp += self.step <= -1.0
 
     def cut(self, stage: int) -> None:
         """The border in front of a stage: q, and whether each run is complete before it."""
