@@ -113,7 +113,9 @@ def fitting(loads: Loads, stage: int, at: tuple[int, int], wall: float) -> list[
         "none": [(0, 0)], "full": [(count, 0)], "selective": [(0, count)],
         "auto": [(c, e) for c in range(count + 1) for e in range(count + 1 - c)],
     }[loads.setting.recompute]  # fmt: skip
-    held = [(loads.backward_s(at, *mix), mix) for mix in mixes if loads.memory(stage, at, *mix).total <= wall]
+    own = loads.at(stage)
+    wall += own.spare
+    held = [(own.backward_s(at, *mix), mix) for mix in mixes if own.memory(stage, at, *mix).total <= wall]
     return [StageChoice(*at, *min(held)[1])] if held else []
 
 

@@ -40,10 +40,11 @@ class ClusterSpec:
     node          between the devices of a node: the same
     levels        where there is more than one level above the node, each as (name, size, network) or (name, size,
                   network, GB/s of a card), innermost first: [("pod", 16, "ib-ndr"), ("cluster", 4, "ib-ndr", 12.5)]
-    groups        in place of the first three where nodes differ, each as (nodes, devices_per_node, device). A plan
-                  splits evenly over all devices; it is priced at the pace of the slowest and has the memory of the
-                  smallest (``cost_models.hardware.slowest_of``). Where nodes differ in size, the larger count as
-                  several of the greatest common size.
+    groups        in place of the first three where nodes differ, each as (nodes, devices_per_node, device). A
+                  pipeline stage whose devices are all of one kind has the pace and the memory of that kind, so that
+                  stages are unequal; what is split evenly over several kinds has the pace of the slowest and the
+                  memory of the smallest (``cost_models.hardware.slowest_of``). Where nodes differ in size, the larger
+                  count as several of the greatest common size.
     bandwidth     factors on the links' bandwidths, for what-if: 2.0 doubles the network between nodes, {"node": 1.0,
                   "nic": 0.5} names links: what joins the devices of a node, the network cards, or one outer level
 
@@ -131,7 +132,7 @@ class ClusterSpec:
 
     @property
     def usable_bytes(self) -> int:
-        """The wall: bytes that a plan may fill of each device."""
+        """The wall: bytes that a plan may fill of each device; of several kinds, of the smallest."""
         return self.profile()[0].usable_bytes if self.memory_bytes is None else self.memory_bytes
 
     @property
@@ -180,8 +181,13 @@ class ClusterSpec:
         device, links = self.profile()
         with _as_cluster_error():
             levels = links.levels(self.nodes, self.devices_per_node, [_level(level) for level in self.levels])
-            kinds = tuple((load_device(group.device)[0], group.devices) for group in self.groups)
+            kinds = tuple((self._filled(load_device(group.device)[0]), group.devices) for group in self.groups)
         return Topology(device, widened(levels, links.node, self.bandwidth), kinds)
+
+    def _filled(self, device: Device) -> Device:
+        """A device with the memory that a plan may fill of it."""
+        given = self.memory_bytes
+        return device if given is None else replace(device, memory_bytes=given, reserved_bytes=0)
 
     def to_dict(self) -> dict[str, Any]:
         """As data; ``ClusterSpec.of`` takes it back."""

@@ -5,9 +5,9 @@ from autoplan.pricing.fusion import GATHERING
 from autoplan.pricing.operator import Cost, Operator, operators_of, weights_of
 from autoplan.pricing.prices import Prices
 from autoplan.pricing.step import Timeline, timeline
-from cost_models.hardware import Topology
+from cost_models.hardware import Device, Topology
 
 __all__ = [
-    "GATHERING", "Cost", "DataAxis", "Operator", "Prices", "Timeline", "Topology", "operators_of", "timeline",
+    "GATHERING", "Cost", "DataAxis", "Device", "Operator", "Prices", "Timeline", "Topology", "operators_of", "timeline",
     "weights_of",
 ]  # fmt: skip

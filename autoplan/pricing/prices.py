@@ -57,6 +57,12 @@ class Prices:
     def device(self) -> Device:
         return self.topology.device
 
+    def on(self, device: Device) -> Prices:
+        """The list of the same mesh on another kind of device; the links stay those of the cluster."""
+        if device == self.device:
+            return self
+        return replace(self, topology=replace(self.topology, device=device, groups=()), moved={})
+
     def operator(self, operator: Operator, strategy: Strategy) -> Cost:
         """One operator in one microbatch, the collectives of its body included."""
         local = price_operator(operator, strategy, self.mesh, self.device, fuses=self.fuses, training=self.training)

@@ -6,6 +6,7 @@ from autoplan.emit.source import size_text
 from autoplan.mesh import TENSOR, Mesh
 from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
+from autoplan.report.kinds import unequal, walls_of
 from autoplan.report.table import paragraph
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
 from autoplan.search.batch import split_batch
@@ -33,14 +34,15 @@ def bounds(record: PlanRecord) -> list[str]:
             f"Time: of {seconds_text(predicted.step_time_s)} a device waits {bubble}{seconds_text(exposed_s)} for "
             "collectives that no compute hides."
         )
-    stage = fullest_stage(record.chosen)
+    walls = walls_of(record)
+    stage = fullest_stage(record.chosen, walls)
     place = "rank" if len(predicted.peak_bytes) < len(record.chosen.stages) else "stage"
-    total, wall = predicted.peak_bytes[stage].total, record.cluster.usable_bytes
+    total, wall = predicted.peak_bytes[stage].total, walls[stage]
     said.append(
         f"Memory: {place} {stage} is the fullest, {size_text(total)} of {size_text(wall)} a device; "
         f"{size_text(wall - total)} are left."
     )
-    return [*said, *price_of_pins(record), *next_best(record)]
+    return [*said, *unequal(record), *price_of_pins(record), *next_best(record)]
 
 
 def price_of_pins(record: PlanRecord) -> list[str]:

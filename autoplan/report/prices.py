@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autoplan.emit.source import size_text
 from autoplan.record import PlanRecord
+from autoplan.report.kinds import stage_kinds, walls_of
 from autoplan.report.table import paragraph, table
 from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
 from autoplan.search.choice import Alternative, PricedCollective, SearchReport, StageChoice
@@ -17,7 +18,7 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")
 def memory_section(record: PlanRecord) -> str:
     """Bytes by kind on one device of each stage, or of each pipeline rank where it holds several, against what a device
     holds; and in its host's memory, where any are there."""
-    wall = record.cluster.usable_bytes
+    kinds, walls = stage_kinds(record), walls_of(record)
     offloads = any(held.host for held in record.chosen.predicted.peak_bytes)
     largest = max(held.total for held in record.chosen.predicted.peak_bytes)
     unit, name = (GIB, "GiB") if largest >= GIB // 10 else (MIB, "MiB")
@@ -25,13 +26,15 @@ def memory_section(record: PlanRecord) -> str:
     stages, ranks = record.chosen.stages, len(record.chosen.predicted.peak_bytes)
     for number, held in enumerate(record.chosen.predicted.peak_bytes):
         sizes = [size_in(unit, size) for size in (*(getattr(held, kind) for kind in KINDS), held.total)]
-        share = f"{100 * held.total / wall:.0f}%"
+        share = f"{100 * held.total / walls[number]:.0f}%"
         beside = [size_in(unit, held.host)] if offloads else []
         holds = "; ".join(stage_text(record, stage) for stage in stages[number::ranks])
-        rows.append([str(number), *sizes, share, *beside, holds])
-    header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the wall", *(["on the host"] if offloads else []), "holds"]
-    title = f"Memory of one device at its busiest, {name} (the wall: {size_text(wall)})"
-    return f"{title}\n{table(header, rows, right=range(len(header) - 1))}"
+        rows.append([str(number), *sizes, share, *beside, *kinds[number : number + 1], holds])
+    beside = [*(["on the host"] if offloads else []), *(["device"] if kinds else [])]
+    header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the wall", *beside, "holds"]
+    told = " and ".join(size_text(wall) for wall in dict.fromkeys(walls))
+    title = f"Memory of one device at its busiest, {name} (the wall: {told})"
+    return f"{title}\n{table(header, rows, right=range(len(header) - 1 - bool(kinds)))}"
 
 
 def stage_text(record: PlanRecord, stage: StageChoice) -> str:

@@ -23,8 +23,9 @@ or the fastest operators that are known, whichever is less; all else holds for e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -57,6 +58,16 @@ class Known:
     blocks: tuple[int, ...]
     floor: FloorOf
 
+    @cached_property
+    def prices(self) -> np.ndarray:
+        """[λ]"""
+        return ties(self)
+
+    @cached_property
+    def per_segment(self) -> np.ndarray:
+        """[segments, λ]: L_b(λ)"""
+        return segment_s(self, self.prices)
+
     def least(self, name: str) -> np.ndarray:
         """[segments] the lesser of the fastest's and the leanest's."""
         return np.minimum(getattr(self.loads.chain, name), getattr(self.lean, name))
@@ -83,15 +94,15 @@ def moved(tensor: Tensor, place: dict[int, int]) -> Tensor:
     )
 
 
-def least_schedule_s(known: Known, wall: float) -> float:
+def least_schedule_s(ranks: Sequence[Known], wall: float) -> float:
     """Seconds that the schedule of a setting without virtual stages takes at least, what happens once a step aside;
-    infinite where nothing fits."""
-    prices = ties(known)
-    per_segment = segment_s(known, prices)
-    setting = known.loads.setting
-    seconds = [stage_s(known, prices, per_segment, stage, wall) for stage in range(setting.pp)]
-    slow = [part - known.loads.hidden_s(stage) for stage, part in enumerate(seconds)]
-    cuts = choose_cuts(seconds, setting.microbatches, slow)
+    infinite where nothing fits.
+
+    ranks  what is known on each pipeline rank's devices
+    """
+    seconds = [stage_s(known, stage, wall) for stage, known in enumerate(ranks)]
+    slow = [part - known.loads.hidden_s(k) for k, (known, part) in enumerate(zip(ranks, seconds, strict=True))]
+    cuts = choose_cuts(seconds, ranks[0].loads.setting.microbatches, slow)
     return np.inf if cuts is None else cuts.bound_s
 
 
@@ -129,13 +140,14 @@ def priced(price: float, share: float, states: bool) -> Weights:
     return Weights(price * share if states else 0.0, float(price))
 
 
-def stage_s(known: Known, prices: np.ndarray, per_segment: np.ndarray, stage: int, wall: float) -> np.ndarray:
+def stage_s(known: Known, stage: int, wall: float) -> np.ndarray:
     """[N+1, N+1]: seconds of a stage in a microbatch at least, by its first and last segment."""
+    prices, per_segment = known.prices, known.per_segment
     loads, size, flight = known.loads, len(per_segment) + 1, known.loads.in_flight[stage]
     share = parameter_share(loads.data, loads.states)
     beside = replace(loads, chain=replace(known.lean, kept=np.zeros(size - 1)))
     held = sums(known.least("parameters") * share)
-    room = wall - beside.bytes_without_recompute(stage) + held
+    room = wall + loads.spare - beside.bytes_without_recompute(stage) + held
     further = (1 / flight - 1 / max(loads.in_flight)) * held  # states, as priced here above what L_b has of them
     must = sums(known.least("kept")) * flight + held > room
     again = np.minimum(beside.largest["rebuilt"], range_max(np.where(known.lean.repeated, known.lean.kept, 0.0)))

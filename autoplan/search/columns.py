@@ -32,12 +32,12 @@ def steep(fastest: Solution, ease: float = 1.0) -> Weights:
 
 def duals(loads: Loads, stages: tuple[StageChoice, ...]) -> Weights | None:
     """What a byte is worth on the stage that recomputes for longest; None where none does."""
-    spent = [recomputed_s(loads, stage) for stage in stages]
+    spent = [recomputed_s(loads.at(k), stage) for k, stage in enumerate(stages)]
     worst = int(np.argmax(spent))
     if spent[worst] <= 0:
         return None
     flight = loads.in_flight[worst]
-    price = seconds_per_byte(loads, stages[worst])
+    price = seconds_per_byte(loads.at(worst), stages[worst])
     if not math.isfinite(price):
         return None
     return Weights(price / flight * parameter_share(loads.data, loads.states), price)

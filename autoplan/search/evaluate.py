@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autoplan.options import Inference, Training
-from autoplan.pricing import DataAxis, Timeline, timeline
+from autoplan.pricing import DataAxis, Device, Timeline, timeline
 from autoplan.pricing.chunks import least_chunk_rounds, least_held, runs_rounds
 from autoplan.pricing.step import (
     held_microbatches,
@@ -24,6 +25,7 @@ from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
 from autoplan.search.chunks import choose_chunks, least_chunks_s
 from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
+from autoplan.search.kinds import devices_of, least_uneven_rounds, pace, spare_bytes
 from autoplan.search.load import Loads, chain_of, parameter_share
 from autoplan.search.operators import Operators, Point
 from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
@@ -53,9 +55,21 @@ class Evaluated:
     def recomputes(self) -> bool:
         return any(stage.recompute or stage.selective for stage in self.stages)
 
+    @property
+    def fullest(self) -> int:
+        """The pipeline rank whose devices have least left, or lack most."""
+        return max(range(len(self.memory)), key=lambda k: self.memory[k].total - self.loads.at(k).spare)
+
     def over_bytes(self, wall: float) -> int:
-        """By how much the fullest stage exceeds the wall; 0 where it fits."""
-        return max(0, round(max(m.total for m in self.memory) - wall))
+        """By how much the fullest stage exceeds the wall, which is that of the smallest device; 0 where it fits."""
+        return max(0, round(self.memory[self.fullest].total - self.loads.at(self.fullest).spare - wall))
+
+    @property
+    def exceeds_host(self) -> bool:
+        """Whether more is kept on the host of some device than it holds."""
+        hosts = [self.loads.at(k).data.prices.device.host for k in range(len(self.memory))]
+        pairs = zip(self.memory, hosts, strict=True)
+        return any(host is not None and memory.host > host.memory_bytes for memory, host in pairs)
 
 
 TOLERANCE = 0.002
@@ -72,6 +86,7 @@ class Evaluator:
     operators: Operators
     training: Training | Inference
     seconds: float = 0.0
+    alone: dict[Device, Evaluator] = field(default_factory=dict)
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = float("inf")) -> Evaluated | None:
         """The fastest plan of a setting under the wall, or None where none fits or none takes less than ``limit_s``.
@@ -134,30 +149,56 @@ class Evaluator:
         """Seconds of a step with these operators, were the stages perfectly even and nothing recomputed."""
         uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
         chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
-        return chain_s / setting.pp * rounds(setting, self.operators)
+        devices = devices_of(self.operators.topology, setting)
+        if not devices:
+            return chain_s / setting.pp * rounds(setting, self.operators)
+        own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
+        slowest_s = [p.forward_s + p.backward_s for p in point.prices]
+        return chain_s * uneven_rounds(setting, self.operators, [pace(own[d], slowest_s) for d in devices])
 
     def rough_s(self, setting: Setting) -> float:
-        """A lower bound that is known already."""
+        """A lower bound that is known already; on several kinds of device, what their own operators take at least."""
+        if devices_of(self.operators.topology, setting):
+            return lower_bound(self.operators, setting)
         fastest = self.operators.fastest(setting)
         return self.at_least_s(setting, fastest) * (1 - fastest.gap)
 
     def least_s(self, setting: Setting, wall: float) -> float:
         """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits."""
-        fastest = self.operators.fastest(setting)
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
         if runs_rounds(setting.schedule):
             return self.least_chunked_s(setting)
         if not alone:
             return self.rough_s(setting)
+        ranks = self.known_at(setting)
+        schedule_s = least_schedule_s(ranks, wall)
+        once = min(exposed(*known.loads.once_s((0, len(known.blocks)))) for known in ranks) / setting.pp
+        step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
+        return max(step_s, self.rough_s(setting))
+
+    def known_at(self, setting: Setting) -> list[Known]:
+        """What is known on each pipeline rank's devices, with the operators that are best there."""
+        topology = self.operators.topology
+        devices = devices_of(topology, setting)
+        if not devices:
+            return [self.known(setting)] * setting.pp
+        found = {}
+        for device in dict.fromkeys(devices):
+            if device not in self.alone:
+                self.alone[device] = Evaluator(self.operators.on(device), self.training)
+            known = self.alone[device].known(setting)
+            found[device] = replace(known, loads=replace(known.loads, spare=spare_bytes(topology, device)))
+        return [found[device] for device in devices]
+
+    def known(self, setting: Setting) -> Known:
+        """The same on one kind of device."""
+        fastest = self.operators.fastest(setting)
         leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
         loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
         blocks = tuple(segment.block for segment in self.operators.prepared.model.segments)
         own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
-        schedule_s = least_schedule_s(Known(loads, lean, own_s, blocks, self.operators.floor(setting)), wall)
-        once = exposed(*loads.once_s((0, len(blocks)))) / setting.pp
-        step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
-        return max(step_s, self.rough_s(setting))
+        return Known(loads, lean, own_s, blocks, self.operators.floor(setting))
 
     def least_chunked_s(self, setting: Setting) -> float:
         """The same where ranks have several stages, or the backward is split: by cuts under no wall."""
@@ -177,9 +218,9 @@ class Evaluator:
         loads = self.loads(setting, point)
         if runs_rounds(setting.schedule):
             return self.with_chunks(loads, point, wall, limit_s)
-        options = [loads.options(stage, wall) for stage in range(setting.pp)]
+        options = [loads.at(stage).options(stage, wall) for stage in range(setting.pp)]
         seconds = [mix.seconds for mix in options]
-        slow = [part - loads.hidden_s(stage) for stage, part in enumerate(seconds)]
+        slow = [part - loads.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
         cuts = choose_cuts(seconds, setting.microbatches, slow)
         self.seconds += time.perf_counter() - start
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
@@ -199,7 +240,7 @@ class Evaluator:
             return first
         topology = self.operators.topology
         slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-        bound = Bound(loads, [mix.seconds for mix in options], lambda at: exposed(*loads.once_s(at)), slower, gain)
+        bound = Bound(loads, seconds, lambda stage, at: exposed(*loads.at(stage).once_s(at)), slower, gain)
         return refine(first, cuts.stages, bound, price)
 
     def with_chunks(self, loads: Loads, point: Point, wall: float, limit_s: float) -> Evaluated | None:
@@ -217,10 +258,20 @@ class Evaluator:
         return finish(setting, point, loads, stages, max(gap, point.gap))
 
     def loads(self, setting: Setting, point: Point) -> Loads:
-        prices = self.operators.prices(tensor_mesh(setting.mesh))
+        topology = self.operators.topology
+        loads = self.loads_on(setting, point, topology.device)
+        devices = devices_of(topology, setting)
+        own = {d: self.loads_on(setting, point, d) for d in dict.fromkeys(devices)}
+        return replace(loads, ranks=tuple(own[device] for device in devices)) if devices else loads
+
+    def loads_on(self, setting: Setting, point: Point, device: Device) -> Loads:
+        """The same on one kind of device."""
+        prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
         data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
-        chain = chain_of(self.operators.prepared.model, point.prices, setting, data)
-        return Loads(chain, setting, data, optimizer_states(self.training), optimizer_passes(self.training))
+        chain = chain_of(self.operators.prepared.model, point.on(device), setting, data)
+        states, passes = optimizer_states(self.training), optimizer_passes(self.training)
+        spare = spare_bytes(self.operators.topology, device)
+        return Loads(chain, setting, data, states, passes, spare)
 
 
 def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
@@ -229,7 +280,7 @@ def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoi
     backward_s, weights_s = backwards_of(loads, stages)
     line = timeline(
         setting.schedule,
-        [loads.forward_s((s.first, s.last)) for s in stages],
+        [loads.at(k).forward_s((s.first, s.last)) for k, s in enumerate(stages)],
         backward_s,
         [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
         setting.microbatches,
@@ -246,7 +297,7 @@ def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoi
 def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:
     """Seconds after the last backward that nothing hides: reductions and the update, on the slowest rank."""
     ranks = loads.setting.pp
-    spent = [exposed(*loads.once_s((s.first, s.last))) for s in stages]
+    spent = [exposed(*loads.at(k).once_s((s.first, s.last))) for k, s in enumerate(stages)]
     return max(sum(spent[rank::ranks]) for rank in range(ranks))
 
 
@@ -256,7 +307,22 @@ def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -
 
 def lower_bound(operators: Operators, setting: Setting) -> float:
     """Seconds that no plan of this setting undercuts: every operator at its quickest, stages perfectly even."""
-    return operators.floor_s(setting) / setting.pp * rounds(setting, operators)
+    devices = devices_of(operators.topology, setting)
+    if not devices:
+        return operators.floor_s(setting) / setting.pp * rounds(setting, operators)
+    slowest_s = operators.floors_s(setting, operators.topology.device)
+    paces = [pace(operators.floors_s(setting, device), slowest_s) for device in devices]
+    return sum(slowest_s) * uneven_rounds(setting, operators, paces)
+
+
+def uneven_rounds(setting: Setting, operators: Operators, paces: Sequence[float]) -> float:
+    """Times that the chain at the slowest's pace takes in a step, at least, on ranks that are quicker. Under 1F1B, which
+    hides forwards of early stages, no more is said than that each rank does its work."""
+    many = setting.microbatches
+    if setting.schedule == "1f1b":
+        return least_uneven_rounds(paces, lambda ranks: many)
+    sharing = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp)
+    return least_uneven_rounds(paces, lambda ranks: least_rounds(ranks, many, sharing))
 
 
 def rounds(setting: Setting, operators: Operators) -> float:
@@ -271,7 +337,7 @@ def rounds(setting: Setting, operators: Operators) -> float:
 def least_bytes(operators: Operators, setting: Setting, training: Training | Inference) -> float:
     """Bytes that the fullest stage of this setting holds at least: its share of the states; of every segment that may
     be recomputed its input; and all that one of them keeps, beside its largest result and that one's gradient. Or the
-    largest result of any with its gradient."""
+    largest result of any with its gradient. Less what devices hold beyond the smallest of several kinds."""
     sizes, ways = operators.sizes, setting.dp * setting.tp * setting.microbatches
     prices = operators.prices(tensor_mesh(setting.mesh))
     data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
@@ -282,4 +348,6 @@ def least_bytes(operators: Operators, setting: Setting, training: Training | Inf
         flight = held_microbatches(setting.schedule, setting.pp, setting.microbatches)
     inputs = sizes.inputs * sizes.repeated / setting.pp * sum(flight) / len(flight)
     kept = (inputs + sizes.rebuilt) / ways if operators.prepared.training else 0.0
-    return max(states + kept, 2 * sizes.largest / ways)
+    devices = devices_of(operators.topology, setting)
+    spare = [spare_bytes(operators.topology, device) for device in devices] or [0]
+    return max(states + kept - sum(spare) / len(spare), 2 * sizes.largest / ways - max(spare))

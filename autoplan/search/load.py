@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -56,6 +56,10 @@ class Chain:
     def __len__(self) -> int:
         return len(self.forward_s)
 
+    def holding(self, columns: Mapping[str, np.ndarray]) -> Chain:
+        """The same with other columns."""
+        return Chain(**{f.name: columns.get(f.name, getattr(self, f.name)) for f in fields(self)})
+
 
 def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis) -> Chain:
     """Lays the prices of the blocks along the chain."""
@@ -106,6 +110,9 @@ class Loads:
 
     states   elements of optimizer state for each parameter element
     passes   of the optimizer over a parameter's bytes
+    spare    bytes of a device beyond the wall: those that the cluster's smallest lacks
+    ranks    where there are several kinds of device, the loads of each pipeline rank on its own (``kinds``): seconds
+             differ, bytes don't; what stands beside them here is then for the slowest
     """
 
     chain: Chain
@@ -113,6 +120,12 @@ class Loads:
     data: DataAxis
     states: int
     passes: float
+    spare: float = 0.0
+    ranks: tuple[Loads, ...] = ()
+
+    def at(self, stage: int) -> Loads:
+        """The loads on the devices that a stage is on."""
+        return self.ranks[stage % self.setting.pp] if self.ranks else self
 
     @cached_property
     def largest(self) -> dict[str, np.ndarray]:
@@ -151,6 +164,7 @@ class Loads:
 
         As cheap a mix as the wall allows; infinite seconds where even the leanest doesn't suffice.
         """
+        wall = wall + self.spare
         size = len(self.chain) + 1
         total = prefix(self.chain.forward_s + self.chain.backward_s)
         waits_s = self.messages_s(stage)

@@ -20,13 +20,14 @@ from autoplan.graph import Block
 from autoplan.layout import Layout, R
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
-from autoplan.pricing import Prices, Topology
+from autoplan.pricing import Device, Prices, Topology
 from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices
 from autoplan.search.formulate import Prepared, formulate
+from autoplan.search.kinds import kinds_of
 from autoplan.search.problem import Formulation, Group, Problem, build
 from autoplan.search.prune import pruned_if_large
 from autoplan.search.sizes import Sizes, sizes_of
@@ -49,12 +50,18 @@ class Point:
     """One way to run every block.
 
     blocks, prices  in the model's order
+    kinds           of several kinds of device, the prices on each; they were chosen for the slowest
     gap             proven, relative
     """
 
     blocks: tuple[BlockChoice, ...]
     prices: tuple[BlockPrice, ...]
     solution: Solution
+    kinds: tuple[tuple[Device, tuple[BlockPrice, ...]], ...] = ()
+
+    def on(self, device: Device) -> tuple[BlockPrice, ...]:
+        """The prices on one kind of device; those of the slowest on what is none."""
+        return dict(self.kinds).get(device, self.prices)
 
     @property
     def idle(self) -> bool:
@@ -85,7 +92,7 @@ class _Problem:
     tensor: tuple  # the key without the rows
     problem: Problem | None = None
     solver: Solver | None = None
-    floor_s: float | None = None
+    floor_s: dict[Device, tuple[float, ...]] = field(default_factory=dict)
     alone: dict[int, Solver] = field(default_factory=dict)
     floors: dict[tuple[int, Weights], float] = field(default_factory=dict)
     points: dict[Weights, Point] = field(default_factory=dict)
@@ -127,6 +134,10 @@ class Operators:
             return self
         return Operators(self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored)
 
+    def on(self, device: Device) -> Operators:
+        """The same problems were all devices of one kind, with nothing solved."""
+        return replace(self, topology=replace(self.topology, device=device, groups=()), known={})
+
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""
         return Prices(
@@ -152,15 +163,22 @@ class Operators:
 
     def floor_s(self, setting: Setting) -> float:
         """Seconds of a microbatch through the chain, every operator at its quickest and nothing redistributed."""
+        return sum(self.floors_s(setting, self.topology.device))
+
+    def floors_s(self, setting: Setting, device: Device) -> tuple[float, ...]:
+        """The same of all segments of each block, on one kind of device."""
         entry = self.entry(setting)
-        if entry.floor_s is None:
+        if device not in entry.floor_s:
             form, uses = entry.form, Counter(s.block for s in entry.form.model.segments)
-            entry.floor_s = sum(
-                uses[index] * min(entry.prices.operator_s(operator, s) for s in form.options[index, name])
+            prices = entry.prices.on(device)
+            entry.floor_s[device] = tuple(
+                sum(
+                    uses[index] * min(prices.operator_s(operator, s) for s in form.options[index, name])
+                    for name, operator in operators.items()
+                )
                 for index, operators in enumerate(form.operators)
-                for name, operator in operators.items()
             )
-        return entry.floor_s
+        return entry.floor_s[device]
 
     def fastest(self, setting: Setting) -> Point:
         """The operators of the least time, whatever they hold."""
@@ -258,11 +276,15 @@ class Operators:
 
     def point(self, entry: _Problem, choices: tuple[BlockChoice, ...], solution: Solution) -> Point:
         operators: tuple[Mapping, ...] = entry.form.operators
-        prices = tuple(
-            price_block(block, choice, known, entry.prices)
-            for block, choice, known in zip(entry.form.model.blocks, choices, operators, strict=True)
-        )
-        return Point(choices, prices, solution)
+
+        def priced(prices: Prices) -> tuple[BlockPrice, ...]:
+            return tuple(
+                price_block(block, choice, known, prices)
+                for block, choice, known in zip(entry.form.model.blocks, choices, operators, strict=True)
+            )
+
+        kinds = tuple((device, priced(entry.prices.on(device))) for device in kinds_of(self.topology))
+        return Point(choices, priced(entry.prices), solution, kinds)
 
 
 def with_steps(block: Block, choice: BlockChoice, prices: Prices) -> BlockChoice | None:

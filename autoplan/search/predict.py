@@ -11,6 +11,7 @@ from autoplan.pricing.step import model_flops_per_s
 from autoplan.search.choice import Predicted, PricedCollective
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.formulate import Prepared
+from autoplan.search.load import Loads
 from autoplan.search.ranks import of_rank
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
@@ -38,9 +39,9 @@ def units(model: Model) -> int:
 def utilisation(found: Evaluated, prepared: Prepared, topology: Topology) -> float:
     """The model's FLOPs, nothing recomputed and nothing done twice, over what all devices could do in the step."""
     uses = Counter(segment.block for segment in prepared.model.segments)
-    flops, rate = model_flops_per_s(prepared.operators, uses, topology.device)
+    flops, rate = model_flops_per_s(prepared.operators, uses, topology)
     factor = FORWARD_AND_BACKWARD if prepared.training else 1
-    return flops * factor / (rate * topology.devices * found.step_s) if rate else 0.0
+    return flops * factor / (rate * found.step_s) if rate else 0.0
 
 
 def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
@@ -94,14 +95,15 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     if not data.prices.training:
         return
     ranks = [[(s.first, s.last) for s in found.stages[rank :: found.setting.pp]] for rank in range(found.setting.pp)]
-    runs = max(ranks, key=lambda runs: sum(map(loads.parameter_bytes, runs)))
+    rank = max(range(len(ranks)), key=lambda rank: sum(map(loads.parameter_bytes, ranks[rank])))
+    loads, runs = loads.at(rank), ranks[rank]
     size = sum(map(loads.parameter_bytes, runs))
     stored = data.prices.stored
     spent_s, hidden_s = (sum(seconds) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
     if data.size > 1 and data.zero == 0:
         yield PricedCollective("gradients", "all-reduce", "dp", int(stored * size), 1, spent_s, hidden_s)
     elif data.size > 1:
-        yield from sharded(found, runs, size, hidden_s)
+        yield from sharded(loads, runs, size, hidden_s)
     for axis in data.prices.mesh.tensor_axes:
         summed = sum(loads.summed_bytes(at)[axis] for at in runs)
         if summed:
@@ -110,14 +112,14 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
 
 
 def sharded(
-    found: Evaluated, runs: Sequence[tuple[int, int]], size: int, hidden_s: float
+    loads: Loads, runs: Sequence[tuple[int, int]], size: int, hidden_s: float
 ) -> Iterator[PricedCollective]:
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 
     runs      of segments on one rank
     hidden_s  of what happens once a step
     """
-    loads, data, m = found.loads, found.loads.data, found.setting.microbatches
+    data, m = loads.data, loads.setting.microbatches
     parameters = [bytes for at in runs for bytes in loads.unit_bytes(at)]
     gathers = 2 * m if data.zero == 3 else 1
     scatters = m if data.scatters_each else 1

@@ -64,10 +64,12 @@ def split(loads: Loads, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
 def backwards_of(loads: Loads, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
     """(seconds of each stage's backward, of these for its parameters' gradients)."""
     whole_s, waits_s = [], []
-    parts = [split(loads, first=number == 0) for number in range(min(2, len(stages)))]
+    distinct = len(stages) if loads.ranks else min(2, len(stages))
+    parts = [split(loads.at(number), first=number == 0) for number in range(distinct)]
     for number, s in enumerate(stages):
-        run, (backward_s, weights_s) = slice(s.first, s.last), parts[min(number, 1)]
-        again_s = loads.backward_s((s.first, s.last), s.recompute, s.selective) - loads.backward_s((s.first, s.last), 0)
+        run, (backward_s, weights_s) = slice(s.first, s.last), parts[min(number, distinct - 1)]
+        at, own = (s.first, s.last), loads.at(number)
+        again_s = own.backward_s(at, s.recompute, s.selective) - own.backward_s(at, 0)
         whole_s.append(float(backward_s[run].sum()) + again_s)
         waits_s.append(float(weights_s[run].sum()) + again_s * (splits(loads.setting.schedule) and number == 0))
     return whole_s, waits_s

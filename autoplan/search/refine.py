@@ -49,14 +49,14 @@ class Bound:
     """Seconds that no step with some cuts undercuts.
 
     seconds  of a microbatch, for each stage [N+1, N+1] by first and last segment, recomputation and messages included
-    once_s   of what follows the last backward, of one run of segments
+    once_s   of what follows the last backward, of one run of segments on a stage
     slower   by how much stragglers lengthen a step, at least 1
     gain     by how much a stage is faster alone than beside others
     """
 
     loads: Loads
     seconds: Sequence[np.ndarray]
-    once_s: Callable[[Interval], float]
+    once_s: Callable[[int, Interval], float]
     slower: float
     gain: float
     known: dict[tuple[int, Interval], tuple[float, float, float]] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class Bound:
         """(forward, backward, once a step) of a stage, each with the message that it waits for."""
         if (stage, at) not in self.known:
             received_s = self.loads.message_s(stage, at[0]) if stage else 0.0
-            forward_s = self.loads.forward_s(at) + received_s
-            self.known[stage, at] = (forward_s, float(self.seconds[stage][at]) - forward_s, self.once_s(at))
+            forward_s = self.loads.at(stage).forward_s(at) + received_s
+            self.known[stage, at] = (forward_s, float(self.seconds[stage][at]) - forward_s, self.once_s(stage, at))
         return self.known[stage, at]
 
 

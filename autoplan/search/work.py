@@ -59,12 +59,13 @@ class Work:
     def gap(self, best: Evaluated, candidates: Sequence[Setting], wall: float) -> float:
         """Two-sided, relative: how far below the best a plan of any setting could still lie, by what is proven.
 
-        What no plan undercuts is sought only where the cheap bounds leave more than the tolerance open.
+        What no plan undercuts is sought only where the cheap bounds leave more than the tolerance open, and of ranks
+        on several kinds of device, for whose operators their own gap says nothing.
         """
         least_s = best.step_s * (1 - TOLERANCE)
         for setting in candidates:
             found = self.found.get(setting)
-            if found is not None and not found.recomputes:
+            if found is not None and not found.recomputes and not found.loads.ranks:
                 least_s = min(least_s, found.step_s * (1 - found.gap))
             elif setting in self.found and self.evaluator.rough_s(setting) < least_s:
                 least_s = min(least_s, self.evaluator.least_s(setting, wall))
@@ -72,8 +73,7 @@ class Work:
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
         found = self.evaluator.evaluate(setting, wall, limit_s)
-        host = self.operators.topology.device.host
-        if found is not None and host is not None and max(m.host for m in found.memory) > host.memory_bytes:
+        if found is not None and found.exceeds_host:
             found = None
         self.found[setting] = found
         return found

@@ -32,7 +32,8 @@ class Topology:
 
     device  what each of them is, or of several kinds what holds for all of them (``slowest_of``): a step that is split
             evenly runs at the pace of the slowest and fits where the least memory is
-    groups  the kinds where there are several, ((device, how many), ...), in the order of the devices' numbers
+    groups  the kinds where there are several, ((device, how many), ...), in the order of the devices' numbers; the
+            memory of each is what may be filled of it
     """
 
     device: Device
@@ -61,6 +62,15 @@ class Topology:
                 return device
             number -= count
         raise AssertionError(f"the kinds of {self} don't add up")
+
+    def among(self, first: int, count: int) -> Device:
+        """What ``count`` devices from number ``first`` on are: their kind, or ``device`` where they are of several."""
+        kinds, begin = [], 0
+        for device, size in self.kinds:
+            if begin < first + count and first < begin + size:
+                kinds.append(device)
+            begin += size
+        return kinds[0] if len(set(kinds)) == 1 else self.device
 
     def axis(self, stride: int, size: int) -> LinkPath:
         """The levels that a mesh axis spans.
