@@ -57,7 +57,7 @@ def test_a_choice_is_complete_and_keeps_what_is_pinned(parallelism: str | Parall
 
 @pytest.mark.parametrize("system", [s for s in SYSTEMS if s not in NEED_MORE])
 def test_every_system_plans(system: str) -> None:
-    model = mlp()
+    model = mlp(layers=10)
     check(model, plan(model, system))
 
 
