@@ -4,6 +4,7 @@
 # make lint         ruff and mypy
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
+# make plans        published choices of parallelism beside ours, both priced: docs/plans.md
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-live   plans run on four processes against their predicted times: a section of docs/accuracy.md
@@ -25,7 +26,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness validate prices demo bench-plan bench-search bench-live bench-redistribution clean
+.PHONY: venv lint test test-all correctness validate prices plans demo bench-plan bench-search bench-live bench-redistribution clean
 
 venv: $(DEV)
 
@@ -58,6 +59,9 @@ validate: $(DEV)
 
 prices: $(DEV)
 	$(BIN)/python -m cost_models.sensitivity --write docs/prices.md
+
+plans: $(DEV)
+	$(BIN)/python -m tests.plans_document --write docs/plans.md
 
 demo: $(RUN)
 	$(BIN)/python examples/demo.py
