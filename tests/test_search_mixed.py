@@ -7,16 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import autoplan.rules  # noqa: F401  registers the rules
+from autoplan.api import parallelize
 from autoplan.cluster import ClusterSpec
+from autoplan.emit.source import size_text
 from autoplan.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.pricing import Topology
 from autoplan.search.choice import Chosen
-from autoplan.search.evaluate import TOLERANCE, Evaluator, finish
+from autoplan.search.evaluate import TOLERANCE, Evaluator, finish, least_bytes
+from autoplan.search.fit import leanest, needs
 from autoplan.search.kinds import devices_of, least_uneven_rounds, spare_bytes
 from autoplan.search.result import choose
 from autoplan.search.work import begin, candidates
@@ -147,7 +152,7 @@ def test_no_uneven_stages_take_less_than_the_bound(ranks: list[tuple[float, floa
     paces, shares = zip(*ranks, strict=True)
     whole = sum(shares)
     bound = least_uneven_rounds(paces, lambda n: count - 1 + n)
-    if whole > 0:
+    if whole > 1e-6:
         times = [pace * share / whole for pace, share in ranks]
         assert bound <= (count - 1) * max(times) + sum(times) + 1e-9
     assert least_uneven_rounds([1.0] * len(paces), lambda n: count - 1 + n) == pytest.approx(
@@ -180,3 +185,50 @@ def test_the_sum_of_stages_is_the_chain() -> None:
     runs = [(s.first, s.last) for s in planned(MIXED).stages]
     assert runs[0][0] == 0 and runs[-1][1] == len(MODEL.segments)
     assert all(a[1] == b[0] for a, b in itertools.pairwise(runs))
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(32) for _ in range(6))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return ((x - y) ** 2).mean()
+
+
+def test_an_emitted_plan_equals_one_device_and_is_told() -> None:
+    batch = torch.randn(8, 32), torch.randn(8, 32)
+    plan = parallelize(
+        Net(), "1x1 h100-sxm + 1x1 v100-sxm2-16gb", batch, training=Training(precision="fp32"),
+        parallelism=Parallelism(pp=2, schedule="1f1b"), effort="fast",
+    )  # fmt: skip
+    many, few = layers(plan.record.chosen)
+    assert many > few and plan.verify().passed
+    report = plan.report()
+    assert f"of 6 segments h100-sxm holds {many}, v100-sxm2-16gb holds {few}" in report
+    large, small = (size_text(device.usable_bytes) for device, _ in plan.record.cluster.topology().kinds)
+    assert f"(the wall: {large} on h100-sxm, {small} on v100-sxm2-16gb)" in report
+
+
+def test_what_does_not_fit_is_told_of_the_stage_that_lacks_most() -> None:
+    cluster = ClusterSpec.parse("1x1 a100-sxm-80gb + 1x1 v100-sxm2-16gb")
+    model = llama(batch=4, seq=256, hidden=4096, ffn=16384, heads=16, kv=16, vocab=8000, layers=40)
+    pinned = Parallelism(pp=2, dp=1, tp=1, schedule="1f1b")
+    work = begin(model, cluster, Training(precision="fp32"), pinned)
+    sizes = [least_bytes(work.operators, s, work.training) for s in candidates(work.limits, pinned)]
+    assert work.best(candidates(work.limits, pinned), cluster.usable_bytes) is None
+    large, small = (device.usable_bytes for device, _ in cluster.topology().kinds)
+    nearest = leanest(work, pinned)
+    assert min(sizes) <= nearest.over_bytes(0.0), "what a plan needs at the least is no less than its bound"
+    assert f"of the cluster's {(large + small) / 1e9:.0f} GB" in needs(work, nearest)

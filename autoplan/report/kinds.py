@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autoplan.emit.source import size_text
 from autoplan.pricing import Device
 from autoplan.record import PlanRecord
 from autoplan.search.kinds import kinds_of, rank_devices, spare_bytes
@@ -24,6 +25,14 @@ def walls_of(record: PlanRecord) -> list[int]:
     topology, devices = record.cluster.topology(), devices_of(record)
     least, ranks = record.cluster.usable_bytes, len(record.chosen.predicted.peak_bytes)
     return [least + spare_bytes(topology, device) for device in devices] or [least] * ranks
+
+
+def wall_text(record: PlanRecord) -> str:
+    """``76.1 GiB``, or of several kinds ``76.1 GiB on h100-sxm, 36.9 GiB on a100-sxm-40gb``."""
+    names, walls = stage_kinds(record), [size_text(wall) for wall in walls_of(record)]
+    if len(set(walls)) == 1:
+        return walls[0]
+    return ", ".join(dict.fromkeys(f"{wall} on {name}" for wall, name in zip(walls, names, strict=True)))
 
 
 def unequal(record: PlanRecord) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoplan.emit.source import size_text
 from autoplan.record import PlanRecord
-from autoplan.report.kinds import stage_kinds, walls_of
+from autoplan.report.kinds import stage_kinds, wall_text, walls_of
 from autoplan.report.table import paragraph, table
 from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
 from autoplan.search.choice import Alternative, PricedCollective, SearchReport, StageChoice
@@ -32,8 +32,7 @@ def memory_section(record: PlanRecord) -> str:
         rows.append([str(number), *sizes, share, *beside, *kinds[number : number + 1], holds])
     beside = [*(["on the host"] if offloads else []), *(["device"] if kinds else [])]
     header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the wall", *beside, "holds"]
-    told = " and ".join(size_text(wall) for wall in dict.fromkeys(walls))
-    title = f"Memory of one device at its busiest, {name} (the wall: {told})"
+    title = f"Memory of one device at its busiest, {name} (the wall: {wall_text(record)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1 - bool(kinds)))}"
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoplan.emit.source import size_text
 from autoplan.options import Training
 from autoplan.record import PlanRecord
+from autoplan.report.kinds import wall_text
 from autoplan.report.notes import notes_section
 from autoplan.report.prices import alternatives_section, collectives_section, memory_section, search_section
 from autoplan.report.program import blocks_section
@@ -47,7 +47,7 @@ def summary_section(record: PlanRecord) -> str:
 def cluster_text(record: PlanRecord) -> str:
     devices = record.cluster.devices
     plural = "devices" if devices > 1 else "device"
-    return f"{devices} {plural} of {size_text(record.cluster.usable_bytes)} usable"
+    return f"{devices} {plural} of {wall_text(record)} usable"
 
 
 def training_text(record: PlanRecord) -> str:

@@ -9,6 +9,7 @@ from autoplan.errors import DoesNotFitError
 from autoplan.options import Parallelism, Training
 from autoplan.search.choice import StageMemory
 from autoplan.search.evaluate import Evaluated, least_bytes
+from autoplan.search.kinds import spare_bytes
 from autoplan.search.remedies import remedies
 from autoplan.search.work import Work, candidates
 
@@ -30,10 +31,10 @@ def leanest(work: Work, pinned: Parallelism) -> Evaluated:
     sized = sorted((least_bytes(work.operators, s, work.training), s) for s in candidates(work.limits, pinned))
     best: Evaluated | None = None
     for least, setting in sized[:LEAST_TRIES]:
-        if best is not None and least >= fullest(best)[1].total:
+        if best is not None and least >= best.over_bytes(0.0):
             break
         found = work.evaluator.leanest(setting)
-        if best is None or fullest(found)[1].total < fullest(best)[1].total:
+        if best is None or found.over_bytes(0.0) < best.over_bytes(0.0):
             best = found
     assert best is not None
     return best
@@ -41,8 +42,8 @@ def leanest(work: Work, pinned: Parallelism) -> Evaluated:
 
 def needs(work: Work, nearest: Evaluated) -> str:
     """What the leanest plan needs where it needs most, and of what; of the host where that is what lacks."""
-    cluster, wall, s = work.cluster, work.cluster.usable_bytes, nearest.setting
-    stage, memory = fullest(nearest)
+    cluster, s, stage = work.cluster, nearest.setting, nearest.fullest
+    memory, wall = nearest.memory[stage], cluster.usable_bytes + nearest.loads.at(stage).spare
     kind, size = max(kinds(memory), key=lambda pair: pair[1])
     states = sum((m.parameters + m.gradients + m.optimizer) * s.tp * s.dp for m in nearest.memory)
     host = work.operators.topology.device.host
@@ -55,7 +56,7 @@ def needs(work: Work, nearest: Evaluated) -> str:
         f"{model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "
         f"(dp={s.dp} tp={s.tp} pp={s.pp}, ZeRO-{s.zero}, stage {stage}), of which {size / GB:.1f} GB are {kind}, and "
         f"each of {cluster} offers {wall / GB:.1f} GB; its states take {states / GB:.0f} GB of the cluster's "
-        f"{wall * cluster.devices / GB:.0f} GB"
+        f"{sum(usable * count for usable, count in offered(work)) / GB:.0f} GB"
     )
 
 
@@ -64,8 +65,10 @@ def kinds(memory: StageMemory) -> Iterator[tuple[str, int]]:
     return ((f.name, getattr(memory, f.name)) for f in fields(memory) if f.name != "host")
 
 
-def fullest(found: Evaluated) -> tuple[int, StageMemory]:
-    return max(enumerate(found.memory), key=lambda pair: pair[1].total)
+def offered(work: Work) -> Iterator[tuple[int, int]]:
+    """(bytes that may be filled of a device, devices) of each kind."""
+    topology, least = work.operators.topology, work.cluster.usable_bytes
+    return ((least + spare_bytes(topology, device), count) for device, count in topology.kinds)
 
 
 def model_text(work: Work) -> str:
