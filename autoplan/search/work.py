@@ -18,7 +18,7 @@ from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
 
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
-ROWS_TRIED = 3  # sizes of a microbatch that are tried on each mesh where an answer shall be quick: the smallest
+ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
 
 
@@ -125,12 +125,13 @@ def begin(
 
 
 def few(settings: Sequence[Setting]) -> list[Setting]:
-    """Those with the smallest microbatches of each mesh: larger ones gain little and need more memory."""
+    """Those with the smallest microbatches of each mesh, and with the largest: of long sequences larger ones gain
+    little and need more memory; of vectors and short sequences small ones leave a device idle."""
     rows: dict[tuple, set[int]] = {}
     for s in settings:
         rows.setdefault((s.pp, s.dp, s.factors), set()).add(s.micro_batch)
-    least = {mesh: sorted(sizes)[:ROWS_TRIED] for mesh, sizes in rows.items()}
-    return [s for s in settings if s.micro_batch in least[s.pp, s.dp, s.factors]]
+    tried = {mesh: {*sorted(sizes)[:ROWS_TRIED], max(sizes)} for mesh, sizes in rows.items()}
+    return [s for s in settings if s.micro_batch in tried[s.pp, s.dp, s.factors]]
 
 
 def candidates(limits: Limits, parallelism: Parallelism) -> list[Setting]:
