@@ -6,18 +6,46 @@ receives it, as in ``step.timeline``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from cost_models.pipeline import ROUNDS, SPLIT, Script, held_chunks, script
+from cost_models.pipeline import ROUNDS, SPLIT, CriticalPath, Script, held_chunks, script
 from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
 __all__ = [
-    "Script", "chunk_rounds", "deals_rounds", "held_chunks", "least_chunk_rounds", "least_held", "rank_paths",
-    "runs_rounds", "script", "split_backward", "splits",
+    "CriticalPath", "Rounds", "chunk_rounds", "deals_rounds", "least_chunk_rounds", "least_held", "rank_paths",
+    "rounds_of", "runs_rounds", "split_backward", "splits",
 ]  # fmt: skip
 
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """One schedule.
+
+    script  its actions
+    held    for each rank [moments, v]: the microbatches that it holds on each of its stages
+    paths   [paths, 3, v·d]: how often paths through it run each stage's actions
+    """
+
+    script: Script
+    held: tuple[np.ndarray, ...]
+    paths: np.ndarray
+
+
+def rounds_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int) -> Rounds:
+    sizes = (ranks, microbatches, virtual_stages)
+    rows = rank_paths(*sizes)
+    chosen = list(dict.fromkeys([*range(ranks), *range(len(rows) - ranks, len(rows))]))  # through the first, the last
+    paths = np.stack([rows[chosen], rows[chosen], 0 * rows[chosen]], axis=1)
+    if splits(schedule):
+        paths = np.zeros((1, 3, len(rows)))
+        paths[:, :2] = 1.0  # one microbatch there and back
+        paths[0, 1, 0] = 0.0
+    return Rounds(script(schedule, *sizes), held_chunks(schedule, *sizes), paths)
 
 
 def runs_rounds(schedule: str) -> bool:

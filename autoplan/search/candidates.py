@@ -72,6 +72,7 @@ class Limits:
 
 
 VIRTUAL_STAGES = (1, 2, 4, 8)
+LEAST_BUBBLE = 0.04  # the share of a step that has to be idle for twice as many stages on a rank to be tried
 MOST_ACTIONS = 2**15
 """Forwards and backwards of a step, beyond which interleaving saves too little to be tried: its bubble falls with the
 microbatches."""
@@ -158,7 +159,8 @@ def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -
     least = 1 if name == "zero-bubble" else 2
     for count in counts:
         fits = least <= count and pp * count <= limits.segments
-        if fits and (pinned.schedule or 2 * pp * count * microbatches <= MOST_ACTIONS):
+        helps = 2 * (pp - 1) >= LEAST_BUBBLE * count * microbatches  # what is idle with half as many
+        if fits and (pinned.schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
             found.append((name, count))
     return found
 

@@ -9,21 +9,25 @@ ones where these are few, and by moving single segments between stages where the
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.pricing.chunks import rank_paths, splits
 from autoplan.search.chunk_program import Found, Master
 from autoplan.search.pieces import Division, Pieces, fitted
 from autoplan.search.stages import Cuts
 
 GAP = 0.005
+NEAR = 1.05        # times the limit that even stages may take: better cuts seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
-FEW_INTEGERS = 24  # up to which the program is solved in whole numbers
+FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
-MOVES = 8          # schedules run on what such moves lead to
+MOVES = 8          # schedules run on what moves along known paths lead to
+CLOSE = 1.02       # times the limit, within which neighbours are run
+NEIGHBOURS = 48    # of a division, the most promising
+ACTIONS = 50_000   # of all schedules that are run on neighbours
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 
 
@@ -36,20 +40,24 @@ class ChunkCuts:
 
 
 def choose_chunks(
-    pieces: Pieces, limit_s: float = float("inf"), gap: float = GAP, whole_cuts: int = WHOLE_CUTS
+    pieces: Pieces,
+    limit_s: float = float("inf"),
+    gap: float = GAP,
+    whole_cuts: int = WHOLE_CUTS,
+    few_integers: int = FEW_INTEGERS,
 ) -> ChunkCuts | None:
     """The best cuts of the chain into the stages of all ranks, to a relative gap, or as near as the counts above
-    allow, with the bound that is proven by then. None where none fits, or all take ``limit_s`` or more."""
+    allow, with the bound that is proven by then. None where none fits, all take ``limit_s`` or more, or even stages are
+    far from it."""
     if len(pieces) < pieces.stages:
         return None
-    return _Search(pieces, limit_s, gap).run(whole_cuts)
+    return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers)
 
 
 def least_chunks_s(pieces: Pieces, limit_s: float = float("inf")) -> float:
-    """Seconds that no cuts of the chain undercut, nothing recomputed and under no wall; ``limit_s`` is enough."""
-    free = replace(pieces, recompute="none", wall=np.inf)
-    search = _Search(free, limit_s, GAP)
-    search.relaxed(search.begin())
+    """Seconds that no cuts of the chain undercut, whatever of it is recomputed; ``limit_s`` is enough."""
+    search = _Search(pieces, limit_s, GAP)
+    search.relaxed(search.begin(pieces.pinned(even_stages(pieces))))
     return search.bound_s
 
 
@@ -68,18 +76,33 @@ class _Search:
     def done(self) -> bool:
         return self.best_s <= self.bound_s * (1 + self.gap) or self.bound_s >= self.limit_s
 
-    def run(self, whole_cuts: int) -> ChunkCuts | None:
-        master = self.begin()
+    def run(self, whole_cuts: int, few_integers: int) -> ChunkCuts | None:
+        even = self.pieces.pinned(even_stages(self.pieces))
+        if np.isfinite(self.limit_s) and self.far(even):
+            return None
+        self.take(even)
+        master = self.begin(even)
         self.relaxed(master)
-        if not self.done and master.integers <= FEW_INTEGERS:
+        if not self.done and master.integers <= few_integers:
             for _ in range(whole_cuts):
                 if not self.learn(master, master.solve(self.gap / 4)) or self.done:
                     break
         elif not self.done:
-            starts = [d for d in (self.best, self.last) if d is not None]
-            for start in dict.fromkeys(self.pieces.pinned(d.stages) for d in starts):
-                self.move(start)
+            for start in (self.best, self.last):
+                if start is not None and (start == self.best or self.best_s < self.limit_s):
+                    self.move(self.pieces.pinned(start.stages))
         return self.result(master)
+
+    def far(self, even: Division) -> bool:
+        """Whether even stages don't fit, or take so much longer than the limit that no cuts will make up for it: by the
+        paths that are known, and, if not by these, by running the schedule."""
+        held = fitted(self.pieces, even)
+        if held is None:
+            return True
+        known_s = np.tensordot(self.pieces.rounds.paths, self.pieces.durations_s(held), 2).max()
+        if known_s <= self.limit_s * NEAR:
+            self.take(even)
+        return self.best_s > self.limit_s * NEAR
 
     def relaxed(self, master: Master) -> None:
         """Paths for as long as they raise the bound, in fractions of segments."""
@@ -90,18 +113,13 @@ class _Search:
             if self.bound_s <= before_s * (1 + STALLED):
                 break
 
-    def begin(self) -> Master:
+    def begin(self, even: Division) -> Master:
         """The program with the paths that are known, and that of even stages."""
-        p = self.pieces
-        even = p.pinned(even_stages(p))
-        first = p.script.path(p.durations_s(even))
+        p, first = self.pieces, self.pieces.path(even)
         master = Master(p, first.step_s)
-        if not splits(p.schedule):
-            self.paths += known_paths(p)
-        self.paths.append(first.counts)
+        self.paths = [*p.rounds.paths, first.counts]
         for path in self.paths:
             master.add_path(path)
-        self.take(even)
         if p.over(even) > -0.3 * p.wall:
             self.hold(master, FEW_MOMENTS)
         return master
@@ -112,21 +130,40 @@ class _Search:
         if found.division is None or self.bound_s >= self.limit_s:
             return False
         self.last = found.division
-        self.paths.append(self.pieces.script.path(self.pieces.durations_s(found.division)).counts)
+        self.paths.append(self.pieces.path(found.division).counts)
         master.add_path(self.paths[-1])
         self.hold_exceeded(master, found.division)
         self.take(found.division)
         return True
 
     def move(self, start: Division) -> None:
-        """From a division, single segments go from one stage to another, the borders between along with them, while
-        the longest of the known paths gets shorter; then the schedule is run, and its longest path is known too."""
+        """From a division, single segments go from one stage to another, the borders between along with them: first
+        while the longest of the known paths gets shorter, then while the step does, as run."""
         for _ in range(MOVES):
             start = descend(self.pieces, start, np.array(self.paths))
             if start in self.tried or self.done:
-                return
+                break
             self.take(start)
-            self.paths.append(self.pieces.script.path(self.pieces.durations_s(start)).counts)
+            self.paths.append(self.pieces.path(start).counts)
+        if self.best is not None and self.best_s < self.limit_s * CLOSE:
+            self.climb()
+
+    def climb(self) -> None:
+        """The best division's neighbours, the most promising first, until none of them is quicker."""
+        left = max(len(self.paths), ACTIONS // self.pieces.rounds.script.kinds.size)
+        before_s = np.inf
+        while self.best is not None and self.best_s < before_s and left > 0 and not self.done:
+            before_s, paths = self.best_s, np.array(self.paths)
+            for near in promising(self.pieces, self.best, paths):
+                held = None if near in self.tried else fitted(self.pieces, near)
+                if held is None or np.tensordot(paths, self.pieces.durations_s(held), 2).max() >= before_s:
+                    continue
+                left -= 1
+                self.take(near)
+                if self.best_s < before_s or left <= 0:
+                    break
+            if self.best_s < before_s:
+                self.paths.append(self.pieces.path(self.best).counts)
 
     def take(self, division: Division) -> None:
         """Keeps a division where it fits, or what recomputation makes of it, and is the best so far."""
@@ -141,21 +178,23 @@ class _Search:
 
     def hold(self, master: Master, most: int) -> None:
         """Puts the fullest moments of all ranks into the program."""
-        for rank, moments in enumerate(self.pieces.held):
+        for rank, moments in enumerate(self.pieces.rounds.held):
             for number in range(min(most, len(moments))):
                 self.add_moment(master, rank, number)
 
     def hold_exceeded(self, master: Master, division: Division) -> None:
         """Of each rank that exceeds the wall, the moment at which it does so most."""
+        rows = self.pieces.moments(division)
+        ranks, _ = self.pieces.held_rows
         for rank in range(self.pieces.ranks):
-            held = self.pieces.moments(rank, division)
-            if held.max() > self.pieces.wall:
-                self.add_moment(master, rank, int(held.argmax()))
+            own = rows[ranks == rank]
+            if own.max() > self.pieces.wall:
+                self.add_moment(master, rank, int(own.argmax()))
 
     def add_moment(self, master: Master, rank: int, number: int) -> None:
         if (rank, number) not in self.moments:
             self.moments.add((rank, number))
-            master.add_moment(rank, self.pieces.held[rank][number])
+            master.add_moment(rank, self.pieces.rounds.held[rank][number])
 
     def result(self, master: Master) -> ChunkCuts | None:
         if self.best is None or self.bound_s >= self.limit_s:
@@ -169,35 +208,38 @@ def descend(pieces: Pieces, division: Division, paths: np.ndarray) -> Division:
 
     paths  [paths, 3, v·d]
     """
-    spent = pieces.durations_s(division)
-    longest_s = float(np.tensordot(paths, spent, 2).max())
+    longest_s = float(np.tensordot(paths, pieces.durations_s(division), 2).max())
     for _ in range(2 * pieces.stages):
-        ends = np.array([first for first, _ in division.stages] + [len(pieces)])
-        last = ends[1:] - 1
-        one = np.stack([pieces.forward_s[last], (pieces.backward_s - pieces.weights_s)[last], pieces.weights_s[last]])
-        left = np.einsum("pas,as->ps", paths, one)
-        gained = np.einsum("pas,at->pts", paths, one)                       # segment of stage t on stage s
-        lengths = np.tensordot(paths, spent, 2)[:, None, None] - left[:, :, None] + gained
-        reached = lengths.max(axis=0)
-        reached[ends[1:] - ends[:-1] < 2, :] = np.inf
-        source, target = np.unravel_index(int(reached.argmin()), reached.shape)
-        step = -1 if source < target else 1
-        low, high = sorted((int(source), int(target)))
-        ends[low + 1 : high + 1] += step
-        moved = pieces.pinned(tuple(itertools.pairwise(ends.tolist())))
-        after = pieces.durations_s(moved)
-        after_s = float(np.tensordot(paths, after, 2).max())
+        near = next(promising(pieces, division, paths), None)
+        if near is None:
+            break
+        after_s = float(np.tensordot(paths, pieces.durations_s(near), 2).max())
         if after_s >= longest_s * (1 - 1e-9):
             break
-        division, spent, longest_s = moved, after, after_s
+        division, longest_s = near, after_s
     return division
 
 
-def known_paths(pieces: Pieces) -> list[np.ndarray]:
-    """Paths of every interleaved schedule, through the first or the last of a rank's stages."""
-    rows = rank_paths(pieces.ranks, pieces.microbatches, pieces.virtual_stages)
-    chosen = [*range(pieces.ranks), *range(len(rows) - pieces.ranks, len(rows))]
-    return [np.stack([rows[n], rows[n], 0 * rows[n]]) for n in dict.fromkeys(chosen)]
+def promising(pieces: Pieces, division: Division, paths: np.ndarray) -> Iterator[Division]:
+    """Divisions in which one stage has a segment less and another one more, by the length of their longest path, were
+    all segments like the last of their stage."""
+    spent = pieces.durations_s(division)
+    ends = np.array([first for first, _ in division.stages] + [len(pieces)])
+    last = ends[1:] - 1
+    one = np.stack([pieces.forward_s[last], (pieces.backward_s - pieces.weights_s)[last], pieces.weights_s[last]])
+    left = np.einsum("pas,as->ps", paths, one)
+    gained = np.einsum("pas,at->pts", paths, one)                           # a segment of stage t on stage s
+    lengths = np.tensordot(paths, spent, 2)[:, None, None] - left[:, :, None] + gained
+    reached = lengths.max(axis=0)
+    reached[ends[1:] - ends[:-1] < 2, :] = np.inf
+    np.fill_diagonal(reached, np.inf)
+    for place in np.argsort(reached, axis=None, kind="stable")[:NEIGHBOURS].tolist():
+        source, target = divmod(place, pieces.stages)
+        if not np.isfinite(reached[source, target]):
+            return
+        moved, (low, high) = ends.copy(), sorted((source, target))
+        moved[low + 1 : high + 1] += -1 if source < target else 1
+        yield pieces.pinned(tuple(itertools.pairwise(moved.tolist())))
 
 
 def even_stages(pieces: Pieces) -> tuple[tuple[int, int], ...]:

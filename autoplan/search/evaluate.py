@@ -11,10 +11,11 @@ import numpy as np
 
 from autoplan.options import Inference, Training
 from autoplan.pricing import DataAxis, Device, Timeline, timeline
-from autoplan.pricing.chunks import least_chunk_rounds, least_held, runs_rounds
+from autoplan.pricing.chunks import Rounds, least_chunk_rounds, least_held, rounds_of, runs_rounds
 from autoplan.pricing.step import (
     held_microbatches,
     least_rounds,
+    least_rounds_hidden,
     optimizer_passes,
     optimizer_states,
     sharing_of,
@@ -76,6 +77,9 @@ TOLERANCE = 0.002
 """Nothing is priced for the sake of a smaller share of the step than this; the gap that is reported holds it."""
 
 
+BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "selective", "rebuilt")
+"""Columns of a chain that leaner operators may lessen."""
+
 RUNNER_UP = 1.25  # a plan up to this many times slower than the best so far is finished, to stand beside it
 
 
@@ -86,6 +90,7 @@ class Evaluator:
     operators: Operators
     training: Training | Inference
     seconds: float = 0.0
+    schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
     alone: dict[Device, Evaluator] = field(default_factory=dict)
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = float("inf")) -> Evaluated | None:
@@ -146,12 +151,17 @@ class Evaluator:
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
 
     def at_least_s(self, setting: Setting, point: Point) -> float:
-        """Seconds of a step with these operators, were the stages perfectly even and nothing recomputed."""
-        uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
-        chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
+        """Seconds of a step with these operators, were the chain cut at will and nothing recomputed; what happens once
+        a step takes at least a stage's even share of what it takes for the whole chain on one."""
         devices = devices_of(self.operators.topology, setting)
         if not devices:
-            return chain_s / setting.pp * rounds(setting, self.operators)
+            loads, topology = self.loads(setting, point), self.operators.topology
+            chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum())
+            once = exposed(*loads.once_s((0, len(loads.chain))))
+            slower = straggling(topology.devices // topology.levels[0].size, topology.device)
+            return (chain_s * rounds(setting, self.operators) + once) / setting.pp * slower
+        uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
+        chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
         own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
         slowest_s = [p.forward_s + p.backward_s for p in point.prices]
         return chain_s * uneven_rounds(setting, self.operators, [pace(own[d], slowest_s) for d in devices])
@@ -168,7 +178,7 @@ class Evaluator:
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
         if runs_rounds(setting.schedule):
-            return self.least_chunked_s(setting)
+            return self.least_chunked_s(setting, wall)
         if not alone:
             return self.rough_s(setting)
         ranks = self.known_at(setting)
@@ -200,13 +210,15 @@ class Evaluator:
         own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
         return Known(loads, lean, own_s, blocks, self.operators.floor(setting))
 
-    def least_chunked_s(self, setting: Setting) -> float:
-        """The same where ranks have several stages, or the backward is split: by cuts under no wall."""
+    def least_chunked_s(self, setting: Setting, wall: float) -> float:
+        """The same where ranks have several stages, or the backward is split: as fast as the fastest operators that are
+        known, holding no more than the leanest."""
         fastest, topology = self.operators.fastest(setting), self.operators.topology
         gain = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain
-        loads = self.loads(setting, fastest)
-        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
-        schedule_s = least_chunks_s(pieces_of(loads, float("inf"))) / gain
+        known = self.known(setting)
+        loads = replace(known.loads, chain=known.loads.chain.holding({name: known.least(name) for name in BYTES}))
+        once = exposed(*known.loads.once_s((0, len(loads.chain)))) / setting.pp
+        schedule_s = least_chunks_s(pieces_of(loads, wall)) / gain
         found = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
         return max(self.rough_s(setting), found * (1 - fastest.gap))
 
@@ -247,7 +259,10 @@ class Evaluator:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
         start, setting = time.perf_counter(), loads.setting
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
-        found = choose_chunks(pieces_of(loads, wall), limit_s * gain)
+        topology = self.operators.topology
+        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
+        left_s = limit_s / straggling(topology.devices // topology.levels[0].size, topology.device) - once
+        found = choose_chunks(pieces_of(loads, wall), left_s * gain)
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * RUNNER_UP:
             return None
@@ -271,7 +286,16 @@ class Evaluator:
         chain = chain_of(self.operators.prepared.model, point.on(device), setting, data)
         states, passes = optimizer_states(self.training), optimizer_passes(self.training)
         spare = spare_bytes(self.operators.topology, device)
-        return Loads(chain, setting, data, states, passes, spare)
+        return Loads(chain, setting, data, states, passes, self.rounds(setting), spare)
+
+    def rounds(self, setting: Setting) -> Rounds | None:
+        """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search."""
+        if not runs_rounds(setting.schedule):
+            return None
+        key = (setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages)
+        if key not in self.schedules:
+            self.schedules[key] = rounds_of(*key)
+        return self.schedules[key]
 
 
 def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
@@ -316,7 +340,7 @@ def lower_bound(operators: Operators, setting: Setting) -> float:
 
 
 def uneven_rounds(setting: Setting, operators: Operators, paces: Sequence[float]) -> float:
-    """Times that the chain at the slowest's pace takes in a step, at least, on ranks that are quicker. Under 1F1B, which
+    """Times that the chain at the slowest's pace takes in a step, at least, on ranks that are quicker. Of 1F1B, which
     hides forwards of early stages, no more is said than that each rank does its work."""
     many = setting.microbatches
     if setting.schedule == "1f1b":
@@ -331,6 +355,8 @@ def rounds(setting: Setting, operators: Operators) -> float:
     if runs_rounds(setting.schedule):
         sizes = (setting.pp, setting.microbatches, setting.virtual_stages)
         return least_chunk_rounds(setting.schedule, *sizes, sharing)
+    if sharing.gain == 1 and setting.schedule == "1f1b":
+        return least_rounds_hidden(setting.pp, setting.microbatches)
     return least_rounds(setting.pp, setting.microbatches, sharing)
 
 

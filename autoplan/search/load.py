@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.graph import Model
-from autoplan.pricing.chunks import held_chunks, runs_rounds
+from autoplan.pricing.chunks import Rounds, runs_rounds
 from autoplan.pricing.data import DataAxis
 from autoplan.pricing.prices import send_s
 from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
@@ -110,6 +110,7 @@ class Loads:
 
     states   elements of optimizer state for each parameter element
     passes   of the optimizer over a parameter's bytes
+    rounds   of a schedule that gives a rank several stages, or splits the backward
     spare    bytes of a device beyond the wall: those that the cluster's smallest lacks
     ranks    where there are several kinds of device, the loads of each pipeline rank on its own (``kinds``): seconds
              differ, bytes don't; what stands beside them here is then for the slowest
@@ -120,6 +121,7 @@ class Loads:
     data: DataAxis
     states: int
     passes: float
+    rounds: Rounds | None = None
     spare: float = 0.0
     ranks: tuple[Loads, ...] = ()
 
@@ -143,14 +145,10 @@ class Loads:
     def in_flight(self) -> tuple[int, ...]:
         """Microbatches that each stage holds at most."""
         if runs_rounds(self.setting.schedule):
-            return tuple(int(n) for n in np.concatenate([held.max(axis=0)[:, None] for held in self.held], 1).ravel())
+            assert self.rounds is not None
+            most = np.stack([held.max(axis=0) for held in self.rounds.held])
+            return tuple(most.T.ravel().tolist())
         return held_microbatches(self.setting.schedule, self.setting.pp, self.setting.microbatches)
-
-    @cached_property
-    def held(self) -> tuple[np.ndarray, ...]:
-        """For each pipeline rank [moments, virtual stages]: the microbatches that it holds on each of its stages."""
-        s = self.setting
-        return held_chunks(s.schedule, s.pp, s.microbatches, s.virtual_stages)
 
     @cached_property
     def savings(self) -> Savings:

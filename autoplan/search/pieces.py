@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.pricing.chunks import Script, held_chunks, script, splits
+from autoplan.pricing.chunks import CriticalPath, Rounds, splits
 from autoplan.search.stages import Interval
 
 FULL, PART = "full", "selective"
@@ -69,6 +69,7 @@ class Pieces:
     virtual_stages: int
     microbatches: int
     wall: float
+    rounds: Rounds
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -78,82 +79,107 @@ class Pieces:
         return self.ranks * self.virtual_stages
 
     @cached_property
-    def script(self) -> Script:
-        return script(self.schedule, self.ranks, self.microbatches, self.virtual_stages)
+    def held_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """(rank of each row, [rows, v]): the moments of all ranks."""
+        ranks = np.repeat(np.arange(self.ranks), [len(moments) for moments in self.rounds.held])
+        return ranks, np.concatenate(self.rounds.held)
 
     @cached_property
-    def held(self) -> tuple[np.ndarray, ...]:
-        """For each rank [moments, v]: microbatches held on each of its stages."""
-        return held_chunks(self.schedule, self.ranks, self.microbatches, self.virtual_stages)
+    def sums(self) -> dict[str, np.ndarray]:
+        """Of each column the sums of the first 0, 1, … segments; of what recomputation costs and saves, those of the
+        first 0, 1, … that may be recomputed."""
+        places = self.repeated.astype(bool)
+        columns = {name: getattr(self, name) for name in ("forward_s", "backward_s", "weights_s", "states", "kept")}
+        columns |= {"repeated": self.repeated.astype(float), "full_s": self.full_s[places]}
+        columns |= {"part_s": self.part_s[places], "full": (self.kept - self.inputs)[places]}
+        columns["part"] = (self.kept - self.selective)[places]
+        return {name: np.concatenate([[0.0], np.cumsum(column)]) for name, column in columns.items()}
 
     def pinned(self, stages: Sequence[Interval]) -> Division:
         """These stages with as much recomputed as ``recompute`` asks for, nothing where it is free."""
-        counts = tuple(int(self.repeated[slice(*at)].sum()) for at in stages)
         none = (0,) * len(stages)
-        return Division(
-            tuple(stages), counts if self.recompute == FULL else none, counts if self.recompute == PART else none
-        )
+        if self.recompute not in (FULL, PART):
+            return Division(tuple(stages), none, none)
+        counts = self.counts(stages)
+        full, part = (counts, none) if self.recompute == FULL else (none, counts)
+        return Division(tuple(stages), full, part)
 
-    def again(self, division: Division, stage: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of each segment of a stage, whether it is recomputed in full, and whether selectively."""
-        first, last = division.stages[stage]
-        places = np.flatnonzero(self.repeated[first:last])
-        full, part = np.zeros((2, last - first), dtype=bool)
-        full[places[: division.full[stage]]] = True
-        part[places[division.full[stage] : division.full[stage] + division.part[stage]]] = True
-        return full, part
+    def counts(self, stages: Sequence[Interval]) -> tuple[int, ...]:
+        """Segments of each stage that may be recomputed."""
+        before = self.sums["repeated"]
+        return tuple(int(before[last] - before[first]) for first, last in stages)
+
+    def again(self, division: Division, full: str, part: str) -> np.ndarray:
+        """[v·d]: a cost or a saving of what each stage recomputes."""
+        begin = self.sums["repeated"][[first for first, _ in division.stages]].astype(int)
+        middle = begin + np.array(division.full)
+        end = middle + np.array(division.part)
+        return self.sums[full][middle] - self.sums[full][begin] + self.sums[part][end] - self.sums[part][middle]
+
+    def of_stages(self, name: str, division: Division) -> np.ndarray:
+        """[v·d]: a column's sum over each stage."""
+        ends = [first for first, _ in division.stages] + [len(self)]
+        return np.diff(self.sums[name][ends])
 
     def durations_s(self, division: Division) -> np.ndarray:
         """[3, v·d]: seconds of each stage's forward, backward or inputs' gradients, and weights' gradients, each with
         the message that it receives."""
+        again_s = self.again(division, "full_s", "part_s")
         spent = np.zeros((3, self.stages))
-        for stage, (first, last) in enumerate(division.stages):
-            run = slice(first, last)
-            full, part = self.again(division, stage)
-            again_s = self.full_s[run][full].sum() + self.part_s[run][part].sum()
-            spent[0, stage] = self.forward_s[run].sum()
-            spent[1, stage] = self.backward_s[run].sum() + again_s
-            if splits(self.schedule) and stage == 0:
-                spent[1:, 0] = 0.0, self.whole_s[run].sum() + again_s
-            elif splits(self.schedule):
-                spent[2, stage] = self.weights_s[run].sum()
-                spent[1, stage] -= spent[2, stage]
-            if stage:
-                spent[0, stage] += self.messages_s[stage, first]
-                spent[1, stage - 1] += self.messages_s[stage, first]
+        spent[0] = self.of_stages("forward_s", division)
+        spent[1] = self.of_stages("backward_s", division) + again_s
+        if splits(self.schedule):
+            spent[2] = self.of_stages("weights_s", division)
+            spent[1] -= spent[2]
+            spent[1:, 0] = 0.0, self.whole_s[slice(*division.stages[0])].sum() + again_s[0]
+        begins = [first for first, _ in division.stages[1:]]
+        messages_s = self.messages_s[np.arange(1, self.stages), begins]
+        spent[0, 1:] += messages_s
+        spent[1, :-1] += messages_s
         return spent
 
-    def moments(self, rank: int, division: Division) -> np.ndarray:
-        """[moments]: bytes on a device of a rank at each of its moments; a tied parameter as often as it is read."""
-        mine = range(rank, self.stages, self.ranks)
-        once, rest = [], 0.0
-        for stage in mine:
-            first, last = division.stages[stage]
-            run = slice(first, last)
-            full, part = self.again(division, stage)
-            kept = np.where(full, self.inputs[run], np.where(part, self.selective[run], self.kept[run]))
-            once.append(kept.sum() + self.constants[run].max())
-            rest += self.states[run].sum()
-            rest += self.received[first] if stage else 0.0
-            rest += self.sent[last] if last < len(self) else 0.0
-        return self.held[rank] @ np.array(once) + rest + self.transient(rank, division)
+    def by_rank(self, of_stages: np.ndarray) -> np.ndarray:
+        """[v, d]."""
+        return of_stages.reshape(self.virtual_stages, self.ranks)
 
-    def transient(self, rank: int, division: Division) -> float:
-        working = gathered = rebuilt = 0.0
-        for stage in range(rank, self.stages, self.ranks):
-            run = slice(*division.stages[stage])
-            full, part = self.again(division, stage)
-            working = max(working, self.working[run].max())
-            gathered = max(gathered, self.gathered[run].max())
-            rebuilt = max(rebuilt, self.kept[run][full].max(initial=0.0), self.rebuilt[run][part].max(initial=0.0))
-        return working + gathered + rebuilt
+    def moments(self, division: Division) -> np.ndarray:
+        """[rows of ``held_rows``]: bytes on a device of a rank at a moment; a tied parameter as often as it is read."""
+        begins = np.array([first for first, _ in division.stages])
+        once = self.of_stages("kept", division) - self.again(division, "full", "part")
+        once += np.maximum.reduceat(self.constants, begins)
+        rest = self.of_stages("states", division)
+        rest[1:] += self.received[begins[1:]]
+        rest[:-1] += self.sent[begins[1:]]
+        fixed = self.by_rank(rest).sum(axis=0) + self.transients(division, begins)
+        rank, held = self.held_rows
+        return (held * self.by_rank(once).T[rank]).sum(axis=1) + fixed[rank]
+
+    def transients(self, division: Division, begins: np.ndarray) -> np.ndarray:
+        """[d]: the largest of each rank's."""
+        largest = sum(
+            self.by_rank(np.maximum.reduceat(column, begins)).max(axis=0) for column in (self.working, self.gathered)
+        )
+        if not any(division.full) and not any(division.part):
+            return np.asarray(largest)
+        places = np.flatnonzero(self.repeated)
+        stage = np.searchsorted(begins, places, side="right") - 1
+        number = np.arange(len(places)) - self.sums["repeated"][begins].astype(int)[stage]
+        full = np.array(division.full)[stage]
+        both = full + np.array(division.part)[stage]
+        stands = np.where(number < full, self.kept[places], np.where(number < both, self.rebuilt[places], 0.0))
+        rebuilt = np.zeros(self.ranks)
+        np.maximum.at(rebuilt, stage % self.ranks, stands)
+        return np.asarray(largest + rebuilt)
 
     def over(self, division: Division) -> float:
         """Bytes by which the fullest rank exceeds the wall."""
-        return max(float(self.moments(rank, division).max()) for rank in range(self.ranks)) - self.wall
+        return float(self.moments(division).max()) - self.wall
+
+    def path(self, division: Division) -> CriticalPath:
+        return self.rounds.script.path(self.durations_s(division))
 
     def step_s(self, division: Division) -> float:
-        return self.script.path(self.durations_s(division)).step_s
+        return self.path(division).step_s
 
 
 def fitted(pieces: Pieces, division: Division) -> Division | None:
@@ -161,17 +187,25 @@ def fitted(pieces: Pieces, division: Division) -> Division | None:
     of which most is held. None where all are not enough."""
     if pieces.recompute != "auto":
         return division if pieces.over(division) <= 0 else None
-    counts = [int(pieces.repeated[slice(*at)].sum()) for at in division.stages]
-    full = list(division.full)
-    for rank in range(pieces.ranks):
-        mine = list(range(rank, pieces.stages, pieces.ranks))
-        weight = dict(zip(mine, pieces.held[rank].max(axis=0).tolist(), strict=True))
-        while pieces.moments(rank, division).max() > pieces.wall:
-            free = [k for k in mine if full[k] < counts[k]]
-            if not free:
+    counts, full, part = pieces.counts(division.stages), list(division.full), list(division.part)
+    rank_of_row, held = pieces.held_rows
+    weight = np.zeros((pieces.ranks, pieces.virtual_stages))
+    np.maximum.at(weight, rank_of_row, held)
+    saving = max(1.0, float((pieces.kept - pieces.inputs).max()))
+    while True:
+        excess = np.zeros(pieces.ranks)
+        np.maximum.at(excess, rank_of_row, pieces.moments(division) - pieces.wall)
+        if not excess.any():
+            return division
+        for rank in np.flatnonzero(excess).tolist():
+            mine = [k for k in range(rank, pieces.stages, pieces.ranks) if full[k] < counts[k]]
+            if not mine:
                 return None
-            chosen = max(free, key=lambda k: (weight[k], -k))
-            full[chosen] += 1
-            part = tuple(min(p, n - f) for p, n, f in zip(division.part, counts, full, strict=True))
-            division = replace(division, full=tuple(full), part=part)
-    return division
+            for _ in range(max(1, int(excess[rank] / (saving * weight[rank].max())))):
+                free = [k for k in mine if full[k] < counts[k]]
+                if not free:
+                    return None
+                chosen = max(free, key=lambda k: (weight[rank, k // pieces.ranks], -k))
+                full[chosen] += 1
+                part[chosen] = min(part[chosen], counts[chosen] - full[chosen])
+        division = replace(division, full=tuple(full), part=tuple(part))

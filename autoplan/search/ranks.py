@@ -17,8 +17,11 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
     chain, setting, data = loads.chain, loads.setting, loads.data
     whole, grads = data.gathered_segments
     sides = [split(loads, first=first) for first in (False, True)]
-    messages = [loads.border_s(k)[:-1] if k else np.zeros(len(chain)) for k in range(setting.stages)]
+    borders = [loads.border_s(rank)[:-1] for rank in range(setting.pp)]
+    messages = np.tile(borders, (setting.virtual_stages, 1))
+    messages[0] = 0.0
     many = setting.microbatches
+    assert loads.rounds is not None
     return Pieces(
         forward_s=chain.forward_s,
         backward_s=sides[0][0],
@@ -36,7 +39,7 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
         gathered=(whole + grads) * chain.parameters,
         received=many * chain.inputs,
         sent=many * np.concatenate([[0.0], chain.outputs[:-1]]),
-        messages_s=np.stack(messages),
+        messages_s=messages,
         repeated=chain.repeated,
         recompute=setting.recompute,
         schedule=setting.schedule,
@@ -44,6 +47,7 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
         virtual_stages=setting.virtual_stages,
         microbatches=many,
         wall=wall,
+        rounds=loads.rounds,
     )
 
 
@@ -103,6 +107,7 @@ def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> Sta
     chain, data, many = loads.chain, loads.data, loads.setting.microbatches
     once, buffers, working, parameter, rebuilt = [], 0.0, 0.0, 0.0, 0.0
     held: dict[str, int] = {}
+    assert loads.rounds is not None
     for number, stage in of_rank(stages, rank, loads.setting.pp):
         run = slice(stage.first, stage.last)
         full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
@@ -120,7 +125,7 @@ def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> Sta
         round(parameters * data.parameter_share),
         round(parameters * data.gradient_share) if data.prices.training else 0,
         round(parameters * loads.states * data.state_share),
-        round(float((loads.held[rank] @ np.array(once)).max()) + buffers),
+        round(float((loads.rounds.held[rank] @ np.array(once)).max()) + buffers),
         round(working + (whole + grads) * parameter + rebuilt),
         round(parameters * data.host_share(loads.states)),
     )

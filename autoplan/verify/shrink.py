@@ -268,8 +268,8 @@ def renumbered(parameters: Sequence[Parameter]) -> Iterable[Parameter]:
 
 
 def shrink_depth(chosen: Chosen, model: Model) -> tuple[Chosen, Model]:
-    """At most two pipeline ranks of at most two stages each, at most two segments of each run of a block in a stage, the
-    boundary ones kept."""
+    """At most two pipeline ranks of at most two stages each, at most two segments of each run of a block in a stage,
+    the boundary ones kept."""
     ends = min(LARGEST, chosen.parallelism.virtual_stages or 1)
     few = len(chosen.stages) <= LARGEST * ends
     stages = chosen.stages if few else (*chosen.stages[:ends], *chosen.stages[-ends:])

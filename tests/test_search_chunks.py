@@ -1,0 +1,126 @@
+"""Cuts of a chain into several stages on each rank: against every cut there is, and against the schedule as run."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoplan.pricing.chunks import least_chunk_rounds, least_held, rank_paths, rounds_of
+from autoplan.search.chunks import choose_chunks, even_stages, least_chunks_s
+from autoplan.search.pieces import Division, Pieces
+from cost_models.pipeline import in_flight, simulate
+from cost_models.pipeline.shared import Sharing
+
+SCHEDULES = [("interleaved", 2), ("zero-bubble", 1), ("zero-bubble", 2)]
+EXACTLY = {"gap": 1e-10, "whole_cuts": 200, "few_integers": 1000}
+
+
+def chain(seed: int, schedule: str, virtual_stages: int, recompute: str, segments: int, microbatches: int) -> Pieces:
+    """A random chain, its first and last segment unlike the others, under no wall."""
+    rng, ranks = random.Random(seed), 2
+    kinds = rng.choice([1, 2])
+    order = [kinds, *(i * kinds // (segments - 2) for i in range(segments - 2)), kinds + 1]
+
+    def along(low: float, high: float) -> np.ndarray:
+        return np.array([rng.uniform(low, high) for _ in range(kinds + 2)])[order]
+
+    forward, kept, inputs = along(1, 3), along(5, 10), np.ones(segments)
+    weights = 2 * forward * along(0.3, 0.6) * (schedule == "zero-bubble")
+    messages = np.array([[rng.uniform(0.05, 0.2) * (k > 0)] * segments for k in range(ranks * virtual_stages)])
+    buffers = microbatches * inputs * 0.5
+    return Pieces(
+        forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, along(10, 30), kept, inputs, 0.5 * kept,
+        0.8 * kept, along(0, 1), along(2, 6), along(0, 2), buffers, buffers, messages,
+        np.array([kind < kinds for kind in order]), recompute, schedule, ranks, virtual_stages, microbatches, 1e9,
+        rounds_of(schedule, ranks, microbatches, virtual_stages),
+    )  # fmt: skip
+
+
+def walled(pieces: Pieces, share: float) -> Pieces:
+    """Under a wall of a share of what even stages hold."""
+    return replace(pieces, wall=share * (pieces.over(pieces.pinned(even_stages(pieces))) + pieces.wall))
+
+
+def divisions(pieces: Pieces) -> list[Division]:
+    """Every cut, and every count that may be recomputed."""
+    found = []
+    for cuts in itertools.combinations(range(1, len(pieces)), pieces.stages - 1):
+        stages = tuple(itertools.pairwise((0, *cuts, len(pieces))))
+        if pieces.recompute != "auto":
+            found.append(pieces.pinned(stages))
+            continue
+        options = [[(a, b) for a in range(n + 1) for b in range(n + 1 - a)] for n in pieces.counts(stages)]
+        for chosen in itertools.product(*options):
+            found.append(Division(stages, tuple(a for a, _ in chosen), tuple(b for _, b in chosen)))
+    return found
+
+
+CASES = [
+    *((n, *SCHEDULES[n % 3], "none", 7, (2, 4, 6)[n % 3], (1.02, 1.1, 1.3)[n // 3 % 3]) for n in range(12)),
+    *((seed, "interleaved", 2, kind, 7, 4, 1.05) for seed, kind in enumerate(("full", "selective") * 2)),
+    *((seed, "interleaved", 2, "auto", 6, 4, (0.8, 0.85, 0.9)[seed % 3]) for seed in range(3)),
+]
+
+
+@pytest.mark.parametrize(("seed", "schedule", "virtual", "recompute", "segments", "microbatches", "share"), CASES)
+def test_the_cuts_are_the_best_there_are(
+    seed: int, schedule: str, virtual: int, recompute: str, segments: int, microbatches: int, share: float
+) -> None:
+    pieces = walled(chain(seed, schedule, virtual, recompute, segments, microbatches), share)
+    best_s = min((pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0), default=np.inf)
+    found, quick = choose_chunks(pieces, **EXACTLY), choose_chunks(pieces)  # type: ignore[arg-type]
+    assert (found is None) == np.isinf(best_s)
+    assert least_chunks_s(pieces) <= best_s * (1 + 1e-9)
+    if found is not None:
+        assert found.cuts.objective_s == pytest.approx(best_s, rel=1e-9)
+        assert pieces.over(found.division) <= 0
+    if quick is not None:
+        assert quick.cuts.bound_s <= best_s * (1 + 1e-9) <= quick.cuts.objective_s * (1 + 2e-9)
+
+
+def test_what_cannot_win_is_given_up() -> None:
+    pieces = chain(1, "interleaved", 2, "none", 12, 8)
+    found = choose_chunks(pieces)
+    assert found is not None and choose_chunks(pieces, limit_s=found.cuts.bound_s * 0.99) is None
+
+
+@pytest.mark.parametrize(("schedule", "virtual"), [*SCHEDULES, ("interleaved", 3)])
+def test_seconds_and_bytes_are_those_of_the_schedule(schedule: str, virtual: int) -> None:
+    pieces = chain(3, schedule, virtual, "none", 10, 6)
+    division = pieces.pinned(even_stages(pieces))
+    spent = pieces.durations_s(division)
+    split = schedule == "zero-bubble"
+    line = simulate(
+        schedule, list(spent[0]), list(spent[1] + spent[2]), [0.0] * (pieces.stages - 1), 6,
+        weight_s=list(spent[2]) if split else None, virtual_stages=virtual,
+    )  # fmt: skip
+    path = pieces.path(division)
+    assert path.step_s == pytest.approx(line.step_s) == pytest.approx(float((path.counts * spent).sum()))
+    assert tuple(int(held.sum(axis=1).max()) for held in pieces.rounds.held) == line.in_flight
+
+
+@pytest.mark.parametrize(("ranks", "microbatches", "virtual"), [(2, 6, 2), (4, 8, 2), (3, 9, 3), (4, 3, 2), (4, 16, 4)])
+def test_no_stages_undercut_the_known_paths_and_rounds(ranks: int, microbatches: int, virtual: int) -> None:
+    rng = np.random.default_rng(0)
+    rounds, paths = rounds_of("interleaved", ranks, microbatches, virtual), rank_paths(ranks, microbatches, virtual)
+    least = least_chunk_rounds("interleaved", ranks, microbatches, virtual, Sharing())
+    for _ in range(40):
+        spent = np.concatenate([rng.random((2, ranks * virtual)) ** 3, np.zeros((1, ranks * virtual))])
+        step_s = rounds.script.path(spent).step_s
+        assert float((paths @ spent[:2].sum(axis=0)).max()) <= step_s * (1 + 1e-9)
+        assert least * spent.sum() / ranks <= step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero-bubble"])
+@pytest.mark.parametrize(("ranks", "microbatches", "virtual"), [(2, 18, 2), (4, 20, 3), (3, 15, 2), (4, 3, 2)])
+def test_what_a_rank_holds(schedule: str, ranks: int, microbatches: int, virtual: int) -> None:
+    """The rounds between are alike, and every stage of a rank holds its least at once."""
+    held = rounds_of(schedule, ranks, microbatches, virtual).held
+    most = in_flight(schedule, ranks, microbatches, virtual)
+    assert tuple(int(rows.sum(axis=1).max()) for rows in held) == most
+    for rows, least in zip(held, least_held(schedule, ranks, microbatches), strict=True):
+        assert int(rows.min(axis=1).max()) >= least
