@@ -118,10 +118,10 @@ def test_a_quick_answer_is_near(name: str) -> None:
 
 
 def test_enough_systems_apply() -> None:
-    """What the comparison is worth: every system is planned on some pair, and beaten by far on some."""
+    """What the comparison is worth: every system is planned on one of two pairs, and beaten by far on one."""
     names = [s for s in SYSTEMS if s not in GRIDS]
     ratios: dict[str, list[float]] = {name: [] for name in names}
-    for asked in PAIRS.values():
+    for asked in (PAIRS["wide MLP"], PAIRS["decoder on two nodes"]):
         for name, one in asked.systems(names).items():
             ratios[name].append(one.step_s / asked.auto.step_s)
     assert all(ratios.values()), ratios

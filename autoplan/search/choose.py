@@ -31,7 +31,7 @@ def search(
 
     model        shapes are those of the whole batch of one optimizer step
     parallelism  fields that are not None are kept; the others are searched
-    effort       "full", or "fast": operators solved once for each tensor axis and priced for the smallest microbatches,
+    effort       "full", or "fast": operators solved once for each tensor axis and priced for a few microbatches,
                  the gap proven against the devices' peak alone; the three classical choices beside the plan, no price
                  of a pin
 
