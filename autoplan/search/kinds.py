@@ -25,7 +25,7 @@ from autoplan.search.candidates import Setting
 
 def kinds_of(topology: Topology) -> tuple[Device, ...]:
     """The kinds of device, each once; none where all devices are alike."""
-    kinds = tuple(dict.fromkeys(device for device, _ in topology.kinds))
+    kinds = tuple(dict.fromkeys(device for device, _ in topology.groups))
     return kinds if len(kinds) > 1 else ()
 
 
@@ -36,7 +36,7 @@ def devices_of(topology: Topology, setting: Setting) -> tuple[Device, ...]:
 
 def rank_devices(topology: Topology, ranks: int, width: int, schedule: str) -> tuple[Device, ...]:
     """The same of so many pipeline ranks, each of ``width`` devices."""
-    if not kinds_of(topology) or ranks == 1 or runs_rounds(schedule):
+    if ranks == 1 or runs_rounds(schedule) or not kinds_of(topology):
         return ()
     found = tuple(topology.among(rank * width, width) for rank in range(ranks))
     return found if any(device != topology.device for device in found) else ()
