@@ -21,6 +21,7 @@ from autoplan.search.stages import Cuts
 GAP = 0.005
 NEAR = 1.05        # times the limit that even stages may take: better cuts seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
+PROOFS = 1         # likewise for a bound alone: further paths raise it little
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
@@ -56,8 +57,13 @@ def choose_chunks(
 
 def least_chunks_s(pieces: Pieces, limit_s: float = float("inf")) -> float:
     """Seconds that no cuts of the chain undercut, whatever of it is recomputed; ``limit_s`` is enough."""
+    if len(pieces) < pieces.stages:
+        return np.inf
     search = _Search(pieces, limit_s, GAP)
-    search.relaxed(search.begin(pieces.pinned(even_stages(pieces))))
+    master = search.begin(pieces.pinned(even_stages(pieces)))
+    for _ in range(PROOFS):
+        if not search.learn(master, master.relax()) or search.done:
+            break
     return search.bound_s
 
 

@@ -92,6 +92,7 @@ class Evaluator:
     seconds: float = 0.0
     schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
     alone: dict[Device, Evaluator] = field(default_factory=dict)
+    least: dict[tuple[Setting, int], float] = field(default_factory=dict)
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = float("inf")) -> Evaluated | None:
         """The fastest plan of a setting under the wall, or None where none fits or none takes less than ``limit_s``.
@@ -153,6 +154,11 @@ class Evaluator:
     def at_least_s(self, setting: Setting, point: Point) -> float:
         """Seconds of a step with these operators, were the chain cut at will and nothing recomputed; what happens once
         a step takes at least a stage's even share of what it takes for the whole chain on one."""
+        if (setting, id(point)) not in self.least:
+            self.least[setting, id(point)] = self.evenly_s(setting, point)
+        return self.least[setting, id(point)]
+
+    def evenly_s(self, setting: Setting, point: Point) -> float:
         devices = devices_of(self.operators.topology, setting)
         if not devices:
             loads, topology = self.loads(setting, point), self.operators.topology
@@ -173,12 +179,15 @@ class Evaluator:
         fastest = self.operators.fastest(setting)
         return self.at_least_s(setting, fastest) * (1 - fastest.gap)
 
-    def least_s(self, setting: Setting, wall: float) -> float:
-        """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits."""
+    def least_s(self, setting: Setting, wall: float, enough_s: float = float("inf")) -> float:
+        """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits.
+
+        enough_s  beyond which it doesn't matter
+        """
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
         if runs_rounds(setting.schedule):
-            return self.least_chunked_s(setting, wall)
+            return self.least_chunked_s(setting, wall, enough_s)
         if not alone:
             return self.rough_s(setting)
         ranks = self.known_at(setting)
@@ -210,7 +219,7 @@ class Evaluator:
         own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
         return Known(loads, lean, own_s, blocks, self.operators.floor(setting))
 
-    def least_chunked_s(self, setting: Setting, wall: float) -> float:
+    def least_chunked_s(self, setting: Setting, wall: float, enough_s: float) -> float:
         """The same where ranks have several stages, or the backward is split: as fast as the fastest operators that are
         known, holding no more than the leanest."""
         fastest, topology = self.operators.fastest(setting), self.operators.topology
@@ -218,9 +227,9 @@ class Evaluator:
         known = self.known(setting)
         loads = replace(known.loads, chain=known.loads.chain.holding({name: known.least(name) for name in BYTES}))
         once = exposed(*known.loads.once_s((0, len(loads.chain)))) / setting.pp
-        schedule_s = least_chunks_s(pieces_of(loads, wall)) / gain
-        found = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
-        return max(self.rough_s(setting), found * (1 - fastest.gap))
+        slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
+        schedule_s = least_chunks_s(pieces_of(loads, wall), (enough_s / slowed - once) * gain) / gain
+        return max(self.rough_s(setting), (schedule_s + once) * slowed)
 
     def with_point(
         self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")

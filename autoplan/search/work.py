@@ -17,6 +17,7 @@ from autoplan.search.formulate import Prepared, prepare
 from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
 
+PROVEN = 0.005  # a gap that is worth no more proof
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
@@ -59,16 +60,20 @@ class Work:
     def gap(self, best: Evaluated, candidates: Sequence[Setting], wall: float) -> float:
         """Two-sided, relative: how far below the best a plan of any setting could still lie, by what is proven.
 
-        What no plan undercuts is sought only where the cheap bounds leave more than the tolerance open, and of ranks
+        What no plan undercuts is sought only where the cheap bounds leave more than ``PROVEN`` open, and of ranks
         on several kinds of device, for whose operators their own gap says nothing.
         """
-        least_s = best.step_s * (1 - TOLERANCE)
+        least_s, open_ = best.step_s * (1 - PROVEN), []
         for setting in candidates:
             found = self.found.get(setting)
             if found is not None and not found.recomputes and not found.loads.ranks:
                 least_s = min(least_s, found.step_s * (1 - found.gap))
-            elif setting in self.found and self.evaluator.rough_s(setting) < least_s:
-                least_s = min(least_s, self.evaluator.least_s(setting, wall))
+            elif setting in self.found:
+                open_.append((self.evaluator.rough_s(setting), setting))
+        for rough_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
+            if rough_s >= least_s:
+                break
+            least_s = min(least_s, self.evaluator.least_s(setting, wall, least_s))
         return 1 - least_s / best.step_s
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
