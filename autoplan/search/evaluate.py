@@ -162,7 +162,7 @@ class Evaluator:
         devices = devices_of(self.operators.topology, setting)
         if not devices:
             loads, topology = self.loads(setting, point), self.operators.topology
-            chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum())
+            chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
             once = exposed(*loads.once_s((0, len(loads.chain))))
             slower = straggling(topology.devices // topology.levels[0].size, topology.device)
             return (chain_s * rounds(setting, self.operators) + once) / setting.pp * slower

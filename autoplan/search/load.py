@@ -326,6 +326,16 @@ class Loads:
         enters = self.border_s(stage) if stage > 0 else 0.0
         return (total[None, :] - total[:, None] + np.reshape(enters, (-1, 1))) * (warm / more)
 
+    @cached_property
+    def least_messages_s(self) -> float:
+        """What all stages together wait for in each microbatch at least: one message each way over every border."""
+        setting = self.setting
+        if setting.pp == 1:
+            return 0.0
+        size = float(self.chain.inputs[1:].min(initial=np.inf))
+        shortest_s = min(self.sent_s(rank, size) for rank in range(1, setting.pp)) if np.isfinite(size) else 0.0
+        return 2 * (setting.stages - 1) * shortest_s
+
     def border_s(self, stage: int) -> np.ndarray:
         """[N+1]: one message to a stage from the one before, by the segment in front of which the border lies."""
         known = {size: self.sent_s(stage, size) for size in np.unique(self.chain.inputs).tolist()}
