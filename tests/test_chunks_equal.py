@@ -14,14 +14,19 @@ from autoplan.verify.compare import gradient_error, loss_error, parameter_error,
 from tests import correctness, zoo
 
 EXACT = 1e-10
-PINS = {
-    "interleaved": Parallelism(dp=1, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1),
-    "interleaved, dp, full": Parallelism(
-        dp=2, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1, recompute="full", zero=1
+CASES = {
+    "interleaved": ("gpt2", Parallelism(dp=1, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1)),
+    "interleaved, dp, full": (
+        "llama",
+        Parallelism(
+            dp=2, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1, recompute="full", zero=1
+        ),
     ),
-    "zero-bubble": Parallelism(dp=1, tp=1, pp=2, schedule="zero-bubble", virtual_stages=2, micro_batch=1),
-    "zero-bubble, dp": Parallelism(dp=2, tp=1, pp=2, schedule="zero-bubble", virtual_stages=1, micro_batch=1, zero=1),
-}
+    "zero-bubble": ("llama", Parallelism(dp=1, tp=1, pp=2, schedule="zero-bubble", virtual_stages=2, micro_batch=1)),
+    "zero-bubble, dp, tied": (
+        "gpt2", Parallelism(dp=2, tp=1, pp=2, schedule="zero-bubble", virtual_stages=1, micro_batch=1, zero=1)
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +35,30 @@ def pools() -> Iterator[dict[int, RankPool]]:
         yield {2: two, 4: four}
 
 
-@pytest.mark.parametrize("name", PINS)
+@pytest.mark.parametrize("name", CASES)
 def test_it_equals_one_device(pools: dict[int, RankPool], name: str) -> None:
-    pins = PINS[name]
+    model, pins = CASES[name]
     devices = (pins.dp or 1) * (pins.pp or 1)
-    module, batch, loss_fn = zoo.small("llama")
+    module, batch, loss_fn = zoo.small(model)
     plan = autoplan.parallelize(
         module, f"1x{devices} cpu", batch, loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
     )
     assert len(plan.record.chosen.stages) == 2 * (pins.virtual_stages or 1)
     assert len(plan.predicted.peak_bytes) == 2
     named = dict(zip((v.name for v in plan.record.model.batch), correctness.values_of(batch), strict=True))
-    found, expected = correctness.runs(pools[devices], plan.record.in_float64(), "llama", named, torch.float64)
+    found, expected = correctness.runs(pools[devices], plan.record.in_float64(), model, named, torch.float64)
     zero = zero_gradients(expected)
     for worst in (
         loss_error(found, expected), gradient_error(found, expected, zero), parameter_error(found, expected, zero)
     ):
         assert worst.error < EXACT, worst
+
+
+def test_a_plan_too_large_for_this_machine_is_verified_with_two_stages_on_two_ranks() -> None:
+    module, batch, loss_fn = zoo.small("llama")
+    pins = Parallelism(pp=2, dp=8, tp=1, schedule="interleaved", virtual_stages=2, micro_batch=1)
+    plan = autoplan.parallelize(
+        module, "2x8 cpu", zoo.batch_of("llama"), loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
+    )
+    found = plan.verify()
+    assert found.passed and "shrunk to" in found.note
