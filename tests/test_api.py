@@ -97,10 +97,11 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_every_field_of_the_chosen_parallelism_is_filled_but_offload() -> None:
+def test_every_field_of_the_chosen_parallelism_is_filled() -> None:
     chosen = plan(Plain()).parallelism
     assert chosen.dp * chosen.tp * chosen.pp == 4  # type: ignore[operator]
-    assert set(Parallelism.__dataclass_fields__) - set(chosen.pinned()) <= {"offload"}
+    unused = {"offload", "tensor_system"}  # None says that nothing is offloaded, and that no grid was asked for
+    assert set(Parallelism.__dataclass_fields__) - set(chosen.pinned()) <= unused
 
 
 def test_the_precision_is_the_cluster_s_unless_it_is_given() -> None:

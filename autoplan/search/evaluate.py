@@ -107,8 +107,8 @@ class Evaluator:
         best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
         if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - TOLERANCE)):
             return best
-        if self.operators.quick and (best is not None or limit_s < float("inf")):
-            return best
+        if limit_s < float("inf") and (self.operators.quick or (best is None and runs_rounds(setting.schedule))):
+            return best  # leaner operators seldom win where several stages on a rank have lost; the gap covers them
         return self.with_columns(setting, best, wall, limit_s)
 
     def with_columns(
