@@ -18,7 +18,6 @@ from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.search.constraints import Constraint
 from autoplan.search.systems import resolve as resolve_parallelism
-from autoplan.search.totals import with_totals
 from autoplan.trace import trace
 
 
@@ -65,7 +64,7 @@ def traced_model(
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     traced = in_precision(trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype), training.precision)
     check_loss(traced, is_training)
-    return with_totals(traced) if is_training else traced
+    return traced
 
 
 def check_loss(traced: Model, training: bool) -> None:

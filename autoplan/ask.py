@@ -18,6 +18,7 @@ from autoplan.runtime.optimizer import optimizer_class
 from autoplan.search import search
 from autoplan.search.constraints import Constraint, accept_whole
 from autoplan.search.systems import resolve as resolve_parallelism
+from autoplan.search.totals import with_totals
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def planned(
     pinned = resolve_parallelism(asked.request, cluster)
     training = as_run(replace(training, compile=asked.compile), cluster)
     model = accept_whole(model, asked.constraints)
+    model = with_totals(model) if isinstance(training, Training) else model
     chosen, alternatives, report = search(model, cluster, training, pinned, asked.constraints, asked.effort)
     record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked)
     record.lowered()

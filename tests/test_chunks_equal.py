@@ -55,7 +55,7 @@ def test_it_equals_one_device(pools: dict[int, RankPool], name: str) -> None:
 
 
 def test_a_plan_too_large_for_this_machine_is_verified_with_two_stages_on_two_ranks() -> None:
-    module, batch, loss_fn = zoo.small("llama")
+    module, _, loss_fn = zoo.small("llama")
     pins = Parallelism(pp=2, dp=8, tp=1, schedule="interleaved", virtual_stages=2, micro_batch=1)
     plan = autoplan.parallelize(
         module, "2x8 cpu", zoo.batch_of("llama"), loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
