@@ -39,7 +39,9 @@ def test_four_ranks_equal_one_device(pool: RankPool, model: str, system: str) ->
 def test_all_that_crosses_a_cut_is_handed_on_and_priced(model: str) -> None:
     plan = correctness.plan_for(model, "pp=4")
     stages = plan.lowered.stages
-    assert max(len(block.inputs) for block in plan.record.model.blocks) > 1
+    # small T5's decoder stands on one stage, so its two values cross a border of the chain that is no cut
+    crossing = stages if model == "unet" else plan.record.model.blocks
+    assert max(len(part.inputs) for part in crossing) > 1
     for number, (before, after) in enumerate(itertools.pairwise(stages)):
         assert [(v.type, v.layout) for v in after.inputs] == [(v.type, v.layout) for v in before.outputs]
         (sent,) = [c for c in plan.predicted.collectives if c.where == f"stage {number} -> {number + 1}"]
