@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +17,7 @@ from autoplan.errors import AutoplanError, LaunchError
 from autoplan.mesh import Mesh
 
 TIMEOUT = timedelta(minutes=30)  # a rank may compile or read weights for long while the others wait
+PATIENCE_S = 60  # for the first process to import torch and tell a mistake that all make
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ def device_of(backend: str) -> torch.device:
 def run_script(main: Callable[[], None]) -> None:
     """Runs a script's main; a user's mistake ends it with its text, no traceback and exit status 2.
 
-    Mistakes that every process makes are told by the first one only.
+    Mistakes that every process makes are told by the first one only. Under torchrun the others then wait for it to
+    end: torchrun kills all processes as soon as one has failed, the first one too, before it has told.
     """
     try:
         main()
@@ -108,4 +111,6 @@ def run_script(main: Callable[[], None]) -> None:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
         elif not isinstance(error, LaunchError):
             print(f"[rank {rank}] {type(error).__name__}: {error}", file=sys.stderr)
+        elif "TORCHELASTIC_RUN_ID" in os.environ:
+            time.sleep(PATIENCE_S)  # ended by torchrun's signal as soon as the first process has failed
         sys.exit(2)
