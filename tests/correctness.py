@@ -41,6 +41,7 @@ from autoplan.verify.compare import (
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import train_sharded
 from tests import zoo
+from tests.planning import parallelize_alone
 
 MODELS = ("llama", "gpt2", "bert", "vit", "mlp", "convnet")
 COUPLED = ("convnet", "resnet")  # batch norm couples the rows of a batch: one microbatch is all there can be
@@ -96,7 +97,7 @@ def system_for(model: str, system: str) -> Parallelism | str:
 
 def plan_for(model: str, system: str) -> autoplan.Plan:
     module, batch, loss_fn = zoo.small(model)
-    return autoplan.parallelize(
+    return parallelize_alone(
         module, "1x4 cpu", batch, loss_fn=loss_fn, training=TRAINING, parallelism=system_for(model, system)
     )
 

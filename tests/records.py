@@ -7,10 +7,12 @@ from autoplan.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.search import search
+from tests.planning import alone
 
 
 def record_of(model: Model, cluster: str, training: Training | None = None, **pinned: object) -> PlanRecord:
-    """The searched plan of a model, with the fields of Parallelism that are given pinned."""
+    """The searched plan of a model, no alternatives beside it, with the fields of Parallelism that are given pinned."""
     spec, training = ClusterSpec.of(cluster), training or Training()
-    chosen, alternatives, report = search(model, spec, training, Parallelism(**pinned), ())  # type: ignore[arg-type]
-    return PlanRecord(spec, training, model, chosen, alternatives, report, None)
+    with alone():
+        chosen, _, report = search(model, spec, training, Parallelism(**pinned), ())  # type: ignore[arg-type]
+    return PlanRecord(spec, training, model, chosen, (), report, None)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import autoplan
 from autoplan.options import Parallelism
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify.compare import gradient_error, loss_error, parameter_error, zero_gradients
 from tests import correctness, zoo
+from tests.planning import parallelize_alone
 
 EXACT = 1e-10
 CASES = {
@@ -40,7 +40,7 @@ def test_it_equals_one_device(pools: dict[int, RankPool], name: str) -> None:
     model, pins = CASES[name]
     devices = (pins.dp or 1) * (pins.pp or 1)
     module, batch, loss_fn = zoo.small(model)
-    plan = autoplan.parallelize(
+    plan = parallelize_alone(
         module, f"1x{devices} cpu", batch, loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
     )
     assert len(plan.record.chosen.stages) == 2 * (pins.virtual_stages or 1)
@@ -57,7 +57,7 @@ def test_it_equals_one_device(pools: dict[int, RankPool], name: str) -> None:
 def test_a_plan_too_large_for_this_machine_is_verified_with_two_stages_on_two_ranks() -> None:
     module, _, loss_fn = zoo.small("llama")
     pins = Parallelism(pp=2, dp=8, tp=1, schedule="interleaved", virtual_stages=2, micro_batch=1)
-    plan = autoplan.parallelize(
+    plan = parallelize_alone(
         module, "2x8 cpu", zoo.batch_of("llama"), loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
     )
     found = plan.verify()

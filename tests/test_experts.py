@@ -33,6 +33,7 @@ from autoplan.experts.grouped import serves
 from autoplan.graph import Model
 from autoplan.trace import trace
 from autoplan.trace.experts import activation_of
+from tests.planning import parallelize_alone
 from tests.zoo import HEADS, HIDDEN, LAYERS, VOCABULARY, Batch, batch_of
 
 SIZES = {
@@ -212,7 +213,7 @@ PLANS = {
     ("mixtral", "auto"), ("qwen2", "tp=4"), ("qwen3", "pp=2, tp=2"), ("olmoe", "ddp"),
 ])  # fmt: skip
 def test_a_sharded_step_equals_one_device(name: str, parallelism: str) -> None:
-    plan = autoplan.parallelize(on_meta(name, layers=2), "1x4 cpu", tokens(), parallelism=PLANS[parallelism])
+    plan = parallelize_alone(on_meta(name, layers=2), "1x4 cpu", tokens(), parallelism=PLANS[parallelism])
     assert plan.verify().passed
 
 
@@ -221,7 +222,7 @@ def test_a_load_balancing_loss_is_exact_over_the_data_axis() -> None:
     with torch.device("meta"):
         config = MixtralConfig(**sized(2), intermediate_size=48, num_local_experts=8, output_router_logits=True)
         model = MixtralForCausalLM(config).train()
-    plan = autoplan.parallelize(model, "1x4 cpu", tokens(), parallelism=autoplan.Parallelism(dp=4))
+    plan = parallelize_alone(model, "1x4 cpu", tokens(), parallelism=autoplan.Parallelism(dp=4))
     assert plan.parallelism.micro_batch == 2, "each rank's rows at once"
     result = plan.verify()
     assert result.passed, str(result)

@@ -7,13 +7,14 @@ import pytest
 import autoplan
 from autoplan.typed import Compute, Lowered, LoweredBlock, Move
 from tests import zoo
+from tests.planning import parallelize_alone
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
 def lowered(request: pytest.FixtureRequest) -> Lowered:
     module, batch, _ = zoo.small(request.param)
     pinned = autoplan.Parallelism(dp=2, tp=2, pp=1)
-    return autoplan.parallelize(module, "1x4 cpu", batch, parallelism=pinned).lowered
+    return parallelize_alone(module, "1x4 cpu", batch, parallelism=pinned).lowered
 
 
 def layer(lowered: Lowered) -> LoweredBlock:

@@ -12,6 +12,7 @@ from torch import nn
 import autoplan
 from autoplan.errors import AutoplanError, DoesNotFitError, InputsError, LaunchError, NoRuleError, TraceError
 from tests import zoo
+from tests.planning import parallelize_alone
 
 
 class Mlp(nn.Module):
@@ -69,7 +70,7 @@ def test_the_users_model_is_left_as_it_was():
     module, batch, _ = zoo.small("gpt2")
     module.eval()
     before, config = copy.deepcopy(module.state_dict()), module.config.to_dict()
-    autoplan.parallelize(module, "1x2 cpu", batch)
+    parallelize_alone(module, "1x2 cpu", batch)
     assert not module.training and module.config.to_dict() == config
     assert all(torch.equal(a, b) for a, b in zip(before.values(), module.state_dict().values(), strict=True))
 
@@ -77,14 +78,14 @@ def test_the_users_model_is_left_as_it_was():
 def test_the_same_input_gives_the_same_plan_byte_for_byte(tmp_path):
     texts = []
     for name in ("a", "b"):
-        plan = autoplan.parallelize(Mlp(), "1x4 cpu", INPUTS, loss_fn=nn.functional.mse_loss)
+        plan = parallelize_alone(Mlp(), "1x4 cpu", INPUTS, loss_fn=nn.functional.mse_loss)
         folder = plan.export(tmp_path / name)
         texts.append((folder / "program.py").read_text())
     assert texts[0] == texts[1]
 
 
 def test_constraints_are_kept():
-    plan = autoplan.parallelize(
+    plan = parallelize_alone(
         Mlp(),
         "1x2 cpu",
         INPUTS,
@@ -99,7 +100,7 @@ def test_constraints_are_kept():
 
 def test_an_operator_without_a_rule_can_be_accepted_as_replicated():
     constraints = [autoplan.replicated("autoplan_test.mystery.default")]
-    plan = autoplan.parallelize(
+    plan = parallelize_alone(
         Mysterious(), "1x2 cpu", INPUTS[:1], parallelism=autoplan.Parallelism(dp=1, tp=2, pp=1), constraints=constraints
     )
     assert plan.verify().passed
@@ -109,7 +110,7 @@ def test_an_operator_without_a_rule_can_be_accepted_as_replicated():
 def test_pinned_sequence_parallelism_is_kept(wanted):
     module, batch, _ = zoo.small("llama")
     pinned = autoplan.Parallelism(dp=2, tp=2, pp=1, sequence_parallel=wanted)
-    plan = autoplan.parallelize(module, "1x4 cpu", batch, parallelism=pinned)
+    plan = parallelize_alone(module, "1x4 cpu", batch, parallelism=pinned)
     assert plan.parallelism.sequence_parallel is wanted
     layer = next(b for b in plan.lowered.blocks if b.name == "LlamaDecoderLayer")
     assert (layer.inputs[0].layout.state("tp").kind == "S") is wanted

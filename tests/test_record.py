@@ -6,7 +6,9 @@ import pytest
 
 from autoplan.errors import AutoplanError
 from autoplan.layout import Layout
+from autoplan.options import Parallelism
 from autoplan.record import PlanRecord
+from autoplan.search.choice import Alternative
 from tests import hand_made
 from tests.records import record_of
 
@@ -17,7 +19,8 @@ def record() -> PlanRecord:
 
 
 def test_a_record_determines_its_program(record: PlanRecord) -> None:
-    assert record.lowered() == record.lowered() == replace(record, alternatives=()).lowered()
+    other = Alternative("another", Parallelism(), 1.0, 0)
+    assert record.lowered() == record.lowered() == replace(record, alternatives=(other,)).lowered()
 
 
 def test_in_float64_the_same_plan_computes_in_float64(record: PlanRecord) -> None:

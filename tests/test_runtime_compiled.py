@@ -14,6 +14,7 @@ from autoplan.options import Parallelism
 from autoplan.runtime.compiled import compile_segments
 from autoplan.runtime.ranks import RankPool
 from tests import zoo
+from tests.planning import parallelize_alone
 
 
 def step(rank: int, world: int, folder: str, weights: str, compiled: bool) -> tuple[float, dict[str, Tensor]]:
@@ -28,7 +29,7 @@ def step(rank: int, world: int, folder: str, weights: str, compiled: bool) -> tu
 @pytest.mark.parametrize("pinned", [dict(dp=1, tp=2), dict(dp=2, tp=1, zero=3)], ids=str)
 def test_a_compiled_step_is_the_eager_step(pinned: dict[str, int], tmp_path: Path) -> None:
     module, batch, _ = zoo.small("llama")
-    plan = autoplan.parallelize(module, "1x2 cpu", batch, parallelism=Parallelism(**pinned, pp=1))  # type: ignore
+    plan = parallelize_alone(module, "1x2 cpu", batch, parallelism=Parallelism(**pinned, pp=1))  # type: ignore
     folder, weights = plan.export(tmp_path / "out"), tmp_path / "weights.safetensors"
     save_file({name: value.clone().contiguous() for name, value in module.state_dict().items()}, weights)
     with RankPool(2, timeout_s=240) as pool:

@@ -29,6 +29,7 @@ from autoplan.search.account import price_block
 from autoplan.search.choice import StageChoice, tensor_mesh
 from autoplan.verify import verify
 from tests import zoo
+from tests.planning import parallelize_alone
 
 Stepped = tuple[float, dict[str, Tensor], tuple[int, int]]
 
@@ -43,7 +44,7 @@ def dropping() -> nn.Module:
 def planned(model: str, cluster: str = "1x2 cpu", **pinned: object) -> tuple[nn.Module, PlanRecord]:
     module, batch, loss_fn = zoo.small(model) if model != "dropout" else (dropping(), zoo.batch_of("gpt2"), None)
     parallelism = Parallelism(**pinned)  # type: ignore[arg-type]
-    return module, autoplan.parallelize(module, cluster, batch, loss_fn=loss_fn, parallelism=parallelism).record
+    return module, parallelize_alone(module, cluster, batch, loss_fn=loss_fn, parallelism=parallelism).record
 
 
 def with_stage(record: PlanRecord, full: int, selective: int) -> PlanRecord:

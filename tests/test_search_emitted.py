@@ -10,7 +10,6 @@ from dataclasses import astuple, replace
 
 import pytest
 
-import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.graph import Model
 from autoplan.mesh import Mesh
@@ -25,6 +24,7 @@ from autoplan.typed import Move
 from tests import zoo
 from tests.emitted import price_emitted, price_move, simulated, work_of
 from tests.hand_made import llama, mlp
+from tests.planning import parallelize_alone
 from tests.records import record_of
 
 PINNED = {
@@ -62,7 +62,7 @@ def test_the_price_of_the_plan_is_that_of_its_program(model: str, pinned: str) -
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
 def test_of_every_model_of_the_suite(name: str) -> None:
     module, batch, loss_fn = zoo.small(name, "meta")
-    check(autoplan.parallelize(module, "1x4 cpu", batch, loss_fn=loss_fn, parallelism=ZOO[name]).record)
+    check(parallelize_alone(module, "1x4 cpu", batch, loss_fn=loss_fn, parallelism=ZOO[name]).record)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.graph import Model
@@ -31,6 +30,7 @@ from autoplan.search.systems import resolve
 from autoplan.search.tensor import SYSTEMS, product_role, system_factors
 from autoplan.strategies import Strategy
 from tests.hand_made import f32, llama, mlp
+from tests.planning import parallelize_alone
 from tests.zoo import small
 
 DEVICES = {"2d": 4, "2.5d": 8, "3d": 8}
@@ -172,5 +172,5 @@ def test_with_the_data_axis_free_nothing_is_dearer() -> None:
 def test_a_named_system_equals_one_device(model: str, name: str) -> None:
     module, batch, loss = small(model)
     cluster = f"1x{DEVICES[name]} cpu"
-    made = autoplan.parallelize(module, cluster, batch, loss_fn=loss, parallelism=name)
+    made = parallelize_alone(module, cluster, batch, loss_fn=loss, parallelism=name)
     assert made.verify().passed

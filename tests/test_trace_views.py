@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-import autoplan
 from autoplan.graph import Argument, Model, Node, Ref, TensorType
 from autoplan.options import Parallelism
 from autoplan.trace import trace
@@ -20,6 +19,7 @@ from autoplan.trace.clean import used
 from autoplan.trace.views import short_views
 from autoplan.typed import Compute, Move
 from tests.interpret import interpret
+from tests.planning import parallelize_alone
 
 torch.set_num_threads(1)
 
@@ -104,7 +104,7 @@ def test_an_encoder_computes_what_it_did(batch_first: bool) -> None:
 def test_an_encoder_s_batch_is_split(batch_first: bool, micro_batch: int) -> None:
     module = Encoder(batch_first=batch_first)
     chosen = Parallelism(dp=4, tp=1, pp=1, micro_batch=micro_batch)
-    plan = autoplan.parallelize(module, "1x4 cpu", batch(), loss_fn=F.mse_loss, parallelism=chosen)
+    plan = parallelize_alone(module, "1x4 cpu", batch(), loss_fn=F.mse_loss, parallelism=chosen)
     assert (plan.parallelism.dp, plan.parallelism.micro_batch) == (4, micro_batch)
     assert plan.verify().passed
 
@@ -113,7 +113,7 @@ def test_an_encoder_s_heads_are_split_as_megatron_splits_them() -> None:
     """Queries, keys and values by their heads, and nothing is ever gathered."""
     chosen = Parallelism(dp=2, tp=2, pp=1, sequence_parallel=False)
     module = Encoder(2)
-    plan = autoplan.parallelize(module, "1x4 cpu", batch(), loss_fn=F.mse_loss, parallelism=chosen)
+    plan = parallelize_alone(module, "1x4 cpu", batch(), loss_fn=F.mse_loss, parallelism=chosen)
     bodies = [block.body for block in plan.lowered.blocks]
     attentions = [s for body in bodies for s in body if isinstance(s, Compute) and "attention" in s.op]
     assert {s.value.local_shape for s in attentions} == {(ROWS // 2, HEADS // 2, LENGTH, HIDDEN // HEADS)}

@@ -19,6 +19,7 @@ from autoplan.verify.shrink import shrink
 from autoplan.verify.single import on_one_device, random_state
 from tests import zoo
 from tests.hand_made import llama, mlp
+from tests.planning import parallelize_alone
 from tests.records import record_of
 
 
@@ -89,7 +90,7 @@ def test_a_large_plan_shrinks_to_eight_ranks():
 def test_a_fault_in_the_program_is_noticed():
     """An operator changed behind the planner's back: the sharded program differs from the module, and says where."""
     module, batch, _ = zoo.small("llama")
-    plan = autoplan.parallelize(module, "1x2 cpu", batch, parallelism=autoplan.Parallelism(dp=1, tp=2, pp=1))
+    plan = parallelize_alone(module, "1x2 cpu", batch, parallelism=autoplan.Parallelism(dp=1, tp=2, pp=1))
     blocks = list(plan.record.model.blocks)
     index = next(i for i, b in enumerate(blocks) if b.name == "LlamaDecoderLayer")
     blocks[index] = replace(blocks[index], nodes=tuple(map(without_scale, blocks[index].nodes)))
@@ -123,7 +124,7 @@ class Doubled(Dropping):
 
 def test_a_model_with_dropout_is_verified_with_its_masks_and_its_trace_without():
     pinned = autoplan.Parallelism(dp=1, tp=2, pp=1)
-    plan = autoplan.parallelize(Dropping(), "1x2 cpu", (torch.zeros(4, 8),), parallelism=pinned)
+    plan = parallelize_alone(Dropping(), "1x2 cpu", (torch.zeros(4, 8),), parallelism=pinned)
     result = plan.verify()
     assert result.passed and "with the same dropout" in result.note
     with pytest.raises(VerificationError, match="the traced graph on one device differs"):
