@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,17 +78,25 @@ COSTS = {
 TESTS = {path.stem for path in (ROOT / "tests").glob("test_*.py")}
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imported(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, with "from package import module" as package.module where that is a module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: list[str] = []
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{path}: relative import"
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 path_of = ROOT / inner.replace(".", "/")
-                yield inner if path_of.is_dir() or path_of.with_suffix(".py").exists() else node.module
+                found.append(inner if path_of.is_dir() or path_of.with_suffix(".py").exists() else node.module)
+    return tuple(found)
 
 
 def own_imports(path: Path) -> Iterator[str]:
@@ -108,11 +117,11 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_imports_point_up(module: str) -> None:
-    here = ORDER.index(entry(module))
-    below = [name for name in own_imports(SOURCES[module]) if ORDER.index(entry(name)) > here]
-    assert not below, f"autoplan.{module} imports {below}, which stand below it"
+def test_imports_point_up() -> None:
+    for module, path in SOURCES.items():
+        here = ORDER.index(entry(module))
+        below = [name for name in own_imports(path) if ORDER.index(entry(name)) > here]
+        assert not below, f"autoplan.{module} imports {below}, which stand below it"
 
 
 def test_no_import_goes_round_in_a_circle() -> None:
@@ -123,45 +132,43 @@ def test_no_import_goes_round_in_a_circle() -> None:
     assert not graph, f"import each other: {sorted(graph)}"
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_only_the_trace_reads_torch_fx(module: str) -> None:
-    read = [n for n in imported(SOURCES[module]) if within(n, "torch.fx") or within(n, "torch.export")]
-    assert not read or entry(module) in READ_FX, f"autoplan.{module} imports {read}"
+def test_only_the_trace_reads_torch_fx() -> None:
+    for module, path in SOURCES.items():
+        read = [n for n in imported(path) if within(n, "torch.fx") or within(n, "torch.export")]
+        assert not read or entry(module) in READ_FX, f"autoplan.{module} imports {read}"
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_only_pricing_and_cluster_read_the_cost_models(module: str) -> None:
-    read = [n for n in imported(SOURCES[module]) if within(n, "cost_models")]
-    assert not read or entry(module) in READ_COSTS, f"autoplan.{module} imports {read}"
+def test_only_pricing_and_cluster_read_the_cost_models() -> None:
+    for module, path in SOURCES.items():
+        read = [n for n in imported(path) if within(n, "cost_models")]
+        assert not read or entry(module) in READ_COSTS, f"autoplan.{module} imports {read}"
 
 
-@pytest.mark.parametrize("module", COSTS)
-def test_cost_models_know_neither_autoplan_nor_torch(module: str) -> None:
-    forbidden = ("autoplan",) if within(module, "calibrate") else ("autoplan", "torch")
-    read = [n for n in imported(COSTS[module]) if any(within(n, f) for f in forbidden)]
-    assert not read, f"cost_models.{module} imports {read}"
+def test_cost_models_know_neither_autoplan_nor_torch() -> None:
+    for module, path in COSTS.items():
+        forbidden = ("autoplan",) if within(module, "calibrate") else ("autoplan", "torch")
+        read = [n for n in imported(path) if any(within(n, f) for f in forbidden)]
+        assert not read, f"cost_models.{module} imports {read}"
 
 
-@pytest.mark.parametrize("module", COSTS)
-def test_cost_models_import_upwards(module: str) -> None:
+def test_cost_models_import_upwards() -> None:
     """Along COST_ORDER, a folder's own modules aside."""
-    if module == "__init__":
-        return
-    here = COST_ORDER.index(module.split(".")[0])
-    read = [name.split(".")[1] for name in imported(COSTS[module]) if name.startswith("cost_models.")]
-    assert not [name for name in read if COST_ORDER.index(name) > here], f"cost_models.{module} imports {read}"
+    for module in COSTS.keys() - {"__init__"}:
+        here = COST_ORDER.index(module.split(".")[0])
+        read = [name.split(".")[1] for name in imported(COSTS[module]) if name.startswith("cost_models.")]
+        assert not [name for name in read if COST_ORDER.index(name) > here], f"cost_models.{module} imports {read}"
 
 
-@pytest.mark.parametrize("path", [*SOURCES.values(), *COSTS.values()], ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_stand_at_the_top(path: Path) -> None:
-    inside = [
-        node.lineno
-        for function in ast.walk(ast.parse(path.read_text()))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    assert not inside, f"{path}: imports inside functions, lines {inside}"
+def test_imports_stand_at_the_top() -> None:
+    for path in (*SOURCES.values(), *COSTS.values()):
+        inside = [
+            node.lineno
+            for function in ast.walk(tree_of(path))
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        assert not inside, f"{path}: imports inside functions, lines {inside}"
 
 
 def test_no_file_is_too_long() -> None:
