@@ -22,6 +22,7 @@ from cost_models.errors import ProfileError
 from cost_models.hardware import PROFILES, Host, device_names, load_device, slowest_of
 from cost_models.offload import host_update_seconds, link_seconds
 from tests.hand_made import llama, mlp
+from tests.planning import alone
 from tests.records import record_of
 
 H100, _ = load_device("h100-sxm")
@@ -66,7 +67,8 @@ def test_seconds_are_bytes_over_the_hosts_rates() -> None:
 
 
 def plan(model: Model, parallelism: str | Parallelism, cluster: ClusterSpec = CLUSTER) -> Chosen:
-    return search(model, cluster, TRAINING, resolve(parallelism, cluster))[0]
+    with alone():
+        return search(model, cluster, TRAINING, resolve(parallelism, cluster))[0]
 
 
 def held(chosen: Chosen) -> StageMemory:

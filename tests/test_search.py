@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,13 +19,15 @@ from autoplan.search.choice import Chosen
 from autoplan.search.constraints import forbid, pin, replicated
 from autoplan.search.systems import SYSTEMS, resolve
 from tests.hand_made import llama, mlp
+from tests.planning import alone
 
 CPU = ClusterSpec.parse("1x4 cpu")
 NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", "zero-offload")  # than four devices, or a host of their own
 
 
 def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: ClusterSpec = CPU, **more: object) -> Chosen:
-    return search(model, cluster, Training(), resolve(parallelism, cluster), **more)[0]  # type: ignore[arg-type]
+    with alone():
+        return search(model, cluster, Training(), resolve(parallelism, cluster), **more)[0]  # type: ignore[arg-type]
 
 
 def check(model: Model, chosen: Chosen, cluster: ClusterSpec = CPU) -> None:
@@ -185,6 +188,36 @@ def test_constraints_hold() -> None:
 def test_a_constraint_on_nothing_is_an_error() -> None:
     with pytest.raises(ParallelismError, match="no operator, module or node of that name"):
         plan(llama(), constraints=(pin("nothing", "R"),))
+
+
+@pytest.mark.parametrize(
+    ("ruled", "said"),
+    [
+        (lambda: pin("", "R"), "constraint on '': it names nothing"),
+        (lambda: pin("q"), "constraint on 'q': it names no state"),
+        (lambda: forbid("q", "S(0)", axis="dp"), "axis='dp': an operator's layout is chosen along tensor axes alone"),
+        (lambda: pin("q", "R", operand=-1), "operand=-1: it is a position"),
+        (lambda: plan(llama(), Parallelism(tp=2), constraints=(pin("q", "R", operand=7),)), "constraint on operand 7 of"),
+        (
+            lambda: plan(llama(), Parallelism(tp=2), constraints=(pin("q", "S(2)", axis="tp2"), pin("q", "S(9)"))),
+            "constraints on 'q': they leave q (aten.linear.default) no way to run. the states it can give on axis tp",
+        ),
+        (
+            lambda: plan(llama(), Parallelism(tp=2), constraints=(pin("q", "S(9)", operand=1),)),
+            "constraints on 'q': they leave q (aten.linear.default) no way to run. the states that operand 1 can have",
+        ),
+    ],
+)
+def test_a_constraint_that_can_t_hold_is_an_error(ruled: Callable[[], object], said: str) -> None:
+    with pytest.raises(ParallelismError) as error:
+        ruled()
+    assert str(error.value).startswith(said)
+
+
+def test_a_constraint_on_a_module_s_operand_is_on_those_that_have_it() -> None:
+    chosen = plan(llama(), Parallelism(tp=2), constraints=(forbid("attn", "S(0)", operand=1),))
+    ways = dict(chosen.blocks[1].strategies)
+    assert str(ways["q"].on("tp").inputs[1]) != "S(0)" and any(len(way.on("tp").inputs) == 1 for way in ways.values())
 
 
 def test_alternatives_hold_the_classical_choices() -> None:

@@ -19,6 +19,7 @@ from autoplan.search.remedies import Remedy, bisected, remedies
 from autoplan.search.work import begin
 from cost_models.hardware import PROFILES
 from tests.hand_made import llama
+from tests.planning import alone
 
 MODEL = llama(batch=4, seq=64, hidden=128, ffn=512, vocab=1024, layers=3)
 LONG = llama(batch=2, seq=1024, hidden=64, ffn=192, vocab=2048, layers=3)  # its activations are what it needs
@@ -47,7 +48,8 @@ def found(pinned: Parallelism, cluster: ClusterSpec, model: Model = MODEL) -> li
 
 def test_the_least_that_is_told_is_where_plans_begin_to_fit() -> None:
     least = needed(Parallelism())
-    chosen, _, _ = search(MODEL, under(least), Training(), Parallelism())
+    with alone():
+        chosen, _, _ = search(MODEL, under(least), Training(), Parallelism())
     assert max(m.total for m in chosen.predicted.peak_bytes) <= least
     said = error(Parallelism(), under(least * 0.99))
     assert f"needs {least / 1e9:.1f} GB on a device at the least" in said.cause and "of which" in said.cause
@@ -65,7 +67,8 @@ def test_several_remedies_each_a_plan_the_quickest_first_and_another_task_last()
         model = rescale(LONG, seq=int(remedy.text.split()[-1])) if remedy.other else LONG
         nodes = cluster if remedy.other else cluster.with_nodes(int(remedy.text.split()[0]))
         pinned = Parallelism(offload=None if s.offload == "none" else s.offload)
-        chosen, _, _ = search(model, nodes, Training(), pinned, effort="fast")
+        with alone():
+            chosen, _, _ = search(model, nodes, Training(), pinned, effort="fast")
         assert chosen.mesh.devices == s.pp * s.dp * s.tp
         assert chosen.predicted.step_time_s <= remedy.found.step_s * (1 + 1e-9)
         assert max(m.total for m in remedy.found.memory) <= nodes.usable_bytes

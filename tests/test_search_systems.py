@@ -30,12 +30,14 @@ class Pair:
     """A model on a cluster.
 
     grids  whether the systems over several tensor axes are quick enough here to be among those compared
+    found  of each system that was asked for, its best plan, for all tests to share
     """
 
     model: Model
     cluster: ClusterSpec
     training: Training = field(default_factory=Training)
     grids: bool = False
+    found: dict[str, Evaluated | None] = field(default_factory=dict)
 
     @cached_property
     def work(self) -> Work:
@@ -49,8 +51,10 @@ class Pair:
 
     def systems(self, names: Sequence[str]) -> dict[str, Evaluated]:
         """The best plan of each of these systems that applies and fits."""
-        found = {name: self.system(name) for name in names}
-        return {name: one for name, one in found.items() if one is not None}
+        for name in names:
+            if name not in self.found:
+                self.found[name] = self.system(name)
+        return {name: one for name in names if (one := self.found[name]) is not None}
 
     def system(self, name: str) -> Evaluated | None:
         try:

@@ -30,7 +30,7 @@ from autoplan.search.systems import resolve
 from autoplan.search.tensor import SYSTEMS, product_role, system_factors
 from autoplan.strategies import Strategy
 from tests.hand_made import f32, llama, mlp
-from tests.planning import parallelize_alone
+from tests.planning import alone, parallelize_alone
 from tests.zoo import small
 
 DEVICES = {"2d": 4, "2.5d": 8, "3d": 8}
@@ -39,7 +39,8 @@ DEVICES = {"2d": 4, "2.5d": 8, "3d": 8}
 def plan(model: Model, parallelism: str | Parallelism, devices: int) -> Chosen:
     cluster = ClusterSpec.parse(f"1x{devices} cpu")
     pinned = replace(resolve(parallelism, cluster), micro_batch=4)
-    return search(model, cluster, Training(), pinned, (), "fast")[0]
+    with alone():
+        return search(model, cluster, Training(), pinned, (), "fast")[0]
 
 
 def formulation(model: Model, mesh: Mesh, free: str = "", *, split: bool = False) -> Formulation:

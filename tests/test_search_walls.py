@@ -15,6 +15,7 @@ from autoplan.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
 from tests.hand_made import llama, mlp
+from tests.planning import alone
 
 STEPS = 20
 AMPLE = 10**15  # bytes
@@ -85,21 +86,42 @@ LARGER = {
 }  # fmt: skip
 
 
-def check(found: list[Planned]) -> None:
+def quickest_s(case: Case, wall: int) -> float:
+    """Of three searches, the one that other work on the machine disturbed least."""
+    found = [planned(case, wall) for _ in range(3)]
+    return min(one.cpu_s for one in found if one is not None)
+
+
+def check_times(case: Case, found: list[Planned]) -> None:
+    """No wall takes over three times the loosest one's time; a time that seems longer is taken again, as is that."""
+
+    def most_s(loosest_s: float) -> float:
+        return 3 * loosest_s + 0.1  # collecting garbage falls where it will
+
+    long = [one for one in found if one.cpu_s > most_s(found[-1].cpu_s)]
+    if long:
+        loosest_s = quickest_s(case, found[-1].wall)
+        taken_s = {one.wall: quickest_s(case, one.wall) for one in long}
+        assert max(taken_s.values()) <= most_s(loosest_s), f"{taken_s}, the loosest {loosest_s}"
+
+
+def check(case: Case) -> None:
+    found = sweep(case)
     assert all(one.peak_bytes <= one.wall for one in found)
     for tighter, looser in itertools.pairwise(found):
         assert looser.step_s <= tighter.step_s * (1 + 1e-12), f"slower with {looser.wall} bytes than {tighter.wall}"
     assert found[0].step_s > found[-1].step_s, "the sweep never reached a wall"
-    loosest_s = found[-1].cpu_s
-    assert max(one.cpu_s for one in found) <= 3 * loosest_s + 0.1  # collecting garbage falls where it will
+    check_times(case, found)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_more_memory_never_costs_time(name: str) -> None:
-    check(sweep(CASES[name]))
+    """Of the search alone; the alternatives beside it take most of the time of problems this small."""
+    with alone():
+        check(CASES[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGER)
 def test_more_memory_never_costs_time_on_any_mesh(name: str) -> None:
-    check(sweep(LARGER[name]))
+    check(LARGER[name])
