@@ -3,8 +3,8 @@
 A matmul's local sizes follow from its rule's factors: each split divides the factor it names. Everything else is
 priced by the bytes it moves. Under ``compile``, memory-bound operators over the same elements run as one kernel: what
 passes between them is neither written nor read (``fusion`` finds the kernels from the graph alone). In eager mode each
-operator pays: it reads its operands, writes its result, keeps what autograd keeps of it, and takes no less than the
-framework's dispatch.
+operator pays for the kernels that it is made of (``eager``), keeps what autograd keeps of it, and each of these takes
+no less than the framework's dispatch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from autoplan.graph import Block, Node, TensorType
 from autoplan.layout import State
 from autoplan.mesh import Mesh
+from autoplan.pricing.eager import Moved, backward_bytes, calls_seconds, forward_bytes, kernels_of
 from autoplan.pricing.experts import Grouped
 from autoplan.pricing.fusion import GATHERING, Traffic, apart, fused
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
@@ -63,6 +64,7 @@ class Operator:
 
     carries   for each operand, whether a gradient goes back to it
     weighs    for each operand, whether it is computed from parameters alone
+    joins     for each operand, whether its gradient is added to that of an operator before, which uses it too
     reads     for each operand, whether it comes from memory rather than from the kernel it is fused into
     writes    whether the result goes to memory
     keeps     what autograd keeps of it until the backward: operand positions, and "out" for the result
@@ -75,6 +77,7 @@ class Operator:
     operands: tuple[TensorType, ...]
     carries: tuple[bool, ...]
     weighs: tuple[bool, ...]
+    joins: tuple[bool, ...]
     result_carries: bool
     reads: tuple[bool, ...]
     writes: bool
@@ -90,10 +93,24 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     traffic = fused(block, rules) if fuses else apart(block)
     weights, own = weights_of(block), frozenset(p.name for p in block.parameters)
     dropped = traffic.inside | (weights if fuses else own) | {e.name for e in (*block.externals, *block.buffers)}
+    joins = joins_of(block, carries)
     return {
-        node.name: operator_of(node, rules[node.name], types, carries, traffic, dropped, weights)
+        node.name: operator_of(node, rules[node.name], types, carries, traffic, dropped, weights, joins[node.name])
         for node in block.nodes
     }
+
+
+def joins_of(block: Block, carries: frozenset[str]) -> dict[str, tuple[bool, ...]]:
+    """``Operator.joins`` of every node."""
+    used: set[str] = set()
+    joins = {}
+    for node in block.nodes:
+        places = []
+        for name in node.operands:
+            places.append(name in used and name in carries and node.name in carries)
+            used |= {name} if node.name in carries else set()
+        joins[node.name] = tuple(places)
+    return joins
 
 
 def operator_of(
@@ -104,6 +121,7 @@ def operator_of(
     traffic: Traffic,
     dropped: frozenset[str],
     weights: frozenset[str] = frozenset(),
+    joins: tuple[bool, ...] = (),
 ) -> Operator:
     """One node; ``dropped`` values are never kept for the backward, ``weights`` computed from parameters alone."""
     operands = tuple(types[name] for name in node.operands)
@@ -113,6 +131,7 @@ def operator_of(
         operands=operands,
         carries=tuple(name in carries for name in node.operands),
         weighs=tuple(name in weights for name in node.operands),
+        joins=joins or (False,) * len(operands),
         result_carries=node.name in carries,
         reads=traffic.reads[node.name],
         writes=node.name not in traffic.inside,
@@ -143,21 +162,40 @@ def price_operator(
 ) -> Cost:
     """Seconds of one operator on its local tensors; no collective is in it."""
     kind = operator.rule.cost
-    if kind == "matmul" and operator.operands[0].dtype in device.peak_flops_per_s:
+    multiplies = operator.operands and operator.operands[0].dtype in device.peak_flops_per_s
+    if kind == "matmul" and multiplies:
         cost = matmul_cost(operator, strategy, mesh, device)
-    elif kind == "attention" and operator.operands[0].dtype in device.peak_flops_per_s:
+    elif kind == "attention" and multiplies:
         cost = attention_cost(operator, strategy, mesh, device)
-    elif kind == "experts" and operator.operands[0].dtype in device.peak_flops_per_s:
+    elif kind == "experts" and multiplies:
         cost = experts_cost(operator, strategy, mesh, device)
     else:
         cost = memory_cost(operator, strategy, mesh, device)
     goes_back = training and operator.result_carries
-    forward_s, backward_s = cost.forward_s, cost.backward_s if goes_back else 0.0
     share = weights_share(operator, cost)
     if not fuses:
-        forward_s, backward_s = (float(eager_seconds(seconds, device)) for seconds in (forward_s, backward_s))
-        backward_s = backward_s if goes_back else 0.0
-    return Cost(forward_s, backward_s, cost.flops, share * backward_s)
+        cost = eager_cost(operator, cost, strategy, mesh, device)
+    backward_s = cost.backward_s if goes_back else 0.0
+    return Cost(cost.forward_s, backward_s, cost.flops, share * backward_s)
+
+
+def eager_cost(operator: Operator, cost: Cost, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
+    """The seconds of ``cost`` in eager mode: of a product what calls around it take besides, of any other operator in
+    the table the calls that it consists of.
+
+    Backward also: a gradient that joins another of the same value is added to it in place (two read, one written), and
+    a parameter's goes through one more step of autograd's.
+    """
+    forward_s, backward_s = (float(eager_seconds(seconds, device)) for seconds in (cost.forward_s, cost.backward_s))
+    parts, result = moved_bytes(operator, strategy, mesh)
+    moved, kernels = Moved(parts, result, operator.carries), kernels_of(operator.node.op, device)
+    if kernels:
+        ahead_s, back_s = (calls_seconds(calls(kernels, moved), device) for calls in (forward_bytes, backward_bytes))
+        products = operator.rule.cost in ("matmul", "attention", "experts")
+        forward_s, backward_s = (forward_s + ahead_s, backward_s + back_s) if products else (ahead_s, back_s)
+    added = [3.0 * part for part, joins in zip(parts, operator.joins, strict=True) if joins]
+    stored = [0.0 for weighs, carries in zip(operator.weighs, operator.carries, strict=True) if weighs and carries]
+    return Cost(forward_s, backward_s + calls_seconds([*added, *stored], device), cost.flops)
 
 
 def weights_share(operator: Operator, cost: Cost) -> float:
@@ -251,9 +289,7 @@ def memory_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
     what the forward kept is read again."""
     if operator.rule.cost == "free":
         return Cost()
-    states = [[(axis, s.inputs[i]) for axis, s in strategy.axes] for i in range(len(operator.operands))]
-    parts = [local_bytes(t, s, mesh) for t, s in zip(operator.operands, states, strict=True)]
-    result = local_bytes(operator.node.type, [(axis, s.output) for axis, s in strategy.axes], mesh)
+    parts, result = moved_bytes(operator, strategy, mesh)
     full_gradient = parts[0] if operator.node.op in GATHERING else 0
     if operator.node.op in GATHERING:
         parts[0] = min(parts[0], result)
@@ -263,6 +299,13 @@ def memory_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
         if read:
             back += part * carries + part * (i in operator.rule.saved)
     return Cost(float(memory_bound_seconds(moved, device)), float(memory_bound_seconds(back, device)))
+
+
+def moved_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[list[int], int]:
+    """Bytes of each operand and of the result, on one rank."""
+    states = [[(axis, s.inputs[i]) for axis, s in strategy.axes] for i in range(len(operator.operands))]
+    parts = [local_bytes(t, s, mesh) for t, s in zip(operator.operands, states, strict=True)]
+    return parts, local_bytes(operator.node.type, [(axis, s.output) for axis, s in strategy.axes], mesh)
 
 
 def local_shape(kind: TensorType, states: list[tuple[str, State]], mesh: Mesh) -> list[int]:

@@ -41,7 +41,7 @@ def blank_device(name: str, memory_bytes: int, reserved_bytes: int, multiprocess
         matmul_tiles=TILES[accelerated][0], matmul_ramp_k=16.0, multiprocessors=multiprocessors,
         attention_efficiency=0.5, attention_backward_efficiency=0.5, attention_ramp_k=16.0,
         attention_ramp_head_dim=8.0, memory_bandwidth_bytes_per_s=1.0, memory_efficiency=1.0, kernel_launch_s=1e-9,
-        dispatch_s=1e-9, compiles=accelerated, blocking=not accelerated,
+        dispatch_s=1e-9, compiles=accelerated, blocking=not accelerated, composes=not accelerated,
     )  # fmt: skip
 
 

@@ -44,8 +44,8 @@ def measure(
     start      makes a case's tensors and returns what runs it
     calls      operators in one run, over which its time is shared
     budget_s   rounds go on for as long
-    longest_s  a case is left out where, by the one before it in its family, making its tensors and running it once
-               would take longer
+    longest_s  a case is left out where, by the one before it in its family, making tensors like those and running it
+               once would take longer
     """
     began = time.perf_counter()
     timings = _first_round(cases, start, world, longest_s)
@@ -66,16 +66,17 @@ def _first_round(
 ) -> dict[AnyCase, _Timing]:
     """Each case that there is time for, with as many repetitions as fill a block."""
     timings: dict[AnyCase, _Timing] = {}
-    rates: dict[str, float] = {}
+    before: dict[str, tuple[float, float]] = {}  # seconds to make the family's last case, and for a unit of its work
     for case in cases:
-        if case.work * rates.get(case.family, 0.0) > longest_s:
+        making_s, rate = before.get(case.family, (0.0, 0.0))
+        if making_s + case.work * rate > longest_s:
             continue
         began = time.perf_counter()
         run = start(case)
         started_s = time.perf_counter() - began
         _block(run, 1, world)  # the first run of a shape chooses an algorithm, or connects
-        seconds, visit_s = world.largest([once_s := _block(run, 1, world), started_s + once_s])
-        rates[case.family] = visit_s / case.work
+        seconds, made_s = world.largest([_block(run, 1, world), started_s])
+        before[case.family] = made_s, seconds / case.work
         repeats = max(1, min(_MOST_REPEATS, round(min(_BLOCK_S, longest_s) / seconds)))
         timings[case] = _Timing(repeats)
     return timings

@@ -1,9 +1,14 @@
-"""Operators as an exported program runs them, ready to be timed: ``start`` makes the tensors and returns what runs."""
+"""Operators as an exported program runs them, ready to be timed: ``start`` makes the tensors and returns what runs.
+
+A training step comes to each activation once forward and, much later, once backward, and keeps most results in between.
+So products and memory-bound operators go round many tensors, of which each result is kept until its place comes again:
+on the same few tensors every time they would be measured in a cache that a step doesn't find them in.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +21,7 @@ Run = Callable[[int], object]
 
 _CHAIN = 32
 _ROW = 1024  # elements that a layer norm or softmax reduces over
+_ROUND_BYTES = 2**24  # of each operand that operators go round: with the results more than a core's share of a cache
 
 
 def start(case: Operator, device: torch.device) -> Run:
@@ -37,25 +43,37 @@ def calls(case: Operator) -> int:
 def _matmul(case: Matmul, device: torch.device) -> Run:
     dtype = getattr(torch, case.dtype)
     if case.batch == 1:
-        x, weight = _random((case.m, case.k), dtype, device), _random((case.n, case.k), dtype, device)
-        return lambda _: functional.linear(x, weight)
-    x = _random((case.batch, case.m, case.k), dtype, device)
+        weight = _random((case.n, case.k), dtype, device)
+        return _round(lambda x: functional.linear(x, weight), [_random((case.m, case.k), dtype, device)])
     y = _random((case.batch, case.k, case.n), dtype, device)
-    return lambda _: torch.bmm(x, y)
+    return _round(lambda x: torch.bmm(x, y), [_random((case.batch, case.m, case.k), dtype, device)])
 
 
 def _stream(case: Stream, device: torch.device) -> Run:
     dtype = getattr(torch, case.dtype)
     x = _random((case.elements // _ROW, _ROW), dtype, device)
     if case.name in ("add", "mul"):
-        y, operator = _random(x.shape, dtype, device), getattr(torch, case.name)
-        return lambda _: operator(x, y)
+        return _round(getattr(torch, case.name), [x, _random(x.shape, dtype, device)])
     if case.name == "copy":
-        return lambda _: x.clone()
+        return _round(torch.clone, [x])
     if case.name == "softmax":
-        return lambda _: torch.softmax(x, -1)
+        return _round(lambda x: torch.softmax(x, -1), [x])
     weight, bias = torch.ones(_ROW, dtype=dtype, device=device), torch.zeros(_ROW, dtype=dtype, device=device)
-    return lambda _: functional.layer_norm(x, (_ROW,), weight, bias)
+    return _round(lambda x: functional.layer_norm(x, (_ROW,), weight, bias), [x])
+
+
+def _round(operator: Callable[..., Tensor], operands: Sequence[Tensor]) -> Run:
+    """Runs an operator on one copy of its operands after another; each keeps its result until its next turn."""
+    copies = math.ceil(_ROUND_BYTES / operands[0].nbytes)
+    pools = [operand.expand(copies, *operand.shape).contiguous() for operand in operands]
+    places = list(zip(*(pool.unbind() for pool in pools), strict=True))
+    kept: dict[int, Tensor] = {}
+
+    def run(turn: int) -> None:
+        at = turn % copies
+        kept[at] = operator(*places[at])
+
+    return run
 
 
 def _update(case: Update, device: torch.device) -> Run:

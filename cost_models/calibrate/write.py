@@ -97,6 +97,7 @@ def _device_tables(device: Device, origin: Origin) -> Iterator[tuple[str, list[s
     ]
     compiles = "autoplan.runtime.compiled: what programs do on such a device"
     blocking = "torch.distributed.fsdp: without streams its collectives are waited for"
+    composes = "torch 2.13: rms_norm has a kernel of its own on CUDA and MPS only"
     yield "overhead", [
         line("overlap", device.overlap_slowdown),
         line("straggler", device.straggler_per_doubling, source="not measured: assumed none"),
@@ -104,6 +105,7 @@ def _device_tables(device: Device, origin: Origin) -> Iterator[tuple[str, list[s
         line("dispatch", device.dispatch_s * 1e6, "us"),
         line("compiles", int(device.compiles), source=compiles),
         line("blocking", int(device.blocking), source=blocking),
+        line("composes", int(device.composes), source=composes),
     ]
     if device.sharers > 1:
         yield "shared", [line("devices", device.sharers), line("alone", device.alone)]

@@ -15,6 +15,7 @@ CACHE = ("cache",)                   # the table that only devices have whose ca
 UPDATE = ("memory", "update")        # the figure that only devices have whose optimizer's update was measured
 SCORES = ("attention", "scores")     # the figure that only devices have on which it was measured
 BLOCKING = ("overhead", "blocking")  # the figure that only devices without streams have
+COMPOSES = ("overhead", "composes")  # the figure that only devices have that ATen has fewer kernels for
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Device:
                                   multiprocessors and the memory bandwidth that it takes
     straggler_per_doubling        share by which a step grows with each doubling of the nodes: the slowest sets the pace
     compiles                      whether exported programs are compiled on it, where the training asks for it
+    composes                      whether norms that ATen has fused kernels for elsewhere run as several there
     scores_efficiency             share of a streaming kernel's rate that softmax and dropout over attention's scores
                                   reach, where they go through memory; None: not known
     blocking                      whether a program waits for every collective of its parameters and gradients, as it
@@ -83,6 +85,7 @@ class Device:
     straggler_per_doubling: float = 0.0
     compiles: bool = True
     blocking: bool = False
+    composes: bool = False
     scores_efficiency: float | None = None
     sharers: int = 1
     alone: float = 1.0
@@ -131,6 +134,7 @@ def read_device(name: str, figures: Figures) -> Device:
         compiles=bool(figures.number("overhead", "compiles", measures="count")),
         scores_efficiency=figures.positive(*SCORES, measures="count") if figures.has(*SCORES) else None,
         blocking=figures.has(*BLOCKING) and bool(figures.number(*BLOCKING, measures="count")),
+        composes=figures.has(*COMPOSES) and bool(figures.number(*COMPOSES, measures="count")),
         sharers=figures.whole(*SHARED, "devices") if figures.has(*SHARED) else 1,
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
         host=read_host(figures),

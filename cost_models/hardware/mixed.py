@@ -61,6 +61,7 @@ def slowest_of(devices: Sequence[Device]) -> Device:
         straggler_per_doubling=max(device.straggler_per_doubling for device in kinds),
         compiles=all(device.compiles for device in kinds),
         blocking=any(device.blocking for device in kinds),
+        composes=any(device.composes for device in kinds),
         sharers=min(device.sharers for device in kinds),
         alone=min(device.alone for device in kinds),
         host=slowest_host([device.host for device in kinds]),
