@@ -46,6 +46,7 @@ def parallelize(
 
     Raises a subclass of AutoplanError, which names value, cause and remedy, where there is no plan.
     """
+    check_module(model)
     check_arguments(training, constraints)
     cluster = ClusterSpec.of(cluster_spec)
     resolve_parallelism(parallelism, cluster)
@@ -65,6 +66,12 @@ def traced_model(
     traced = in_precision(trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype), training.precision)
     check_loss(traced, is_training)
     return traced
+
+
+def check_module(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise InputsError(f"a model of type {kind}", "it is no torch.nn.Module", "give an instance of one")
 
 
 def check_loss(traced: Model, training: bool) -> None:

@@ -68,8 +68,9 @@ def planned(
 def again(record: PlanRecord, change: Change) -> PlanRecord:
     """The plan of the same traced model for something else: see ``Plan.what_if``."""
     training = record.training if change.training is None else change.training
-    constraints = record.asked.constraints if change.constraints is None else tuple(change.constraints)
+    constraints = record.asked.constraints if change.constraints is None else change.constraints
     check_arguments(training, constraints)
+    constraints = tuple(constraints)
     check_same_trace(record.training, training)
     cluster = record.cluster if change.cluster is None else ClusterSpec.of(change.cluster)
     cluster = cluster if change.bandwidth is None else cluster.with_bandwidth(change.bandwidth)
@@ -103,6 +104,9 @@ def check_arguments(training: Training | Inference | None, constraints: Sequence
         raise ParallelismError(
             f"training={training!r}", "it says nothing of how to train", "give autoplan.Training(...) or Inference()"
         )
+    if not isinstance(constraints, tuple | list):  # what can be read but once would be empty when it is asked again
+        given = f"constraints={constraints!r}"
+        raise ParallelismError(given, "they are no list", "give a list, such as [autoplan.pin(...)]")
     for constraint in constraints:
         if not isinstance(constraint, Constraint):
             raise ParallelismError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from torch import nn
 
-from autoplan.api import traced_model
+from autoplan.api import check_module, traced_model
 from autoplan.ask import Change, again, asked_of, check_arguments, check_precision, default_training, planned
 from autoplan.cluster import ClusterSpec
 from autoplan.emit.source import size_text
@@ -141,14 +141,20 @@ def compare(
     if not specs:
         raise ClusterError("clusters=[]", "there is nothing to compare", "Give at least one cluster")
     if isinstance(model, Plan):
+        if example_inputs is not None or loss_fn is not None:
+            said = "a plan has its own inputs and loss"
+            raise InputsError("example_inputs or loss_fn beside a plan", said, "give batch or seq, or the module")
         change = Change(None, batch, seq, None, parallelism, constraints, training, effort)
         planner = _Again(model, change).plan
     else:
+        check_module(model)
         if (batch, seq) != (None, None):
             raise InputsError(f"batch={batch} seq={seq}", "a module's batch is its example_inputs", "give those")
         pinned = "auto" if parallelism is None else parallelism
         inputs = resolve_inputs(model, example_inputs, max(spec.devices for spec in specs))
-        planner = _Traces(model, inputs, loss_fn, training, pinned, tuple(constraints or ()), effort or "full").plan
+        own = () if constraints is None else constraints
+        check_arguments(training, own)
+        planner = _Traces(model, inputs, loss_fn, training, pinned, tuple(own), effort or "full").plan
     rows = rows_of(specs, planner)
     rows.sort(key=lambda row: -(row.tokens_per_s or 0.0))
     return Comparison(name_of(model), elements_of(rows), tuple(rows))
@@ -226,7 +232,6 @@ class _Traces:
     init: InitRecipe | None = None
 
     def plan(self, cluster: ClusterSpec) -> Plan:
-        check_arguments(self.training, self.constraints)
         training = self.training or default_training(cluster)
         asked = asked_of(self.parallelism, self.constraints, training, self.effort)
         check_precision(training.precision, cluster)

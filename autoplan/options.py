@@ -39,14 +39,17 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ParallelismError(f"precision={self.precision!r}", "no such precision", f"use one of {PRECISIONS}")
-
-        for name in ("learning_rate", "weight_decay", "eps"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ParallelismError(f"{name}={getattr(self, name)!r}", "it can't be negative", "give 0 or more")
-        if self.clip_grad_norm is not None and not self.clip_grad_norm > 0:
+        check_how(self.precision, self.compile)
+        for name in ("learning_rate", "weight_decay", "eps", "momentum"):
+            if not (is_number(value := getattr(self, name)) and value >= 0):
+                raise ParallelismError(f"{name}={value!r}", "it is a number of at least 0", "give 0 or more")
+        if not (isinstance(self.betas, tuple) and len(self.betas) == 2 and all(map(is_share, self.betas))):
+            cause = "they are a pair of numbers from 0 to below 1"
+            raise ParallelismError(f"betas={self.betas!r}", cause, "give for example (0.9, 0.999)")
+        if self.clip_grad_norm is not None and not (is_number(self.clip_grad_norm) and self.clip_grad_norm > 0):
             raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "leave it out")
+        if not is_whole(self.seed):
+            raise ParallelismError(f"seed={self.seed!r}", "a seed is a whole number", "give for example 0")
 
     def with_precision(self, precision: str) -> Training:
         return replace(self, precision=precision)
@@ -58,6 +61,9 @@ class Inference:
 
     precision: str = "fp32"
     compile: bool = True
+
+    def __post_init__(self) -> None:
+        check_how(self.precision, self.compile)
 
 
 @dataclass(frozen=True)
@@ -92,23 +98,25 @@ class Parallelism:
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "micro_batch", "virtual_stages"):
             size = getattr(self, name)
-            if size is not None and (not isinstance(size, int) or size < 1):
+            if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
         self._one_of("zero", (0, 1, 2, 3))
         self._one_of("schedule", SCHEDULES)
         self._one_of("recompute", RECOMPUTE)
         self._one_of("offload", ("optimizer", "parameters"))
         self._one_of("tensor_system", TENSOR_SYSTEMS)
+        self._one_of("sequence_parallel", (True, False))
         if self.tensor is not None:
             self._check_factors(self.tensor)
 
     def _check_factors(self, factors: tuple[int, ...]) -> None:
-        product = math.prod(factors)
-        if not 1 <= len(factors) <= len(TENSOR) or min(factors, default=0) < 1:
+        counted = isinstance(factors, tuple) and all(is_whole(factor) and factor >= 1 for factor in factors)
+        if not counted or not 1 <= len(factors) <= len(TENSOR):
             raise ParallelismError(
-                f"tensor={factors!r}", f"a tensor axis has one to {len(TENSOR)} factors of at least 1",
+                f"tensor={factors!r}", f"a tensor axis is a tuple of one to {len(TENSOR)} factors of at least 1",
                 "give for example (2, 4), or leave it out",
             )  # fmt: skip
+        product = math.prod(factors)
         if self.tp is not None and product != self.tp:
             raise ParallelismError(
                 f"tensor={factors!r}", f"it multiplies to {product}, and tp is {self.tp}", f"give tp={product}"
@@ -116,12 +124,35 @@ class Parallelism:
 
     def _one_of(self, name: str, allowed: tuple) -> None:
         value = getattr(self, name)
-        if value is not None and value not in allowed:
+        if value is not None and not any(value == one and type(value) is type(one) for one in allowed):
             raise ParallelismError(f"{name}={value!r}", "no such choice", f"use one of {allowed}, or None")
 
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+
+def check_how(precision: object, compile: object) -> None:
+    """ParallelismError for a precision that is none, or a choice of compilation that is neither."""
+    if precision not in PRECISIONS:
+        raise ParallelismError(f"precision={precision!r}", "no such precision", f"use one of {PRECISIONS}")
+    if not isinstance(compile, bool):
+        raise ParallelismError(f"compile={compile!r}", "it is compiled or not", "give True or False")
+
+
+def is_whole(value: object) -> bool:
+    """Whether this is a whole number; True and False, which Python counts among them, are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_share(value: object) -> bool:
+    """Whether this is a number from 0 to below 1."""
+    return is_number(value) and 0 <= value < 1  # type: ignore[operator]
 
 
 def check_effort(effort: object) -> None:

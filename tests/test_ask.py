@@ -43,6 +43,15 @@ def test_another_batch_and_cluster_are_as_planned_anew(plan: Plan) -> None:
     assert other.record.asked == plan.record.asked and other.record.model.batch[0].type.shape == (24, 16)
 
 
+@pytest.mark.parametrize("given", [5, None, autoplan.replicated("layers.0"), (c for c in ())])
+def test_constraints_are_a_list(plan: Plan, given: object) -> None:
+    with pytest.raises(ParallelismError, match="they are no list"):
+        planned(constraints=given)
+    if given is not None:
+        with pytest.raises(ParallelismError, match="they are no list"):
+            plan.what_if(constraints=given)  # type: ignore[arg-type]
+
+
 def test_what_was_pinned_stays_until_it_is_freed(plan: Plan) -> None:
     assert plan.what_if().parallelism == plan.parallelism
     tensor = plan.what_if(parallelism=Parallelism(tp=2, pp=1))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoplan.cli import main, parallelism, training
+from autoplan.errors import InputsError
 from autoplan.options import Parallelism, Training
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +120,9 @@ def test_settings_become_training_and_parallelism() -> None:
     assert parallelism("dp=2,recompute=full,sequence_parallel=true") == Parallelism(
         dp=2, recompute="full", sequence_parallel=True
     )
+    assert parallelism("tensor=2x4").tensor == (2, 4)  # type: ignore[union-attr]
+    with pytest.raises(InputsError, match=r"tensor=2.5: it is no product of sizes"):
+        parallelism("tensor=2.5")
 
 
 def test_the_module_runs_as_a_command() -> None:

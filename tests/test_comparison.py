@@ -85,6 +85,10 @@ def test_what_cannot_be_compared_is_named() -> None:
         autoplan.compare(Tokens(), ["1x1 cpu"], IDS, parallelism="sideways")
     with pytest.raises(InputsError, match="a module's batch is its example_inputs"):
         autoplan.compare(Tokens(), ["1x1 cpu"], IDS, batch=4)
+    with pytest.raises(InputsError, match=r"a model of type str: it is no torch\.nn\.Module"):
+        autoplan.compare("llama", ["1x1 cpu"], IDS)  # type: ignore[arg-type]
+    with pytest.raises(InputsError, match="a plan has its own inputs and loss"):
+        autoplan.compare(autoplan.parallelize(Tokens(), "1x1 cpu", IDS), ["1x2 cpu"], IDS)
 
 
 def test_a_cluster_on_which_the_pins_cannot_be_says_why(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from autoplan.errors import ParallelismError
-from autoplan.options import Parallelism, Training
+from autoplan.options import Inference, Parallelism, Training
 
 
 def test_only_what_is_given_is_pinned() -> None:
@@ -22,6 +22,13 @@ def test_only_what_is_given_is_pinned() -> None:
         ({"schedule": "2f2b"}, "schedule='2f2b': no such choice"),
         ({"recompute": "some"}, "recompute='some': no such choice"),
         ({"offload": "everything"}, "offload='everything': no such choice"),
+        ({"dp": True}, "dp=True: a size is a whole number"),
+        ({"zero": True}, "zero=True: no such choice"),
+        ({"sequence_parallel": "yes"}, "sequence_parallel='yes': no such choice"),
+        ({"tensor": 4}, "tensor=4: a tensor axis is a tuple of one to 3 factors"),
+        ({"tensor": [2, 2]}, "tensor=[2, 2]: a tensor axis is a tuple"),
+        ({"tensor": (2.0, 2)}, "tensor=(2.0, 2): a tensor axis is a tuple"),
+        ({"tensor": ()}, "tensor=(): a tensor axis is a tuple"),
     ],
 )
 def test_a_field_that_can_t_be_is_refused(fields: dict, said: str) -> None:
@@ -35,3 +42,27 @@ def test_precision_is_one_that_there_is() -> None:
         Training(precision="fp8")
     wider = Training(optimizer="sgd", precision="fp32").with_precision("fp64")
     assert (wider.optimizer, wider.precision) == ("sgd", "fp64")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"learning_rate": "fast"}, "learning_rate='fast': it is a number of at least 0"),
+        ({"momentum": -1}, "momentum=-1: it is a number"),
+        ({"eps": float("nan")}, "eps=nan: it is a number"),
+        ({"betas": (0.9, 1.5)}, "betas=(0.9, 1.5): they are a pair of numbers from 0 to below 1"),
+        ({"betas": 0.9}, "betas=0.9: they are a pair"),
+        ({"clip_grad_norm": "1"}, "clip_grad_norm='1': a norm is positive"),
+        ({"compile": "no"}, "compile='no': it is compiled or not"),
+        ({"seed": 0.5}, "seed=0.5: a seed is a whole number"),
+    ],
+)
+def test_a_training_that_can_t_be_is_refused(fields: dict, said: str) -> None:
+    with pytest.raises(ParallelismError) as error:
+        Training(**fields)
+    assert str(error.value).startswith(said)
+
+
+def test_an_inference_is_as_strict() -> None:
+    with pytest.raises(ParallelismError, match=r"precision='fp8': no such precision"):
+        Inference(precision="fp8")

@@ -197,7 +197,7 @@ def test_a_constraint_on_nothing_is_an_error() -> None:
         (lambda: pin("q"), "constraint on 'q': it names no state"),
         (lambda: forbid("q", "S(0)", axis="dp"), "axis='dp': an operator's layout is chosen along tensor axes alone"),
         (lambda: pin("q", "R", operand=-1), "operand=-1: it is a position"),
-        (lambda: plan(llama(), Parallelism(tp=2), constraints=(pin("q", "R", operand=7),)), "constraint on operand 7 of"),
+        (lambda: plan(llama(), constraints=(pin("q", "R", operand=7),)), "constraint on operand 7 of 'q'"),
         (
             lambda: plan(llama(), Parallelism(tp=2), constraints=(pin("q", "S(2)", axis="tp2"), pin("q", "S(9)"))),
             "constraints on 'q': they leave q (aten.linear.default) no way to run. the states it can give on axis tp",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
+from autoplan.errors import InputsError
 from autoplan.options import Parallelism, Training
 from autoplan.values import parse_settings
 
@@ -29,5 +30,12 @@ def parallelism(text: str) -> str | Parallelism:
         return text
     settings = parse_settings(text.split(","), FIELDS, "--parallelism")
     if "tensor" in settings:
-        settings["tensor"] = tuple(int(size) for size in re.findall(r"\d+", str(settings["tensor"])))
+        settings["tensor"] = factors(str(settings["tensor"]))
     return Parallelism(**settings)  # type: ignore[arg-type]
+
+
+def factors(text: str) -> tuple[int, ...]:
+    """The factors of "2x4"; InputsError where it is none."""
+    if not re.fullmatch(r"\d+(x\d+)*", text):
+        raise InputsError(f"tensor={text}", "it is no product of sizes", "write for example tensor=2x4")
+    return tuple(int(size) for size in text.split("x"))

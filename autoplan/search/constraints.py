@@ -37,6 +37,17 @@ class Constraint:
     axis: str = "tp"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.target, str) or not self.target:
+            cause = "it names nothing"
+            raise ParallelismError(f"constraint on {self.target!r}", cause, "give an operator, module or node")
+        if self.axis not in TENSOR:
+            cause = "an operator's layout is chosen along tensor axes alone; the others split the batch"
+            raise ParallelismError(f"axis={self.axis!r}", cause, f"use one of {', '.join(TENSOR)}")
+        if self.operand is not None and (type(self.operand) is not int or self.operand < 0):
+            cause = "it is a position, from 0 on"
+            raise ParallelismError(f"operand={self.operand!r}", cause, "leave it out for the result")
+        if not self.states:
+            raise ParallelismError(f"constraint on {self.target!r}", "it names no state", "write e.g. 'S(0)'")
         for text in self.states:
             try:
                 State.parse(text)
@@ -47,6 +58,8 @@ class Constraint:
         meant = TENSOR if self.axis == TENSOR[0] else (self.axis,)
         axes = [name for name, _ in strategy.axes if name in meant]
         chosen = [strategy.on(axis) for axis in axes]
+        if self.operand is not None and any(self.operand >= len(c.inputs) for c in chosen):
+            return True  # of a module's operators those are meant that have this operand
         states = [c.output if self.operand is None else c.inputs[self.operand] for c in chosen]
         return all((str(state) in self.states) == self.allow for state in states)
 
@@ -99,23 +112,42 @@ def permitted(constraints: Iterable[Constraint], node: Node, found: Sequence[Str
     about = [c for c in constraints if matches(c, node)]
     left = tuple(s for s in found if all(c.permits(s) for c in about))
     if found and not left:
-        offered = sorted({str(s.on(about[0].axis).output) for s in found})
-        raise ParallelismError(
-            f"constraints on {about[0].target!r}",
-            f"they leave {node.name} ({node.op}) no way to run",
-            f"the states it can give on axis {about[0].axis} are {', '.join(offered)}",
-        )
+        raise no_way(about, node, found)
     return left
+
+
+def no_way(about: Sequence[Constraint], node: Node, found: Sequence[Strategy]) -> ParallelismError:
+    """The error for a node that constraints leave no strategy: what it can do where the first of them is at fault."""
+    for constraint in about:
+        before, found = found, [s for s in found if constraint.permits(s)]
+        if not found:
+            break
+    ways, at = [s.on(constraint.axis) for s in before], constraint.operand
+    offered = sorted({str(way.output if at is None else way.inputs[at]) for way in ways})
+    what = "it can give" if at is None else f"that operand {at} can have"
+    return ParallelismError(
+        f"constraints on {constraint.target!r}",
+        f"they leave {node.name} ({node.op}) no way to run",
+        f"the states {what} on axis {constraint.axis} are {', '.join(offered)}",
+    )
 
 
 def check_targets(constraints: Iterable[Constraint], model: Model) -> None:
     """ParallelismError where a constraint speaks of nothing in the model."""
     nodes = [node for block in model.blocks for node in block.nodes]
     for constraint in constraints:
-        if not any(matches(constraint, node) for node in nodes):
+        meant = [node for node in nodes if matches(constraint, node)]
+        if not meant:
             modules = sorted({node.module for node in nodes if node.module})[:6]
             raise ParallelismError(
                 f"constraint on {constraint.target!r}",
                 "the model has no operator, module or node of that name",
                 f"name one of its modules, such as {', '.join(modules) or 'an operator'}",
+            )
+        most = max(len(node.operands) for node in meant)
+        if constraint.operand is not None and constraint.operand >= most:
+            raise ParallelismError(
+                f"constraint on operand {constraint.operand} of {constraint.target!r}",
+                f"no operator there has more than {most}",
+                f"give a position below {most}, or leave it out for the result",
             )
