@@ -95,11 +95,20 @@ def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
     defaults["num_labels"] = plain.num_labels
     if getattr(plain, "rope_parameters", None):
         defaults["rope_theta"] = plain.rope_parameters.get("rope_theta", 10000.0)
+    defaults |= started(plain)
     given = parse_settings(settings, {**defaults, **preset}, f"the configuration of hf:{name}")
     try:
-        return kind, AutoConfig.for_model(kind, **{**preset, **given})
+        return kind, AutoConfig.for_model(kind, **{**started(plain), **preset, **given})
     except Exception as error:
         raise InputsError(f"hf:{name} with {dict(given)}", f"transformers refuses: {error}", "mend --config") from error
+
+
+def started(plain: Any) -> dict[str, int]:
+    """The token that a decoder's input begins with, where a class leaves it open: labels can't be shifted without. It
+    is the padding's, as in T5's and most other published configurations."""
+    if not plain.is_encoder_decoder or getattr(plain, "decoder_start_token_id", None) is not None:
+        return {}
+    return {"decoder_start_token_id": getattr(plain, "pad_token_id", None) or 0}
 
 
 def inputs(name: str, model: Any, batch: int, seq: int | None) -> dict[str, torch.Tensor]:

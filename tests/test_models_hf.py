@@ -28,6 +28,13 @@ def test_a_model_type_trains_as_its_own_class(name: str, kind: str, settings: li
     assert type(resolve_model(f"hf:{name}", settings).model).__name__ == kind
 
 
+def test_a_decoder_starts_with_a_token_that_there_is() -> None:
+    small = ["d_model=32", "d_ff=64", "num_layers=1", "vocab_size=96"]
+    assert resolve_model("hf:t5", small).model.config.decoder_start_token_id == 0
+    assert resolve_model("hf:t5", [*small, "decoder_start_token_id=3"]).model.config.decoder_start_token_id == 3
+    assert resolve_model("hf:bart", ["d_model=32", "vocab_size=96"]).model.config.decoder_start_token_id == 2
+
+
 def test_images_have_the_configured_size() -> None:
     inputs = resolve_model("hf:vit", [*SMALL[:-1], "image_size=32", "patch_size=8"], batch=4).example_inputs
     assert isinstance(inputs, dict)
