@@ -46,10 +46,10 @@ lint: $(DEV)
 	$(BIN)/mypy autoplan cost_models
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 --durations=10 -m 'not slow'
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10 -m 'not slow'
 
 test-all: lint
-	$(BIN)/python -m pytest -q -n 2 --durations=20
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 
 correctness: $(DEV)
 	$(BIN)/python -m tests.correctness

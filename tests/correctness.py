@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rows = []
-    with RankPool(4) as pool:
+    with RankPool(4, timeout_s=240) as pool:
         for model in options.models:
             for system in options.system or SYSTEMS:
                 rows.append(check(pool, model, system))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 
 import torch
 
@@ -17,6 +16,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.inputs import resolve_inputs
 from autoplan.models import resolve_model
 from autoplan.options import Parallelism, Training
+from autoplan.report.waits import received_s
 from autoplan.report.words import choice_text, parallelism_text
 from autoplan.search.choice import Chosen, PricedCollective
 from autoplan.search.factoring import refined
@@ -209,10 +209,3 @@ def priced(chosen: Chosen, work: Work) -> Priced:
 
 def open_s(collectives: Iterator[PricedCollective]) -> float:
     return sum(c.seconds - c.hidden_s for c in collectives)
-
-
-def received_s(borders: list[float], ranks: int) -> float:
-    """Seconds in which a rank receives, the most of any: stage k receives half of what crosses each of its borders."""
-    halves = [0.0, *(seconds / 2 for seconds in borders), 0.0]
-    stages = [before + after for before, after in pairwise(halves)]
-    return max(sum(stages[rank::ranks]) for rank in range(ranks))

@@ -19,7 +19,7 @@ COUNT = torch.tensor(5)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(2) as pool:
+    with RankPool(2, timeout_s=240) as pool:
         yield pool
 
 

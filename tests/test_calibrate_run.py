@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def run(*command, **environment):
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=variables, cwd=ROOT)
 
 
 def test_two_processes_are_calibrated(tmp_path):

@@ -30,7 +30,7 @@ Result = tuple[Mapping[str, Tensor], int]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as ranks:
+    with RankPool(4, timeout_s=240) as ranks:
         yield ranks
 
 

@@ -31,7 +31,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[dict[int, RankPool]]:
-    with RankPool(2) as two, RankPool(4) as four:
+    with RankPool(2, timeout_s=240) as two, RankPool(4, timeout_s=240) as four:
         yield {2: two, 4: four}
 
 

@@ -127,7 +127,7 @@ def test_settings_become_training_and_parallelism() -> None:
 
 def test_the_module_runs_as_a_command() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "autoplan", "report", "nowhere"], capture_output=True, text=True, timeout=120, cwd=ROOT
+        [sys.executable, "-m", "autoplan", "report", "nowhere"], capture_output=True, text=True, timeout=240, cwd=ROOT
     )
     assert run.returncode == 2 and run.stderr.startswith("autoplan: error: nowhere: there is no plan.json")
 

@@ -24,7 +24,7 @@ GROUPS += [(Mesh.of(tp=4), ("tp.1", "tp.0"))]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as pool:
+    with RankPool(4, timeout_s=240) as pool:
         yield pool
 
 
@@ -181,7 +181,7 @@ def compiled_and_eager(rank: int, size: int, backend: str) -> list[torch.Tensor]
 
 def test_a_compiler_takes_them_whole():
     torch.compile(torch.sin, backend="aot_eager")(torch.ones(1))  # loads the compiler once, before the ranks are forked
-    with RankPool(2) as pool:
+    with RankPool(2, timeout_s=240) as pool:
         results = pool.run(compiled_and_eager, "aot_eager")
     for y, gradient, compiled_y, compiled_gradient in results:
         torch.testing.assert_close(compiled_y, y)
@@ -209,7 +209,7 @@ def axes_in(rank: int, size: int, groups: list[tuple[str, ...]]) -> dict[str, tu
 def test_groups_over_several_axes_and_over_prime_factors():
     groups = [("tp",), ("tp.0",), ("tp.1", "tp.0"), ("dp",), ("dp", "tp"), ("tp.1", "pp"), ("tp", "pp"), ("pp", "tp")]
     groups += [("pp", "tp.1"), ("tp.1", "pp")]
-    with RankPool(8) as pool:
+    with RankPool(8, timeout_s=240) as pool:
         results = pool.run(axes_in, groups)
     assert results[6] == {  # pp=1, tp=2, that is tp.0=1, tp.1=0
         "pp": (2, 1, [2, 6], (), ("pp",), (2,)),

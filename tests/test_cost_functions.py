@@ -33,7 +33,9 @@ WORDS = {
 }
 MAY_BE_FREE = ("exposed_gradients_s", "bubble_fraction")
 """What something else may hide whole."""
-few = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 every = pytest.mark.parametrize("price", PRICES, ids=lambda price: price.name)
 
 

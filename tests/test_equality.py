@@ -10,7 +10,7 @@ from tests import correctness
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as ranks:
+    with RankPool(4, timeout_s=240) as ranks:
         yield ranks
 
 

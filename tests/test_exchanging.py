@@ -25,7 +25,7 @@ TWO = Mesh.of(x=2, y=2)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as pool:
+    with RankPool(4, timeout_s=240) as pool:
         yield pool
 
 
@@ -273,7 +273,7 @@ def compiled_and_eager(rank: int, size: int) -> list[torch.Tensor]:
 
 def test_a_compiler_takes_permutes_and_exchanges_whole():
     torch.compile(torch.sin, backend="aot_eager")(torch.ones(1))  # loads the compiler once, before the ranks are forked
-    with RankPool(4) as pool:
+    with RankPool(4, timeout_s=240) as pool:
         results = pool.run(compiled_and_eager)
     for y, gradient, compiled_y, compiled_gradient in results:
         assert torch.equal(compiled_y, y) and torch.equal(compiled_gradient, gradient)

@@ -120,9 +120,9 @@ def test_nothing_slower_makes_the_step_shorter(schedule, pipeline, data):
 def test_a_thousand_microbatches_on_64_stages_are_quick():
     best_s = float("inf")
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         simulate("1f1b", [1.0] * 64, [2.0] * 64, [0.1] * 63, 1024)
-        best_s = min(best_s, time.perf_counter() - start)
+        best_s = min(best_s, time.process_time() - start)
     assert best_s < 0.2      # about 0.02 alone; the rest is for a machine that is busy
 
 

@@ -315,9 +315,9 @@ def test_16_ranks_and_64_microbatches_are_quick(schedule):
     more = {"weight_s": [1.0] * 16} if schedule == "zero-bubble" else {}
     best_s = float("inf")
     for _ in range(9):
-        start = time.perf_counter()
+        start = time.process_time()
         simulate(schedule, [1.0] * 16, [2.0] * 16, [0.1] * 15, 64, **more)
-        best_s = min(best_s, time.perf_counter() - start)
+        best_s = min(best_s, time.process_time() - start)
     assert best_s < 0.05  # about 0.003 alone; the rest is for a machine that is busy
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from cost_models.sensitivity.document import rewritten
 from tests.plans_document import HEADER, flops_of, measured_s, parts, reason, rows
-from tests.published_choices import CASES, Found, Priced, received_s
+from tests.published_choices import CASES, Found, Priced
 
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "plans.md").read_text(encoding="utf-8")
 OURS = Priced("tp=2", 10.0, 0.5, 60 * 10**9, 0.0, 1.0, 2.0, 0.0, 8, 8, 2, 4)
@@ -99,13 +99,6 @@ def test_a_case_of_which_nothing_published_fits_says_so() -> None:
 def test_the_measured_step_takes_the_published_flops() -> None:
     for case in CASES:
         assert measured_s(case, FOUND) * FOUND.devices * case.tflops * 1e12 == pytest.approx(flops_of(case, FOUND))
-
-
-def test_a_rank_of_several_stages_receives_for_each() -> None:
-    """Two ranks, four stages: rank 0 holds stages 0 and 2, at borders 0, 1 and 2; rank 1 stages 1 and 3."""
-    assert received_s([2.0, 4.0, 6.0], 2) == pytest.approx(1 + 2 + 3)
-    assert received_s([2.0, 4.0], 3) == pytest.approx(1 + 2)
-    assert received_s([], 1) == 0.0
 
 
 def test_every_mark_is_a_part() -> None:

@@ -54,7 +54,7 @@ Run = tuple[list[float], Mapping[str, Tensor], Mapping[str, Tensor]]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as ranks:
+    with RankPool(4, timeout_s=240) as ranks:
         yield ranks
 
 

@@ -151,7 +151,7 @@ def test_random_plans_run_as_simulated_and_send_what_they_say(meshes, count, ops
     cases = random_cases(meshes, count, seed=0)
     missing = ops - {step.op for case in cases for step in case.collectives}
     assert not missing, f"no plan takes {missing}: the sample shows too little"
-    with RankPool(meshes[0].devices) as pool:
+    with RankPool(meshes[0].devices, timeout_s=240) as pool:
         by_rank = pool.run(run_cases, cases)
     for number, case in enumerate(cases):
         check(case, [results[number] for results in by_rank])

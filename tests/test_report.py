@@ -141,6 +141,10 @@ def test_a_slower_system_is_told_with_what_it_waits_for(record: PlanRecord) -> N
         assert "pp=4 zero=0 also fits and takes 1.25 times as long, waiting 500 ms in the pipeline's bubble." in why
         waits = f"waiting 750 ms for gradients (all-reduce over dp, {where})"
         assert f"Not plain data parallel: it takes 1.50 times as long, {waits}." in why
+    text = report_text(replace(told, alternatives=(data,)))
+    assert "plain data parallel also fits and takes 1.50" in text and "Not plain" not in text  # once is enough
+    text = report_text(replace(told, alternatives=(replace(data, step_time_s=1.0),)))
+    assert "Quicker: plain data parallel also fits and takes 0.50 times as long" in text
 
 
 def test_a_named_system_that_is_the_plan_says_so(record: PlanRecord) -> None:

@@ -78,7 +78,7 @@ def test_products_of_strategies_on_two_axes(data: drawn.DataObject) -> None:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as pool:
+    with RankPool(4, timeout_s=240) as pool:
         yield pool
 
 

@@ -30,7 +30,7 @@ PLAN = dict(dp=2, pp=2, microbatches=2, zero=1)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as ranks:
+    with RankPool(4, timeout_s=240) as ranks:
         yield ranks
 
 
@@ -96,7 +96,7 @@ def python(tmp_path: Path, dp: int, **environment: str) -> subprocess.CompletedP
     script.write_text(SCRIPT.format(dp=dp))
     path = os.pathsep.join(p or os.getcwd() for p in sys.path)
     settings = {**os.environ, "PYTHONPATH": path, **environment}
-    return subprocess.run([sys.executable, script], capture_output=True, text=True, env=settings, timeout=60)
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, env=settings, timeout=240)
 
 
 def test_the_wrong_number_of_processes_is_told_without_a_traceback(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def kept_bytes(rank: int, world: int, folder: str) -> tuple[int, int, int]:
 def test_it_keeps_what_is_priced_between_nothing_and_everything(tmp_path: Path) -> None:
     _, record = planned("llama", "1x1 cpu", dp=1, tp=1, pp=1, micro_batch=4, recompute="none")
     write_folder(record, tmp_path / "out", "bytes", {})
-    with RankPool(1) as pool:
+    with RankPool(1, timeout_s=240) as pool:
         whole, selective, entered = pool.run(kept_bytes, str(tmp_path / "out"))[0]
     assert entered < selective < whole
     mesh, block = tensor_mesh(record.chosen.mesh), record.model.blocks[1]

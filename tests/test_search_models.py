@@ -25,7 +25,7 @@ MORE = [
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(4) as ranks:
+    with RankPool(4, timeout_s=240) as ranks:
         yield ranks
 
 

@@ -79,9 +79,9 @@ def test_thousands_of_points_at_once(priced):
     tokens, speeds = np.arange(1024, 5120), np.linspace(0.5, 2, 3)[:, None]
     many, best_s = priced["ZeRO-3"], float("inf")
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         times_s = many(tokens, 1, speeds)
-        best_s = min(best_s, time.perf_counter() - start)
+        best_s = min(best_s, time.process_time() - start)
     assert times_s.shape == (3, 4096)
     assert times_s[1, 17] == many(1041, 1, speeds[1, 0])
     assert best_s < 0.2  # about 0.003 alone; the rest is for a machine that is busy

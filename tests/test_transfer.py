@@ -25,7 +25,7 @@ SQUARE = Mesh.of(x=2, y=2)
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(6) as pool:
+    with RankPool(6, timeout_s=240) as pool:
         yield pool
 
 
