@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from autoplan.pricing.chunks import least_chunk_rounds, least_held, rank_paths, rounds_of
-from autoplan.search.chunks import choose_chunks, even_stages, least_chunks_s
-from autoplan.search.pieces import Division, Pieces
+from autoplan.search.chunk_bound import least_chunks_s
+from autoplan.search.chunks import choose_chunks
+from autoplan.search.pieces import Division, Pieces, even_stages
 from cost_models.pipeline import in_flight, simulate
 from cost_models.pipeline.shared import Sharing
 

@@ -29,6 +29,7 @@ from functools import cached_property
 
 import numpy as np
 
+from autoplan.search.chunk_bound import Leaner
 from autoplan.search.load import Chain, Loads, parameter_share, range_max
 from autoplan.search.problem import Group, Problem, Tensor
 from autoplan.search.solve import Weights
@@ -116,6 +117,17 @@ def ties(known: Known) -> np.ndarray:
     rates = [seconds[where] / saved[where] for seconds, saved, where in saving]
     prices = np.concatenate([[0.0], *rates])
     return np.unique(np.append(prices, 3 * prices.max()).round(24))
+
+
+def leaner_of(known: Known) -> Leaner:
+    """What keeping less than the fastest do costs the segments that may be recomputed."""
+    chain, slower = known.loads.chain, np.zeros((len(known.blocks), len(known.prices)))
+    kept = known.least("kept") - known.loads.data.cast_share * chain.parameters
+    for segment in np.flatnonzero(chain.repeated).tolist():
+        for number, price in enumerate(known.prices.tolist()):
+            least_s = known.floor(known.blocks[segment], Weights(0.0, price))
+            slower[segment, number] = least_s - known.own_s[segment] - price * kept[segment]
+    return Leaner(known.prices, slower)
 
 
 def segment_s(known: Known, prices: np.ndarray) -> np.ndarray:

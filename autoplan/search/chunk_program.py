@@ -52,6 +52,25 @@ class Sum:
         return pulp.LpAffineExpression([(v, f) for v, f in self.terms.items() if f], self.constant)
 
 
+class Cells:
+    """A table of variables and of numbers that are known, of which whole weighted sums are taken at once."""
+
+    def __init__(self, rows: list[list[pulp.LpVariable | float]]) -> None:
+        cells = [cell for row in rows for cell in row]
+        self.places = [i for i, cell in enumerate(cells) if isinstance(cell, pulp.LpVariable)]
+        self.variables = [cells[i] for i in self.places]
+        self.known = np.array([0.0 if isinstance(cell, pulp.LpVariable) else cell for cell in cells])
+
+    def add(self, total: Sum, factors: np.ndarray) -> Sum:
+        """Adds Σ factors·cells; factors are in the table's order."""
+        flat, terms = factors.ravel(), total.terms
+        for variable, factor in zip(self.variables, flat[self.places].tolist(), strict=True):
+            if factor:
+                terms[variable] = terms.get(variable, 0.0) + factor
+        total.constant += float(flat @ self.known)
+        return total
+
+
 def run_starts(pieces: Pieces) -> list[int]:
     """The first segment of each run, and last the number of segments."""
     table = np.stack([getattr(pieces, name).astype(float) for name in COLUMNS] + list(pieces.messages_s))
@@ -88,6 +107,7 @@ class Master:
             self.cut(stage)
         self.q.append([float(n) for n in self.sizes])
         self.full_at.append([1.0] * len(self.sizes))
+        self.cells, self.complete = Cells(self.q[1:-1]), Cells(self.full_at[1:-1])
         for stage in range(pieces.stages):
             self.at_least(self.moved(Sum(-1.0), stage, np.ones(len(self.sizes))))
         self.a: dict[tuple[int, int], pulp.LpVariable] = {}
@@ -95,6 +115,7 @@ class Master:
         if pieces.recompute == "auto":
             for stage in range(pieces.stages):
                 self.recompute(stage)
+        self.leaner: dict[int, tuple[pulp.LpVariable, pulp.LpVariable]] = {}  # of a stage (slower, bytes it keeps more)
         self.there: dict[tuple[int, int], pulp.LpVariable | float] = {}
         self.largest: dict[tuple[str, int], pulp.LpVariable | float] = {}
 
@@ -147,12 +168,14 @@ class Master:
 
     def moved_by(self, total: Sum, values: np.ndarray) -> Sum:
         """Adds Σ_{k,r} values[k,r]·d[k,r], each border once."""
-        steps = values[:-1] - values[1:]
-        for k, row in enumerate(steps.tolist(), start=1):
-            for r, factor in enumerate(row):
-                if factor:
-                    total.add(self.q[k][r], factor)
+        self.cells.add(total, values[:-1] - values[1:])
         return total.add(float(values[-1] @ np.array(self.sizes)))
+
+    def borders(self, total: Sum, values: np.ndarray) -> Sum:
+        """Adds over all borders the value of the run that begins or goes on behind it; values: [v·d - 1, runs]."""
+        later = np.concatenate([values[:, 1:], np.zeros((len(values), 1))], axis=1)
+        self.complete.add(total, later - values)
+        return total.add(float(values[:, 0].sum()))
 
     def border(self, total: Sum, stage: int, values: np.ndarray) -> Sum:
         """Adds the value of the run that begins or goes on behind the border in front of a stage."""
@@ -203,8 +226,9 @@ class Master:
             again = -scaled[2 if k == 0 and splits(p.schedule) else 1, k]
             full, part = self.of("full_s")[r], self.of("part_s")[r]
             total.add(made, again * (full - part)).add(self.b[k, r], again * part)
-        for k in range(1, p.stages):
-            self.border(total, k, -(scaled[0, k] + scaled[1, k - 1]) * messages[k])
+        for k, (slower, _) in self.leaner.items():
+            total.add(slower, -float(min(counts[0, k], counts[1, k])))
+        self.borders(total, -(scaled[0, 1:] + scaled[1, :-1])[:, None] * messages[1:])
         self.at_least(total)
 
     def seconds(self, counts: np.ndarray) -> np.ndarray:
@@ -235,6 +259,8 @@ class Master:
                 if (k, r) in self.a:
                     total.add(self.a[k, r], count * (part[r] - inputs[r]) * unit)
                     total.add(self.b[k, r], count * (kept[r] - part[r]) * unit)
+            if k in self.leaner:
+                total.add(self.leaner[k][1], -count * unit * self.bytes_unit())
             total.add(self.most("constants", [k], self.of("constants")), -count * unit * self.bytes_unit())
             if k:
                 self.border(total, k, -self.of("received") * unit)

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.search.chunk_program import Found, Master
-from autoplan.search.pieces import Division, Pieces, fitted
+from autoplan.search.pieces import Division, Pieces, even_stages, fitted
 from autoplan.search.stages import Cuts
 
 GAP = 0.005
 NEAR = 1.05        # times the limit that even stages may take: better cuts seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
-PROOFS = 1         # likewise for a bound alone: further paths raise it little
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
@@ -53,18 +52,6 @@ def choose_chunks(
     if len(pieces) < pieces.stages:
         return None
     return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers)
-
-
-def least_chunks_s(pieces: Pieces, limit_s: float = float("inf")) -> float:
-    """Seconds that no cuts of the chain undercut, whatever of it is recomputed; ``limit_s`` is enough."""
-    if len(pieces) < pieces.stages:
-        return np.inf
-    search = _Search(pieces, limit_s, GAP)
-    master = search.begin(pieces.pinned(even_stages(pieces)))
-    for _ in range(PROOFS):
-        if not search.learn(master, master.relax()) or search.done:
-            break
-    return search.bound_s
 
 
 class _Search:
@@ -246,16 +233,3 @@ def promising(pieces: Pieces, division: Division, paths: np.ndarray) -> Iterator
         moved, (low, high) = ends.copy(), sorted((source, target))
         moved[low + 1 : high + 1] += -1 if source < target else 1
         yield pieces.pinned(tuple(itertools.pairwise(moved.tolist())))
-
-
-def even_stages(pieces: Pieces) -> tuple[tuple[int, int], ...]:
-    """Stages of about the same time, none empty."""
-    total = np.concatenate([[0.0], np.cumsum(pieces.forward_s + pieces.backward_s)])
-    ends, count = [0], pieces.stages
-    for stage in range(1, count):
-        near = int(np.abs(total - total[-1] * stage / count).argmin())
-        ends.append(min(max(near, ends[-1] + 1), len(pieces) - (count - stage)))
-    ends.append(len(pieces))
-    return tuple(itertools.pairwise(ends))
-
-

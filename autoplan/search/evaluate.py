@@ -21,10 +21,11 @@ from autoplan.pricing.step import (
     sharing_of,
     straggling,
 )
-from autoplan.search.bounds import Known, least_schedule_s
+from autoplan.search.bounds import Known, leaner_of, least_schedule_s
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
-from autoplan.search.chunks import choose_chunks, least_chunks_s
+from autoplan.search.chunk_bound import least_chunks_s, roomy
+from autoplan.search.chunks import choose_chunks
 from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
 from autoplan.search.kinds import devices_of, least_uneven_rounds, pace, spare_bytes
 from autoplan.search.load import Loads, chain_of, parameter_share
@@ -179,15 +180,18 @@ class Evaluator:
         fastest = self.operators.fastest(setting)
         return self.at_least_s(setting, fastest) * (1 - fastest.gap)
 
-    def least_s(self, setting: Setting, wall: float, enough_s: float = float("inf")) -> float:
+    def least_s(
+        self, setting: Setting, wall: float, enough_s: float = float("inf"), *, whole: bool = True
+    ) -> float:
         """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits.
 
         enough_s  beyond which it doesn't matter
+        whole     as tight as is known; False: what is quick to say
         """
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
         if runs_rounds(setting.schedule):
-            return self.least_chunked_s(setting, wall, enough_s)
+            return self.least_chunked_s(setting, wall, enough_s, whole=whole)
         if not alone:
             return self.rough_s(setting)
         ranks = self.known_at(setting)
@@ -219,16 +223,22 @@ class Evaluator:
         own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
         return Known(loads, lean, own_s, blocks, self.operators.floor(setting))
 
-    def least_chunked_s(self, setting: Setting, wall: float, enough_s: float) -> float:
-        """The same where ranks have several stages, or the backward is split: as fast as the fastest operators that are
-        known, holding no more than the leanest."""
+    def least_chunked_s(self, setting: Setting, wall: float, enough_s: float, *, whole: bool) -> float:
+        """The same where ranks have several stages, or the backward is split; what happens once a step is that of the
+        fastest operators, evenly on all ranks."""
         fastest, topology = self.operators.fastest(setting), self.operators.topology
         gain = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain
-        known = self.known(setting)
-        loads = replace(known.loads, chain=known.loads.chain.holding({name: known.least(name) for name in BYTES}))
-        once = exposed(*known.loads.once_s((0, len(loads.chain)))) / setting.pp
+        loads, leaner = self.loads(setting, fastest), None
+        pieces = pieces_of(loads, wall)
+        if roomy(pieces):
+            pieces = replace(pieces, recompute="none")
+        else:
+            known = self.known(setting)
+            lean = loads.chain.holding({name: known.least(name) for name in BYTES})
+            pieces, leaner = pieces_of(replace(loads, chain=lean), wall), leaner_of(known)
+        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
-        schedule_s = least_chunks_s(pieces_of(loads, wall), (enough_s / slowed - once) * gain) / gain
+        schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, whole=whole) / gain
         return max(self.rough_s(setting), (schedule_s + once) * slowed)
 
     def with_point(

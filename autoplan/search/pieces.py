@@ -6,6 +6,7 @@ and buffers of each, activations at the moments of the schedule at which they ar
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -209,3 +210,14 @@ def fitted(pieces: Pieces, division: Division) -> Division | None:
                 full[chosen] += 1
                 part[chosen] = min(part[chosen], counts[chosen] - full[chosen])
         division = replace(division, full=tuple(full), part=tuple(part))
+
+
+def even_stages(pieces: Pieces) -> tuple[Interval, ...]:
+    """Stages of about the same time, none empty."""
+    total = np.concatenate([[0.0], np.cumsum(pieces.forward_s + pieces.backward_s)])
+    ends, count = [0], pieces.stages
+    for stage in range(1, count):
+        near = int(np.abs(total - total[-1] * stage / count).argmin())
+        ends.append(min(max(near, ends[-1] + 1), len(pieces) - (count - stage)))
+    ends.append(len(pieces))
+    return tuple(itertools.pairwise(ends))

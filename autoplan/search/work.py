@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.cluster import ClusterSpec
 from autoplan.graph import Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
+from autoplan.pricing.chunks import runs_rounds
 from autoplan.pricing.step import optimizer_passes, stored_ratio
 from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting, settings
 from autoplan.search.constraints import Constraint, check_targets
@@ -20,12 +22,14 @@ from autoplan.search.operators import Operators, uses_tensor_axis
 PROVEN = 0.005  # a gap that is worth no more proof
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
+PROOFS = 12  # settings whose bound is made as tight as is known
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
 
 
 @dataclass
 class Work:
-    """What a search knows. ``found`` holds every setting that was priced, None where nothing of it fits."""
+    """What a search knows. ``found`` holds every setting that was priced, None where nothing of it fits; ``least`` what
+    no plan of a setting undercuts under a wall, where that was sought."""
 
     prepared: Prepared
     cluster: ClusterSpec
@@ -34,22 +38,42 @@ class Work:
     operators: Operators
     evaluator: Evaluator
     found: dict[Setting, Evaluated | None] = field(default_factory=dict)
+    least: dict[tuple[Setting, float], float] = field(default_factory=dict)
 
     def best(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
         """The fastest of the settings under a wall; those whose bound is above the best are not priced."""
         best: Evaluated | None = None
         small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
         small = few(small) if self.operators.quick else small
-        bounded = sorted((lower_bound(self.operators, s), s) for s in small)
-        for bound_s, setting in bounded:
-            close = QUICK_TOLERANCE if self.operators.quick else TOLERANCE
+        close = QUICK_TOLERANCE if self.operators.quick else TOLERANCE
+        queue = [(lower_bound(self.operators, s), s, False) for s in small]
+        heapq.heapify(queue)
+        while queue:
+            bound_s, setting, tight = heapq.heappop(queue)
             limit_s = best.step_s * (1 - close) if best is not None else math.inf
             if bound_s >= limit_s:
                 break
+            if not tight and self.dear(setting):
+                bound_s = max(bound_s, self.least_s(setting, wall, limit_s))
+                heapq.heappush(queue, (bound_s, setting, True))
+                continue
             found = self.evaluate(setting, wall, limit_s)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
         return best
+
+    def dear(self, setting: Setting) -> bool:
+        """Whether pricing a setting takes so much longer than a tighter bound that the bound comes first."""
+        return runs_rounds(setting.schedule) and not self.operators.quick
+
+    def least_s(self, setting: Setting, wall: float, enough_s: float = math.inf) -> float:
+        """What no plan of a setting undercuts, in two steps: by its operators alone, then by the wall."""
+        rough_s = self.evaluator.rough_s(setting)
+        if rough_s >= enough_s:
+            return rough_s
+        if (setting, wall) not in self.least:
+            self.least[setting, wall] = self.evaluator.least_s(setting, wall, whole=False)
+        return self.least[setting, wall]
 
     def settled(self, best: Evaluated, wall: float) -> Evaluated:
         """A quick best with operators of its own, where those are faster."""
@@ -68,12 +92,17 @@ class Work:
             found = self.found.get(setting)
             if found is not None and not found.recomputes and not found.loads.ranks:
                 least_s = min(least_s, found.step_s * (1 - found.gap))
-            elif setting in self.found:
-                open_.append((self.evaluator.rough_s(setting), setting))
-        for rough_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
-            if rough_s >= least_s:
+            elif found is not None or setting in self.found or (setting, wall) in self.least:
+                known_s = self.least.get((setting, wall), 0.0)
+                open_.append((max(known_s, self.evaluator.rough_s(setting)), setting))
+        proofs = PROOFS
+        for bound_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
+            if bound_s >= least_s:
                 break
-            least_s = min(least_s, self.evaluator.least_s(setting, wall, least_s))
+            proofs -= 1
+            if proofs >= 0:
+                bound_s = max(bound_s, self.evaluator.least_s(setting, wall, least_s))
+            least_s = min(least_s, bound_s)
         return 1 - least_s / best.step_s
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
@@ -101,7 +130,7 @@ class Work:
     def pinned_to(self, parallelism: Parallelism) -> Work:
         """The same model and cluster under other pinned fields, sharing what doesn't depend on them."""
         operators = self.operators.pinned_to(parallelism)
-        return replace(self, operators=operators, evaluator=Evaluator(operators, self.training), found={})
+        return replace(self, operators=operators, evaluator=Evaluator(operators, self.training), found={}, least={})
 
 
 def begin(
