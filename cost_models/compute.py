@@ -80,6 +80,13 @@ def streaming_seconds(bytes: Number, device: Device) -> Number:
     return near / device.cache_bandwidth_bytes_per_s + (bytes - near) / achieved_bytes_per_s(device)
 
 
+def many_kernels_seconds(bytes: Number, device: Device) -> Number:
+    """Time of kernels one behind the other that stream ``bytes`` together, each of them few (no more than
+    ``Device.cache_bytes``), in seconds: launch + bytes / the bandwidth that such kernels achieve. 0 for 0 bytes."""
+    rate = device.cache_bandwidth_bytes_per_s if device.cache_bytes else achieved_bytes_per_s(device)
+    return where_positive(bytes, device.kernel_launch_s + bytes / rate)
+
+
 def memory_bound_seconds(bytes: Number, device: Device) -> Number:
     """Time of a kernel that streams ``bytes`` in all, reads and writes together, in seconds: launch + bytes / achieved
     bandwidth.

@@ -81,6 +81,8 @@ def operators() -> tuple[Price, ...]:
         Price("memory_bound_seconds", streamed, BYTES, lambda b: streamed(b, A100), "seconds", nothing=("bytes",)),
         Price("memory_bound_seconds, a cache", streamed, BYTES, lambda b: streamed(b, CACHED), "seconds",
               nothing=("bytes",)),
+        Price("many_kernels_seconds", compute.many_kernels_seconds, BYTES,
+              lambda b: compute.many_kernels_seconds(b, CACHED), "seconds", nothing=("bytes",)),
         Price("eager_seconds", compute.eager_seconds, (("seconds", 1e-7, 1),),
               lambda s: compute.eager_seconds(s, H100), "seconds"),
         Price("eager_seconds, blocking", compute.eager_seconds, (("seconds", 1e-7, 1),),

@@ -13,7 +13,7 @@ from autoplan.pricing.data import DataAxis
 from autoplan.pricing.operator import Operator, price_operator
 from autoplan.pricing.prices import Prices
 from autoplan.strategies import Strategy
-from cost_models.compute import update_seconds
+from cost_models.compute import many_kernels_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 from cost_models.memory import STATES_PER_ELEMENT
 from cost_models.offload import host_update_seconds
@@ -63,8 +63,9 @@ def update_s(bytes: float, passes: float, data: DataAxis) -> float:
 
 
 def accumulate_s(bytes: float, prices: Prices) -> float:
-    """Seconds to add one microbatch's gradients to those before."""
-    return prices.cold_s(3 * prices.stored * bytes)
+    """Seconds to add one microbatch's gradients to those before: each parameter's own is read, the sum is read and
+    written. A kernel for each parameter, so that however many there are none is beyond what streams faster."""
+    return float(many_kernels_seconds(3 * prices.stored * bytes, prices.device))
 
 
 def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:

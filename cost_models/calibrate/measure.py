@@ -87,7 +87,8 @@ def _block(run: Run, repeats: int, world: World) -> float:
     """Seconds of one run, over ``repeats`` of them that all ranks begin together.
 
     Half as many go before and don't count: a link lets a burst through faster than it can go on, clocks and caches
-    settle, and a training step outlasts all of these.
+    settle, and a training step outlasts all of these. Half as many follow and don't count either: where processes share
+    cores, those that are first done would leave them to the rest.
     """
     for turn in range(repeats // 2):
         run(turn)
@@ -97,4 +98,8 @@ def _block(run: Run, repeats: int, world: World) -> float:
     for turn in range(repeats):
         run(turn)
     world.synchronize()
-    return (time.perf_counter() - began) / repeats
+    seconds = (time.perf_counter() - began) / repeats
+    for turn in range(repeats // 2):
+        run(turn)
+    world.synchronize()
+    return seconds

@@ -21,7 +21,7 @@ Run = Callable[[int], object]
 
 _CHAIN = 32
 _ROW = 1024  # elements that a layer norm or softmax reduces over
-_ROUND_BYTES = 2**24  # of each operand that operators go round: with the results more than a core's share of a cache
+_ROUND_BYTES = 2**24  # of operands, or of results, that operators go round: together more than a core's caches hold
 
 
 def start(case: Operator, device: torch.device) -> Run:
@@ -64,7 +64,8 @@ def _stream(case: Stream, device: torch.device) -> Run:
 
 def _round(operator: Callable[..., Tensor], operands: Sequence[Tensor]) -> Run:
     """Runs an operator on one copy of its operands after another; each keeps its result until its next turn."""
-    copies = math.ceil(_ROUND_BYTES / operands[0].nbytes)
+    largest = max(x.nbytes for x in (*operands, operator(*operands)))
+    copies = math.ceil(_ROUND_BYTES / largest)
     pools = [operand.expand(copies, *operand.shape).contiguous() for operand in operands]
     places = list(zip(*(pool.unbind() for pool in pools), strict=True))
     kept: dict[int, Tensor] = {}

@@ -28,10 +28,11 @@ _ATTENTION = ((1, 4, 64, 32), (1, 8, 128, 64), (2, 4, 256, 64), (1, 8, 512, 32),
 
 
 def operators(matmul_dtypes: Sequence[str], stream_dtype: str) -> tuple[Operator, ...]:
-    """Every operator, family after family; attention and memory-bound operators in one dtype."""
+    """Every operator, family after family; attention and memory-bound operators in one dtype, in which products have
+    all shapes, in others every second one."""
     found: list[Operator] = [Dispatch()]
     for dtype in matmul_dtypes:
-        found += [Matmul(dtype, m, n, k) for m, n, k in _SHAPES]
+        found += [Matmul(dtype, m, n, k) for m, n, k in _SHAPES[:: 1 if dtype == stream_dtype else 2]]
         found += [Matmul(dtype, m, n, k, batch) for m, n, k, batch in _BATCHED]
     for name, passes in _PASSES.items():
         found += [Stream(name, elements, passes, stream_dtype) for elements in _ELEMENTS]

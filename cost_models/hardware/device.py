@@ -37,7 +37,8 @@ class Device:
     attention_ramp_head_dim       the same for the extent of a head
     memory_bandwidth_bytes_per_s  the data sheet's
     memory_efficiency             share of it that a streaming kernel reaches
-    cache_bytes                   of the bytes that a kernel moves, so many go by a cache; 0: unknown
+    cache_bytes                   of the bytes that a kernel moves, so many go at another rate: by a cache, or to memory
+                                  that the process has already, which large results aren't given; 0: unknown
     cache_bandwidth_bytes_per_s   that a streaming kernel reaches there
     update_efficiency             share of that rate which the optimizer's update reaches, whose kernels may read and
                                   write again what they have; above 1 where it gains by working in place
