@@ -87,11 +87,15 @@ def fits(
     operands: Sequence[TensorType],
     result: TensorType,
     mesh: Mesh,
+    sizes: Mapping[str, int] | None = None,
 ) -> bool:
     """Whether the strategies of the axes go together: the sizes divide, each factor by the product of the axes that
     split it, each split dim likewise; and a body, which stands for the operator on all its axes, is the only one and
-    has the dims that it splits for itself."""
-    sizes = factor_sizes(rule, operands, result)
+    has the dims that it splits for itself.
+
+    sizes  of the rule's factors, where they are known
+    """
+    sizes = factor_sizes(rule, operands, result) if sizes is None else sizes
     chosen = tuple(chosen)
     if not bodies_agree(s for _, s in chosen):
         return False
@@ -154,8 +158,8 @@ def strategies(
             choices.append([(axis.name, single[0])])
         else:
             choices.append([(axis.name, s) for s in single if not (s.body and axis.virtual)])
-    combos = itertools.product(*choices)
-    return tuple(Strategy(c) for c in combos if fits(rule, c, operands, result, mesh))
+    combos, sizes = itertools.product(*choices), factor_sizes(rule, operands, result)
+    return tuple(Strategy(c) for c in combos if fits(rule, c, operands, result, mesh, sizes))
 
 
 def local_arguments(

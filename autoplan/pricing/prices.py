@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
 
 from autoplan.errors import LayoutError
 from autoplan.graph import DTYPE_BYTES, TensorType
-from autoplan.layout import Layout, R
-from autoplan.mesh import Mesh
+from autoplan.layout import Layout, R, State
+from autoplan.mesh import Axis, Mesh
 from autoplan.pricing.bodies import body_collectives
 from autoplan.pricing.links import ClusterLinks
 from autoplan.pricing.operator import Cost, Operator, price_operator
@@ -23,6 +28,12 @@ COPYING = (
     "shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial", "average",
 )  # fmt: skip
 """Steps of a redistribution that write a part of a tensor anew."""
+
+SPLIT = State("S")  # along any dim
+
+Line = tuple[bool, int, int, int, bool, State, State]
+"""A redistribution along one axis: as a single step or the cheapest way, the axis' size and stride, bytes of the part
+that it may split, whether that carries a gradient, the states before and after."""
 
 
 @dataclass
@@ -52,6 +63,7 @@ class Prices:
     )
     planners: dict[tuple[TensorType, bool], Planner] = field(default_factory=dict, repr=False)
     collectives: dict[tuple[str, int, tuple[str, ...]], float] = field(default_factory=dict, repr=False)
+    lines: dict[Line, float | None] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> Device:
@@ -61,7 +73,7 @@ class Prices:
         """The list of the same mesh on another kind of device; the links stay those of the cluster."""
         if device == self.device:
             return self
-        return replace(self, topology=replace(self.topology, device=device, groups=()), moved={})
+        return replace(self, topology=replace(self.topology, device=device, groups=()), moved={}, lines={})
 
     def operator(self, operator: Operator, strategy: Strategy) -> Cost:
         """One operator in one microbatch, the collectives of its body included."""
@@ -78,6 +90,14 @@ class Prices:
 
     def operator_s(self, operator: Operator, strategy: Strategy) -> float:
         return self.operator(operator, strategy).seconds
+
+    def operators_s(self, operator: Operator, strategies: Sequence[Strategy]) -> np.ndarray:
+        """[strategies] the seconds of one operator; those that split alike are priced once."""
+        seconds: dict[tuple, float] = {}
+        for strategy in strategies:
+            if (split := split_of(strategy)) not in seconds:
+                seconds[split] = self.operator_s(operator, strategy)
+        return np.array([seconds[split_of(strategy)] for strategy in strategies])
 
     def move(
         self, kind: TensorType, source: Layout, target: Layout, carries: bool
@@ -110,8 +130,45 @@ class Prices:
         return None if found is None else found[1]
 
     def move_s(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> float | None:
+        """The seconds of ``move``; of moves along the innermost axis those that are alike are priced once."""
+        line = self.line(kind, source, target, carries)
+        if line is not None and line in self.lines:
+            return self.lines[line]
         found = self.move(kind, source, target, carries)
-        return None if found is None else found[0].seconds
+        seconds = None if found is None else found[0].seconds
+        if line is not None:
+            self.lines[line] = seconds
+        return seconds
+
+    @cached_property
+    def innermost(self) -> Axis | None:
+        """The innermost axis of several devices, unless another has faster links: then what goes along it alone has
+        the same steps and seconds whatever the others are."""
+        axes, rate = [a for a in self.mesh.device_axes if a.size > 1], ClusterLinks(self.topology).bandwidth_bytes_per_s
+        return axes[-1] if axes and all(rate(axis) <= rate(axes[-1]) for axis in axes) else None
+
+    def line(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> Line | None:
+        """All that a redistribution along the innermost axis depends on; None where another may take part, where sizes
+        don't divide, and where operands of max are among what moves."""
+        axis = self.innermost
+        if axis is None or any(state.reduce == "max" for _, state in (*source.rest, *target.rest)):
+            return None
+        whole_bytes = DTYPE_BYTES[kind.dtype]
+        for size, here, there in zip(kind.shape, source.dims, target.dims, strict=True):
+            outer = here[:-1] if here[-1:] == (axis.name,) else here
+            if outer != (there[:-1] if there[-1:] == (axis.name,) else there):
+                return None
+            local = size // math.prod(self.sizes[name] for name in outer)
+            if size % math.prod(self.sizes[name] for name in max(here, there, key=len)):
+                return None
+            whole_bytes *= local
+        before, after = dict(source.rest), dict(target.rest)
+        ends = (before.pop(axis.name, SPLIT), after.pop(axis.name, SPLIT))
+        return None if before != after else (self.direct, axis.size, axis.stride, whole_bytes, carries, *ends)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        return {axis.name: axis.size for axis in self.mesh.axes}
 
     def planner(self, kind: TensorType, carries: bool) -> Planner:
         """What finds the redistributions of one type of tensor on this mesh's links."""
@@ -165,6 +222,14 @@ class Prices:
         )
         update_s = float(update_seconds(self.optimizer_passes * local, self.device))
         return (seconds + update_s) / self.microbatches
+
+
+def split_of(strategy: Strategy) -> tuple:
+    """What an operator's price depends on: which dims and which factor each axis splits, and what runs in its place."""
+    return tuple(
+        (axis, way.factor, way.body, way.output.dim, *(state.dim for state in way.inputs))
+        for axis, way in strategy.axes
+    )
 
 
 def layout_bytes(kind: TensorType, layout: Layout, mesh: Mesh) -> int:

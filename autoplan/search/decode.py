@@ -8,7 +8,8 @@ from autoplan.graph import Block, TensorType
 from autoplan.layout import Layout
 from autoplan.search.choice import BlockChoice, Hop
 from autoplan.search.classes import GroupKey, boundary_classes, stored_classes
-from autoplan.search.problem import Formulation, Problem
+from autoplan.search.formulation import Formulation
+from autoplan.search.problem import Problem
 from autoplan.search.solve import Solution
 from autoplan.strategies import Strategy
 

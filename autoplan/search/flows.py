@@ -27,6 +27,24 @@ PriceOf = Callable[[TensorType, Layout, Layout, bool], float | None]
 
 
 @dataclass(frozen=True)
+class Ways:
+    """Where one value may go, whatever its size.
+
+    layouts  in which it may be
+    parts    [layouts] into how many parts the searched axes split it
+    arcs     [n, 2] as indices of layouts, from and to, in ascending order
+    of       [n] the number of each arc among ``firsts``
+    firsts   one arc of each kind, as the two layouts with their states; those of a kind cost the same
+    """
+
+    layouts: tuple[Layout, ...]
+    parts: np.ndarray
+    arcs: np.ndarray
+    of: np.ndarray
+    firsts: tuple[tuple[Located, Located], ...]
+
+
+@dataclass(frozen=True)
 class Flow:
     """Layouts of one value; arcs [n, 2] as indices of theirs, from and to, in ascending order; their seconds [n]."""
 
@@ -58,73 +76,20 @@ class Flows:
 
         step  which changes there are; None: all
         """
-        wanted = list(dict.fromkeys(taken))
-        ends = list(dict.fromkeys((*given, *wanted)))
-        layouts = self.between(kind, ends) if step is None else tuple(ends)
-        moving = [a for a in self.axes if len({layout.state(a) for layout in layouts}) > 1]
-        if not moving:
-            return Flow(layouts, np.zeros((0, 2), dtype=int), np.zeros(0))
-        states = list(dict.fromkeys(layout.state(a) for layout in layouts for a in moving))
-        number = {state: n for n, state in enumerate(states)}
-        codes = np.array([[number[layout.state(a)] for a in moving] for layout in layouts], dtype=int)
-        possible = self.together(codes)
-        for column, axis in enumerate(moving):
-            goals = {layout.state(axis) for layout in wanted}
-            goes = [[step is None or step(axis, here, there) for there in states] for here in states]
-            table = np.eye(len(states), dtype=bool) | (np.array(goes) & [there in goals for there in states])
-            possible &= table[codes[:, None, column], codes[None, :, column]]
-        pairs = np.argwhere(possible)
-        price_s = self.prices_of(kind, layouts, codes, pairs, carries)
-        priced = np.isfinite(price_s)
-        return Flow(layouts, pairs[priced], price_s[priced])
+        return self.priced(ways_of(kind, given, taken, step, self.axes, self.mesh), kind, carries)
 
-    def prices_of(
-        self, kind: TensorType, layouts: Sequence[Layout], codes: np.ndarray, pairs: np.ndarray, carries: bool
-    ) -> np.ndarray:
-        """Seconds of each of these arcs, infinite where there is no way; of arcs that are alike, one is priced.
-
-        Alike are those that change the same axes in the same way, where the others leave as much, and touch the same
-        dims in the same way.
-        """
-        before, after = codes[pairs[:, 0]], codes[pairs[:, 1]]
-        changed = before != after
-        held = np.array([local_elements(kind, layout, self.mesh) for layout in layouts], dtype=int)
-        here, there = np.where(changed, before, 0).max(axis=1), np.where(changed, after, 0).max(axis=1)
-        beside = np.where(changed | ((before != here[:, None]) & (before != there[:, None])), -1, before)
-        key = np.column_stack([here, there, changed, held[pairs], beside])
-        _, first, of = np.unique(key, axis=0, return_index=True, return_inverse=True)
-        located = {n: (layouts[n], layouts[n].states()) for n in set(pairs[first].ravel().tolist())}
-        found = [self.arc_s(kind, located[a], located[b], carries) for a, b in pairs[first].tolist()]
-        seconds = np.array([np.inf if one is None else one for one in found], dtype=float)
-        return seconds[of.reshape(-1)]
-
-    def between(self, kind: TensorType, ends: list[Layout]) -> tuple[Layout, ...]:
-        """The ends, and where several axes move every mixture of their states on the single axes that divides."""
-        moving = [a for a in self.axes if len({layout.state(a) for layout in ends}) > 1]
-        if len(moving) < 2:
-            return tuple(ends)
-        states = [list(dict.fromkeys(layout.state(a) for layout in ends)) for a in moving]
-        rest = {a: state for a, state in ends[0].states().items() if a not in moving}
-        mixed = (
-            Layout.of(ends[0].rank, rest | dict(zip(moving, each, strict=True)), self.mesh)
-            for each in itertools.product(*states)
-        )
-        return tuple(dict.fromkeys((*ends, *(layout for layout in mixed if divides(kind, layout, self.mesh)))))
-
-    def together(self, codes: np.ndarray) -> np.ndarray:
-        """[layouts, layouts]: whether one axis changes, or several that change alike.
-
-        codes  [layouts, axes] the number of each layout's state on each axis
-        """
-        before, after = np.broadcast_arrays(codes[:, None, :], codes[None, :, :])
-        changed = before != after
-        alike = changed.any(axis=-1)
-        for side in (before, after):
-            most = np.where(changed, side, -1).max(axis=-1)
-            alike &= most == np.where(changed, side, codes.max() + 1).min(axis=-1)
-        return alike
+    def priced(self, ways: Ways, kind: TensorType, carries: bool) -> Flow:
+        """The arcs on which there is a way, with their seconds."""
+        found = [self.arc_s(kind, here, there, carries) for here, there in ways.firsts]
+        seconds = np.array([np.inf if one is None else one for one in found], dtype=float)[ways.of]
+        finite = np.isfinite(seconds)
+        if finite.all():
+            return Flow(ways.layouts, ways.arcs, seconds)
+        return Flow(ways.layouts, ways.arcs[finite], seconds[finite])
 
     def arc_s(self, kind: TensorType, here: Located, there: Located, carries: bool) -> float | None:
+        if len(self.axes) == 1:
+            return self.price(kind, here[0], there[0], carries)
         key = (kind.dtype, carries, *self.likeness(kind, here[1], there[1]))
         if key not in self.known:
             self.known[key] = self.price(kind, here[0], there[0], carries)
@@ -144,6 +109,87 @@ class Flows:
             elif self.sizes[axis] > 1:
                 beside.append((axis, state))
         return changed, tuple(shape), tuple(beside)
+
+
+def ways_of(
+    kind: TensorType,
+    given: Sequence[Layout],
+    taken: Iterable[Layout],
+    step: Step | None,
+    axes: Sequence[str],
+    mesh: Mesh,
+) -> Ways:
+    """All arcs on which a value may go from the layouts in which it is given to those in which it is taken.
+
+    step  which changes there are; None: all
+    axes  those that are searched
+    """
+    wanted = list(dict.fromkeys(taken))
+    ends = list(dict.fromkeys((*given, *wanted)))
+    layouts = mixtures(kind, ends, axes, mesh) if step is None else tuple(ends)
+    parts = np.array([ways((a for dim in x.dims for a in dim if a in axes), mesh) for x in layouts], dtype=int)
+    moving = [a for a in axes if len({layout.state(a) for layout in layouts}) > 1]
+    if not moving:
+        return Ways(layouts, parts, np.zeros((0, 2), dtype=int), np.zeros(0, dtype=int), ())
+    states = list(dict.fromkeys(layout.state(a) for layout in layouts for a in moving))
+    number = {state: n for n, state in enumerate(states)}
+    codes = np.array([[number[layout.state(a)] for a in moving] for layout in layouts], dtype=int)
+    possible = together(codes)
+    for column, axis in enumerate(moving):
+        goals = {layout.state(axis) for layout in wanted}
+        goes = [[step is None or step(axis, here, there) for there in states] for here in states]
+        table = np.eye(len(states), dtype=bool) | (np.array(goes) & [there in goals for there in states])
+        possible &= table[codes[:, None, column], codes[None, :, column]]
+    arcs = np.argwhere(possible)
+    first, of = alike(codes, parts, arcs)
+    located = {n: (layouts[n], layouts[n].states()) for n in set(arcs[first].ravel().tolist())}
+    return Ways(layouts, parts, arcs, of, tuple((located[a], located[b]) for a, b in arcs[first].tolist()))
+
+
+def alike(codes: np.ndarray, parts: np.ndarray, arcs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """One arc of each kind, and the kind of each arc.
+
+    Alike are those that change the same axes in the same way, where the others leave as much, and touch the same
+    dims in the same way.
+
+    codes  [layouts, axes] the number of each layout's state on each axis
+    parts  [layouts] into how many parts the axes split the value
+    """
+    before, after = codes[arcs[:, 0]], codes[arcs[:, 1]]
+    changed = before != after
+    here, there = np.where(changed, before, 0).max(axis=1), np.where(changed, after, 0).max(axis=1)
+    beside = np.where(changed | ((before != here[:, None]) & (before != there[:, None])), -1, before)
+    key = np.column_stack([here, there, changed, parts[arcs], beside])
+    _, first, of = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    return first, of.reshape(-1)
+
+
+def mixtures(kind: TensorType, ends: list[Layout], axes: Sequence[str], mesh: Mesh) -> tuple[Layout, ...]:
+    """The ends, and where several axes move every mixture of their states on the single axes that divides."""
+    moving = [a for a in axes if len({layout.state(a) for layout in ends}) > 1]
+    if len(moving) < 2:
+        return tuple(ends)
+    states = [list(dict.fromkeys(layout.state(a) for layout in ends)) for a in moving]
+    rest = {a: state for a, state in ends[0].states().items() if a not in moving}
+    mixed = (
+        Layout.of(ends[0].rank, rest | dict(zip(moving, each, strict=True)), mesh)
+        for each in itertools.product(*states)
+    )
+    return tuple(dict.fromkeys((*ends, *(layout for layout in mixed if divides(kind, layout, mesh)))))
+
+
+def together(codes: np.ndarray) -> np.ndarray:
+    """[layouts, layouts]: whether one axis changes, or several that change alike.
+
+    codes  [layouts, axes] the number of each layout's state on each axis
+    """
+    before, after = np.broadcast_arrays(codes[:, None, :], codes[None, :, :])
+    changed = before != after
+    alike = changed.any(axis=-1)
+    for side in (before, after):
+        most = np.where(changed, side, -1).max(axis=-1)
+        alike &= most == np.where(changed, side, codes.max() + 1).min(axis=-1)
+    return alike
 
 
 def divides(kind: TensorType, layout: Layout, mesh: Mesh) -> bool:

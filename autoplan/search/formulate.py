@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,9 +15,15 @@ from autoplan.pricing import Operator, operators_of, weights_of
 from autoplan.rule import AxisStrategy
 from autoplan.search.batch import BatchSplit, split_batch
 from autoplan.search.constraints import Constraint, permitted
-from autoplan.search.problem import Formulation, Prices
+from autoplan.search.formulation import Formulation, Prices
 from autoplan.search.tensor import TensorSystem, as_asked, splitting
 from autoplan.strategies import Strategy, strategies
+
+Options = Mapping[tuple[int, str], tuple[Strategy, ...]]
+"""The strategies of every node, by (block, name)."""
+
+SplitSizes = frozenset[tuple[int, frozenset[str]]]
+"""Sizes of dims and factors, each with the batch's axes that split it."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ def formulate(
     sequence: bool | None = None,
     system: TensorSystem | None = None,
     free: str = "",
+    options: Options | None = None,
 ) -> Formulation:
     """The operator problem's parts on one mesh (without the pipeline's axis).
 
@@ -63,10 +72,11 @@ def formulate(
     sequence       whether activations between segments are split along the sequence; None: whatever is cheaper
     system         a named system on the tensor axes, all of which have several members
     free           an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
+    options        those of another mesh on which the same divides (``divisibility``)
     """
     batch = prepared.batch
     prepared = replace(prepared, batch={axis: split for axis, split in batch.items() if axis != free})
-    options = {
+    options = options or {
         (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system)
         for index, block in enumerate(prepared.model.blocks)
         for node in block.nodes
@@ -91,6 +101,38 @@ def formulate(
         system=system,
         entering=entering,
     )
+
+
+def batch_sizes(prepared: Prepared) -> SplitSizes:
+    """Everything of a model that the batch's axes split."""
+    found: dict[tuple[int, str, object], tuple[int, set[str]]] = {}
+    for axis, split in prepared.batch.items():
+        for index, block in enumerate(prepared.model.blocks):
+            types = block.types()
+            for name, kind in types.items():
+                state = split.states[index, name]
+                if state.kind == "S":
+                    found.setdefault((index, name, state.dim), (kind.shape[state.dim], set()))[1].add(axis)
+            for name, operator in prepared.operators[index].items():
+                factor = split.strategies[index, name].factor
+                if factor in operator.sizes:
+                    found.setdefault((index, name, factor), (operator.sizes[factor], set()))[1].add(axis)
+    return frozenset((size, frozenset(axes)) for size, axes in found.values())
+
+
+def divisibility(sizes: SplitSizes, mesh: Mesh) -> tuple[bool, ...] | None:
+    """What the rows of a microbatch decide of how tensors may be split on the tensor axes: on meshes for which this is
+    the same every operator has the same strategies and every value the same layouts; None where the batch's own axes
+    don't divide what they split."""
+    local = []
+    for size, axes in sorted(sizes, key=lambda pair: (pair[0], sorted(pair[1]))):
+        ways = math.prod(mesh.size(axis) for axis in axes)
+        if size % ways:
+            return None
+        local.append(size // ways)
+    tensor = [mesh.size(axis) for axis in mesh.tensor_axes]
+    together = {math.prod(some) for count in range(len(tensor)) for some in itertools.combinations(tensor, count + 1)}
+    return tuple(size % ways == 0 for size in local for ways in sorted(together))
 
 
 def node_options(

@@ -14,8 +14,9 @@ from autoplan.pricing import Prices
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import tensor_mesh
 from autoplan.search.formulate import formulate
+from autoplan.search.formulation import Formulation
 from autoplan.search.operators import Operators
-from autoplan.search.problem import Formulation, Problem, build
+from autoplan.search.problem import Problem, build
 from autoplan.search.prune import variables
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
 from autoplan.strategies import Strategy

@@ -21,14 +21,17 @@ from autoplan.layout import Layout, R
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Device, Prices, Topology
+from autoplan.pricing.prices import Line
 from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices
-from autoplan.search.formulate import Prepared, formulate
+from autoplan.search.formulate import Options, Prepared, SplitSizes, batch_sizes, divisibility, formulate
+from autoplan.search.formulation import Formulation
 from autoplan.search.kinds import kinds_of
-from autoplan.search.problem import Formulation, Group, Problem, build
+from autoplan.search.outline import Outline, outline_of
+from autoplan.search.problem import Group, Problem, Seconds, build, operators_s
 from autoplan.search.prune import pruned_if_large
 from autoplan.search.sizes import Sizes, sizes_of
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
@@ -86,16 +89,39 @@ def splits(strategy: Strategy, axis: str) -> bool:
 
 
 @dataclass
+class _Outlined:
+    """What problems of other rows and other data axes share."""
+
+    options: Options
+    outline: Outline | None = None
+
+
+@dataclass
 class _Problem:
     form: Formulation
     prices: Prices
     tensor: tuple  # the key without the rows
+    shared: _Outlined
     problem: Problem | None = None
     solver: Solver | None = None
+    seconds: dict[Device, Seconds] = field(default_factory=dict)
     floor_s: dict[Device, tuple[float, ...]] = field(default_factory=dict)
     alone: dict[int, Solver] = field(default_factory=dict)
     floors: dict[tuple[int, Weights], float] = field(default_factory=dict)
     points: dict[Weights, Point] = field(default_factory=dict)
+
+    def seconds_on(self, device: Device) -> Seconds:
+        """Of every operator, each of its options on one kind of device."""
+        if device not in self.seconds:
+            self.seconds[device] = operators_s(self.form, self.prices.on(device))
+        return self.seconds[device]
+
+    def build(self) -> Problem:
+        """The problem, of the outline that is shared where there is one already."""
+        if self.shared.outline is None:
+            self.shared.outline = outline_of(self.form)
+        problem = build(self.form, self.shared.outline, self.seconds_on(self.prices.device))
+        return pruned_if_large(problem)
 
 
 @dataclass
@@ -121,6 +147,12 @@ class Operators:
     variables: int = 0
     constraints: int = 0
     known: dict[Key, _Problem] = field(default_factory=dict)
+    outlined: dict[tuple, _Outlined] = field(default_factory=dict)
+    lines: dict[Line, float | None] = field(default_factory=dict)
+
+    @cached_property
+    def batch_sizes(self) -> SplitSizes:
+        return batch_sizes(self.prepared)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -132,24 +164,34 @@ class Operators:
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
         if (split, sequence) == (self.split_weights, self.sequence):
             return self
-        return Operators(self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored)
+        return Operators(
+            self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored,
+            outlined=self.outlined, lines=self.lines,
+        )  # fmt: skip
 
     def on(self, device: Device) -> Operators:
         """The same problems were all devices of one kind, with nothing solved."""
-        return replace(self, topology=replace(self.topology, device=device, groups=()), known={})
+        return replace(self, topology=replace(self.topology, device=device, groups=()), known={}, lines={})
 
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""
         return Prices(
             mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes, self.stored,
-            direct=len(mesh.tensor_axes) > 1,
+            direct=len(mesh.tensor_axes) > 1, lines=self.lines,
         )  # fmt: skip
 
-    def form(self, prices: Prices, split_weights: bool, system: str = "") -> Formulation:
-        return formulate(
-            self.prepared, prices.mesh, prices, split_weights=split_weights, sequence=self.sequence,
-            system=SYSTEMS.get(system),
+    def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[Formulation, _Outlined]:
+        """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides."""
+        mesh = prices.mesh
+        tensor = tuple((axis.name, axis.size) for axis in mesh.axes if axis.name in TENSOR)
+        divides = divisibility(self.batch_sizes, mesh)
+        key = (tensor, system, split_weights, self.sequence, mesh if divides is None else divides)
+        known = self.outlined.get(key)
+        form = formulate(
+            self.prepared, mesh, prices, split_weights=split_weights, sequence=self.sequence,
+            system=SYSTEMS.get(system), options=None if known is None else known.options,
         )  # fmt: skip
+        return form, self.outlined.setdefault(key, _Outlined(form.options))
 
     def entry(self, setting: Setting) -> _Problem:
         communicates = any(s.communicates for s in self.prepared.batch["dp"].strategies.values())
@@ -157,8 +199,8 @@ class Operators:
         key = (*tensor, setting.micro_batch, setting.dp if communicates else 0)
         if key not in self.known:
             prices = self.prices(tensor_mesh(setting.mesh))
-            form = self.form(prices, self.split_weights, setting.tensor_system)
-            self.known[key] = _Problem(form, prices, (*tensor, key[-1]))
+            form, shared = self.form(prices, self.split_weights, setting.tensor_system)
+            self.known[key] = _Problem(form, prices, (*tensor, key[-1]), shared)
         return self.known[key]
 
     def floor_s(self, setting: Setting) -> float:
@@ -170,12 +212,9 @@ class Operators:
         entry = self.entry(setting)
         if device not in entry.floor_s:
             form, uses = entry.form, Counter(s.block for s in entry.form.model.segments)
-            prices = entry.prices.on(device)
+            seconds = entry.seconds_on(device)
             entry.floor_s[device] = tuple(
-                sum(
-                    uses[index] * min(prices.operator_s(operator, s) for s in form.options[index, name])
-                    for name, operator in operators.items()
-                )
+                sum(uses[index] * float(seconds[index, name].min()) for name in operators)
                 for index, operators in enumerate(form.operators)
             )
         return entry.floor_s[device]
@@ -193,7 +232,7 @@ class Operators:
         if weights not in entry.points:
             start = time.perf_counter()
             if entry.problem is None:
-                entry.problem = pruned_if_large(build(entry.form))
+                entry.problem = entry.build()
             point = self.solve(entry, weights)
             alike = (known for known in entry.points.values() if known.solution.options == point.solution.options)
             entry.points[weights] = next(alike, point)
@@ -265,8 +304,9 @@ class Operators:
                 ) from None  # fmt: skip
             if not self.split_weights:
                 raise
-            entry.form = self.form(entry.prices, False)
-            entry.problem = pruned_if_large(build(entry.form))
+            entry.form, entry.shared = self.form(entry.prices, False)
+            entry.seconds = {}
+            entry.problem = entry.build()
             entry.solver = None
             solution = self.solver(entry).solve(weights)
         assert entry.problem is not None

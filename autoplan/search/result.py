@@ -10,8 +10,8 @@ from autoplan.options import Parallelism
 from autoplan.search.batch import CONSTANTS
 from autoplan.search.choice import Chosen, StageChoice, tensor_mesh
 from autoplan.search.evaluate import Evaluated
+from autoplan.search.formulation import SEQUENCE
 from autoplan.search.predict import predict
-from autoplan.search.problem import SEQUENCE
 from autoplan.search.work import Work
 from autoplan.strategies import Strategy
 
