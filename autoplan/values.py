@@ -26,6 +26,8 @@ def parse_settings(settings: Iterable[str], defaults: Mapping[str, object], what
             near = difflib.get_close_matches(key, list(defaults), n=4, cutoff=0.4)
             remedy = f"{'the nearest are' if near else 'it has'} {', '.join(near or sorted(defaults))}"
             raise InputsError(text, f"{what} has no {key!r}", remedy)
+        if key in values:
+            raise InputsError(text, f"{what} has {key!r} already", "give it once")
         values[key] = parse_value(text, value, defaults[key], what)
     return values
 

@@ -37,3 +37,8 @@ def test_another_type_is_refused(text: str) -> None:
 def test_what_is_no_setting_is_refused(text: str) -> None:
     with pytest.raises(InputsError, match="takes KEY=VALUE"):
         parse_settings([text], DEFAULTS, "the model")
+
+
+def test_a_key_is_given_once() -> None:
+    with pytest.raises(InputsError, match=r"layers=4: a test has 'layers' already\. give it once"):
+        parse_settings(["layers=2", "layers=4"], DEFAULTS, "a test")

@@ -8,6 +8,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report.kinds import unequal, walls_of
 from autoplan.report.table import paragraph
+from autoplan.report.waits import spent_s
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
 from autoplan.search.batch import split_batch
 from autoplan.search.choice import Alternative
@@ -25,9 +26,7 @@ def bounds(record: PlanRecord) -> list[str]:
     predicted = record.chosen.predicted
     said = []
     if predicted.step_time_s:
-        messages = [c.seconds for c in predicted.collectives if c.axis == "pp"]  # a rank receives half of two borders'
-        exposed_s = sum(c.seconds - c.hidden_s for c in predicted.collectives if c.axis != "pp")
-        exposed_s += max(messages, default=0.0)
+        exposed_s = spent_s(record, hidden=False)
         idle_s = predicted.bubble_fraction * predicted.step_time_s
         bubble = f"{seconds_text(idle_s)} in the pipeline's bubble and " if predicted.bubble_fraction > 1e-6 else ""
         said.append(
@@ -65,13 +64,12 @@ def price_of_pins(record: PlanRecord) -> list[str]:
 def next_best(record: PlanRecord) -> list[str]:
     """The quickest alternative that fits, and the quickest that doesn't, where it is quicker than the plan."""
     step_s = record.chosen.predicted.step_time_s
-    others = (a for a in record.alternatives if a.name != UNPINNED)
-    priced = [a for a in others if not a.why_not and not is_chosen(record, a)]
-    fitting = min((a for a in priced if a.over_bytes <= 0), key=lambda a: a.step_time_s, default=None)
-    beyond = min((a for a in priced if a.over_bytes > 0), key=lambda a: a.step_time_s, default=None)
+    fitting = quickest_fitting(record)
+    beyond = min((a for a in others(record) if a.over_bytes > 0), key=lambda a: a.step_time_s, default=None)
     said = []
     if fitting is not None and step_s:
-        said.append(f"Next: {fitting.name} also fits and {slower(record, fitting)}.")
+        rank = "Next" if fitting.step_time_s >= step_s else "Quicker"
+        said.append(f"{rank}: {fitting.name} also fits and {slower(record, fitting)}.")
     if beyond is not None and beyond.step_time_s < step_s:
         said.append(
             f"Memory decides: {beyond.name} would take {seconds_text(beyond.step_time_s)}, but exceeds the wall by "
@@ -80,12 +78,23 @@ def next_best(record: PlanRecord) -> list[str]:
     return said
 
 
+def others(record: PlanRecord) -> list[Alternative]:
+    """The alternatives that have a price, the plan itself and the price of its pins aside."""
+    beside = (a for a in record.alternatives if a.name != UNPINNED and not a.why_not)
+    return [a for a in beside if not is_chosen(record, a)]
+
+
+def quickest_fitting(record: PlanRecord) -> Alternative | None:
+    return min((a for a in others(record) if a.over_bytes <= 0), key=lambda a: a.step_time_s, default=None)
+
+
 def classical(record: PlanRecord) -> list[str]:
     """Why each classical choice that fits is slower: what it waits for."""
     step_s = record.chosen.predicted.step_time_s
     names = [name for name, _ in CLASSICAL]
-    others = [a for a in record.alternatives if a.name in names and not a.why_not and a.over_bytes <= 0]
-    slow = [a for a in others if step_s and a.step_time_s > step_s and not is_chosen(record, a) and waiting(record, a)]
+    told = quickest_fitting(record)
+    fitting = [a for a in others(record) if a.name in names and a.over_bytes <= 0]
+    slow = [a for a in fitting if step_s and a.step_time_s > step_s and a != told and waiting(record, a)]
     return [f"Not {a.name}: it {slower(record, a)}." for a in slow]
 
 

@@ -6,6 +6,7 @@ from autoplan.emit.source import size_text
 from autoplan.record import PlanRecord
 from autoplan.report.kinds import stage_kinds, wall_text, walls_of
 from autoplan.report.table import paragraph, table
+from autoplan.report.waits import spent_s
 from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
 from autoplan.search.choice import Alternative, PricedCollective, SearchReport, StageChoice
 from autoplan.search.pins import UNPINNED
@@ -55,7 +56,8 @@ def stage_text(record: PlanRecord, stage: StageChoice) -> str:
 
 
 def collectives_section(record: PlanRecord) -> str:
-    """Every collective of a step on one device: its axis, bytes, time, and how much of that hides behind compute."""
+    """Every collective of a step: its axis, bytes, time, and how much of that hides behind compute. Of messages between
+    stages a device receives its own alone, which is what the title counts."""
     found = record.chosen.predicted.collectives
     if not found:
         return "Collectives\n  none: nothing crosses the links"
@@ -63,10 +65,11 @@ def collectives_section(record: PlanRecord) -> str:
         [c.where, c.kind, c.axis, size_text(c.bytes), f"{c.count:,}", seconds_text(c.seconds), hidden_text(c)]
         for c in found
     ]
-    total, hidden = sum(c.seconds for c in found), sum(c.hidden_s for c in found)
+    total_s, open_s = spent_s(record, hidden=True), spent_s(record, hidden=False)
     step_s = record.chosen.predicted.step_time_s
-    share = f", {100 * (total - hidden) / step_s:.1f}% of the step in the open" if step_s else ""
-    title = f"Collectives of one step on one device: {seconds_text(total)}, {seconds_text(hidden)} of it hidden{share}"
+    share = f", {100 * open_s / step_s:.1f}% of the step in the open" if step_s else ""
+    told = f"{seconds_text(total_s)}, {seconds_text(total_s - open_s)} of it hidden{share}"
+    title = f"Collectives of one step on one device: {told}"
     header = ["where", "collective", "axis", "bytes", "runs", "time of all", "hidden"]
     return f"{title}\n{table(header, rows, right=(3, 4, 5))}"
 
@@ -90,7 +93,7 @@ def alternatives_section(record: PlanRecord) -> str:
     room = SHOWN - sum(a.name in names for a in record.alternatives)
     shown = [a for a in record.alternatives if a.name in names or a in ranked[: max(room, 0)]]
     rows = [chosen, *(alternative_row(record, a) for a in shown)]
-    header = ["plan", "step time", "slower by", "fits", "parallelism"]
+    header = ["plan", "step time", "difference", "fits", "parallelism"]
     rest = ", ".join(rest_text(record, a) for a in record.alternatives if a not in shown)
     more = [paragraph(f"and {rest}", bullet="")] if rest else []
     return "\n".join(["Beside it", table(header, rows, right=(1, 2)), *more])
@@ -127,7 +130,7 @@ def search_section(record: PlanRecord) -> str:
             "The search",
             f"  {search.candidates:,} candidates priced; largest ILP {search.variables:,} variables, "
             f"{search.constraints:,} constraints, by {search.solver}",
-            f"  no more than {100 * search.optimality_gap:.2f}% above the best of its space",
+            f"  the best of its space takes at most {100 * search.optimality_gap:.2f}% less time",
         ]
     )
 

@@ -29,12 +29,12 @@ def report_text(record: PlanRecord) -> str:
 def summary_section(record: PlanRecord) -> str:
     """The plan in one line and its predictions."""
     predicted = record.chosen.predicted
-    elements = "tokens" if record.model.batch and not record.model.batch[0].type.floating else "elements"
+    units = "tokens" if record.model.batch and not record.model.batch[0].type.floating else "rows"
     batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
     fields = [
         ("plan", headline(record)),
         ("step time", f"{seconds_text(predicted.step_time_s)}, predicted"),
-        ("throughput", f"{predicted.tokens_per_s:,.0f} {elements}/s, MFU {100 * predicted.mfu:.1f}%"),
+        ("throughput", f"{predicted.tokens_per_s:,.0f} {units}/s, MFU {100 * predicted.mfu:.1f}%"),
         ("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step"),
         ("cluster", cluster_text(record)),
         ("training", training_text(record)),

@@ -18,7 +18,7 @@ from autoplan.search.candidates import Setting
 from autoplan.search.choice import Alternative, PricedCollective
 from autoplan.search.evaluate import Evaluated, least_bytes
 from autoplan.search.pins import UNPINNED, unpinned
-from autoplan.search.predict import collectives
+from autoplan.search.predict import bubble_of, collectives
 from autoplan.search.result import parallelism_of
 from autoplan.search.systems import CLASSICAL, SYSTEMS, resolve
 from autoplan.search.work import Work, candidates
@@ -115,12 +115,12 @@ def priced(work: Work, name: str, found: Evaluated, over_bytes: int) -> Alternat
     """A plan as an alternative, with what it waits for."""
     summed: dict[tuple[str, str, str], PricedCollective] = {}
     for one in collectives(found, work.prepared.model):
-        key = (one.where.removesuffix(" (backward)").split(" ")[0], one.kind, one.axis)
+        key = (whose(one), one.kind, one.axis)
         before = summed.get(key)
         summed[key] = one if before is None else together(before, one)
     longest = max(summed.values(), key=in_the_open, default=None)
     waits = longest if longest is not None and in_the_open(longest) > 0 else None
-    idle_s = found.timeline.bubble_fraction * found.step_s
+    idle_s = bubble_of(found) * found.step_s
     return Alternative(name, parallelism_of(found), found.step_s, over_bytes, "", waits, idle_s)
 
 
@@ -129,12 +129,16 @@ def in_the_open(collective: PricedCollective) -> float:
     return collective.seconds - collective.hidden_s
 
 
+def whose(collective: PricedCollective) -> str:
+    """The block that it stands in, or the border between two stages: each border is other ranks'."""
+    return collective.where if collective.axis == "pp" else collective.where.split(" ")[0]
+
+
 def together(one: PricedCollective, other: PricedCollective) -> PricedCollective:
     """Collectives of one kind in one block, which the report tells as one: under the block's name."""
-    block = one.where.split(" ")[0]
     return replace(
         one,
-        where=block,
+        where=whose(one),
         bytes=max(one.bytes, other.bytes),
         count=one.count + other.count,
         seconds=one.seconds + other.seconds,

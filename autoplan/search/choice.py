@@ -106,7 +106,7 @@ class Predicted:
     """What a plan is predicted to cost.
 
     step_time_s      one optimizer step
-    tokens_per_s     elements of the first batch input per second (tokens for token ids, rows otherwise)
+    tokens_per_s     tokens per second where the first batch input holds ids, rows otherwise
     mfu              model FLOPs (no recomputation) over the cluster's peak for the step's duration
     peak_bytes       for each stage; for each pipeline rank where it holds several (rank r stages r, r + pp, …)
     """

@@ -9,7 +9,7 @@ from autoplan.graph import Model
 from autoplan.pricing import Topology
 from autoplan.pricing.step import model_flops_per_s
 from autoplan.search.choice import Predicted, PricedCollective
-from autoplan.search.evaluate import Evaluated
+from autoplan.search.evaluate import Evaluated, once_s
 from autoplan.search.formulate import Prepared
 from autoplan.search.load import Loads
 from autoplan.search.ranks import of_rank
@@ -25,9 +25,16 @@ def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predict
         tokens_per_s=units(model) / found.step_s,
         mfu=utilisation(found, prepared, topology),
         peak_bytes=found.memory,
-        bubble_fraction=found.timeline.bubble_fraction,
+        bubble_fraction=bubble_of(found),
         collectives=tuple(collectives(found, model)),
     )
+
+
+def bubble_of(found: Evaluated) -> float:
+    """The share of a step that ranks wait in the pipeline's bubble: a part of the schedule, not of what follows it."""
+    line = found.timeline
+    whole_s = line.step_s + once_s(found.loads, found.stages)
+    return line.bubble_fraction * line.step_s / whole_s if whole_s else 0.0
 
 
 def units(model: Model) -> int:
