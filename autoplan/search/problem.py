@@ -7,11 +7,11 @@ one of its options taken: an operator's strategy, a boundary's layout, the layou
 With x[g,o] = 1 where group g takes option o, f[t,c,a] the flow of tensor t to its consumer c along arc a, y[t,a] = 1
 where arc a is paid, and z[t,l] = 1 where t is kept for the backward in layout l:
 
-    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·arc  +  w_act Σ z·kept        solve.objective
-    Σ_o x[g,o] = 1                                            for each group g               solve.choose_one
-    given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                solve.conserve
-    f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      solve.share
-    z[t,l] ≥ Σ_{o keeps t in l} x[g,o]                        for each keeper g of t         solve.keep
+    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·arc  +  w_act Σ z·kept        program.cost
+    Σ_o x[g,o] = 1                                            for each group g               program.choose_one
+    given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                program.conserve
+    f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      program.share
+    z[t,l] ≥ Σ_{o keeps t in l} x[g,o]                        for each keeper g of t         program.keep
 
 given(t,l) = Σ x[g,o] over the options of t's producer that give it in l; taken likewise. The arcs that one tensor pays
 for form a tree over its layouts (shared flow), so a redistribution that two consumers need is paid once.

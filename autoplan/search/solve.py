@@ -1,4 +1,4 @@
-"""The operator problem handed to a solver, and its answer read back.
+"""The operator problem handed to a solver, as a linear program in arrays (``program``), and its answer read back.
 
 The linear relaxation comes first: without a memory wall it is integral nearly always, and then it is the answer.
 Otherwise the same problem is solved again in integers. Only what was chosen is read back; the redistributions and the
@@ -7,23 +7,22 @@ objective are computed anew from it, since a solver's own figures are off by its
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pulp
 
+from autoplan.search.engines import Answer, Engine, Infeasible, engine, pick_solver, solver_name
 from autoplan.search.problem import Problem, Tensor
+from autoplan.search.program import Program, program
 from autoplan.search.tree import cheapest_tree
 
+__all__ = ["Infeasible", "Solution", "Solver", "Weights", "pick_solver", "solve", "solver_name"]
+
 SCALE = 1e4  # the largest coefficient of the objective; far larger ones cost solvers minutes
-
-
-class Infeasible(Exception):
-    """No assignment satisfies the problem."""
+WHOLE = 1e-5  # how far from 1 the variable of an option that is taken may be
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,6 @@ class Solution:
     seconds: float
 
 
-def pick_solver(time_limit_s: float, gap: float) -> pulp.LpSolver:
-    """HiGHS where it is installed, else the CBC that PuLP brings."""
-    highs = pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1)
-    if highs.available():
-        return highs
-    return pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1)
-
-
-def solver_name() -> str:
-    return type(pick_solver(1.0, 0.0)).__name__.replace("PULP_", "").replace("_CMD", "")
-
-
 def solve(problem: Problem, weights: Weights = Weights(), time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
     """The cheapest assignment. Raises Infeasible where there is none."""
     return Solver(problem).solve(weights, time_limit_s, gap)
@@ -79,35 +66,59 @@ class Solver:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.model: _Model | None = None
+        self.program: Program | None = None
+        self.engine: Engine | None = None
 
     def solve(self, weights: Weights, time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
         """As the function of that name."""
         start = time.perf_counter()
-        if all(len(group.options) == 1 for group in self.problem.groups):
+        if self.decided:
             return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf, (0, 0), start)
-        if self.model is None:
-            self.model = _Model(self.problem)
-        self.model.objective(weights)
-        relaxed = self.model.run(pick_solver(time_limit_s, gap), integers=False)
-        picked = self.model.picked()
+        answer = self.run(weights, time_limit_s, gap, integers=False)
+        picked, bound = self.picked(answer), answer.bound
         if picked is None:
-            self.model.run(pick_solver(time_limit_s, gap), integers=True)
-            picked = self.model.picked()
-        if picked is None:
+            answer = self.run(weights, time_limit_s, gap, integers=True)
+            picked, bound = self.picked(answer), max(bound, answer.bound)
+        if picked is None or self.program is None:
             raise Infeasible(f"the solver found nothing in {time_limit_s} s")
-        sizes = (self.model.variables, self.model.constraints)
-        return measure(self.problem, weights, picked, relaxed, sizes, start)
-
+        sizes = (self.program.variables, self.program.constraints)
+        return measure(self.problem, weights, picked, bound, sizes, start)
 
     def bound(self, weights: Weights, time_limit_s: float = 30.0) -> float:
         """What no assignment undercuts: the relaxation's value."""
-        if all(len(group.options) == 1 for group in self.problem.groups):
+        if self.decided:
             return self.solve(weights).objective
-        if self.model is None:
-            self.model = _Model(self.problem)
-        self.model.objective(weights)
-        return self.model.run(pick_solver(time_limit_s, 0.0), integers=False)
+        return self.run(weights, time_limit_s, 0.0, integers=False).bound
+
+    @property
+    def decided(self) -> bool:
+        return all(len(group.options) == 1 for group in self.problem.groups)
+
+    def run(self, weights: Weights, time_limit_s: float, gap: float, *, integers: bool) -> Answer:
+        """The solver's answer, its costs scaled for it and its bound scaled back."""
+        if self.program is None or self.engine is None:
+            if not all(group.options for group in self.problem.groups):
+                raise Infeasible("a group has no options")
+            self.program = program(self.problem)
+            self.engine = engine(self.program)
+        cost = self.program.cost(weights.state, weights.kept)
+        largest = float(cost.max())
+        scale = SCALE / largest if largest > 0 else 1.0
+        answer = self.engine.run(cost * scale, integers, time_limit_s, gap)
+        return Answer(answer.values, answer.bound / scale)
+
+    def picked(self, answer: Answer) -> list[int] | None:
+        """The option taken in each group; None where one is fractional, or nothing was found."""
+        if answer.values is None or self.program is None:
+            return None
+        first = self.program.first
+        options = answer.values[: first[-1]]
+        largest = np.maximum.reduceat(options, first[:-1])
+        if (largest < 1 - WHOLE).any():
+            return None
+        taken = np.flatnonzero(options >= np.repeat(largest, np.diff(first)))
+        _, places = np.unique(np.searchsorted(first, taken, side="right"), return_index=True)
+        return (taken[places] - first[:-1]).tolist()
 
 
 def measure(
@@ -156,137 +167,3 @@ def totals(
 def kept_layouts(tensor: Tensor, picked: Sequence[int]) -> set[int]:
     """The layouts in which a tensor is kept for the backward, each once whoever keeps it."""
     return {int(kept[picked[group]]) for group, kept in tensor.keepers} - {-1}
-
-
-class _Model:
-    """The PuLP model of a problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.lp = pulp.LpProblem("operators", pulp.LpMinimize)
-        self.terms: list[tuple[pulp.LpVariable, float, float, float]] = []
-        self.count = itertools.count()
-        self.scale = 1.0
-        self.built = False
-        self.x = [self.choose_one(i) for i in range(len(problem.groups))]
-        for tensor in problem.tensors:
-            self.flow(tensor)
-            self.keep(tensor)
-        self.variables, self.constraints = next(self.count), len(self.lp.constraints)
-
-    def variable(
-        self, time_s: float = 0.0, state: float = 0.0, kept: float = 0.0, upper: float | None = None
-    ) -> pulp.LpVariable:
-        made = pulp.LpVariable(f"v{next(self.count)}", 0, upper)
-        if time_s or state or kept:
-            self.terms.append((made, time_s, state, kept))
-        return made
-
-    def objective(self, weights: Weights) -> None:
-        """Σ x (time + w_state·state + w_act·kept) + Σ y·arc + w_act Σ z·kept, scaled."""
-        prices = [(v, t + weights.state * state + weights.kept * kept) for v, t, state, kept in self.terms]
-        largest = max((price for _, price in prices), default=0.0)
-        self.scale = SCALE / largest if largest > 0 else 1.0
-        self.lp.setObjective(pulp.LpAffineExpression([(v, price * self.scale) for v, price in prices if price]))
-
-    def choose_one(self, index: int) -> list[pulp.LpVariable]:
-        """Σ_o x[g,o] = 1."""
-        group = self.problem.groups[index]
-        prices = zip(group.time_s, group.state_bytes, group.kept_bytes, strict=True)
-        made = [self.variable(float(t), float(s), float(k), upper=1.0) for t, s, k in prices]
-        self.lp += pulp.LpAffineExpression([(v, 1) for v in made]) == 1
-        return made
-
-    def flow(self, tensor: Tensor) -> None:
-        """The flow from the producer to each consumer, its arcs paid once."""
-        sinks = distinct_sinks(tensor)
-        prices = [float(p) for p in tensor.arc_s]
-        if len(sinks) == 1:
-            self.conserve(tensor, sinks[0], [self.variable(p) for p in prices])
-            return
-        paid = [self.variable(p) for p in prices]
-        for sink in sinks:
-            flow = [self.variable() for _ in prices]
-            self.conserve(tensor, sink, flow)
-            self.share(flow, paid)
-
-    def conserve(self, tensor: Tensor, sink: tuple[int, np.ndarray], flow: Sequence[pulp.LpVariable]) -> None:
-        """given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]."""
-        group, taken = sink
-        sums: list[list[tuple[pulp.LpVariable, int]]] = [[] for _ in tensor.layouts]
-        for option, layout in enumerate(tensor.given):
-            sums[layout].append((self.x[tensor.source][option], 1))
-        for option, layout in enumerate(taken):
-            sums[layout].append((self.x[group][option], -1))
-        for (source, target), variable in zip(tensor.arcs, flow, strict=True):
-            sums[target].append((variable, 1))
-            sums[source].append((variable, -1))
-        for terms in sums:
-            if terms:
-                self.lp += combined(terms) == 0
-
-    def share(self, flow: Sequence[pulp.LpVariable], paid: Sequence[pulp.LpVariable]) -> None:
-        """f[t,c,a] ≤ y[t,a]."""
-        for part, whole in zip(flow, paid, strict=True):
-            self.lp += pulp.LpAffineExpression([(part, 1), (whole, -1)]) <= 0
-
-    def keep(self, tensor: Tensor) -> None:
-        """z[t,l] ≥ Σ_{o keeps t in l} x[g,o]."""
-        for layout in range(len(tensor.layouts)):
-            rows = [[self.x[g][o] for o, at in enumerate(kept) if at == layout] for g, kept in tensor.keepers]
-            if not any(rows):
-                continue
-            kept = self.variable(kept=float(tensor.kept_bytes[layout]))
-            for row in filter(None, rows):
-                self.lp += pulp.LpAffineExpression([(v, 1) for v in row] + [(kept, -1)]) <= 0
-
-    def run(self, solver: pulp.LpSolver, *, integers: bool) -> float:
-        """Solves, and gives a lower bound on the objective."""
-        if not integers and self.built and isinstance(solver, pulp.HiGHS):
-            status = self.again(solver)
-        else:
-            for row in self.x:
-                for variable in row:
-                    variable.cat = pulp.LpInteger if integers else pulp.LpContinuous
-            status = self.lp.solve(solver)
-            self.built = not integers
-        if status in (pulp.LpStatusInfeasible, pulp.LpStatusUnbounded):
-            raise Infeasible(f"the solver calls it {pulp.LpStatus[status].lower()}")
-        value = pulp.value(self.lp.objective)
-        return (value or 0.0) / self.scale
-
-    def again(self, solver: pulp.HiGHS) -> int:
-        """The relaxation under another objective, from where HiGHS left the last one: nothing is built anew."""
-        inside, variables = self.lp.solverModel, self.lp.variables()
-        prices = np.array([self.lp.objective.get(variable, 0.0) for variable in variables], dtype=float)
-        inside.changeColsCost(len(prices), np.arange(len(prices), dtype=np.int32), prices)
-        inside.run()
-        status, _ = solver.findSolutionValues(self.lp)
-        return int(status)
-
-    def picked(self) -> list[int] | None:
-        """The option taken in each group; None where one is fractional."""
-        picked = []
-        for row in self.x:
-            values = [variable.varValue or 0.0 for variable in row]
-            best = int(np.argmax(values))
-            if values[best] < 1 - 1e-5:
-                return None
-            picked.append(best)
-        return picked
-
-
-def distinct_sinks(tensor: Tensor) -> list[tuple[int, np.ndarray]]:
-    """The consumers without those that take the same as another in every case."""
-    found: dict[tuple[int, bytes], tuple[int, np.ndarray]] = {}
-    for group, taken in tensor.sinks:
-        found.setdefault((group, taken.tobytes()), (group, taken))
-    return list(found.values())
-
-
-def combined(terms: Sequence[tuple[pulp.LpVariable, int]]) -> pulp.LpAffineExpression:
-    """The sum, where one variable may stand several times."""
-    total: dict[pulp.LpVariable, int] = {}
-    for variable, factor in terms:
-        total[variable] = total.get(variable, 0) + factor
-    return pulp.LpAffineExpression([(v, f) for v, f in total.items() if f])

@@ -1,0 +1,123 @@
+"""Who solves a linear program: HiGHS where it is installed, handed arrays, else the CBC that PuLP brings, by a model.
+
+A program stays with its engine, and only what it costs changes from run to run: HiGHS then begins where it ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pulp
+
+from autoplan.search.program import Program, rows_of
+
+try:
+    import highspy
+except ImportError:
+    INSTALLED = False
+else:
+    INSTALLED = True
+
+
+class Infeasible(Exception):
+    """No assignment satisfies the problem."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """values  of the variables, None where nothing was found in time
+    bound   what no values undercut: 0 where even the relaxation wasn't solved in time, since no cost is negative
+    """
+
+    values: np.ndarray | None
+    bound: float
+
+
+class Engine(Protocol):
+    def run(self, cost: np.ndarray, integers: bool, time_limit_s: float, gap: float) -> Answer:
+        """The least cost·v. integers: whether options are 0 or 1, or anything between. Raises Infeasible."""
+        ...
+
+
+def engine(program: Program) -> Engine:
+    return Highs(program) if INSTALLED else Cbc(program)
+
+
+def solver_name() -> str:
+    return "HiGHS" if INSTALLED else "CBC"
+
+
+def pick_solver(time_limit_s: float, gap: float) -> pulp.LpSolver:
+    """The same of programs that are written in PuLP."""
+    if INSTALLED:
+        return pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1)
+    return pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1)
+
+
+class Highs:
+    """A program inside HiGHS."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.integers = program, False
+        self.inside = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 1)):
+            self.inside.setOptionValue(option, value)
+        upper = np.full(program.variables, np.inf)
+        upper[: program.options] = 1.0
+        self.inside.passModel(
+            program.variables, program.constraints, len(program.columns), highspy.MatrixFormat.kRowwise.value,
+            highspy.ObjSense.kMinimize.value, 0.0, np.zeros(program.variables), np.zeros(program.variables), upper,
+            program.least, program.most, program.starts.astype(np.int32), program.columns.astype(np.int32),
+            program.factors, np.zeros(program.variables, dtype=np.int32),
+        )  # fmt: skip
+
+    def run(self, cost: np.ndarray, integers: bool, time_limit_s: float, gap: float) -> Answer:
+        """As ``Engine.run``."""
+        self.inside.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
+        if integers != self.integers:
+            options = np.arange(self.program.options, dtype=np.int32)
+            kind = highspy.HighsVarType.kInteger if integers else highspy.HighsVarType.kContinuous
+            self.inside.changeColsIntegrality(len(options), options, np.full(len(options), kind.value, np.uint8))
+            self.integers = integers
+        self.inside.setOptionValue("mip_rel_gap", gap)
+        self.inside.setOptionValue("time_limit", self.inside.getRunTime() + time_limit_s)  # it counts all runs
+        self.inside.run()
+        status, info = self.inside.getModelStatus(), self.inside.getInfo()
+        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+            raise Infeasible("the solver calls it infeasible")
+        optimal = status == highspy.HighsModelStatus.kOptimal
+        known = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        values = np.array(self.inside.getSolution().col_value) if known else None
+        if integers:
+            return Answer(values, max(info.mip_dual_bound, 0.0))
+        return Answer(values, info.objective_function_value if optimal else 0.0)
+
+
+class Cbc:
+    """A program as a PuLP model, solved by CBC."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.model = pulp.LpProblem("operators", pulp.LpMinimize)
+        uppers = [1.0] * program.options + [None] * (program.variables - program.options)
+        self.variables = [pulp.LpVariable(f"v{i}", 0, upper) for i, upper in enumerate(uppers)]
+        for entries, least, most in rows_of(program):
+            terms = pulp.LpAffineExpression([(self.variables[column], factor) for column, factor in entries])
+            self.model += terms == most if least == most else terms <= most
+
+    def run(self, cost: np.ndarray, integers: bool, time_limit_s: float, gap: float) -> Answer:
+        """As ``Engine.run``."""
+        prices = zip(self.variables, cost.tolist(), strict=True)
+        self.model.setObjective(pulp.LpAffineExpression([(v, price) for v, price in prices if price]))
+        for variable in self.variables[: self.program.options]:
+            variable.cat = pulp.LpInteger if integers else pulp.LpContinuous
+        status = self.model.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1))
+        if status == pulp.LpStatusInfeasible:
+            raise Infeasible("the solver calls it infeasible")
+        if self.model.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+            return Answer(None, 0.0)
+        values = np.array([variable.varValue or 0.0 for variable in self.variables])
+        exact = status == pulp.LpStatusOptimal and not integers
+        return Answer(values, float(cost @ values) if exact else 0.0)
