@@ -84,15 +84,15 @@ def _first_round(
 
 @torch.no_grad()
 def _block(run: Run, repeats: int, world: World) -> float:
-    """Seconds of one run, over ``repeats`` of them that all ranks begin together.
+    """Seconds of one run, over ``repeats`` of them.
 
     Half as many go before and don't count: a link lets a burst through faster than it can go on, clocks and caches
     settle, and a training step outlasts all of these. Half as many follow and don't count either: where processes share
-    cores, those that are first done would leave them to the rest.
+    cores, those that begin first or are done first would be measured while they have them to themselves.
     """
+    world.barrier()
     for turn in range(repeats // 2):
         run(turn)
-    world.barrier()
     world.synchronize()
     began = time.perf_counter()
     for turn in range(repeats):
