@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 DTYPE_BYTES = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
@@ -73,7 +74,7 @@ class Node:
     type: TensorType
     module: str = ""
 
-    @property
+    @cached_property
     def operands(self) -> tuple[str, ...]:
         """Names of the tensors it reads, in the order of its arguments; one read twice stands twice."""
         return tuple(ref.name for ref in walk_refs((self.args, tuple(v for _, v in self.kwargs))))

@@ -8,7 +8,7 @@ parameter that is R on it costs its gradient's sum, one that is split there does
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoplan.pricing import Prices
 from autoplan.search.candidates import Setting
@@ -62,8 +62,8 @@ def check_data_axis(operators: Operators, setting: Setting, spent_s: float) -> s
     if setting.dp == 1 or setting.tensor_system or operators.prepared.batch[DATA].reason:
         return ""
     start = time.perf_counter()
-    pinned_form = formed(operators, setting, "")
-    problem = build(pinned_form)
+    pinned_form, shared = operators.form(single_steps(operators, setting), operators.split_weights)
+    problem = build(pinned_form, shared.outline(pinned_form))
     pinned = Solver(problem).solve(Weights(), LIMIT_S)
     each_s = time.perf_counter() - start
     if each_s * (1 + GROWTH) > SHARE * spent_s:
@@ -71,20 +71,20 @@ def check_data_axis(operators: Operators, setting: Setting, spent_s: float) -> s
             f"with the data axis free: not checked, {variables(problem)} variables become about "
             f"{GROWTH * variables(problem)}, more than a tenth of the search's time"
         )
-    return str(checked(pinned_form, pinned, formed(operators, setting, DATA)))
+    return str(checked(pinned_form, pinned, freed(operators, setting)))
 
 
-def formed(operators: Operators, setting: Setting, free: str) -> Formulation:
-    """The plan's problem on its own mesh, priced in single steps, with the data axis free or not."""
-    mesh = tensor_mesh(setting.mesh)
-    known = operators.prices(mesh)
-    prices = Prices(
-        mesh, known.topology, known.fuses, known.training, known.microbatches, known.optimizer_passes, known.stored,
-        direct=True,
-    )  # fmt: skip
+def freed(operators: Operators, setting: Setting) -> Formulation:
+    """The plan's problem on its own mesh with the data axis free."""
+    prices, split = single_steps(operators, setting), operators.split_weights
     return formulate(
-        operators.prepared, mesh, prices, split_weights=operators.split_weights, sequence=operators.sequence, free=free
+        operators.prepared, prices.mesh, prices, split_weights=split, sequence=operators.sequence, free=DATA
     )
+
+
+def single_steps(operators: Operators, setting: Setting) -> Prices:
+    """The price list of the plan's own mesh, by single steps."""
+    return replace(operators.prices(tensor_mesh(setting.mesh)), direct=True)
 
 
 def checked(pinned_form: Formulation, pinned: Solution, form: Formulation) -> DataCheck:

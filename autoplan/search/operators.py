@@ -89,11 +89,16 @@ def splits(strategy: Strategy, axis: str) -> bool:
 
 
 @dataclass
-class _Outlined:
-    """What problems of other rows and other data axes share."""
+class Shared:
+    """What the problems of meshes share on which the same divides."""
 
     options: Options
-    outline: Outline | None = None
+    drawn: Outline | None = None
+
+    def outline(self, form: Formulation) -> Outline:
+        """Drawn for the first of them that is built."""
+        self.drawn = self.drawn or outline_of(form)
+        return self.drawn
 
 
 @dataclass
@@ -101,7 +106,7 @@ class _Problem:
     form: Formulation
     prices: Prices
     tensor: tuple  # the key without the rows
-    shared: _Outlined
+    shared: Shared
     problem: Problem | None = None
     solver: Solver | None = None
     seconds: dict[Device, Seconds] = field(default_factory=dict)
@@ -117,11 +122,7 @@ class _Problem:
         return self.seconds[device]
 
     def build(self) -> Problem:
-        """The problem, of the outline that is shared where there is one already."""
-        if self.shared.outline is None:
-            self.shared.outline = outline_of(self.form)
-        problem = build(self.form, self.shared.outline, self.seconds_on(self.prices.device))
-        return pruned_if_large(problem)
+        return pruned_if_large(build(self.form, self.shared.outline(self.form), self.seconds_on(self.prices.device)))
 
 
 @dataclass
@@ -133,6 +134,7 @@ class Operators:
     stored         bytes stored for each byte of parameter used (``Prices.stored``)
     passes         of the optimizer over a parameter's bytes, for the share of the update in a parameter's price
     quick          one problem is solved for each tensor axis; its fastest operators are priced for other microbatches
+    wider          the same problems where less is asked: what is best there, and does what is asked here, is best here
     """
 
     prepared: Prepared
@@ -147,7 +149,8 @@ class Operators:
     variables: int = 0
     constraints: int = 0
     known: dict[Key, _Problem] = field(default_factory=dict)
-    outlined: dict[tuple, _Outlined] = field(default_factory=dict)
+    wider: Operators | None = None
+    outlined: dict[tuple, Shared] = field(default_factory=dict)
     lines: dict[Line, float | None] = field(default_factory=dict)
 
     @cached_property
@@ -164,14 +167,17 @@ class Operators:
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
         if (split, sequence) == (self.split_weights, self.sequence):
             return self
+        asks_more = (split or not self.split_weights) and self.sequence in (None, sequence)
         return Operators(
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored,
-            outlined=self.outlined, lines=self.lines,
+            wider=self if asks_more and not self.quick else None, outlined=self.outlined, lines=self.lines,
         )  # fmt: skip
 
     def on(self, device: Device) -> Operators:
         """The same problems were all devices of one kind, with nothing solved."""
-        return replace(self, topology=replace(self.topology, device=device, groups=()), known={}, lines={})
+        return replace(
+            self, topology=replace(self.topology, device=device, groups=()), known={}, lines={}, wider=None
+        )
 
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""
@@ -180,7 +186,7 @@ class Operators:
             direct=len(mesh.tensor_axes) > 1, lines=self.lines,
         )  # fmt: skip
 
-    def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[Formulation, _Outlined]:
+    def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[Formulation, Shared]:
         """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides."""
         mesh = prices.mesh
         tensor = tuple((axis.name, axis.size) for axis in mesh.axes if axis.name in TENSOR)
@@ -191,17 +197,23 @@ class Operators:
             self.prepared, mesh, prices, split_weights=split_weights, sequence=self.sequence,
             system=SYSTEMS.get(system), options=None if known is None else known.options,
         )  # fmt: skip
-        return form, self.outlined.setdefault(key, _Outlined(form.options))
+        return form, self.outlined.setdefault(key, Shared(form.options))
 
     def entry(self, setting: Setting) -> _Problem:
-        communicates = any(s.communicates for s in self.prepared.batch["dp"].strategies.values())
-        tensor = (setting.factors, setting.tensor_system)
-        key = (*tensor, setting.micro_batch, setting.dp if communicates else 0)
+        key = self.key(setting)
         if key not in self.known:
             prices = self.prices(tensor_mesh(setting.mesh))
             form, shared = self.form(prices, self.split_weights, setting.tensor_system)
-            self.known[key] = _Problem(form, prices, (*tensor, key[-1]), shared)
+            self.known[key] = _Problem(form, prices, (*key[:2], key[-1]), shared)
         return self.known[key]
+
+    def key(self, setting: Setting) -> Key:
+        return (setting.factors, setting.tensor_system, setting.micro_batch, setting.dp if self.communicates else 0)
+
+    @cached_property
+    def communicates(self) -> bool:
+        """Whether some operator does so along the data axis."""
+        return any(s.communicates for s in self.prepared.batch["dp"].strategies.values())
 
     def floor_s(self, setting: Setting) -> float:
         """Seconds of a microbatch through the chain, every operator at its quickest and nothing redistributed."""
@@ -229,15 +241,27 @@ class Operators:
         resized = self.resized(entry) if self.quick and weights == Weights() and not entry.points else None
         if resized is not None:
             entry.points[weights] = resized
+        if weights not in entry.points and (point := self.from_wider(setting, weights)) is not None:
+            entry.points[weights] = point
         if weights not in entry.points:
             start = time.perf_counter()
             if entry.problem is None:
                 entry.problem = entry.build()
             point = self.solve(entry, weights)
-            alike = (known for known in entry.points.values() if known.solution.options == point.solution.options)
+            alike = (known for known in entry.points.values() if known.blocks == point.blocks)
             entry.points[weights] = next(alike, point)
             self.seconds += time.perf_counter() - start
         return entry.points[weights]
+
+    def from_wider(self, setting: Setting, weights: Weights) -> Point | None:
+        """The point that is known where less is asked, if it does what is asked here."""
+        entry, known = self.entry(setting), self.wider.known.get(self.key(setting)) if self.wider is not None else None
+        point = known.points.get(weights) if known is not None else None
+        if known is None or point is None or known.problem is None:
+            return None
+        allowed = {decision.key: decision.options for decision in entry.shared.outline(entry.form).decisions}
+        pairs = zip(known.problem.groups, point.solution.options, strict=True)
+        return point if all(group.options[option] in allowed[group.key] for group, option in pairs) else None
 
     def solved_anew(self, setting: Setting) -> Operators:
         """The same problems but this setting's, to be solved for itself."""
@@ -264,7 +288,8 @@ class Operators:
     def floor(self, setting: Setting) -> FloorOf:
         """What no operators of one segment of a block undercut, at prices of bytes."""
         fastest, entry = self.fastest(setting), self.entry(setting)
-        assert entry.problem is not None and fastest.blocks
+        entry.problem = entry.problem or entry.build()
+        assert fastest.blocks
         problem, uses = entry.problem, Counter(s.block for s in entry.form.model.segments)
 
         def floor_of(block: int, weights: Weights) -> float:
