@@ -21,7 +21,7 @@ Run = Callable[[int], object]
 
 _CHAIN = 32
 _ROW = 1024  # elements that a layer norm or softmax reduces over
-_ROUND_BYTES = 2**24  # of operands, or of results, that operators go round: together more than a core's caches hold
+_ROUND_BYTES = 2**23  # of operands, or of results, that operators go round: together more than a core's caches hold
 
 
 def start(case: Operator, device: torch.device) -> Run:
