@@ -32,7 +32,7 @@ class Row:
     """One cluster.
 
     plan             its headline, "" where there is none
-    tokens_per_s     elements of the first batch input a second (tokens for token ids, rows otherwise)
+    tokens_per_s     tokens a second where the first batch input holds ids, rows otherwise
     memory_bytes     of the fullest stage's device, of ``wall_bytes``
     why_not          why there is no plan, with what would be one; "" where there is
     found            the plan itself

@@ -9,7 +9,7 @@ import pytest
 
 import autoplan.rules  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
-from autoplan.errors import DoesNotFitError
+from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.rescale import rescale
@@ -18,7 +18,7 @@ from autoplan.search.fit import leanest
 from autoplan.search.remedies import Remedy, bisected, remedies
 from autoplan.search.work import begin
 from cost_models.hardware import PROFILES
-from tests.hand_made import llama
+from tests.hand_made import llama, mlp
 from tests.planning import alone
 
 MODEL = llama(batch=4, seq=64, hidden=128, ffn=512, vocab=1024, layers=3)
@@ -113,3 +113,15 @@ def test_bisection_finds_the_least_that_holds(least: int) -> None:
     asked: list[int] = []
     assert bisected(3, 8, lambda n: asked.append(n) or n >= least) == least  # type: ignore[func-returns-value]
     assert len(asked) <= 3
+
+
+def test_memory_is_not_blamed_where_it_suffices() -> None:
+    """One microbatch of all rows leaves no data parallelism, and so a tensor axis that nobody asked for."""
+    pinned = Parallelism(pp=2, micro_batch=8, schedule="interleaved", virtual_stages=2)
+    cluster, small = ClusterSpec.parse("1x4 cpu"), mlp(batch=8, layers=4)
+    with pytest.raises(ParallelismError) as caught:
+        search(small, cluster, Training(), pinned)
+    assert "micro_batch=8" in caught.value.value and "(dp=1 tp=2 pp=2): fewer devices do the same" in caught.value.cause
+    assert caught.value.remedy.startswith("pin tp=2 to have it split the weights, or micro_batch=")
+    with alone():
+        assert search(small, cluster, Training(), replace(pinned, tp=2))[0].parallelism.tp == 2

@@ -99,7 +99,7 @@ def test_a_grid_that_devices_can_not_make_is_refused() -> None:
 
 
 def test_factors_may_be_pinned() -> None:
-    chosen = plan(mlp(batch=4), Parallelism(tp=4, tensor=(2, 2), zero=0), 4)
+    chosen = plan(mlp(batch=4), Parallelism(tensor=(2, 2), zero=0), 4)
     assert str(chosen.mesh) == "pp=1 dp=1 tp=2 tp2=2 mb=1"
     used = {axis for b in chosen.blocks for _, x in b.parameters for axis, s in x.states().items() if s.kind == "S"}
     assert used == {"tp", "tp2"}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from autoplan.errors import DoesNotFitError
+from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.options import Parallelism, Training
 from autoplan.search.choice import StageMemory
 from autoplan.search.evaluate import Evaluated, least_bytes
 from autoplan.search.kinds import spare_bytes
-from autoplan.search.remedies import remedies
+from autoplan.search.remedies import Remedy, remedies
 from autoplan.search.work import Work, candidates
 
 LEAST_TRIES = 6  # settings that are laid out for the one that needs least, by what they hold at least
@@ -18,12 +18,25 @@ NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more me
 GB = 1e9
 
 
-def does_not_fit(work: Work, pinned: Parallelism) -> DoesNotFitError:
-    """The error for a model, cluster and pinned fields of which no plan fits."""
+def does_not_fit(work: Work, pinned: Parallelism) -> DoesNotFitError | ParallelismError:
+    """The error for a model, cluster and pinned fields of which no plan fits; or of which none is more than the same on
+    fewer devices."""
     nearest = leanest(work, pinned)
     found = remedies(work, pinned)
+    if nearest.over_bytes(work.cluster.usable_bytes) == 0 and not nearest.exceeds_host:
+        return only_idle(nearest, pinned, found)
     remedy = f"Nearest that fits: {', or '.join(map(str, found))}" if found else NOTHING_NEAR
     return DoesNotFitError(work.prepared.model.name, f"does not fit: {needs(work, nearest)}", remedy)
+
+
+def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) -> ParallelismError:
+    """The error where memory suffices, but what fits has a tensor axis that nobody asked for and that splits nothing."""
+    s = nearest.setting
+    told = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or f"tp={s.tp}"
+    mesh = f"dp={s.dp} tp={s.tp} pp={s.pp}"
+    cause = f"what is left has a tensor axis that splits nothing ({mesh}): fewer devices do the same"
+    others = "".join(f", or {one}" for one in found)
+    return ParallelismError(told, cause, f"pin tp={s.tp} to have it split the weights{others}")
 
 
 def leanest(work: Work, pinned: Parallelism) -> Evaluated:

@@ -110,6 +110,8 @@ def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism
         raise ParallelismError(
             f"parallelism={parallelism!r}", "it is neither a name nor a Parallelism", f"use one of {', '.join(SYSTEMS)}"
         )
+    if parallelism.tensor is not None:
+        parallelism = replace(parallelism, tp=math.prod(parallelism.tensor))
     if parallelism.tensor_system is not None:
         parallelism = on_grid(parallelism, cluster)
     check_supported(parallelism)
