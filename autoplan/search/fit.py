@@ -30,7 +30,8 @@ def does_not_fit(work: Work, pinned: Parallelism) -> DoesNotFitError | Paralleli
 
 
 def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) -> ParallelismError:
-    """The error where memory suffices, but what fits has a tensor axis that nobody asked for and that splits nothing."""
+    """The error where memory suffices, but what fits has a tensor axis that nobody asked for, and that splits
+    nothing."""
     s = nearest.setting
     told = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or f"tp={s.tp}"
     mesh = f"dp={s.dp} tp={s.tp} pp={s.pp}"
