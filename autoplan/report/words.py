@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from autoplan.graph import Model
-from autoplan.layout import Layout, State
+from autoplan.layout import State
 from autoplan.mesh import Mesh
 from autoplan.options import Parallelism
 from autoplan.record import PlanRecord
@@ -99,11 +99,6 @@ def state_text(state: State) -> str:
 def wide_axes(mesh: Mesh) -> tuple[str, ...]:
     """Device axes along which there is more than one rank."""
     return tuple(axis.name for axis in mesh.device_axes if axis.size > 1 and axis.name != "pp")
-
-
-def layout_text(layout: Layout, mesh: Mesh) -> str:
-    """``dp: Shard(0), tp: Replicate``; "" on one device."""
-    return ", ".join(f"{axis}: {state_text(layout.state(axis))}" for axis in wide_axes(mesh))
 
 
 def way_text(way: AxisStrategy) -> str:
