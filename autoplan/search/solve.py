@@ -137,12 +137,11 @@ def measure(
 
 def decode_trees(problem: Problem, picked: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], ...] | None:
     """The cheapest arcs that bring every tensor where it is wanted; None where one can't be brought there."""
-    trees = []
+    trees: list[tuple[tuple[int, int], ...]] = []
     for tensor in problem.tensors:
         root = int(tensor.given[picked[tensor.source]])
-        wanted = {int(taken[picked[group]]) for group, taken in tensor.sinks}
-        arcs = {(int(a), int(b)): float(c) for (a, b), c in zip(tensor.arcs, tensor.arc_s, strict=True)}
-        tree = cheapest_tree(root, wanted, arcs)
+        wanted = {int(taken[picked[group]]) for group, taken in tensor.sinks} - {root}
+        tree = cheapest_tree(root, wanted, prices_of(tensor)) if wanted else ()
         if tree is None:
             return None
         trees.append(tree)
@@ -158,10 +157,16 @@ def totals(
     state = sum(float(g.state_bytes[o]) for g, o in pairs)
     kept = sum(float(g.kept_bytes[o]) for g, o in pairs)
     for tensor, tree in zip(problem.tensors, trees, strict=True):
-        arcs = {(int(a), int(b)): float(c) for (a, b), c in zip(tensor.arcs, tensor.arc_s, strict=True)}
-        time_s += sum(arcs[arc] for arc in tree)
+        if tree:
+            arcs = prices_of(tensor)
+            time_s += sum(arcs[arc] for arc in tree)
         kept += sum(float(tensor.kept_bytes[layout]) for layout in kept_layouts(tensor, picked))
     return time_s, state, kept
+
+
+def prices_of(tensor: Tensor) -> dict[tuple[int, int], float]:
+    """Seconds of each arc, by its ends."""
+    return {(a, b): price for (a, b), price in zip(tensor.arcs.tolist(), tensor.arc_s.tolist(), strict=True)}
 
 
 def kept_layouts(tensor: Tensor, picked: Sequence[int]) -> set[int]:
