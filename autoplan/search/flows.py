@@ -31,14 +31,14 @@ class Ways:
     """Where one value may go, whatever its size.
 
     layouts  in which it may be
-    parts    [layouts] into how many parts the searched axes split it
+    splits   of each layout the searched axes that split it
     arcs     [n, 2] as indices of layouts, from and to, in ascending order
     of       [n] the number of each arc among ``firsts``
     firsts   one arc of each kind, as the two layouts with their states; those of a kind cost the same
     """
 
     layouts: tuple[Layout, ...]
-    parts: np.ndarray
+    splits: tuple[tuple[str, ...], ...]
     arcs: np.ndarray
     of: np.ndarray
     firsts: tuple[tuple[Located, Located], ...]
@@ -127,10 +127,10 @@ def ways_of(
     wanted = list(dict.fromkeys(taken))
     ends = list(dict.fromkeys((*given, *wanted)))
     layouts = mixtures(kind, ends, axes, mesh) if step is None else tuple(ends)
-    parts = np.array([ways((a for dim in x.dims for a in dim if a in axes), mesh) for x in layouts], dtype=int)
+    splits = tuple(tuple(a for dim in layout.dims for a in dim if a in axes) for layout in layouts)
     moving = [a for a in axes if len({layout.state(a) for layout in layouts}) > 1]
     if not moving:
-        return Ways(layouts, parts, np.zeros((0, 2), dtype=int), np.zeros(0, dtype=int), ())
+        return Ways(layouts, splits, np.zeros((0, 2), dtype=int), np.zeros(0, dtype=int), ())
     states = list(dict.fromkeys(layout.state(a) for layout in layouts for a in moving))
     number = {state: n for n, state in enumerate(states)}
     codes = np.array([[number[layout.state(a)] for a in moving] for layout in layouts], dtype=int)
@@ -141,9 +141,9 @@ def ways_of(
         table = np.eye(len(states), dtype=bool) | (np.array(goes) & [there in goals for there in states])
         possible &= table[codes[:, None, column], codes[None, :, column]]
     arcs = np.argwhere(possible)
-    first, of = alike(codes, parts, arcs)
+    first, of = alike(codes, np.array([ways(split, mesh) for split in splits], dtype=int), arcs)
     located = {n: (layouts[n], layouts[n].states()) for n in set(arcs[first].ravel().tolist())}
-    return Ways(layouts, parts, arcs, of, tuple((located[a], located[b]) for a, b in arcs[first].tolist()))
+    return Ways(layouts, splits, arcs, of, tuple((located[a], located[b]) for a, b in arcs[first].tolist()))
 
 
 def alike(codes: np.ndarray, parts: np.ndarray, arcs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block, Model, Node
-from autoplan.layout import R, State
+from autoplan.layout import R, S, State
 from autoplan.mesh import MICROBATCH, Mesh
 from autoplan.pricing import Operator, operators_of, weights_of
 from autoplan.rule import AxisStrategy
@@ -23,7 +23,7 @@ Options = Mapping[tuple[int, str], tuple[Strategy, ...]]
 """The strategies of every node, by (block, name)."""
 
 SplitSizes = frozenset[tuple[int, frozenset[str]]]
-"""Sizes of dims and factors, each with the batch's axes that split it."""
+"""Sizes, each with the batch's axes that split it."""
 
 
 @dataclass(frozen=True)
@@ -103,27 +103,24 @@ def formulate(
     )
 
 
-def batch_sizes(prepared: Prepared) -> SplitSizes:
-    """Everything of a model that the batch's axes split."""
-    found: dict[tuple[int, str, object], tuple[int, set[str]]] = {}
-    for axis, split in prepared.batch.items():
-        for index, block in enumerate(prepared.model.blocks):
-            types = block.types()
-            for name, kind in types.items():
-                state = split.states[index, name]
-                if state.kind == "S":
-                    found.setdefault((index, name, state.dim), (kind.shape[state.dim], set()))[1].add(axis)
-            for name, operator in prepared.operators[index].items():
-                factor = split.strategies[index, name].factor
-                if factor in operator.sizes:
-                    found.setdefault((index, name, factor), (operator.sizes[factor], set()))[1].add(axis)
-    return frozenset((size, frozenset(axes)) for size, axes in found.values())
+def split_sizes(prepared: Prepared) -> SplitSizes:
+    """Of every dim of a value, and of every factor of an operator."""
+    found = set()
+    for index, block in enumerate(prepared.model.blocks):
+        for name, kind in block.types().items():
+            states = {axis: split.states[index, name] for axis, split in prepared.batch.items()}
+            for dim, size in enumerate(kind.shape):
+                found.add((size, frozenset(axis for axis, state in states.items() if state == S(dim))))
+        for name, operator in prepared.operators[index].items():
+            chosen = {axis: split.strategies[index, name] for axis, split in prepared.batch.items()}
+            for factor, size in operator.sizes.items():
+                found.add((size, frozenset(axis for axis, way in chosen.items() if way.factor == factor)))
+    return frozenset(found)
 
 
 def divisibility(sizes: SplitSizes, mesh: Mesh) -> tuple[bool, ...] | None:
-    """What the rows of a microbatch decide of how tensors may be split on the tensor axes: on meshes for which this is
-    the same every operator has the same strategies and every value the same layouts; None where the batch's own axes
-    don't divide what they split."""
+    """Which sizes each product of tensor axes divides: on meshes for which this is the same every operator has the same
+    strategies and every value the same layouts. None where the batch's own axes don't divide what they split."""
     local = []
     for size, axes in sorted(sizes, key=lambda pair: (pair[0], sorted(pair[1]))):
         ways = math.prod(mesh.size(axis) for axis in axes)
@@ -131,8 +128,8 @@ def divisibility(sizes: SplitSizes, mesh: Mesh) -> tuple[bool, ...] | None:
             return None
         local.append(size // ways)
     tensor = [mesh.size(axis) for axis in mesh.tensor_axes]
-    together = {math.prod(some) for count in range(len(tensor)) for some in itertools.combinations(tensor, count + 1)}
-    return tuple(size % ways == 0 for size in local for ways in sorted(together))
+    together = [math.prod(some) for count in range(len(tensor)) for some in itertools.combinations(tensor, count + 1)]
+    return tuple(size % ways == 0 for size in local for ways in together)
 
 
 def node_options(

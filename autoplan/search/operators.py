@@ -27,7 +27,7 @@ from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices
-from autoplan.search.formulate import Options, Prepared, SplitSizes, batch_sizes, divisibility, formulate
+from autoplan.search.formulate import Options, Prepared, SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.formulation import Formulation
 from autoplan.search.kinds import kinds_of
 from autoplan.search.outline import Outline, outline_of
@@ -154,8 +154,8 @@ class Operators:
     lines: dict[Line, float | None] = field(default_factory=dict)
 
     @cached_property
-    def batch_sizes(self) -> SplitSizes:
-        return batch_sizes(self.prepared)
+    def split_sizes(self) -> SplitSizes:
+        return split_sizes(self.prepared)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -189,8 +189,9 @@ class Operators:
     def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[Formulation, Shared]:
         """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides."""
         mesh = prices.mesh
-        tensor = tuple((axis.name, axis.size) for axis in mesh.axes if axis.name in TENSOR)
-        divides = divisibility(self.batch_sizes, mesh)
+        sizes = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
+        tensor = sizes if len(sizes) > 1 else (sizes[0] > 1,)  # which arcs are alike depends on several axes' sizes
+        divides = divisibility(self.split_sizes, mesh)
         key = (tensor, system, split_weights, self.sequence, mesh if divides is None else divides)
         known = self.outlined.get(key)
         form = formulate(

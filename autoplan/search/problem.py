@@ -153,7 +153,8 @@ def tensor(form: Formulation, value: Value, way: Ways, flow: Flow) -> Tensor:
     """A value with its prices."""
     beside = ways((a for axes in way.layouts[0].dims for a in axes if a not in form.searched), form.mesh)
     itemsize = value.kind.bytes // max(value.kind.elements, 1)
-    kept = (value.count * itemsize * (value.kind.elements // (beside * way.parts))).astype(float)
+    parts = np.array([ways(split, form.mesh) for split in way.splits], dtype=int)
+    kept = (value.count * itemsize * (value.kind.elements // (beside * parts))).astype(float)
     kept[value.whole] = 0.0
     return Tensor(
         value.block, value.name, flow.layouts, value.source, value.given, value.sinks, flow.arcs,
