@@ -13,12 +13,13 @@ import autoplan.rules  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.graph import Block, Model, TensorType, Typed
 from autoplan.mesh import Mesh
-from autoplan.pricing import Prices
+from autoplan.pricing import Prices, operators_of
 from autoplan.search.account import price_block
 from autoplan.search.choice import tensor_mesh
+from autoplan.search.classes import alike_operators
 from autoplan.search.decode import block_choices
 from autoplan.search.formulate import formulate, prepare
-from autoplan.search.problem import Formulation, Problem, Tensor, build
+from autoplan.search.problem import Formulation, Problem, Tensor, build, operators_s
 from autoplan.search.solve import Weights, kept_layouts, solve
 from autoplan.search.tree import cheapest_tree
 from tests.hand_made import chain, f32, llama, mlp, node
@@ -179,3 +180,31 @@ def test_leaner_points_hold_fewer_bytes() -> None:
     lean = solve(problem, Weights(1.0, 1.0))
     assert lean.state_bytes + lean.kept_bytes < fastest.state_bytes + fastest.kept_bytes
     assert lean.time_s >= fastest.time_s
+
+
+def test_operators_that_are_alike_cost_the_same_whatever_they_are_called() -> None:
+    """T5's two stacks have first, repeated and last layers of the same operators; one that reads a value twice, or
+    takes another number, is another operator."""
+    x = f32(8, 4)
+    blocks = [
+        Block(name, (Typed("x", x), Typed("y", x)), (), (), (), (one, other), (other.name,))
+        for name, one, other in (
+            ("A", node("a", "aten.add.Tensor", x, "%x", "%y"), node("b", "aten.mul.Tensor", x, "%a", 2.0)),
+            ("B", node("p", "aten.add.Tensor", x, "%y", "%x"), node("q", "aten.mul.Tensor", x, "%p", 2.0)),
+            ("C", node("p", "aten.add.Tensor", x, "%x", "%x"), node("q", "aten.mul.Tensor", x, "%p", 3.0)),
+        )
+    ]
+    alike = alike_operators([operators_of(block, fuses=False) for block in blocks])
+    assert alike[1, "p"] == (0, "a") and alike[1, "q"] == (0, "b")
+    assert alike[2, "p"] == (2, "p") and alike[2, "q"] == (2, "q")
+
+
+def test_prices_of_alike_operators_are_each_its_own() -> None:
+    form = formulation(llama(), cluster="1x4 a100-sxm-80gb")
+    seconds = operators_s(form, form.prices)
+    assert any(form.alike[key] != key for key in seconds)
+    for (index, name), found in seconds.items():
+        own = form.prices.operators_s(form.operators[index][name], form.options[index, name])
+        assert found.tolist() == own.tolist()
+        first = form.alike[index, name]
+        assert form.options[first] == form.options[index, name]

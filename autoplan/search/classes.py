@@ -1,10 +1,15 @@
-"""What is one decision in several places: boundaries that follow one another, parameters that several blocks read."""
+"""What is one decision in several places: boundaries that follow one another, parameters that several blocks read.
+
+And what is asked once for several: operators that are alike, as those of a stack's first, repeated and last layers.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from autoplan.graph import Model
+from autoplan.graph import Argument, Model, Node, Ref
+from autoplan.pricing import Operator
 
 GroupKey = tuple[str, int, str]  # kind ("node", "boundary", "stored", "given"), block (-1: of the model), name
 
@@ -33,6 +38,39 @@ def stored_classes(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
     numbers = union.numbers()
     counts = Counter(str(number) for item, number in numbers.items() if isinstance(item, str))
     return {item: str(number) for item, number in numbers.items() if isinstance(item, tuple)}, dict(counts)
+
+
+OperatorKey = tuple[int, str]  # block, name
+
+
+def alike_operators(operators: Sequence[Mapping[str, Operator]]) -> dict[OperatorKey, OperatorKey]:
+    """Of every operator of the blocks, the first that differs from it in names at most: on one mesh both may be split
+    alike, and cost the same split alike."""
+    first: dict[tuple, OperatorKey] = {}
+    return {
+        (index, name): first.setdefault(likeness(operator), (index, name))
+        for index, own in enumerate(operators)
+        for name, operator in own.items()
+    }
+
+
+def likeness(operator: Operator) -> tuple:
+    """All of an operator but names."""
+    o = operator
+    flags = (o.carries, o.weighs, o.joins, o.result_carries, o.reads, o.writes, o.keeps)
+    return (o.node.op, repr(nameless(o.node)), o.node.type, o.operands, flags, repr(o.rule))
+
+
+def nameless(node: Node) -> Argument:
+    """The arguments with numbers for the values, as they come first."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(node.operands))}
+
+    def without(argument: Argument) -> Argument:
+        if isinstance(argument, Ref):
+            return f"%{numbers[argument.name]}"
+        return tuple(without(item) for item in argument) if isinstance(argument, tuple) else argument
+
+    return without((node.args, node.kwargs))
 
 
 class Union:

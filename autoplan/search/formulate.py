@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block, Model, Node
@@ -14,6 +14,7 @@ from autoplan.mesh import MICROBATCH, Mesh
 from autoplan.pricing import Operator, operators_of, weights_of
 from autoplan.rule import AxisStrategy
 from autoplan.search.batch import BatchSplit, split_batch
+from autoplan.search.classes import OperatorKey, alike_operators
 from autoplan.search.constraints import Constraint, permitted
 from autoplan.search.formulation import Formulation, Prices
 from autoplan.search.tensor import TensorSystem, as_asked, splitting
@@ -21,6 +22,9 @@ from autoplan.strategies import Strategy, strategies
 
 Options = Mapping[tuple[int, str], tuple[Strategy, ...]]
 """The strategies of every node, by (block, name)."""
+
+Known = dict[tuple, tuple[Strategy, ...]]
+"""The strategies of operators that are alike, under the same pins."""
 
 SplitSizes = frozenset[tuple[int, frozenset[str]]]
 """Sizes, each with the batch's axes that split it."""
@@ -33,6 +37,7 @@ class Prepared:
     operators  of each block, by name
     batch      how the batch lies on each of its axes
     constraints  what the user rules out
+    alike      of each operator, the first that may be split as it may, by (block, name)
     """
 
     model: Model
@@ -40,6 +45,7 @@ class Prepared:
     batch: Mapping[str, BatchSplit]
     constraints: tuple[Constraint, ...]
     training: bool
+    alike: Mapping[OperatorKey, OperatorKey] = field(default_factory=dict)
 
     def whole(self, node: Node) -> AxisStrategy:
         """A constant on an axis that doesn't split the batch: whole on every rank."""
@@ -52,7 +58,7 @@ def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, tra
         "dp": split_batch(model, virtual=False, loss=training),
         MICROBATCH: split_batch(model, virtual=True, loss=training),
     }
-    return Prepared(model, operators, batch, tuple(constraints), training)
+    return Prepared(model, operators, batch, tuple(constraints), training, alike_operators(operators))
 
 
 def formulate(
@@ -76,8 +82,9 @@ def formulate(
     """
     batch = prepared.batch
     prepared = replace(prepared, batch={axis: split for axis, split in batch.items() if axis != free})
+    known: Known = {}
     options = options or {
-        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system)
+        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system, known)
         for index, block in enumerate(prepared.model.blocks)
         for node in block.nodes
     }
@@ -100,6 +107,7 @@ def formulate(
         sequence=sequence,
         system=system,
         entering=entering,
+        alike=prepared.alike,
     )
 
 
@@ -139,12 +147,18 @@ def node_options(
     node: Node,
     mesh: Mesh,
     split_weights: bool,
-    system: TensorSystem | None = None,
+    system: TensorSystem | None,
+    known: Known,
 ) -> tuple[Strategy, ...]:
+    """The strategies of one operator; ``known`` are those of others on the same mesh."""
     operator = prepared.operators[index][node.name]
     pinned = {axis: split.strategies[index, node.name] for axis, split in prepared.batch.items()}
     pinned |= {axis: pinned["dp"] for axis in system.whole} if system is not None else {}
-    found = strategies(operator.rule, operator.operands, node.type, operator.carries, mesh, pinned)
+    here = (index, node.name)
+    key = (prepared.alike.get(here, here), tuple(pinned.items()))
+    if key not in known:
+        known[key] = strategies(operator.rule, operator.operands, node.type, operator.carries, mesh, pinned)
+    found = known[key]
     if not found:
         raise ParallelismError(
             f"mesh {mesh}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -44,6 +44,7 @@ class Formulation:
     sequence    whether activations between segments are split along the sequence; None: whatever is cheaper
     system      what a named system asks of the tensor axes
     entering    of a constant of a block, the states on searched axes, beside R, in which the batch may be read
+    alike       of an operator, by (block, name), the first that costs the same where it is split the same
     """
 
     model: Model
@@ -57,6 +58,7 @@ class Formulation:
     sequence: bool | None = None
     system: TensorSystem | None = None
     entering: Callable[[int, str], Mapping[str, State]] = lambda index, name: {}
+    alike: Mapping[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
 
     @property
     def gathered(self) -> str:

@@ -117,11 +117,15 @@ def build(form: Formulation, outline: Outline | None = None, seconds: Seconds | 
 
 
 def operators_s(form: Formulation, prices: Prices) -> Seconds:
-    return {
-        (index, name): prices.operators_s(operator, form.options[index, name])
-        for index, operators in enumerate(form.operators)
-        for name, operator in operators.items()
-    }
+    """Operators that are alike, and may do the same, are priced once."""
+    found: dict[tuple[int, str], np.ndarray] = {}
+    for index, operators in enumerate(form.operators):
+        for name, operator in operators.items():
+            here = (index, name)
+            first, options = form.alike.get(here, here), form.options[here]
+            known = found[first] if first in found and form.options[first] == options else None
+            found[here] = prices.operators_s(operator, options) if known is None else known
+    return found
 
 
 def group(form: Formulation, decision: Decision, seconds: Seconds) -> Group:
