@@ -24,7 +24,8 @@ from autoplan.strategies import Strategy
 DATA = "dp"
 SHARE = 0.1  # of the search's time, that the check may take
 LIMIT_S = 2.0  # of one solve
-GROWTH = 12  # times as long as the pinned problem: one more axis with about as many states as the tensor axis
+GROWTH = 12  # times as many variables as the pinned problem: one more axis with about as many states as the tensor axis
+SLOWER = 60  # times as long as the pinned problem, whose outline and prices are known already
 PAIRED = 64  # members of a group over both axes, beyond which an exchange's price, found pair by pair, takes longest
 SAME = 1e-6  # relative, below which nothing is cheaper
 NAMED = 3  # operators that the text names
@@ -67,7 +68,7 @@ def check_data_axis(operators: Operators, setting: Setting, spent_s: float) -> s
     problem = build(pinned_form, shared.outline(pinned_form))
     pinned = Solver(problem).solve(Weights(), LIMIT_S)
     each_s, members = time.perf_counter() - start, setting.dp * setting.tp
-    if each_s * (1 + GROWTH * max(1.0, members / PAIRED) ** 2) > SHARE * spent_s:
+    if each_s * (1 + SLOWER * max(1.0, members / PAIRED) ** 2) > SHARE * spent_s:
         return (
             f"with the data axis free: not checked, {variables(problem)} variables become about "
             f"{GROWTH * variables(problem)}, more than a tenth of the search's time"
