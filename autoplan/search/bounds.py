@@ -120,14 +120,18 @@ def ties(known: Known) -> np.ndarray:
 
 
 def leaner_of(known: Known) -> Leaner:
-    """What keeping less than the fastest do costs the segments that may be recomputed."""
-    chain, slower = known.loads.chain, np.zeros((len(known.blocks), len(known.prices)))
+    """What keeping less than the fastest do costs the segments that may be recomputed. Prices are rounded, so that
+    settings with the same operators ask for the same."""
+    chain = known.loads.chain
+    prices = np.unique([float(f"{price:.1e}") for price in known.prices])
     kept = known.least("kept") - known.loads.data.cast_share * chain.parameters
-    for segment in np.flatnonzero(chain.repeated).tolist():
-        for number, price in enumerate(known.prices.tolist()):
-            least_s = known.floor(known.blocks[segment], Weights(0.0, price))
-            slower[segment, number] = least_s - known.own_s[segment] - price * kept[segment]
-    return Leaner(known.prices, slower)
+    slower = np.zeros((len(known.blocks), len(prices)))
+    places = np.flatnonzero(chain.repeated)
+    for block in sorted({known.blocks[place] for place in places}):
+        mine = [place for place in places if known.blocks[place] == block]
+        least_s = np.array([known.floor(block, Weights(0.0, price)) for price in prices.tolist()])
+        slower[mine] = least_s - known.own_s[mine[0]] - prices * kept[mine[0]]
+    return Leaner(prices, slower)
 
 
 def segment_s(known: Known, prices: np.ndarray) -> np.ndarray:

@@ -53,7 +53,7 @@ class Bound(Master):
         super().__init__(pieces, scale_s)
 
     def variable(self, high: float, least: float = 0) -> pulp.LpVariable:
-        return pulp.LpVariable(f"x{next(self.count)}", least, high)
+        return self.lp.make(least, high)
 
     def leaner_than(self, leaner: Leaner) -> None:
         """e and x of each stage; none where all that may is recomputed."""
@@ -61,7 +61,7 @@ class Bound(Master):
             return
         slower = leaner.slower_s[self.starts[:-1]]
         for k in range(self.pieces.stages):
-            slow, more = (pulp.LpVariable(f"x{next(self.count)}", 0) for _ in range(2))
+            slow, more = (self.lp.make() for _ in range(2))
             self.leaner[k] = slow, more
             for j, price in enumerate(leaner.prices.tolist()):
                 column = slower[:, j] * self.of("repeated") * self.scale
@@ -95,7 +95,7 @@ class Bound(Master):
         """A whole number that a total is equal to."""
         if not total.terms:
             return
-        made = pulp.LpVariable(f"x{next(self.count)}", 0, None, pulp.LpInteger)
+        made = self.lp.make(category=pulp.LpInteger)
         self.totals.append(made)
         self.lp += total.add(made, -1.0).expression() == 0
 

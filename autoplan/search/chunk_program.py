@@ -24,6 +24,7 @@ import pulp
 
 from autoplan.pricing.chunks import splits
 from autoplan.search.pieces import FULL, PART, Division, Pieces
+from autoplan.search.registered import Registered
 from autoplan.search.solve import pick_solver
 
 TIME_LIMIT_S = 30.0  # what is solved takes far less: a backstop
@@ -97,9 +98,9 @@ class Master:
         self.sizes = [b - a for a, b in itertools.pairwise(self.starts)]
         self.runs = range(len(self.sizes))
         self.columns = {name: getattr(pieces, name)[self.starts[:-1]].astype(float) for name in COLUMNS}
-        self.count = itertools.count()
-        self.lp = pulp.LpProblem("chunks", pulp.LpMinimize)
-        self.step = pulp.LpVariable("T", 0)
+        self.integers = 0
+        self.lp = Registered("chunks")
+        self.step = self.lp.make()
         self.lp += self.step
         self.q: list[list[pulp.LpVariable | float]] = [[0.0] * len(self.sizes)]
         self.full_at: list[list[pulp.LpVariable | float]] = [[0.0] * len(self.sizes)]
@@ -124,7 +125,8 @@ class Master:
         return self.columns[name]
 
     def variable(self, high: float, least: float = 0) -> pulp.LpVariable:
-        return pulp.LpVariable(f"x{next(self.count)}", least, high, pulp.LpInteger)
+        self.integers += 1
+        return self.lp.make(least, high, pulp.LpInteger)
 
     def at_least(self, total: Sum) -> None:
         """total ≥ 0; where every cut has the same total and it is less, as of ranks too full whatever they hold, no
@@ -289,7 +291,7 @@ class Master:
         does selectively."""
         key = ("rebuilt", rank)
         if key not in self.largest:
-            self.largest[key] = made = pulp.LpVariable(f"x{next(self.count)}", 0)
+            self.largest[key] = made = self.lp.make()
             for r in self.runs:
                 cells = [k for k in mine if (k, r) in self.a]
                 if not cells:
@@ -315,7 +317,7 @@ class Master:
         larger = [(k, r) for k, r in cells if scaled[r] > sure]
         if not larger:
             return self.largest.setdefault(key, sure)
-        made = pulp.LpVariable(f"x{next(self.count)}", sure)
+        made = self.lp.make(sure)
         for k, r in larger:
             self.at_least(Sum().add(made).add(self.is_there(k, r), -scaled[r]))
         return self.largest.setdefault(key, made)
@@ -354,10 +356,6 @@ class Master:
             return Found(proven(self.lp, 0.0) / self.scale, None)
         bound = min(proven(self.lp, reached * (1 - gap) if self.lp.isMIP() else reached), reached)
         return Found(bound / self.scale, self.division())
-
-    @property
-    def integers(self) -> int:
-        return sum(variable.cat == pulp.LpInteger for variable in self.lp.variables())
 
     def division(self) -> Division:
         """The solution as whole numbers."""

@@ -22,7 +22,7 @@ from autoplan.search.operators import Operators, uses_tensor_axis
 PROVEN = 0.005  # a gap that is worth no more proof
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
-PROOFS = 12  # settings whose bound is made as tight as is known
+PROOFS = 12  # settings of several stages on a rank whose bound is made as tight as is known
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
 
 
@@ -99,7 +99,7 @@ class Work:
         for bound_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
             if bound_s >= least_s:
                 break
-            proofs -= 1
+            proofs -= self.dear(setting)
             if proofs >= 0:
                 bound_s = max(bound_s, self.evaluator.least_s(setting, wall, least_s))
             least_s = min(least_s, bound_s)
