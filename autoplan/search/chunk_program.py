@@ -116,7 +116,6 @@ class Master:
         if pieces.recompute == "auto":
             for stage in range(pieces.stages):
                 self.recompute(stage)
-        self.leaner: dict[int, tuple[pulp.LpVariable, pulp.LpVariable]] = {}  # of a stage (slower, bytes it keeps more)
         self.there: dict[tuple[int, int], pulp.LpVariable | float] = {}
         self.largest: dict[tuple[str, int], pulp.LpVariable | float] = {}
 
@@ -228,8 +227,6 @@ class Master:
             again = -scaled[2 if k == 0 and splits(p.schedule) else 1, k]
             full, part = self.of("full_s")[r], self.of("part_s")[r]
             total.add(made, again * (full - part)).add(self.b[k, r], again * part)
-        for k, (slower, _) in self.leaner.items():
-            total.add(slower, -float(min(counts[0, k], counts[1, k])))
         self.borders(total, -(scaled[0, 1:] + scaled[1, :-1])[:, None] * messages[1:])
         self.at_least(total)
 
@@ -261,8 +258,6 @@ class Master:
                 if (k, r) in self.a:
                     total.add(self.a[k, r], count * (part[r] - inputs[r]) * unit)
                     total.add(self.b[k, r], count * (kept[r] - part[r]) * unit)
-            if k in self.leaner:
-                total.add(self.leaner[k][1], -count * unit * self.bytes_unit())
             total.add(self.most("constants", [k], self.of("constants")), -count * unit * self.bytes_unit())
             if k:
                 self.border(total, k, -self.of("received") * unit)

@@ -54,6 +54,15 @@ def choose_chunks(
     return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers)
 
 
+def evenly(pieces: Pieces) -> ChunkCuts | None:
+    """Stages of about the same time, where bytes are only to be counted."""
+    if len(pieces) < pieces.stages:
+        return None
+    division = pieces.pinned(even_stages(pieces))
+    step_s = pieces.step_s(division)
+    return ChunkCuts(Cuts(division.stages, step_s, step_s), division)
+
+
 class _Search:
     def __init__(self, pieces: Pieces, limit_s: float, gap: float) -> None:
         self.pieces, self.limit_s, self.gap = pieces, limit_s, gap

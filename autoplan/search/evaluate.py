@@ -25,7 +25,7 @@ from autoplan.search.bounds import Known, leaner_of, least_schedule_s
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
 from autoplan.search.chunk_bound import least_chunks_s, roomy
-from autoplan.search.chunks import choose_chunks
+from autoplan.search.chunks import choose_chunks, evenly
 from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
 from autoplan.search.kinds import devices_of, least_uneven_rounds, pace, spare_bytes
 from autoplan.search.load import Loads, chain_of, parameter_share
@@ -281,7 +281,8 @@ class Evaluator:
         topology = self.operators.topology
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         left_s = limit_s / straggling(topology.devices // topology.levels[0].size, topology.device) - once
-        found = choose_chunks(pieces_of(loads, wall), left_s * gain)
+        pieces = pieces_of(loads, wall)
+        found = choose_chunks(pieces, left_s * gain) if np.isfinite(wall) else evenly(pieces)
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * RUNNER_UP:
             return None

@@ -22,7 +22,7 @@ from autoplan.search.operators import Operators, uses_tensor_axis
 PROVEN = 0.005  # a gap that is worth no more proof
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
-PROOFS = 12  # settings of several stages on a rank whose bound is made as tight as is known
+PROOFS = 4  # settings of several stages on a rank whose bound is made as tight as is known
 FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
 
 
@@ -130,7 +130,8 @@ class Work:
     def pinned_to(self, parallelism: Parallelism) -> Work:
         """The same model and cluster under other pinned fields, sharing what doesn't depend on them."""
         operators = self.operators.pinned_to(parallelism)
-        return replace(self, operators=operators, evaluator=Evaluator(operators, self.training), found={}, least={})
+        least = self.least if operators is self.operators else {}
+        return replace(self, operators=operators, evaluator=Evaluator(operators, self.training), found={}, least=least)
 
 
 def begin(

@@ -1,0 +1,73 @@
+"""A linear program in dense arrays, and the least value that it proves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pulp
+
+from autoplan.search.engines import INSTALLED
+
+if INSTALLED:
+    import highspy
+
+TIME_LIMIT_S = 30.0  # of what takes far less: a backstop
+
+
+@dataclass(frozen=True)
+class Linear:
+    """minimise v[0] with rows·v ≥ least, low ≤ v ≤ high.
+
+    integers  whether each variable is a whole number, where these are asked for
+    """
+
+    rows: np.ndarray
+    least: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    integers: np.ndarray
+
+    def bound(self, *, whole: bool = False, time_limit_s: float = TIME_LIMIT_S, gap: float = 0.0) -> float:
+        """What no values undercut; infinite where there are none. whole: as well as the time suffices."""
+        return self.by_highs(whole, time_limit_s, gap) if INSTALLED else self.by_cbc(whole, time_limit_s, gap)
+
+    def by_highs(self, whole: bool, time_limit_s: float, gap: float) -> float:
+        inside, (count, variables) = highspy.Highs(), self.rows.shape
+        for option, value in (
+            ("output_flag", False), ("threads", 1), ("time_limit", time_limit_s), ("mip_rel_gap", gap),
+        ):  # fmt: skip
+            inside.setOptionValue(option, value)
+        places, columns = np.nonzero(self.rows)
+        starts = np.searchsorted(places, np.arange(count + 1))
+        cost = np.zeros(variables)
+        cost[0] = 1.0
+        inside.passModel(
+            variables, count, len(places), highspy.MatrixFormat.kRowwise.value, highspy.ObjSense.kMinimize.value, 0.0,
+            cost, self.low, self.high, self.least, np.full(count, np.inf), starts.astype(np.int32),
+            columns.astype(np.int32), self.rows[places, columns], (self.integers & whole).astype(np.int32),
+        )  # fmt: skip
+        inside.run()
+        status, info = inside.getModelStatus(), inside.getInfo()
+        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+            return np.inf
+        if whole and self.integers.any():
+            return max(float(info.mip_dual_bound), 0.0)
+        return float(info.objective_function_value) if status == highspy.HighsModelStatus.kOptimal else 0.0
+
+    def by_cbc(self, whole: bool, time_limit_s: float, gap: float) -> float:
+        model = pulp.LpProblem("bound", pulp.LpMinimize)
+        highs = [None if np.isinf(high) else high for high in self.high.tolist()]
+        kinds = [pulp.LpInteger if number else pulp.LpContinuous for number in (self.integers & whole).tolist()]
+        limits = zip(self.low.tolist(), highs, kinds, strict=True)
+        variables = [pulp.LpVariable(f"v{i}", *limit) for i, limit in enumerate(limits)]
+        model += variables[0]
+        for row, least in zip(self.rows, self.least.tolist(), strict=True):
+            terms = [(variables[i], float(row[i])) for i in np.flatnonzero(row).tolist()]
+            model += pulp.LpAffineExpression(terms) >= least
+        status = model.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1))
+        if status == pulp.LpStatusInfeasible:
+            return np.inf
+        if status != pulp.LpStatusOptimal or model.sol_status != pulp.LpSolutionOptimal:
+            return 0.0
+        return float(variables[0].varValue or 0.0) * (1 - gap)
