@@ -62,6 +62,7 @@ class Limits:
     rows            of the batch
     segments        of the chain
     only_one        (axis, reason) for each batch axis that must have size 1
+    fuses           whether segments are compiled, so that a backward gives all its gradients at once
     """
 
     devices: int
@@ -69,6 +70,7 @@ class Limits:
     rows: int
     segments: int
     only_one: tuple[tuple[str, str], ...] = ()
+    fuses: bool = True
 
 
 VIRTUAL_STAGES = (1, 2, 4, 8)
@@ -145,23 +147,34 @@ def batch_ways(pinned: Parallelism) -> int:
 
 def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -> list[tuple[str, int]]:
     """(schedule, stages on a rank). 1F1B holds fewer microbatches than GPipe and takes as long; it needs as many
-    microbatches as stages. Of the others those whose rounds the microbatches fill: interleaved, with counts that
-    double, where not pinned only up to ``MOST_ACTIONS``; zero-bubble only where it is pinned, for a compiled segment
-    gives all gradients at once (``pricing.chunks.split_backward``), and eager ones are seldom worth a plan."""
+    microbatches as stages. Of the others those whose rounds the microbatches fill (``in_rounds``)."""
     alone = pinned.virtual_stages in (None, 1)
     possible = ["gpipe"] if pp > 1 and microbatches < pp else ["1f1b"]
     wanted = ["gpipe"] if pinned.schedule == "gpipe" else [s for s in possible if pinned.schedule in (None, s)]
     found = [(s, 1) for s in wanted if alone]
     if pp == 1 or not deals_rounds(pp, microbatches) or pinned.schedule in ("gpipe", "1f1b"):
         return found
-    name = pinned.schedule or "interleaved"
+    if pinned.schedule is not None:
+        return found + in_rounds(limits, pinned, pinned.schedule, pp, microbatches)
+    found += in_rounds(limits, pinned, "interleaved", pp, microbatches)
+    splits = not limits.fuses and pinned.recompute in (None, "none") and pinned.zero != 3
+    return found + (in_rounds(limits, pinned, "zero-bubble", pp, microbatches) if splits else [])
+
+
+def in_rounds(
+    limits: Limits, pinned: Parallelism, schedule: str, pp: int, microbatches: int
+) -> list[tuple[str, int]]:
+    """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``. A
+    compiled segment's backward would run twice under zero-bubble (``pricing.chunks.split_backward``), which is then
+    tried only where it is pinned."""
     counts = VIRTUAL_STAGES if pinned.virtual_stages is None else (pinned.virtual_stages,)
-    least = 1 if name == "zero-bubble" else 2
+    least = 1 if schedule == "zero-bubble" else 2
+    found = []
     for count in counts:
         fits = least <= count and pp * count <= limits.segments
-        helps = 2 * (pp - 1) >= LEAST_BUBBLE * count * microbatches  # what is idle with half as many
+        helps = 2 * (pp - 1) >= LEAST_BUBBLE * max(1, count - (least == 1)) * microbatches  # idle with fewer stages
         if fits and (pinned.schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
-            found.append((name, count))
+            found.append((schedule, count))
     return found
 
 
@@ -257,12 +270,24 @@ def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
     """The error where the pinned fields, each possible alone, leave nothing together."""
     text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
     reasons = "; ".join(f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one)
+    reasons = "; ".join(filter(None, (reasons, too_few_parts(limits, pinned))))
     if pinned.schedule == "1f1b":
         reasons = "; ".join(filter(None, (reasons, "1f1b needs at least as many microbatches as stages")))
     cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
     return ParallelismError(
         text, f"{cause}; {reasons}" if reasons else cause, remedy_for(limits, pinned)
     )
+
+
+def too_few_parts(limits: Limits, pinned: Parallelism) -> str:
+    """Why there are no rounds of several stages on a rank, where the chain or the pipeline is why."""
+    if pinned.schedule not in ("interleaved", "zero-bubble") and (pinned.virtual_stages or 1) == 1:
+        return ""
+    if pinned.pp == 1:
+        return f"{pinned.schedule or 'several stages on a rank'} needs a pipeline"
+    stages = (pinned.pp or 2) * (pinned.virtual_stages or (2 if pinned.schedule == "interleaved" else 1))
+    said = f"{stages} stages need as many parts, and the model has {limits.segments}"
+    return said if stages > limits.segments else ""
 
 
 def remedy_for(limits: Limits, pinned: Parallelism) -> str:

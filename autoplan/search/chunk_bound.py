@@ -17,8 +17,8 @@ the leanest take e seconds more than the fastest. A rank's memory rounds to no f
 fractions leaves a gap, the segments of each type that a rank holds (of few stages: that each holds), and those that it
 recomputes, are whole numbers.
 
-The paths are those of ``rank_paths``. They come within a percent of the longest of all where stages are nearly alike,
-and each runs forward and backward equally often, so that it is their sum that counts.
+The paths are those of ``known_paths``. Those of ``rank_paths`` come within a percent of the longest of all where stages
+are nearly alike, and each runs forward and backward equally often, so that it is their sum that counts.
 """
 
 from __future__ import annotations
@@ -83,13 +83,19 @@ def roomy(pieces: Pieces) -> bool:
 
 
 def known_paths(pieces: Pieces) -> np.ndarray:
-    """[paths, 3, v·d]: those that any schedule of its kind has."""
+    """[paths, 3, v·d]: those that any schedule of its kind has. Where the backward is split: to each rank by the first
+    microbatch's forward, then all that the rank does."""
+    ranks, many = pieces.ranks, pieces.microbatches
     if splits(pieces.schedule):
         even = pieces.path(pieces.pinned(even_stages(pieces))).counts
-        return np.concatenate([pieces.rounds.paths, even[None]])
-    rows = rank_paths(pieces.ranks, pieces.microbatches, pieces.virtual_stages)
+        found = np.zeros((ranks, 3, pieces.stages))
+        for rank in range(ranks):
+            found[rank, 0, :rank] = 1
+            found[rank, :, rank::ranks] = many
+        return np.concatenate([found, pieces.rounds.paths, even[None]])
+    rows = rank_paths(ranks, many, pieces.virtual_stages)
     chunks = np.unique(np.linspace(0, pieces.virtual_stages - 1, CHUNKS).round().astype(int))
-    rows = np.concatenate([rows[c * pieces.ranks : (c + 1) * pieces.ranks] for c in chunks])
+    rows = np.concatenate([rows[c * ranks : (c + 1) * ranks] for c in chunks])
     return np.stack([rows, rows, 0 * rows], axis=1)
 
 

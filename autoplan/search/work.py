@@ -22,8 +22,9 @@ from autoplan.search.operators import Operators, uses_tensor_axis
 PROVEN = 0.005  # a gap that is worth no more proof
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
+NEAR = 1.08  # times a quick best, within which others are given operators of their own
+SETTLED = 2  # meshes, that one included
 PROOFS = 4  # settings of several stages on a rank whose bound is made as tight as is known
-FIRST_TRIES = 6  # settings, leanest first, of which none fitting says that nothing will
 
 
 @dataclass
@@ -76,10 +77,16 @@ class Work:
         return self.least[setting, wall]
 
     def settled(self, best: Evaluated, wall: float) -> Evaluated:
-        """A quick best with operators of its own, where those are faster."""
-        own = self.operators.solved_anew(best.setting)
-        found = Evaluator(own, self.training).evaluate(best.setting, wall)
-        return found if found is not None and found.step_s < best.step_s else best
+        """A quick best, and what came near it on other meshes, with operators of their own where those are faster."""
+        priced = [found for found in self.found.values() if found is not None and found.step_s <= NEAR * best.step_s]
+        nearest: dict[tuple[int, int, int], Evaluated] = {}
+        for found in [best, *sorted(priced, key=lambda e: e.step_s)]:
+            nearest.setdefault((found.setting.pp, found.setting.dp, found.setting.tp), found)
+        for near in list(nearest.values())[:SETTLED]:
+            own = self.operators.solved_anew(near.setting)
+            anew = Evaluator(own, self.training).evaluate(near.setting, wall)
+            best = min((e for e in (best, anew) if e is not None), key=lambda e: e.step_s)
+        return best
 
     def gap(self, best: Evaluated, candidates: Sequence[Setting], wall: float) -> float:
         """Two-sided, relative: how far below the best a plan of any setting could still lie, by what is proven.
@@ -112,15 +119,6 @@ class Work:
         self.found[setting] = found
         return found
 
-    def first(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
-        """Any plan that fits, those that need least tried first."""
-        sized = sorted((least_bytes(self.operators, s, self.training), s) for s in candidates)
-        for least, setting in sized[:FIRST_TRIES]:
-            found = self.evaluate(setting, wall) if least <= wall else None
-            if found is not None:
-                return found
-        return None
-
     def leanest(self, candidates: Sequence[Setting], wall: float) -> Evaluated:
         """Of settings none of which fits, the one that comes nearest: everything recomputed, the leanest operators."""
         nearest = sorted(candidates, key=lambda s: least_bytes(self.operators, s, self.training))[:3]
@@ -149,7 +147,8 @@ def begin(
     check_targets(constraints, model)
     prepared = prepare(model, constraints, fuses=training.compile, training=trains)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
-    limits = Limits(cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments), only_one)
+    sizes = (cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments))
+    limits = Limits(*sizes, only_one, training.compile or not trains)
     candidates(limits, parallelism)
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel

@@ -1,0 +1,37 @@
+"""Which settings are tried, and what is said where none is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.errors import ParallelismError
+from autoplan.options import Parallelism
+from autoplan.search.candidates import Limits, settings
+from autoplan.search.work import candidates
+
+
+def schedules_of(limits: Limits, pinned: Parallelism) -> set[str]:
+    return {setting.schedule for setting in settings(limits, pinned)}
+
+
+def test_zero_bubble_is_tried_where_a_backward_can_be_split() -> None:
+    eager, compiled = (Limits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
+    assert "zero-bubble" in schedules_of(eager, Parallelism())
+    assert "zero-bubble" not in schedules_of(compiled, Parallelism())
+    assert schedules_of(compiled, Parallelism(schedule="zero-bubble")) == {"zero-bubble"}
+    for kept_out in (Parallelism(recompute="full"), Parallelism(zero=3), Parallelism(schedule="1f1b")):
+        assert "zero-bubble" not in schedules_of(eager, kept_out)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        (Parallelism(pp=4, virtual_stages=4), "16 stages need as many parts, and the model has 10"),
+        (Parallelism(pp=8, schedule="interleaved"), "16 stages need as many parts"),
+        (Parallelism(pp=1, schedule="zero-bubble"), "zero-bubble needs a pipeline"),
+        (Parallelism(pp=1, virtual_stages=2), "several stages on a rank needs a pipeline"),
+    ],
+)
+def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> None:
+    with pytest.raises(ParallelismError, match=said):
+        candidates(Limits(devices=8, node=8, rows=16, segments=10), pinned)
