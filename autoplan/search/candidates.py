@@ -173,6 +173,7 @@ def in_rounds(
     for count in counts:
         fits = least <= count and pp * count <= limits.segments
         helps = 2 * (pp - 1) >= LEAST_BUBBLE * max(1, count - (least == 1)) * microbatches  # idle with fewer stages
+        helps = helps and (microbatches > 1 or least == 1)  # one alone has none to go between
         if fits and (pinned.schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
             found.append((schedule, count))
     return found

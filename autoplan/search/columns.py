@@ -7,6 +7,8 @@ that its dearest recomputation spends for a byte held, the dual of its memory wa
 
 is solved again; its answer either needs less recomputation and is faster for it, or is one that is known, and then no
 other is better at that price. Where nothing fits, the price is first so high that bytes alone count, then comes down.
+What the leanest spend for a byte says little of those between: there prices are sought at which two known answers cost
+the same (``between``), since any that is cheaper lies on the hull between them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from autoplan.search.choice import StageChoice
 from autoplan.search.load import Loads, parameter_share
 from autoplan.search.solve import Solution, Weights
 
-MOST_COLUMNS = 4     # beside the fastest: what they gain falls off quickly
+MOST_COLUMNS = 6     # beside the fastest: what they gain falls off quickly
 STEEP = 1.0          # all bytes cost as much as all the time of the fastest point: those that are leanest
 EASING = 1 / 8       # by which prices come down between the leanest and the fastest
 
@@ -28,6 +30,17 @@ def steep(fastest: Solution, ease: float = 1.0) -> Weights:
     """Prices under which bytes count as much as time, or less by a factor."""
     seconds = STEEP * ease * fastest.time_s
     return Weights(seconds / max(fastest.state_bytes, 1.0), seconds / max(fastest.kept_bytes, 1.0))
+
+
+def between(fast: Solution, lean: Solution, direction: Weights) -> Weights | None:
+    """The prices, of those in a direction, at which two answers cost the same; None where the one is better in both
+    time and bytes."""
+    states, kept = fast.state_bytes - lean.state_bytes, fast.kept_bytes - lean.kept_bytes
+    saved = direction.state * states + direction.kept * kept
+    more_s = lean.time_s - fast.time_s
+    if saved <= 0 or more_s <= 0:
+        return None
+    return Weights(direction.state * more_s / saved, direction.kept * more_s / saved)
 
 
 def duals(loads: Loads, stages: tuple[StageChoice, ...]) -> Weights | None:

@@ -26,7 +26,7 @@ from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
 from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunks import choose_chunks, evenly
-from autoplan.search.columns import EASING, MOST_COLUMNS, duals, steep
+from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, steep
 from autoplan.search.kinds import devices_of, least_uneven_rounds, pace, spare_bytes
 from autoplan.search.load import Loads, chain_of, parameter_share
 from autoplan.search.operators import Operators, Point
@@ -115,25 +115,36 @@ class Evaluator:
     def with_columns(
         self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float
     ) -> Evaluated | None:
-        """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before."""
+        """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before; then of
+        those between what is too fast to fit and what fits."""
         fastest = self.operators.fastest(setting)
         tried, last, ease = [fastest], best, 1.0
+        fast, lean = fastest, None
         for _ in range(MOST_COLUMNS):
             weights = duals(last.loads, last.stages) if last is not None else steep(fastest.solution, ease)
             if weights is None:  # it fits as it is: something between it and the fastest may, too
                 ease *= EASING
                 weights = steep(fastest.solution, ease)
             point = self.operators.priced(setting, weights)
+            known = any(point is one for one in tried)
+            if known and lean is not None:
+                midway = between(fast.solution, lean.solution, weights)
+                point = point if midway is None else self.operators.priced(setting, midway)
             if any(point is one for one in tried):
                 break
             tried.append(point)
             if self.idle(setting, point) or self.at_least_s(setting, point) >= limit_s:
                 continue
-            last = self.with_point(setting, point, wall, limit_s)
-            if last is None and ease == 1.0:
+            found = self.with_point(setting, point, wall, limit_s)
+            if found is None and known:
+                fast = point
+            elif found is None and ease == 1.0:
                 break  # bytes alone counted, and still nothing fits
-            if last is not None and (best is None or last.step_s < best.step_s):
-                best = last
+            elif found is not None:
+                last = found
+                lean = point if lean is None or point.solution.time_s < lean.solution.time_s else lean
+            if found is not None and (best is None or found.step_s < best.step_s):
+                best = found
                 limit_s = min(limit_s, best.step_s)
         return best
 
