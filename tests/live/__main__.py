@@ -59,7 +59,7 @@ def main() -> int:
         except Missing as missing:
             print(missing, file=sys.stderr)
             return 2
-    text = section(found)
+        text = section(found)  # a report reads the profile
     say(f"\n{text}\n{time.perf_counter() - began:.0f} s in all")
     if options.write and len(found) == len(CLUSTERS):
         write_section(text, options.write)
