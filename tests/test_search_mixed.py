@@ -20,8 +20,9 @@ from autoplan.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.pricing import Topology
 from autoplan.search.choice import Chosen
-from autoplan.search.evaluate import TOLERANCE, Evaluator, finish, least_bytes
+from autoplan.search.evaluate import TOLERANCE, Evaluator, finish
 from autoplan.search.fit import leanest, needs
+from autoplan.search.floors import least_bytes
 from autoplan.search.kinds import devices_of, least_uneven_rounds, spare_bytes
 from autoplan.search.result import choose
 from autoplan.search.work import begin, candidates

@@ -16,7 +16,8 @@ from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import Alternative, PricedCollective
-from autoplan.search.evaluate import Evaluated, least_bytes
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.floors import least_bytes
 from autoplan.search.pins import UNPINNED, unpinned
 from autoplan.search.predict import bubble_of, collectives
 from autoplan.search.result import parallelism_of

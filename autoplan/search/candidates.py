@@ -62,7 +62,6 @@ class Limits:
     rows            of the batch
     segments        of the chain
     only_one        (axis, reason) for each batch axis that must have size 1
-    fuses           whether segments are compiled, so that a backward gives all its gradients at once
     """
 
     devices: int
@@ -70,7 +69,6 @@ class Limits:
     rows: int
     segments: int
     only_one: tuple[tuple[str, str], ...] = ()
-    fuses: bool = True
 
 
 VIRTUAL_STAGES = (1, 2, 4, 8)
@@ -154,26 +152,21 @@ def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -
     found = [(s, 1) for s in wanted if alone]
     if pp == 1 or not deals_rounds(pp, microbatches) or pinned.schedule in ("gpipe", "1f1b"):
         return found
-    if pinned.schedule is not None:
-        return found + in_rounds(limits, pinned, pinned.schedule, pp, microbatches)
-    found += in_rounds(limits, pinned, "interleaved", pp, microbatches)
-    splits = not limits.fuses and pinned.recompute in (None, "none") and pinned.zero != 3
-    return found + (in_rounds(limits, pinned, "zero-bubble", pp, microbatches) if splits else [])
+    return found + in_rounds(limits, pinned, pinned.schedule or "interleaved", pp, microbatches)
 
 
 def in_rounds(
     limits: Limits, pinned: Parallelism, schedule: str, pp: int, microbatches: int
 ) -> list[tuple[str, int]]:
-    """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``. A
-    compiled segment's backward would run twice under zero-bubble (``pricing.chunks.split_backward``), which is then
-    tried only where it is pinned."""
+    """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``.
+    Zero-bubble is tried only where it is pinned: a compiled segment's backward would run twice
+    (``pricing.chunks.split_backward``), and torch splits no backward of a stage whose result is a view."""
     counts = VIRTUAL_STAGES if pinned.virtual_stages is None else (pinned.virtual_stages,)
     least = 1 if schedule == "zero-bubble" else 2
     found = []
     for count in counts:
         fits = least <= count and pp * count <= limits.segments
-        helps = 2 * (pp - 1) >= LEAST_BUBBLE * max(1, count - (least == 1)) * microbatches  # idle with fewer stages
-        helps = helps and (microbatches > 1 or least == 1)  # one alone has none to go between
+        helps = 2 * (pp - 1) >= LEAST_BUBBLE * count * microbatches and microbatches > 1  # idle with half as many
         if fits and (pinned.schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
             found.append((schedule, count))
     return found

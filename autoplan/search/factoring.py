@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from autoplan.options import Parallelism
 from autoplan.search.candidates import Setting
-from autoplan.search.evaluate import TOLERANCE, Evaluated, lower_bound
+from autoplan.search.evaluate import TOLERANCE, Evaluated
+from autoplan.search.floors import lower_bound
 from autoplan.search.formulate import Prepared
 from autoplan.search.work import Work
 from autoplan.strategies import axis_strategies

@@ -8,7 +8,8 @@ from dataclasses import fields
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.options import Parallelism, Training
 from autoplan.search.choice import StageMemory
-from autoplan.search.evaluate import Evaluated, least_bytes
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.floors import least_bytes
 from autoplan.search.kinds import spare_bytes
 from autoplan.search.remedies import Remedy, remedies
 from autoplan.search.work import Work, candidates

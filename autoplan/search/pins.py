@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoplan.options import Parallelism
-from autoplan.search.evaluate import Evaluated, lower_bound
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.floors import lower_bound
 from autoplan.search.work import Work, begin, candidates
 
 UNPINNED = "nothing pinned"

@@ -20,7 +20,8 @@ from autoplan.pricing.step import optimizer_states
 from autoplan.rescale import rescale
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import tensor_mesh
-from autoplan.search.evaluate import Evaluated, Evaluator, least_bytes, lower_bound
+from autoplan.search.evaluate import Evaluated, Evaluator
+from autoplan.search.floors import least_bytes, lower_bound
 from autoplan.search.offload import check_offload
 from autoplan.search.predict import units
 from autoplan.search.result import parallelism_of

@@ -14,7 +14,8 @@ from autoplan.pricing.chunks import runs_rounds
 from autoplan.pricing.step import optimizer_passes, stored_ratio
 from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting, settings
 from autoplan.search.constraints import Constraint, check_targets
-from autoplan.search.evaluate import TOLERANCE, Evaluated, Evaluator, least_bytes, lower_bound
+from autoplan.search.evaluate import TOLERANCE, Evaluated, Evaluator
+from autoplan.search.floors import least_bytes, lower_bound
 from autoplan.search.formulate import Prepared, prepare
 from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
@@ -148,7 +149,7 @@ def begin(
     prepared = prepare(model, constraints, fuses=training.compile, training=trains)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
     sizes = (cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments))
-    limits = Limits(*sizes, only_one, training.compile or not trains)
+    limits = Limits(*sizes, only_one)
     candidates(limits, parallelism)
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
