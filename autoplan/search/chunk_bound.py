@@ -17,8 +17,8 @@ the leanest take e seconds more than the fastest. A rank's memory rounds to no f
 fractions leaves a gap, the segments of each type that a rank holds (of few stages: that each holds), and those that it
 recomputes, are whole numbers.
 
-The paths are those of ``known_paths``. Those of ``rank_paths`` come within a percent of the longest of all where stages
-are nearly alike, and each runs forward and backward equally often, so that it is their sum that counts.
+The paths are those of ``known_paths``. Where no backward is split each runs forward and backward equally often, so that
+it is their sum that counts; of one that doesn't, e counts as often as the rarer of the two.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from autoplan.pricing.chunks import rank_paths, splits
 from autoplan.search.linear import Linear
 from autoplan.search.pieces import FULL, PART, Pieces, even_stages
 
-WHOLE_S = 1.0        # seconds for the program in whole numbers
+NODES = 50           # of the search for whole numbers
 FEW_MOMENTS = 2      # of a rank's, those with most in flight
 FEW_STAGES = 16      # whose segments are whole numbers each, not their ranks' totals alone
 CHUNKS = 4           # on which paths turn from one rank to another
@@ -71,7 +71,7 @@ def least_chunks_s(
     program = rows.linear()
     bound_s = program.bound() / rows.scale
     if whole and bound_s < limit_s and program.integers.any():
-        bound_s = max(bound_s, program.bound(whole=True, time_limit_s=WHOLE_S, gap=ENOUGH) / rows.scale)
+        bound_s = max(bound_s, program.bound(whole=True, nodes=NODES, gap=ENOUGH) / rows.scale)
     return bound_s
 
 

@@ -57,8 +57,8 @@ def pick_solver(time_limit_s: float, gap: float) -> pulp.LpSolver:
 
 
 class Highs:
-    """A program inside HiGHS. Relaxations are flows: the simplex method takes half the time on them as they are, since
-    presolving finds little to take away."""
+    """A program inside HiGHS. Relaxations are flows, in which presolving finds little to take away: they go to the
+    simplex method as they are."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.integers = program, False

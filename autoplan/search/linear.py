@@ -28,14 +28,16 @@ class Linear:
     high: np.ndarray
     integers: np.ndarray
 
-    def bound(self, *, whole: bool = False, time_limit_s: float = TIME_LIMIT_S, gap: float = 0.0) -> float:
-        """What no values undercut; infinite where there are none. whole: as well as the time suffices."""
-        return self.by_highs(whole, time_limit_s, gap) if INSTALLED else self.by_cbc(whole, time_limit_s, gap)
+    def bound(self, *, whole: bool = False, nodes: int = 0, gap: float = 0.0) -> float:
+        """What no values undercut; infinite where there are none. whole: as well as so many nodes of the search for
+        whole numbers prove it, which are the same on a slow machine."""
+        return self.by_highs(whole, nodes, gap) if INSTALLED else self.by_cbc(whole, nodes, gap)
 
-    def by_highs(self, whole: bool, time_limit_s: float, gap: float) -> float:
+    def by_highs(self, whole: bool, nodes: int, gap: float) -> float:
         inside, (count, variables) = highspy.Highs(), self.rows.shape
         for option, value in (
-            ("output_flag", False), ("threads", 1), ("time_limit", time_limit_s), ("mip_rel_gap", gap),
+            ("output_flag", False), ("threads", 1), ("time_limit", TIME_LIMIT_S), ("mip_rel_gap", gap),
+            ("mip_max_nodes", nodes),
         ):  # fmt: skip
             inside.setOptionValue(option, value)
         places, columns = np.nonzero(self.rows)
@@ -55,17 +57,18 @@ class Linear:
             return max(float(info.mip_dual_bound), 0.0)
         return float(info.objective_function_value) if status == highspy.HighsModelStatus.kOptimal else 0.0
 
-    def by_cbc(self, whole: bool, time_limit_s: float, gap: float) -> float:
+    def by_cbc(self, whole: bool, nodes: int, gap: float) -> float:
         model = pulp.LpProblem("bound", pulp.LpMinimize)
         highs = [None if np.isinf(high) else high for high in self.high.tolist()]
         kinds = [pulp.LpInteger if number else pulp.LpContinuous for number in (self.integers & whole).tolist()]
-        limits = zip(self.low.tolist(), highs, kinds, strict=True)
-        variables = [pulp.LpVariable(f"v{i}", *limit) for i, limit in enumerate(limits)]
+        ranges = zip(self.low.tolist(), highs, kinds, strict=True)
+        variables = [pulp.LpVariable(f"v{i}", *limit) for i, limit in enumerate(ranges)]
         model += variables[0]
         for row, least in zip(self.rows, self.least.tolist(), strict=True):
             terms = [(variables[i], float(row[i])) for i in np.flatnonzero(row).tolist()]
             model += pulp.LpAffineExpression(terms) >= least
-        status = model.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1))
+        limits = {"timeLimit": TIME_LIMIT_S, "gapRel": gap, "maxNodes": nodes or None}
+        status = model.solve(pulp.PULP_CBC_CMD(msg=False, threads=1, **limits))
         if status == pulp.LpStatusInfeasible:
             return np.inf
         if status != pulp.LpStatusOptimal or model.sol_status != pulp.LpSolutionOptimal:
