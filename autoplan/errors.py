@@ -63,8 +63,20 @@ class LaunchError(AutoplanError, RuntimeError):
     """The program was started in a way that the plan wasn't made for."""
 
 
+class LostRankError(AutoplanError, RuntimeError):
+    """A rank that never came, hangs, or answers no more; the ranks that it is not are waiting for it."""
+
+
 class WeightsError(AutoplanError, ValueError):
-    """A weights file or state dict that lacks a parameter, or holds it in another shape."""
+    """Weights or a checkpoint that can't be read, lack a parameter, or hold it in another shape."""
+
+
+class CheckpointError(AutoplanError, RuntimeError):
+    """A checkpoint or weights that couldn't be written; what was there before is whole."""
+
+
+class DivergedError(AutoplanError, ArithmeticError):
+    """A loss, gradients or parameters that are no longer finite; nothing was updated with them, nor saved."""
 
 
 class VerificationError(AutoplanError, AssertionError):

@@ -187,6 +187,7 @@ class Model:
     constants   nodes without gradient, over batch inputs and buffers, in an order of execution
     counts      names of the constants that are counted once a step over the whole batch (denominators)
     blocks, segments   the chain: segment i+1 takes what segment i gives
+    unread      parameters and persistent buffers that nothing reads, in their own dtype: kept for the state dict
     """
 
     name: str
@@ -198,6 +199,7 @@ class Model:
     blocks: tuple[Block, ...]
     segments: tuple[Segment, ...]
     notes: tuple[str, ...] = field(default=())
+    unread: tuple[Parameter, ...] = ()
 
     def parameter(self, name: str) -> Parameter:
         for parameter in self.parameters:

@@ -123,7 +123,7 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_changes(pool:
     sgd = Training(optimizer="sgd", precision="fp64", compile=False)
     (tmp_path / "half").mkdir()
     for where, training, said in (
-        (folder, sgd, "its optimizer is ['adamw'], the plan's 'sgd'"),
+        (folder, sgd, "its optimizer is 'adamw', the plan's 'sgd'"),
         (tmp_path / "half", TRAINING, "there is no finished checkpoint"),
         (tmp_path / "none", TRAINING, "there is no finished checkpoint"),
     ):

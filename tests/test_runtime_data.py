@@ -12,7 +12,6 @@ import torch
 from autoplan.errors import InputsError
 from autoplan.graph import Ref, TensorType
 from autoplan.runtime import data
-from autoplan.runtime.checkpoint import latest_checkpoint
 from autoplan.runtime.program import ProgramSpec
 from autoplan.typed import Compute, LoweredBlock, TypedValue
 from tests.fixtures import tiny_program as tiny
@@ -92,13 +91,3 @@ def test_text_for_what_reads_none_is_an_error(tmp_path: Path) -> None:
 
 def test_throughput_is_counted_in_tokens_or_rows() -> None:
     assert data.elements_per_step(tiny.spec()) == (24, "tokens")
-
-
-def test_the_latest_finished_checkpoint_is_found(tmp_path: Path) -> None:
-    assert latest_checkpoint(tmp_path / "none") is None
-    for name in ("step-00000002", "step-00000010.old", "step-00000030.tmp", "step-00000020"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "data").write_text("x")
-    for name in ("step-00000002", "step-00000010.old", "step-00000030.tmp"):
-        (tmp_path / name / ".metadata").write_text("x")
-    assert latest_checkpoint(tmp_path) == tmp_path / "step-00000010"

@@ -1,41 +1,57 @@
-"""Checkpoints by torch.distributed.checkpoint: one key for each parameter, whatever the plan.
+"""What a checkpoint holds, by torch.distributed.checkpoint: one key for each parameter, whatever the plan.
 
     parameters/<name>            the parameter
     optimizer/<name>/<field>     a tensor of its optimizer state: of the parameter's shape, or a count of steps
     buffers/<name>
-    step, learning_rate          scalars
-    class/<optimizer>            a mark: whose state it is
+    unread/<name>                what the program never reads: the first rank's
     rng/<rank>                   the rank's random state, taken up where the world has the same size
 
+and as plain values in state.json (``checkpoint_files``): the step, the learning rate, the scaler's and the schedule's
+state, the user's own. What the program draws follows from the plan's seed and the step, and needs no state.
+
 Names are the program's, the same for every plan of a model; parts are described as DTensors, so that another plan
-reads what overlaps its own. A folder is written beside its place and moved there complete: one with a ``.metadata``
-can be trusted.
+reads what overlaps its own.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
+from autoplan.runtime import plain
+from autoplan.runtime.checkpoint_files import CheckpointState, check_keep, complete, latest_checkpoint
 from autoplan.runtime.held import HeldParameter, local
+from autoplan.runtime.saving import Saver, failures
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.state import Storage
+from autoplan.runtime.together import together
+
+__all__ = ["CheckpointState", "Snapshot", "latest_checkpoint", "load", "save"]
+
+OF_THIS_MODEL = "give a checkpoint of this model"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What a checkpoint is taken of, or read into: one rank's state. ``steps``: optimizer steps taken."""
+    """What a checkpoint is taken of, or read into: one rank's state.
+
+    steps   optimizer steps taken
+    states  further parts of the training, by name, whose state is plain and the same on every rank: a loss scaler, a
+            schedule
+    unread  the first rank's values of what the program never reads
+    """
 
     spec: ProgramSpec
     storage: Storage
@@ -43,63 +59,72 @@ class Snapshot:
     buffers: Mapping[str, Tensor]
     optimizer: Optimizer
     steps: int
+    states: Mapping[str, Stateful] = dataclasses.field(default_factory=dict)
+    unread: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
-def save(snapshot: Snapshot, folder: str | os.PathLike) -> None:
-    """Writes a checkpoint; every rank calls it."""
-    target = Path(folder)
-    staging, old = target.with_name(target.name + ".tmp"), target.with_name(target.name + ".old")
-    first = dist.get_rank() == 0
-    if first:
-        clear(staging, old)
-    dist.barrier()
-    state = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | scalars(snapshot)
-    dcp.save(state, checkpoint_id=staging)
-    dist.barrier()
-    if first:
-        if target.exists():
-            target.rename(old)
-        staging.rename(target)
-        clear(old)
-    dist.barrier()
+def save(
+    saver: Saver,
+    snapshot: Snapshot,
+    folder: str | os.PathLike,
+    extra: Mapping[str, object] | None = None,
+    keep: int | None = None,
+    asynchronous: bool = False,
+) -> None:
+    """Writes a checkpoint; every rank calls it. See ``Program.save_checkpoint``."""
+    target = Path(folder).absolute()
+    states = {name: part.state_dict() for name, part in snapshot.states.items()}
+    state = CheckpointState(
+        step=snapshot.steps,
+        world=dist.get_world_size(),
+        optimizer=snapshot.spec.training.optimizer,
+        learning_rate=float(snapshot.optimizer.param_groups[0]["lr"]),
+        states=states,
+        extra=dict(extra or {}),
+    )
+    check_keep(target, keep)
+    for what in (state.states, state.extra):
+        plain.encode(dict(what), "extra" if what is state.extra else "states")
+    tensors = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | random_state(snapshot)
+    saver.save(tensors, target, state, keep, asynchronous)
 
 
-def load(snapshot: Snapshot, folder: str | os.PathLike) -> int:
-    """Reads a checkpoint into the parameters, buffers and optimizer; returns its step count. Every rank calls it."""
-    source = complete(Path(folder))
-    saved = dcp.FileSystemReader(source).read_metadata().state_dict_metadata
-    check(snapshot, saved, source)
+def load(snapshot: Snapshot, folder: str | os.PathLike) -> CheckpointState:
+    """Reads a checkpoint into the parameters, buffers and optimizer. Every rank calls it.
+
+    WeightsError, on all and before anything is changed, where it is not whole or not of this model.
+    """
+    source, saved_state, saved = together(lambda: examined(snapshot, Path(folder)))
     moments = new_optimizer_state(snapshot, saved)
-    state = model_state(snapshot, snapshot.held) | moments_by_key(snapshot, moments) | scalars(snapshot)
+    state = model_state(snapshot, snapshot.held) | moments_by_key(snapshot, moments) | random_state(snapshot)
     state = {key: value for key, value in state.items() if key in saved}
-    dcp.load(state, checkpoint_id=source)
+    try:
+        dcp.load(state, checkpoint_id=source)
+    except CheckpointException as error:
+        raise WeightsError(
+            source, f"it can't be read: {failures(error)}", "parameters may be partly its own: load another"
+        ) from error
     for held in snapshot.held:
         if held.name in moments:
             snapshot.optimizer.state[held.updated] = moments[held.name]
     for group in snapshot.optimizer.param_groups:
-        group["lr"] = float(state["learning_rate"])
-    set_random_state(snapshot, state, saved)
-    return int(state["step"])
+        group["lr"] = saved_state.learning_rate
+    for name, part in snapshot.states.items():
+        part.load_state_dict(saved_state.states[name])  # type: ignore[arg-type]
+    if saved_state.world == dist.get_world_size():
+        set_random_state(snapshot, state)
+    return saved_state
 
 
-def clear(*folders: Path) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def complete(folder: Path) -> Path:
-    """The folder, or the one that it was about to replace; WeightsError where neither was finished."""
-    for candidate in (folder, folder.with_name(folder.name + ".old")):
-        if (candidate / ".metadata").is_file():
-            return candidate
-    raise WeightsError(folder, "there is no finished checkpoint: it has no .metadata", "give one that was saved whole")
-
-
-def latest_checkpoint(folder: str | os.PathLike) -> Path | None:
-    """The finished checkpoint of the most steps among a folder's ``step-<number>``; None where there is none."""
-    found = {path.name.removesuffix(".old") for path in Path(folder).glob("step-*") if (path / ".metadata").is_file()}
-    numbers = {int(name.removeprefix("step-")): name for name in found if name.removeprefix("step-").isdigit()}
-    return Path(folder) / numbers[max(numbers)] if numbers else None
+def examined(snapshot: Snapshot, folder: Path) -> tuple[Path, CheckpointState, Mapping[str, object]]:
+    """Where the checkpoint is, and what it says that it holds; WeightsError where it isn't whole, or another's."""
+    source, state = complete(folder)
+    try:
+        saved = dcp.FileSystemReader(source).read_metadata().state_dict_metadata
+    except Exception as error:  # whatever unpickling a damaged file comes to
+        raise WeightsError(source, f"its .metadata can't be read ({error!r})", "give another checkpoint") from error
+    check(snapshot, state, saved, source)
+    return source, state, saved
 
 
 def spoken_for(snapshot: Snapshot) -> list[HeldParameter]:
@@ -110,7 +135,8 @@ def spoken_for(snapshot: Snapshot) -> list[HeldParameter]:
 def model_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, Tensor]:
     """Views of parameters and buffers by key."""
     parameters = {f"parameters/{h.name}": snapshot.storage.dtensor(h, h.values) for h in held}
-    return parameters | {f"buffers/{name}": value for name, value in snapshot.buffers.items()}
+    buffers = {f"buffers/{name}": value for name, value in snapshot.buffers.items()}
+    return parameters | buffers | {f"unread/{name}": value for name, value in snapshot.unread.items()}
 
 
 def optimizer_state(snapshot: Snapshot) -> dict[str, Tensor]:
@@ -135,21 +161,17 @@ def described(snapshot: Snapshot, held: HeldParameter, value: Tensor) -> Tensor:
     return snapshot.storage.dtensor(held, local(value)) if value.shape == held.updated.shape and value.ndim else value
 
 
-def scalars(snapshot: Snapshot) -> dict[str, Tensor]:
+def random_state(snapshot: Snapshot) -> dict[str, Tensor]:
     random = {f"rng/{dist.get_rank()}": torch.get_rng_state()}
     if snapshot.storage.device.type != "cpu":
         random[f"device_rng/{dist.get_rank()}"] = torch.get_device_module(snapshot.storage.device).get_rng_state()
-    return random | {
-        "step": torch.tensor(snapshot.steps),
-        "learning_rate": torch.tensor(float(snapshot.optimizer.param_groups[0]["lr"]), dtype=torch.float64),
-        f"class/{snapshot.spec.training.optimizer}": torch.tensor(True),
-    }
+    return random
 
 
-def check(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
-    """WeightsError, before anything is changed, where the checkpoint isn't one of this model and optimizer.
+def check(snapshot: Snapshot, state: CheckpointState, saved: Mapping[str, object], source: Path) -> None:
+    """WeightsError where the checkpoint isn't one of this model and optimizer.
 
-    Every rank asks for everything, its own or not, so that all raise or none.
+    Every rank asks for everything, its own or not.
     """
     lowered = snapshot.spec.lowered
     wanted = {f"parameters/{p.name}": p.type.shape for p in lowered.parameters}
@@ -158,15 +180,17 @@ def check(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None
         what, name = key.split("/", 1)
         entry = saved.get(key)
         if not isinstance(entry, TensorStorageMetadata):
-            raise WeightsError(source, f"it lacks {name}, one of the {what}", "give a checkpoint of this model")
+            raise WeightsError(source, f"it lacks {name}, one of the {what}", OF_THIS_MODEL)
         if tuple(entry.size) != tuple(shape):
-            raise WeightsError(
-                source, f"{name} has shape {tuple(entry.size)} there, here {shape}", "give a checkpoint of this model"
-            )
-    kinds = [key.split("/", 1)[1] for key in saved if key.startswith("class/")]
-    if kinds != [snapshot.spec.training.optimizer]:
+            raise WeightsError(source, f"{name} has shape {tuple(entry.size)} there, here {shape}", OF_THIS_MODEL)
+    wanted_kind = snapshot.spec.training.optimizer
+    if state.optimizer != wanted_kind:
+        said = f"its optimizer is {state.optimizer!r}, the plan's {wanted_kind!r}"
+        raise WeightsError(source, said, "plan with the same")
+    lacking = snapshot.states.keys() - state.states.keys()
+    if lacking:
         raise WeightsError(
-            source, f"its optimizer is {kinds}, the plan's {snapshot.spec.training.optimizer!r}", "plan with the same"
+            source, f"it holds no state of the {sorted(lacking)[0]}", "plan with the precision and schedule that it had"
         )
 
 
@@ -194,11 +218,9 @@ def memory_for(held: HeldParameter, field: str, entry: TensorStorageMetadata) ->
     return torch.zeros(entry.size, dtype=dtype)
 
 
-def set_random_state(snapshot: Snapshot, state: Mapping[str, Tensor], saved: Mapping[str, object]) -> None:
-    """Takes up each rank's random state, where the checkpoint's world had the same size."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if sum(key.startswith("rng/") for key in saved) != world:
-        return
+def set_random_state(snapshot: Snapshot, state: Mapping[str, Tensor]) -> None:
+    """Takes up this rank's random state."""
+    rank = dist.get_rank()
     torch.set_rng_state(state[f"rng/{rank}"])
     if f"device_rng/{rank}" in state:
         torch.get_device_module(snapshot.storage.device).set_rng_state(state[f"device_rng/{rank}"])

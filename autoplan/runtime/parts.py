@@ -25,6 +25,11 @@ class Part:
         return Part(tuple(a + by * (d == dim) for d, a in enumerate(self.start)), self.shape)
 
 
+def whole(shape: tuple[int, ...]) -> Part:
+    """All of a tensor."""
+    return Part((0,) * len(shape), shape)
+
+
 def part_of(shape: tuple[int, ...], layout: Layout, mesh: Mesh, coordinates: Mapping[str, int]) -> Part:
     """The box of the rank with these coordinates. An axis that ``coordinates`` doesn't name is left whole."""
     starts, sizes = [], []

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import ModuleType
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import ParallelismError
 from autoplan.mesh import MICROBATCH
 from autoplan.runtime import checkpoint, launch, weights
 from autoplan.runtime.axes import rank_axes
 from autoplan.runtime.batches import Batch, microbatches
+from autoplan.runtime.behind import BETWEEN
 from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.host import take_up
+from autoplan.runtime.local import LocalSteps
 from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
 from autoplan.runtime.random import step_keys
-from autoplan.runtime.reduce import GradientSums
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.reduce import GradientSums, gradient_groups
+from autoplan.runtime.saving import Saver
+from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 from autoplan.runtime.stages import build_stages
-from autoplan.runtime.state import Storage, by_user_names, gathered, whole_buffers
+from autoplan.runtime.state import Storage, by_user_names, gathered, under_all_names, unread_values, whole_buffers
+from autoplan.runtime.updates import Updates
+from autoplan.runtime.versions import TwoVersions
+from autoplan.runtime.weight_writing import MAX_FILE_BYTES, write_weights
 
 __all__ = ["Program", "ProgramSpec"]
 
@@ -39,23 +46,34 @@ class Program:
     spec    the plan
     module  the imported program.py: STAGES, one callable for each stage, and counts()
 
+    timeout_s  longest that a rank may be in one part of its work, or the script between two steps; then all ranks end,
+               and the one that hangs is named (runtime.watch)
+
     LaunchError where there are more or fewer processes than the plan has devices.
     """
 
-    def __init__(self, spec: ProgramSpec, module: ModuleType) -> None:
-        check_supported(spec)
+    def __init__(self, spec: ProgramSpec, module: ModuleType, timeout_s: float = launch.TIMEOUT_S) -> None:
         self.spec, self.module = spec, module
-        self.world = launch.join(spec.lowered.mesh)
+        self.world = launch.join(spec.lowered.mesh, timeout_s)
+        self.watch = self.world.watch
         self.device, self.rank = self.world.device, dist.get_rank()
         groups = groups_of(step for move in spec.lowered.moves for step in move.collectives)
-        self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh, groups)
+        self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh, (*groups, *gradient_groups(spec)))
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = Storage(spec, self.world.device_mesh, self.device)
-        self.optimizer = rank_optimizer(spec.training, self.held, self.device)
+        self.unread = unread_values(spec, self.rank)
+        self.saver = Saver()
+        self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device)
+        self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
+        every, two = spec.parallelism.local_steps, spec.parallelism.two_versions
+        alone = spec.parallelism.steps_locally
+        self.local = LocalSteps(every, self.held, self.axes[DATA], self.optimizer) if alone else None
+        self.versions = TwoVersions(self.held, self.optimizer) if two else None
+        self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
         self.steps = 0
         self.engine: LoopEngine | PipelineEngine
@@ -69,18 +87,31 @@ class Program:
 
         batch  the whole batch, or this rank's rows of it (see runtime.batches), by name or in order
         Returns the loss of the whole batch, the same scalar on every rank. Gradients are afterwards those of this
-        batch alone, whatever was left from earlier steps; nothing is updated. InputsError for another batch.
+        batch alone, whatever was left from earlier steps; nothing is updated. Under "fp16-mixed" loss and gradients are
+        divided by the scale again; where a gradient of any rank overflowed, no rank has gradients, and the optimizer's
+        step updates nothing. InputsError for another batch, DivergedError where the loss isn't finite.
         """
+        with self._during("forward and backward"):
+            return self._step(batch)
+
+    def _step(self, batch: Batch) -> Tensor:
         inputs = microbatches(self.spec, batch, self.axes, self.device)
         self.optimizer.zero_grad()
+        self.sums.begin()
         keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device)
         keywords = inputs | self._counts(inputs) | {DROPOUT_KEY: keys}
-        loss = self.engine.run(keywords)
-        self.sums.run()
-        return self._whole_loss(loss)
+        with self.versions.computing() if self.versions else nullcontext():
+            loss = self.engine.run(keywords, self.updates.scale)
+        self.sums.finish()
+        loss = self._whole_loss(loss)
+        self.updates.settle(loss, self.steps + 1)
+        return loss
 
     def _counts(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches]."""
+        """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches].
+
+        Of replicas that step by themselves each has its own, at least one: without a valid token its loss is zero.
+        """
         m = self.spec.microbatches
         each = [self.module.counts(**{name: x[j] for name, x in inputs.items()}) for j in range(m)]
         whole = {}
@@ -89,17 +120,20 @@ class Program:
             partial = [axis for axis, state in layout.rest if state.kind == "P"]
             values = torch.stack([counted[name] for counted in each])
             total = values.sum() if MICROBATCH in partial else values[0]
-            for axis in (self.axes[a] for a in partial if a != MICROBATCH):
+            for axis in (self.axes[a] for a in partial if a != MICROBATCH and not (a == DATA and self.local)):
                 if axis.group is not None:
                     dist.all_reduce(total, group=axis.group)
+            total = total.clamp(min=1) if self.local else total
             whole[name] = total.expand(m)
         return whole
 
     def _whole_loss(self, loss: Tensor) -> Tensor:
-        """The sum of the ranks' summands, told to every pipeline stage."""
+        """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean."""
         for name, state in self.spec.lowered.loss.layout.rest:
             if state.kind == "P" and name != MICROBATCH and self.axes[name].group is not None:
                 dist.all_reduce(loss, group=self.axes[name].group)
+        if self.local:
+            loss = loss / self.axes[DATA].size
         pipeline = self.axes.get(PIPELINE)
         if pipeline is not None and pipeline.group is not None:
             last = self.spec.pipeline_rank(len(self.spec.lowered.stages) - 1)
@@ -113,47 +147,110 @@ class Program:
         """
         return clip_gradients(self.held, max_norm, self.device)
 
+    def set_learning_rate(self, rate: float) -> None:
+        """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
+        self.updates.set_learning_rate(rate)
+
     def init_weights(self, seed: int = 0) -> None:
         """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``.
 
         WeightsError where the plan doesn't know how they are made.
         """
-        weights.initialise(self.spec, seed, self.held, self.stages.buffers)
-        take_up(self.held)
+        with self._during("the weights' initialisation"):
+            weights.initialise(self.spec, seed, self.held, self.stages.buffers, self.unread)
+            self._taken_up()
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
         """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.
 
-        Each rank reads its own slices only. WeightsError, before anything is changed, where a parameter is missing
-        or has another shape.
+        Names that differ as transformers' from_pretrained allows are found too: without or with the name of the part
+        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only.
+        WeightsError, before anything is changed, where a parameter is missing or has another shape.
         """
-        weights.load(self.spec, self.held, self.stages.buffers, source)
-        take_up(self.held)
+        with self._during("loading weights"):
+            weights.load(self.spec, self.held, self.stages.buffers, source, self.unread)
+            self._taken_up()
 
     def full_state_dict(self) -> dict[str, Tensor]:
-        """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks."""
-        values = gathered(self.spec, self.storage, self.held, lambda held: held.values)
-        return by_user_names(values) | whole_buffers(self.spec, self.stages.buffers)
+        """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks.
+
+        Those that the program never reads among them, with the values that they were given.
+        """
+        values = gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
+        rest = whole_buffers(self.spec, self.stages.buffers) | under_all_names(self.spec, self.unread)
+        return by_user_names(values) | rest
+
+    def _averaged(self, values: Tensor | None) -> Tensor | None:
+        """Of replicas that step by themselves the mean."""
+        return values if self.local is None or values is None else self.local.mean(values)
+
+    def save_weights(
+        self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES
+    ) -> None:
+        """The weights as Hugging Face safetensors, which transformers' from_pretrained and ``load_weights`` read.
+
+        folder          gets model.safetensors, or several files and their index; a config.json there is left alone
+        dtype           of what is floating; None: as it is stored, float32 under mixed precision
+        max_file_bytes  a tensor that is larger has a file of its own
+
+        Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
+        tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
+        CheckpointError, on every rank, where any couldn't write; files that stood there are then left alone.
+        """
+        with self._during("saving weights"):
+            write_weights(
+                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes
+            )
 
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
-        return by_user_names(gathered(self.spec, self.storage, self.held, lambda held: held.gradient))
+        return by_user_names(gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.gradient)))
 
-    def save_checkpoint(self, folder: str | os.PathLike) -> None:
-        """Parameters, buffers, optimizer state and step count, each rank its part, into a folder that all ranks see.
+    def save_checkpoint(
+        self,
+        folder: str | os.PathLike,
+        extra: Mapping[str, object] | None = None,
+        keep: int | None = None,
+        asynchronous: bool = False,
+    ) -> None:
+        """All that training goes on from, each rank its part, into a folder that all ranks see.
 
-        The folder appears when it is complete; one that stood there before is replaced then.
+        The folder appears when it is complete; one that stood there before is replaced then. A process that ends at
+        any moment leaves what was saved before whole.
+
+        extra         plain values of your own, alike on every rank: the position in your data, say
+        keep          of the folder's neighbours named step-<number>, all but the last ``keep`` are removed afterwards
+        asynchronous  returns once the values of this moment are copied into the host's memory, and writes them while
+                      training goes on; the next save, a load and ``close`` wait for it
+        CheckpointError, on every rank, where any couldn't write; an asynchronous save's is raised by the next of these.
         """
-        checkpoint.save(self._snapshot(), folder)
+        with self._during("saving a checkpoint"):
+            self.updates.check_parameters()
+            if self.local:
+                self.local.average()
+            checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)
+        self.updates.last = Path(folder)
 
-    def load_checkpoint(self, folder: str | os.PathLike) -> None:
-        """A checkpoint of this plan, or of another plan of the same model; WeightsError where it doesn't fit."""
-        self.steps = checkpoint.load(self._snapshot(), folder)
-        take_up(self.held)
+    def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:
+        """Goes on from a checkpoint of this plan, or of another plan of the same model, on any number of ranks.
+
+        Returns the ``extra`` that it was saved with. WeightsError, on every rank and before anything is changed, where
+        it isn't whole or doesn't fit.
+        """
+        with self._during("loading a checkpoint"):
+            self.saver.wait()
+            state = checkpoint.load(self._snapshot(), folder)
+            take_up(self.held)
+        self.steps, self.updates.last = state.step, Path(folder)
+        return dict(state.extra)
 
     def close(self) -> None:
-        """Ends the process group, if this program started it."""
-        self.world.close()
+        """Waits for a save in the background, and ends the process group, if this program started it."""
+        try:
+            with self._during("saving a checkpoint"):
+                self.saver.wait()
+        finally:
+            self.world.close()
 
     def __enter__(self) -> Program:
         return self
@@ -163,16 +260,31 @@ class Program:
 
     def _snapshot(self) -> checkpoint.Snapshot:
         return checkpoint.Snapshot(
-            self.spec, self.storage, self.held, self.stages.buffers, self.optimizer, self.steps
-        )
+            self.spec, self.storage, self.held, self.stages.buffers, self.optimizer, self.steps,
+            self.updates.parts, unread=self.unread,
+        )  # fmt: skip
+
+    @contextmanager
+    def _during(self, phase: str) -> Iterator[None]:
+        """Tells the watch what this rank does; afterwards it is the script's turn."""
+        self.watch.enter(phase, self.steps)
+        try:
+            yield
+        finally:
+            self.watch.enter(BETWEEN, self.steps)
+
+    def _taken_up(self) -> None:
+        """After parameters were set by something other than a step."""
+        take_up(self.held)
+        if self.versions:
+            self.versions.keep()
+
+    def _stepping(self, *_: object) -> None:
+        self.watch.enter("the update", self.steps)
 
     def _stepped(self, *_: object) -> None:
+        self.updates.stepped()
         self.steps += 1
-
-
-def check_supported(spec: ProgramSpec) -> None:
-    """ParallelismError for what can be planned but not run yet."""
-    if spec.training.precision == "fp16-mixed":
-        raise ParallelismError(
-            "precision='fp16-mixed'", "the runtime scales no losses, which float16 needs", "use 'bf16-mixed'"
-        )
+        if self.local:
+            self.local.stepped(self.steps)
+        self.watch.enter(BETWEEN, self.steps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from autoplan.graph import TensorType
+from autoplan.graph import Parameter, TensorType
 from autoplan.initialise import InitRecipe
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Parallelism, Training
@@ -22,6 +22,7 @@ class ProgramSpec:
     parallelism        every field filled
     transient_buffers  names of the buffers that the user's own state dict leaves out
     init               how the model's parameters and buffers are drawn; None: they can only be loaded
+    unread             parameters and persistent buffers of the user's model that the program never reads
     """
 
     lowered: Lowered
@@ -29,6 +30,7 @@ class ProgramSpec:
     training: Training
     transient_buffers: tuple[str, ...] = ()
     init: InitRecipe | None = None
+    unread: tuple[Parameter, ...] = ()
 
     @property
     def microbatches(self) -> int:
@@ -57,6 +59,11 @@ class ProgramSpec:
         if self.size(DATA) == 1:
             return self.parallelism.offload == "parameters"
         return DATA in stored.reduce_axes or (not stored.trainable and stored.layout.state(DATA).kind == "I")
+
+    @property
+    def reduce_dtype(self) -> torch.dtype | None:
+        """The dtype in which gradients are summed over ranks; None: that in which they are stored."""
+        return {"fp32": torch.float32, "bf16": torch.bfloat16}.get(self.training.reduce_dtype or "")
 
     def storage_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype in which a parameter of this type is stored and updated."""

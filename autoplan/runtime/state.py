@@ -75,23 +75,29 @@ def gathered(
     storage: Storage,
     held: Sequence[HeldParameter],
     value: Callable[[HeldParameter], Tensor | None],
+    receiver: Callable[[StoredParameter], int] = lambda stored: 0,
 ) -> Iterator[tuple[StoredParameter, Tensor]]:
-    """Each parameter's value, whole, on rank 0 one after another; nothing on the others, which must iterate as well.
+    """Each parameter's value, whole, one after another on the CPU of the rank that receives it.
 
-    value  this rank's part of it, None where there is none
+    Nothing on the others, which must iterate as well, to the end.
+
+    value     this rank's part of it, None where there is none
+    receiver  the rank that a parameter's value is for, alike on every rank
     """
     mine = {h.name: h for h in held}
     rank = dist.get_rank()
     for stored in spec.lowered.parameters:
-        home = spec.pipeline_ranks(stored)[0]
-        sender = home * (spec.lowered.mesh.axis(PIPELINE).stride if PIPELINE in spec.lowered.mesh else 0)
+        home, target = spec.pipeline_ranks(stored)[0], receiver(stored)
+        sender = target
+        if coordinate(spec, target) != home:
+            sender = home * (spec.lowered.mesh.axis(PIPELINE).stride if PIPELINE in spec.lowered.mesh else 0)
         whole = None
         if storage.speaks_for(stored):
             part = value(mine[stored.name])
             whole = None if part is None else whole_of(storage.dtensor(mine[stored.name], part))
-        if sender != 0 and rank in (0, sender):
-            whole = passed(whole, sender, rank, storage.device)
-        if rank == 0 and whole is not None:
+        if sender != target and rank in (target, sender):
+            whole = passed(whole, sender, target, storage.device)
+        if rank == target and whole is not None:
             yield stored, whole.to("cpu", copy=True)
 
 
@@ -109,13 +115,13 @@ def coordinate(spec: ProgramSpec, rank: int) -> int:
     return mesh.coordinate(rank, PIPELINE) if PIPELINE in mesh else 0
 
 
-def passed(tensor: Tensor | None, sender: int, rank: int, device: torch.device) -> Tensor | None:
-    """A tensor, or None, sent to rank 0."""
-    if rank == sender:
+def passed(tensor: Tensor | None, sender: int, target: int, device: torch.device) -> Tensor | None:
+    """A tensor, or None, sent from one rank to another; both call it."""
+    if dist.get_rank() == sender:
         header = None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.device.type)
-        dist.send_object_list([header], dst=0)
+        dist.send_object_list([header], dst=target)
         if tensor is not None:
-            dist.send(tensor.contiguous(), dst=0)
+            dist.send(tensor.contiguous(), dst=target)
         return None
     found: list = [None]
     dist.recv_object_list(found, src=sender)
@@ -154,3 +160,15 @@ def whole_buffers(spec: ProgramSpec, buffers: Mapping[str, Tensor]) -> dict[str,
     everyone: list[dict[str, Tensor]] | None = [{}] * dist.get_world_size() if rank == 0 else None
     dist.gather_object(kept, everyone, dst=0)
     return {name: value for part in reversed(everyone or []) for name, value in part.items()}
+
+
+def unread_values(spec: ProgramSpec, rank: int) -> dict[str, Tensor]:
+    """Memory for what the program never reads, whole, with the first rank alone."""
+    kept = spec.unread if rank == 0 else ()
+    return {u.name: torch.zeros(u.type.shape, dtype=spec.activation_dtype(u.type)) for u in kept}
+
+
+def under_all_names(spec: ProgramSpec, unread: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same, copied, tied ones under each of their names."""
+    copies = {name: value.clone() for name, value in unread.items()}
+    return {name: copies[u.name] for u in spec.unread if u.name in copies for name in (u.name, *u.aliases)}

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.initialise import InitRecipe, replay
 from autoplan.runtime.held import HeldParameter
-from autoplan.runtime.parts import Part
+from autoplan.runtime.parts import Part, whole
 from autoplan.runtime.spec import ProgramSpec
-from autoplan.typed import StoredParameter, TypedValue
+from autoplan.runtime.tensor_files import FileTensor, read_box, read_header
+from autoplan.runtime.together import together
+from autoplan.runtime.weight_names import WeightNames
+from autoplan.typed import StoredParameter
 
 REMEDY = "give a state dict or safetensors files of this very model"
+INDEX = "model.safetensors.index.json"
 
 
 class Weights(Protocol):
@@ -28,11 +31,14 @@ class Weights(Protocol):
 
     where: str
 
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """The tensor's shape; None where there is none of this name."""
+    def names(self) -> Iterable[str]:
+        """Of all tensors."""
 
-    def read(self, name: str, part: Part) -> Tensor:
-        """A box of it."""
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one of them."""
+
+    def read(self, name: str, part: Part, out: Tensor) -> None:
+        """A box of one into ``out``, which has the box's shape, in out's dtype and on its device."""
 
 
 class StateDict:
@@ -41,46 +47,62 @@ class StateDict:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors, self.where = tensors, "the state dict"
 
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        return tuple(self.tensors[name].shape) if name in self.tensors else None
+    def __enter__(self) -> StateDict:
+        return self
 
-    def read(self, name: str, part: Part) -> Tensor:
-        return self.tensors[name].detach()[part.slices]
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def names(self) -> Iterable[str]:
+        return self.tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.tensors[name].shape)
+
+    def read(self, name: str, part: Part, out: Tensor) -> None:
+        out.copy_(self.tensors[name].detach()[part.slices])
 
 
 class Safetensors:
-    """One safetensors file, or a directory of them with or without an index; open within a with statement."""
+    """One safetensors file, or a directory of them with or without an index; open within a with statement.
+
+    WeightsError where a file isn't one, or isn't whole.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.where, self.files = str(path), weight_files(path)
-        self.stack = ExitStack()
-        self.handles: dict[str, safe_open] = {}
+        self.where, self.stack = str(path), ExitStack()
+        self.tensors: dict[str, FileTensor] = {}
+        for file in weight_files(path):
+            self.tensors |= read_header(file)
+        self.descriptors: dict[Path, int] = {}
 
     def __enter__(self) -> Safetensors:
-        for file in self.files:
-            handle = self.stack.enter_context(safe_open(file, framework="pt"))
-            self.handles |= dict.fromkeys(handle.keys(), handle)
+        for file in dict.fromkeys(tensor.file for tensor in self.tensors.values()):
+            self.descriptors[file] = os.open(file, os.O_RDONLY)
+            self.stack.callback(os.close, self.descriptors[file])
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.stack.close()
 
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        return tuple(self.handles[name].get_slice(name).get_shape()) if name in self.handles else None
+    def names(self) -> Iterable[str]:
+        return self.tensors
 
-    def read(self, name: str, part: Part) -> Tensor:
-        if not part.shape:
-            return self.handles[name].get_tensor(name)
-        return self.handles[name].get_slice(name)[part.slices]
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.tensors[name].shape
+
+    def read(self, name: str, part: Part, out: Tensor) -> None:
+        tensor = self.tensors[name]
+        read_box(self.descriptors[tensor.file], tensor, part, out)
 
 
 def weight_files(path: Path) -> tuple[Path, ...]:
     """The safetensors files that a path stands for; WeightsError where there are none."""
     if path.is_file():
         return (path,)
-    index = path / "model.safetensors.index.json"
+    index = path / INDEX
     if index.is_file():
-        files = tuple(path / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values())))
+        files = tuple(path / name for name in indexed(index))
     else:
         files = tuple(sorted(path.glob("*.safetensors")))
     missing = [file for file in files if not file.is_file()]
@@ -90,56 +112,89 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     return files
 
 
+def indexed(index: Path) -> list[str]:
+    """The files that an index names."""
+    try:
+        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(index, f"it isn't an index of safetensors files ({error!r})", "write it again") from None
+
+
 def load(
     spec: ProgramSpec,
     held: Sequence[HeldParameter],
     buffers: Mapping[str, Tensor],
     source: str | os.PathLike | Mapping[str, Tensor],
+    unread: Mapping[str, Tensor],
 ) -> None:
-    """Fills a rank's parameters and buffers; WeightsError, before anything is changed, where one is missing."""
-    if isinstance(source, Mapping):
-        return fill(spec, held, buffers, StateDict(source))
-    with Safetensors(Path(source)) as weights:
-        return fill(spec, held, buffers, weights)
+    """Fills a rank's parameters and buffers; every rank calls it.
+
+    unread  likewise filled, where the weights have it: what the program never reads, on the rank that keeps it
+    WeightsError, on every rank and before anything is changed, where a parameter is missing or has another shape.
+    """
+    with ExitStack() as stack:
+        weights, names = together(lambda: opened(spec, source, stack))
+        together(lambda: fill(spec, held, {**buffers, **unread}, weights, names))
+
+
+def opened(
+    spec: ProgramSpec, source: str | os.PathLike | Mapping[str, Tensor], stack: ExitStack
+) -> tuple[Weights, Mapping[str, str]]:
+    """The weights, and under which name they have each parameter and buffer of the program that they have."""
+    weights = StateDict(source) if isinstance(source, Mapping) else Safetensors(Path(source))
+    stack.enter_context(weights)
+    return weights, found_names(spec, weights)
 
 
 def fill(
-    spec: ProgramSpec, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor], weights: Weights
+    spec: ProgramSpec,
+    held: Sequence[HeldParameter],
+    buffers: Mapping[str, Tensor],
+    weights: Weights,
+    names: Mapping[str, str],
 ) -> None:
-    names = {stored.name: found_name(spec, stored, weights) for stored in spec.lowered.parameters}
-    present = {b.name for b in spec.lowered.buffers if found_buffer(spec, b, weights)}
     with torch.no_grad():
         for parameter in held:
-            part = in_source(parameter)
-            if parameter.values.numel():
-                parameter.values.copy_(weights.read(names[parameter.name], part))
-        for name in present & buffers.keys():
-            shape = tuple(buffers[name].shape)
-            buffers[name].copy_(weights.read(name, Part((0,) * len(shape), shape)))
-    if absent := buffers.keys() - present:
+            weights.read(names[parameter.name], in_source(parameter), parameter.values)
+        for name in buffers.keys() & names.keys():
+            weights.read(names[name], whole(tuple(buffers[name].shape)), buffers[name])
+    if absent := buffers.keys() & makes(spec.init) - names.keys():
         assert spec.init is not None
         draw(spec.init, 0, (), {name: buffers[name] for name in absent})
+
+
+def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, str]:
+    """The weights' name of each parameter, of each buffer and of what is never read, where they have it.
+
+    Every rank asks for everything, its own or not. WeightsError where a parameter is missing, a buffer too that the
+    model's recipe doesn't make, or where a shape differs.
+    """
+    lowered = spec.lowered
+    wanted = {p.name: (p.source, *p.aliases) for p in lowered.parameters}
+    wanted |= {b.name: (b.name,) for b in lowered.buffers} | {u.name: (u.name, *u.aliases) for u in spec.unread}
+    shapes = {p.name: source_shape(spec, p) for p in lowered.parameters}
+    shapes |= {b.name: b.type.shape for b in lowered.buffers} | {u.name: u.type.shape for u in spec.unread}
+    names = WeightNames(weights.names(), [name for each in wanted.values() for name in each])
+    needed = {p.name: "parameter" for p in lowered.parameters}
+    needed |= {b.name: "buffer" for b in lowered.buffers if b.name not in makes(spec.init)}
+    found = {}
+    for key, candidates in wanted.items():
+        name = next((n for n in map(names.find, candidates) if n is not None), None)
+        if name is None and key in needed:
+            said = f"it lacks the {needed[key]} {candidates[0]} of shape {shapes[key]}"
+            raise WeightsError(weights.where, said, REMEDY)
+        if name is not None and weights.shape(name) != shapes[key]:
+            said = f"{name} has shape {weights.shape(name)} there, the plan's model has {shapes[key]}"
+            raise WeightsError(weights.where, said, REMEDY)
+        if name is not None:
+            found[key] = name
+    return found
 
 
 def in_source(held: HeldParameter) -> Part:
     """The rank's box in the user's own parameter, of which this one may be a piece."""
     stored = held.stored
     return held.part if stored.dim < 0 else held.part.shifted(stored.dim, stored.start)
-
-
-def found_name(spec: ProgramSpec, stored: StoredParameter, weights: Weights) -> str:
-    """The first of a parameter's names that the weights have; WeightsError where none, or where its shape differs.
-
-    Every rank asks for every parameter, its own or not, so that all raise or none.
-    """
-    wanted = source_shape(spec, stored)
-    for name in (stored.source, *stored.aliases):
-        shape = weights.shape(name)
-        if shape == wanted:
-            return name
-        if shape is not None:
-            raise WeightsError(weights.where, f"{name} has shape {shape} there, the plan's model has {wanted}", REMEDY)
-    raise WeightsError(weights.where, f"it lacks the parameter {stored.source} of shape {wanted}", REMEDY)
 
 
 def source_shape(spec: ProgramSpec, stored: StoredParameter) -> tuple[int, ...]:
@@ -150,25 +205,16 @@ def source_shape(spec: ProgramSpec, stored: StoredParameter) -> tuple[int, ...]:
     return tuple(whole if d == stored.dim else size for d, size in enumerate(stored.type.shape))
 
 
-def found_buffer(spec: ProgramSpec, buffer: TypedValue, weights: Weights) -> bool:
-    """Whether the weights have a buffer. Those that a state dict leaves out are made by the model's own recipe.
-
-    As found_name: asked on every rank for every buffer.
-    """
-    name, wanted = buffer.name, buffer.type.shape
-    shape = weights.shape(name)
-    if shape is None and name not in makes(spec.init):
-        raise WeightsError(weights.where, f"it lacks the buffer {name} of shape {wanted}", REMEDY)
-    if shape is not None and shape != wanted:
-        raise WeightsError(weights.where, f"{name} has shape {shape} there, the plan's model has {wanted}", REMEDY)
-    return shape is not None
-
-
 def initialise(
-    spec: ProgramSpec, seed: int, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor]
+    spec: ProgramSpec,
+    seed: int,
+    held: Sequence[HeldParameter],
+    buffers: Mapping[str, Tensor],
+    unread: Mapping[str, Tensor],
 ) -> None:
     """Fills a rank's parameters and buffers with what the user's model is made with under this seed.
 
+    unread  likewise, where the recipe makes it
     WeightsError, before anything is changed and on every rank, where the plan doesn't know how one is made.
     """
     remedy = "use load_weights with a state dict or safetensors files"
@@ -179,7 +225,7 @@ def initialise(
     unknown = [names[0] for names in wanted if made.isdisjoint(names)]
     if unknown:
         raise WeightsError(unknown[0], "neither the constructor nor a reset_parameters fills it", remedy)
-    draw(spec.init, seed, held, buffers)
+    draw(spec.init, seed, held, {**buffers, **unread})
 
 
 def makes(recipe: InitRecipe | None) -> frozenset[str]:
@@ -199,3 +245,4 @@ def draw(recipe: InitRecipe, seed: int, held: Sequence[HeldParameter], buffers: 
                 parameter.values.copy_(tensor[in_source(parameter).slices])
             if name in buffers:
                 buffers[name].copy_(tensor)
+            del tensor  # before the next one is made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -11,6 +11,7 @@ from autoplan.blocks import Flat, constant_nodes, expand, fold
 from autoplan.errors import TraceError
 from autoplan.graph import Buffer, Model, Parameter
 from autoplan.trace import huggingface
+from autoplan.trace.builder import type_of
 from autoplan.trace.capture import capture
 from autoplan.trace.clean import split_projections, split_weights, used, without_detaching, without_duplicates
 from autoplan.trace.convert import Converted, Names, convert
@@ -128,9 +129,21 @@ def in_order(traced: Model, model: nn.Module) -> Model:
     """Parameters and buffers in the order of the user's model; a note of each parameter that is never read."""
     order = {name: index for index, (name, _) in enumerate((*model.named_parameters(), *model.named_buffers()))}
     read = {parameter.source for parameter in traced.parameters}
+    unread = unread_of(model, read | {buffer.name for buffer in traced.buffers})
     return replace(
         traced,
         parameters=tuple(sorted(traced.parameters, key=lambda p: (order[p.source], p.start))),
         buffers=tuple(sorted(traced.buffers, key=lambda b: order[b.name])),
         notes=tuple(f"parameter {name} is never used" for name, _ in model.named_parameters() if name not in read),
+        unread=unread,
+    )
+
+
+def unread_of(model: nn.Module, read: Container[str]) -> tuple[Parameter, ...]:
+    """What the model's state dict holds beside what is read, a tied tensor once."""
+    persistent, aliases = model.state_dict(keep_vars=True), aliases_of(model)
+    return tuple(
+        Parameter(name, type_of(value), source=name, aliases=aliases.get(name, ()), trainable=False)
+        for name, value in (*model.named_parameters(), *model.named_buffers())
+        if name in persistent and name not in read
     )

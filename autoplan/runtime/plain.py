@@ -1,0 +1,39 @@
+"""Plain values, as a checkpoint's state.json holds them: what JSON has, tuples, and mappings by any plain key."""
+
+from __future__ import annotations
+
+from autoplan.errors import InputsError
+
+TUPLE, ITEMS = "(tuple)", "(items)"
+
+
+def encode(value: object, where: str) -> object:
+    """The value as JSON has it. InputsError, naming the place, for what isn't plain."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list):
+        return [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {TUPLE: [encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value) and not {TUPLE, ITEMS} & value.keys():
+        return {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, dict):
+        return {ITEMS: [[encode(k, where), encode(item, f"{where}[{k!r}]")] for k, item in value.items()]}
+    raise InputsError(
+        f"{where} of {type(value).__name__}",
+        "a checkpoint holds plain values there: numbers, texts, lists, tuples, dicts of them",
+        "give .item() or .tolist() of a tensor",
+    )
+
+
+def decode(data: object) -> object:
+    """The value that ``encode`` made the data of."""
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if isinstance(data, dict) and data.keys() == {TUPLE}:
+        return tuple(decode(data[TUPLE]))  # type: ignore[arg-type]
+    if isinstance(data, dict) and data.keys() == {ITEMS}:
+        return {decode(key): decode(item) for key, item in data[ITEMS]}
+    if isinstance(data, dict):
+        return {key: decode(item) for key, item in data.items()}
+    return data

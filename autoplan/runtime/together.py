@@ -1,0 +1,37 @@
+"""What goes wrong on one rank is raised on all: none is left waiting for one that has given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from autoplan.errors import AutoplanError
+
+T = TypeVar("T")
+
+
+def together(act: Callable[[], T]) -> T:
+    """What ``act`` returns on this rank, once it has ended on all of them; every rank calls it.
+
+    Where it raised an AutoplanError on some, every rank raises its own, or else the first of theirs. Another exception
+    is raised as it is where it arose, and told as an AutoplanError on the others.
+    """
+    result: T | None = None
+    own: Exception | None = None
+    try:
+        result = act()
+    except Exception as error:
+        own = error
+    told = own if own is None or isinstance(own, AutoplanError) else unforeseen(own)
+    errors: list[AutoplanError | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(errors, told)
+    first = own or next((error for error in errors if error is not None), None)
+    if first is not None:
+        raise first
+    return result  # type: ignore[return-value]
+
+
+def unforeseen(error: Exception) -> AutoplanError:
+    return AutoplanError(f"rank {dist.get_rank()}", f"{type(error).__name__}: {error}", "see what that rank says")

@@ -1,0 +1,220 @@
+"""The weights as Hugging Face safetensors: one file, or several of them with an index, each written by one rank.
+
+torch's HuggingFaceStorageWriter knows no pieces of a fused projection, writes everything twice and has one rank put
+it together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from autoplan.errors import CheckpointError, InputsError
+from autoplan.runtime.checkpoint_files import sync_folder
+from autoplan.runtime.held import HeldParameter
+from autoplan.runtime.parts import Part, whole
+from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.state import Storage, gathered, whole_buffers
+from autoplan.runtime.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
+from autoplan.runtime.together import together
+from autoplan.runtime.weights import INDEX, source_shape
+from autoplan.typed import StoredParameter
+
+MAX_FILE_BYTES = 5 * 10**9  # as save_pretrained had it for long: files that can be fetched again when one breaks
+
+Kind = tuple[torch.dtype, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """One file to be written: by which rank, and what it holds, in its order."""
+
+    name: str
+    writer: int
+    tensors: tuple[tuple[str, Kind], ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(bytes_of(kind) for _, kind in self.tensors)
+
+
+def write_weights(
+    spec: ProgramSpec,
+    storage: Storage,
+    held: Sequence[HeldParameter],
+    buffers: Mapping[str, Tensor],
+    unread: Mapping[str, Tensor],
+    folder: str | os.PathLike,
+    dtype: torch.dtype | None,
+    max_file_bytes: int,
+) -> None:
+    """See ``Program.save_weights``; every rank calls it."""
+    rest = whole_buffers(spec, buffers) | dict(unread)
+    files = planned(spec, rest, dtype, max_file_bytes)
+    writers = {name: file.writer for file in files for name, _ in file.tensors}
+    with ExitStack() as stack:
+        output = together(lambda: stack.enter_context(Output(Path(folder), files)))
+        sources = gathered(spec, storage, held, lambda h: h.values, receiver=lambda stored: writers[stored.source])
+        for stored, value in sources:
+            output.write(stored.source, place_of(stored), value)
+        for name, value in rest.items():
+            output.write(name, whole(tuple(value.shape)), value)
+        together(output.finish)
+        together(lambda: put_in_place(Path(folder), files))
+
+
+def place_of(stored: StoredParameter) -> Part:
+    """Where a parameter lies in the user's own, of which it may be a piece."""
+    part = whole(stored.type.shape)
+    return part if stored.dim < 0 else part.shifted(stored.dim, stored.start)
+
+
+def planned(
+    spec: ProgramSpec, rest: Mapping[str, Tensor], dtype: torch.dtype | None, max_file_bytes: int
+) -> tuple[WeightFile, ...]:
+    """The files, alike on every rank. The first rank writes ``rest``, which it alone has; other files are dealt out."""
+    if dtype is not None and (dtype not in CODES or not dtype.is_floating_point):
+        raise InputsError(f"dtype={dtype}", "it isn't a floating dtype of safetensors", "give torch.bfloat16, say")
+    told: list[object] = [[(name, (value.dtype, tuple(value.shape))) for name, value in rest.items()]]
+    dist.broadcast_object_list(told, src=0)
+    first: list[tuple[str, Kind]] = told[0]  # type: ignore[assignment]
+    own = {p.source: (spec.storage_dtype(p.type), source_shape(spec, p)) for p in spec.lowered.parameters}
+    groups = split([(name, converted(kind, dtype)) for name, kind in (*first, *own.items())], max_file_bytes)
+    names = dict(first)
+    files = []
+    for index, group in enumerate(groups):
+        name = f"model-{index + 1:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
+        writer = 0 if any(n in names for n, _ in group) else index % dist.get_world_size()
+        files.append(WeightFile(name, writer, tuple(group)))
+    return tuple(files)
+
+
+def converted(kind: Kind, dtype: torch.dtype | None) -> Kind:
+    return (dtype, kind[1]) if dtype is not None and kind[0].is_floating_point else kind
+
+
+def bytes_of(kind: Kind) -> int:
+    return kind[0].itemsize * math.prod(kind[1])
+
+
+def split(tensors: Sequence[tuple[str, Kind]], most: int) -> list[list[tuple[str, Kind]]]:
+    """In their order, as many to a group as have at most that many bytes, at least one."""
+    groups: list[list[tuple[str, Kind]]] = [[]]
+    size = 0
+    for name, kind in tensors:
+        if groups[-1] and size + bytes_of(kind) > most:
+            groups.append([])
+            size = 0
+        groups[-1].append((name, kind))
+        size += bytes_of(kind)
+    return groups
+
+
+class Output:
+    """The files of which this rank is the writer, under names of their own until all ranks have finished.
+
+    Opened as a context; its end closes them, and removes those that didn't come to their place. CheckpointError where
+    one can't be opened.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[WeightFile]) -> None:
+        self.folder, self.files = folder, [f for f in files if f.writer == dist.get_rank()]
+        self.descriptors: dict[Path, int] = {}
+        self.tensors: dict[str, FileTensor] = {}
+        self.failed: CheckpointError | None = None
+
+    def __enter__(self) -> Output:
+        try:
+            with told(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for file in self.files:
+                    self.open(file)
+        except CheckpointError:
+            self.__exit__()
+            raise
+        return self
+
+    def open(self, file: WeightFile) -> None:
+        path = unfinished(self.folder, file)
+        self.descriptors[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        header = header_bytes(dict(file.tensors))
+        write_at(self.descriptors[path], 0, memoryview(header))
+        offset = len(header)
+        for name, (dtype, shape) in file.tensors:
+            self.tensors[name] = FileTensor(path, dtype, shape, offset)
+            offset += self.tensors[name].bytes
+
+    def write(self, name: str, part: Part, values: Tensor) -> None:
+        """A box of a tensor. What goes wrong waits for ``finish``: the other ranks go on gathering."""
+        if self.failed is not None:
+            return
+        tensor = self.tensors[name]
+        try:
+            with told(self.folder):
+                write_box(self.descriptors[tensor.file], tensor, part, values.to(tensor.dtype))
+        except CheckpointError as error:
+            self.failed = error
+
+    def finish(self) -> None:
+        """Brings the files to the disk; CheckpointError where that, or an earlier write, failed."""
+        if self.failed is not None:
+            raise self.failed
+        with told(self.folder):
+            for descriptor in self.descriptors.values():
+                os.fsync(descriptor)
+
+    def __exit__(self, *exception: object) -> None:
+        for path, descriptor in self.descriptors.items():
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+
+
+def unfinished(folder: Path, file: WeightFile) -> Path:
+    return folder / f"{file.name}.tmp"
+
+
+def put_in_place(folder: Path, files: Sequence[WeightFile]) -> None:
+    """On the first rank: every file under its name, the index, and nothing left of weights that stood there before."""
+    if dist.get_rank() != 0:
+        return
+    with told(folder):
+        for file in files:
+            unfinished(folder, file).replace(folder / file.name)
+        index = folder / INDEX
+        if len(files) > 1:
+            staged = index.with_name(f"{INDEX}.tmp")
+            staged.write_text(json.dumps(index_of(files), indent=2) + "\n")
+            staged.replace(index)
+        else:
+            index.unlink(missing_ok=True)
+        names = {file.name for file in files}
+        for path in folder.glob("model*.safetensors"):
+            if path.name not in names:
+                path.unlink()
+        sync_folder(folder)
+
+
+def index_of(files: Sequence[WeightFile]) -> dict[str, object]:
+    """What model.safetensors.index.json says."""
+    where = {name: file.name for file in files for name, _ in file.tensors}
+    return {"metadata": {"total_size": sum(file.bytes for file in files)}, "weight_map": dict(sorted(where.items()))}
+
+
+@contextmanager
+def told(folder: Path) -> Iterator[None]:
+    """The operating system's error as one that names the folder and the rank."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            folder, f"rank {dist.get_rank()}: {error}", "what was there before is whole; see why, and save again"
+        ) from error
