@@ -3,56 +3,132 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from autoplan.errors import ParallelismError
 from autoplan.mesh import TENSOR
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
 RECOMPUTE = ("none", "selective", "full")
 EFFORTS = ("full", "fast")
-TENSOR_SYSTEMS = ("2d", "2.5d", "3d")
+REDUCE_DTYPES = ("fp32", "bf16")
+SHAPES = ("constant", "linear", "cosine")
+
+Settings = tuple[tuple[str, object], ...]
+"""Options by name, sorted: a mapping that can be hashed and written to plan.json."""
+TENSOR_SYSTEMS = (
+    "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the learning rate moves from update to update; steps that float16 skips move nothing.
+
+    name     "constant", "linear" or "cosine": the learning rate itself, or on its way down to ``end`` times it; or a
+             class of torch.optim.lr_scheduler by its name, "StepLR"
+    steps    updates after which "linear" and "cosine" have arrived, warm-up included; they stay there
+    warmup   updates in which it rises before, linearly: update k of them has (k+1)/(warmup+1) of it
+    end      the share of the learning rate that is left after ``steps``
+    options  the class' own, by its names: a mapping, or pairs
+    """
+
+    name: str = "constant"
+    steps: int | None = None
+    warmup: int = 0
+    end: float = 0.0
+    options: Settings = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", settings("schedule's options", self.options))
+        if not isinstance(self.name, str):
+            raise ParallelismError(f"schedule={self.name!r}", "a schedule has a name", "give for example 'cosine'")
+        if not is_whole(self.warmup) or self.warmup < 0:
+            raise ParallelismError(f"warmup={self.warmup!r}", "it is a number of updates", "give 0 or more")
+        if not is_number(self.end) or self.end < 0:
+            raise ParallelismError(f"end={self.end!r}", "it is a share of the learning rate", "give 0 or more")
+        falls = self.name in SHAPES[1:]
+        if falls and not (is_whole(self.steps) and self.steps > self.warmup):  # type: ignore[operator]
+            cause = f"{self.name!r} arrives after so many updates, more than its warmup={self.warmup}"
+            raise ParallelismError(f"steps={self.steps!r}", cause, "give as many as training takes")
+        if not falls and (self.steps is not None or self.end):
+            raise ParallelismError(
+                f"schedule={self.name!r} with steps={self.steps}, end={self.end}", "it has no end to arrive at",
+                "leave them out, or use 'linear' or 'cosine'",
+            )  # fmt: skip
+        if self.name in SHAPES and self.options:
+            raise ParallelismError(
+                f"schedule={self.name!r} with options {dict(self.options)}", "it has none: they are those of a class",
+                "leave them out, or name a class of torch.optim.lr_scheduler",
+            )  # fmt: skip
+        if self.name not in SHAPES and self.warmup:
+            raise ParallelismError(
+                f"schedule={self.name!r} with warmup={self.warmup}", "a class has its own course from the first update",
+                f"leave it out, or use one of {SHAPES}",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Training:
     """How the program trains.
 
-    optimizer       "adamw", "adam", "sgd", …: a class of torch.optim by its lower-case name
-    precision       "fp32", "fp64", "bf16" (parameters too), "bf16-mixed" (float32 parameters, bfloat16 compute)
-    learning_rate, weight_decay, betas, eps, momentum   the optimizer's own
+    optimizer       "adamw", "adam", "sgd", "muon", …: a class of torch.optim by its lower-case name; or "lamb"
+    precision       "fp32", "fp64", "bf16" (parameters too); "bf16-mixed", "fp16-mixed": compute in bfloat16 or float16,
+                    parameters, gradients and optimizer state in float32; float16 with dynamic loss scaling
+    learning_rate
+    weight_decay, betas, eps, momentum   the optimizer's own, where it has them; None: its default
     clip_grad_norm  the global norm that gradients are clipped to before each optimizer step; None: not clipped
     compile         the segments are compiled, on devices whose profile says that programs are; a CPU runs them eagerly
     seed            of the dropout masks
+    optimizer_options  further options of the optimizer, by its own names: a mapping, or pairs
+    schedule        of the learning rate: a Schedule, its fields as a mapping, or its name; None: constant
+    reduce_dtype    "fp32" or "bf16", in which gradients are summed over the data axis; None: that in which they are
+                    stored. ZeRO accumulates the gradients of microbatches in it, too
     """
 
     optimizer: str = "adamw"
     precision: str = "fp32"
     learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    momentum: float = 0.0
+    weight_decay: float | None = None
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    momentum: float | None = None
     clip_grad_norm: float | None = None
     compile: bool = True
     seed: int = 0
+    optimizer_options: Settings = ()
+    schedule: Schedule | None = None
+    reduce_dtype: str | None = None
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
         for name in ("learning_rate", "weight_decay", "eps", "momentum"):
-            if not (is_number(value := getattr(self, name)) and value >= 0):
+            value = getattr(self, name)
+            if not (is_number(value) and value >= 0) and (value is not None or name == "learning_rate"):
                 raise ParallelismError(f"{name}={value!r}", "it is a number of at least 0", "give 0 or more")
-        if not (isinstance(self.betas, tuple) and len(self.betas) == 2 and all(map(is_share, self.betas))):
+        if self.betas is not None and not is_pair(self.betas):
             cause = "they are a pair of numbers from 0 to below 1"
             raise ParallelismError(f"betas={self.betas!r}", cause, "give for example (0.9, 0.999)")
         if self.clip_grad_norm is not None and not (is_number(self.clip_grad_norm) and self.clip_grad_norm > 0):
             raise ParallelismError(f"clip_grad_norm={self.clip_grad_norm!r}", "a norm is positive", "leave it out")
         if not is_whole(self.seed):
             raise ParallelismError(f"seed={self.seed!r}", "a seed is a whole number", "give for example 0")
+        if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
+            cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
+            raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
+        object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
+        object.__setattr__(self, "schedule", as_schedule(self.schedule))
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the loss is scaled, so that small gradients don't vanish in float16."""
+        return self.precision == "fp16-mixed"
 
     def with_precision(self, precision: str) -> Training:
-        return replace(self, precision=precision)
+        """The same in another precision; what is exact sums nothing in less."""
+        return replace(self, precision=precision, reduce_dtype=None if precision == "fp64" else self.reduce_dtype)
 
 
 @dataclass(frozen=True)
@@ -73,13 +149,17 @@ class Parallelism:
     dp, tp, pp       sizes of the data, tensor and pipeline axes; their product is the cluster's device count
     zero             0 (plain data parallel), 1, 2 or 3
     micro_batch      rows of the batch in one microbatch on one data-parallel rank
-    schedule         "gpipe", "1f1b", "interleaved", "zero-bubble"
+    schedule         "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step old
     virtual_stages   stages on one pipeline rank
     recompute        "none", "selective", "full"
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          "optimizer", "parameters" or None
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
-    tensor_system    "2d", "2.5d" or "3d": how weights and activations lie over these axes (``search.tensor``)
+    tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.tensor``), or over
+                     one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel"
+                     (``search.rows``)
+    local_steps      steps that each data-parallel replica takes by itself between two averages of all (local SGD); None
+                     or 1: gradients are summed in every step
     """
 
     dp: int | None = None
@@ -94,9 +174,10 @@ class Parallelism:
     offload: str | None = None
     tensor: tuple[int, ...] | None = None
     tensor_system: str | None = None
+    local_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "micro_batch", "virtual_stages"):
+        for name in ("dp", "tp", "pp", "micro_batch", "virtual_stages", "local_steps"):
             size = getattr(self, name)
             if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
@@ -127,6 +208,16 @@ class Parallelism:
         if value is not None and not any(value == one and type(value) is type(one) for one in allowed):
             raise ParallelismError(f"{name}={value!r}", "no such choice", f"use one of {allowed}, or None")
 
+    @property
+    def steps_locally(self) -> bool:
+        """Whether replicas step by themselves between two averages."""
+        return self.local_steps not in (None, 1)
+
+    @property
+    def two_versions(self) -> bool:
+        """Whether gradients are those of the weights before the last update."""
+        return self.schedule == "pipedream-2bw"
+
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
@@ -138,6 +229,44 @@ def check_how(precision: object, compile: object) -> None:
         raise ParallelismError(f"precision={precision!r}", "no such precision", f"use one of {PRECISIONS}")
     if not isinstance(compile, bool):
         raise ParallelismError(f"compile={compile!r}", "it is compiled or not", "give True or False")
+
+
+def as_schedule(given: object) -> Schedule | None:
+    """What a user gives for a schedule as one; ParallelismError where it is none."""
+    if given is None or isinstance(given, Schedule):
+        return given
+    known = [field.name for field in fields(Schedule)]
+    if isinstance(given, str):
+        return Schedule(given)
+    if not isinstance(given, Mapping) or not set(given) <= set(known):
+        raise ParallelismError(f"schedule={given!r}", f"a schedule has {', '.join(known)}", "give an autoplan.Schedule")
+    return Schedule(**given)
+
+
+def settings(what: str, given: object) -> Settings:
+    """Options as sorted pairs; ParallelismError where a name is given twice, or a value is not plain data."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    paired = isinstance(pairs, Sequence) and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)
+    if not paired or not all(isinstance(name, str) for name, _ in pairs):  # type: ignore[attr-defined]
+        raise ParallelismError(f"{what} {given!r}", "they are values by name", "give for example {'amsgrad': True}")
+    found = {name: plain_value(what, name, value) for name, value in pairs}  # type: ignore[attr-defined]
+    if len(found) < len(pairs):  # type: ignore[arg-type]
+        raise ParallelismError(f"{what} {given!r}", "a name stands there twice", "give each once")
+    return tuple(sorted(found.items()))
+
+
+def plain_value(what: str, name: str, value: object) -> object:
+    """What plan.json can hold: numbers, texts, None, and tuples of them."""
+    if isinstance(value, tuple | list):
+        return tuple(plain_value(what, name, item) for item in value)
+    if value is None or isinstance(value, str | bool | int) or is_number(value):
+        return value
+    raise ParallelismError(f"{what}: {name}={value!r}", "plan.json holds plain data alone", "give a number or a text")
+
+
+def is_pair(value: object) -> bool:
+    """Whether these are two shares."""
+    return isinstance(value, tuple) and len(value) == 2 and all(map(is_share, value))
 
 
 def is_whole(value: object) -> bool:

@@ -10,12 +10,13 @@ from autoplan.initialise import InitRecipe
 from autoplan.lower import lower
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.precision import in_precision
+from autoplan.replicas import on_their_own
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,11 @@ class PlanRecord:
     asked: Asked = field(default_factory=Asked)
 
     def lowered(self) -> Lowered:
-        """The typed program; LayoutError where the layouts don't follow from one another."""
-        program = lower(self.model, self.chosen)
+        """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where
+        replicas are to step by themselves and can't."""
+        program, every = lower(self.model, self.chosen), self.chosen.parallelism.local_steps
         typecheck(program)
-        return program
+        return on_their_own(program, every) if every is not None and every > 1 else program
 
     def in_float64(self) -> PlanRecord:
         """The same plan, computing in float64: what exactness is measured with."""

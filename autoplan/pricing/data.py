@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from autoplan.buckets import bucket_bytes
 from autoplan.pricing.prices import Prices
 from cost_models.collective import hidden_seconds
 from cost_models.hardware import Host
@@ -19,19 +20,27 @@ COPY = 2.0
 class DataAxis:
     """One setting's data axis.
 
-    zero  0: every rank holds everything and gradients are all-reduced after the backward; 1: the optimizer's state is
-          split, gradients are reduce-scattered under the last backward and parameters gathered under the next forward;
-          2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too, gathered in each
-          microbatch's forward and backward (Rajbhandari et al. 2020)
+    zero  0: every rank holds everything and gradients are all-reduced in buckets under the last backward; 1: the
+          optimizer's state is split, gradients are reduce-scattered under the last backward and parameters gathered
+          under the next forward; 2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too,
+          gathered in each microbatch's forward and backward (Rajbhandari et al. 2020)
     piped  several pipeline stages: their engine reduces gradients once, after its last microbatch, at every level
     offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
           memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
           or reduced
+    late     nothing of zero 0 hides: no hook sees the gradients of a split backward (``runtime.reduce.backwards``)
+    local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
+             (``runtime.local``); 1: gradients are summed in every step
+    averaged what is averaged then for each parameter: it and the optimizer's states
+    versions of the weights that are held (``runtime.versions``)
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
-    segment by segment, and hide under the compute beside where the device's may (``Device.blocking``), which they slow.
-    What is sent together is copied together before, and taken apart after: fully_shard's copies in and out, and those
-    of the buckets that plain data parallelism reduces.
+    segment by segment, those of zero 0 bucket by bucket, and hide under the compute beside, which they slow: those of
+    fully_shard where the device has streams (not ``Device.blocking``), the buckets on every device, since a process
+    group has threads of its own. What serving them costs a core that computes is in the device's slowdown, which
+    ``calibrate`` measures with an all-reduce beside products.
+    What is sent together is copied together before, and taken apart after: fully_shard's copies in and out, and of
+    plain data parallelism, whose gradients stay in their buckets, those into them.
     """
 
     zero: int
@@ -39,6 +48,10 @@ class DataAxis:
     prices: Prices
     piped: bool = False
     offload: str = "none"
+    late: bool = False
+    local_steps: int = 1
+    averaged: float = 1.0
+    versions: int = 1
 
     def gather_s(self, bytes: float) -> float:
         """One all-gather of parameters."""
@@ -103,10 +116,9 @@ class DataAxis:
         """
         if self.size == 1 and self.offload != "parameters":
             return 0.0, 0.0
-        counted = Counter(sizes)
         if self.zero == 0:
-            total = sum(size * count for size, count in counted.items())
-            return self.prices.collective_s("all-reduce", self.prices.stored * total, "dp"), 0.0
+            return self.summed_s([self.prices.stored * size for size in sizes], backward_s)
+        counted = Counter(sizes)
         gather_s = sum(count * self.gather_s(s) for s, count in counted.items()) if self.zero < 3 else 0.0
         scatter_s = sum(n * self.scatter_s(s) for s, n in counted.items()) if not self.scatters_each else 0.0
         if not self.scatters_each:
@@ -114,18 +126,47 @@ class DataAxis:
         hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(backward_s, scatter_s)
         return gather_s + scatter_s, hidden_s
 
+    def summed_s(self, sizes: Sequence[float], backward_s: float) -> tuple[float, float]:
+        """(seconds, of these hidden) of the gradients' all-reduces in buckets: all but the first bucket's time of the
+        last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients where
+        these are more (an embedding's), begins when it ends. Of local SGD a step's share of the average, in the open.
+
+        sizes  bytes of each segment's gradients, the first to read a batch first
+        """
+        total = sum(sizes)
+        if not total:
+            return 0.0, 0.0
+        if self.local_steps > 1:
+            return self.buckets_s(self.averaged * total) / self.local_steps, 0.0
+        first, spent_s = min(bucket_bytes(total), total), self.buckets_s(total)
+        beside_s = backward_s * (1 - first / total)
+        early_s = spent_s * (1 - max(first, sizes[0]) / total)
+        slowdown = self.prices.device.overlap_slowdown
+        return spent_s, 0.0 if self.late else float(hidden_seconds(beside_s, early_s, slowdown))
+
+    def buckets_s(self, bytes: float) -> float:
+        """All-reduces of so many bytes, bucket by bucket."""
+        each = bucket_bytes(bytes)
+        whole, rest = divmod(bytes, each)
+        rest_s = self.prices.collective_s("all-reduce", rest, "dp") if rest >= 1 else 0.0
+        return whole * self.prices.collective_s("all-reduce", each, "dp") + rest_s
+
     def copies_once_s(self, parameter_bytes: float) -> float:
-        """Copies once a step: gradients into buckets and back; or of ZeRO what ``once_s`` gathers and scatters."""
+        """Copies once a step: gradients into buckets, or what is averaged into them and back; a version of the weights;
+        or of ZeRO what ``once_s`` gathers and scatters."""
         stored_s = self.copied_s(self.prices.stored * parameter_bytes)
         if self.zero == 0:
-            return 2 * stored_s
+            kept_s = (self.versions - 1) * self.prices.cold_s(COPY * self.prices.stored * parameter_bytes)
+            averaged_s = 2 * self.averaged * stored_s / self.local_steps
+            return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
         gathered_s = self.copied_s(parameter_bytes) if self.zero < 3 else 0.0
         return gathered_s + (0.0 if self.scatters_each else stored_s)
 
     @property
     def parameter_share(self) -> float:
-        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered."""
-        return self.shard_share + (0 < self.zero < 3)
+        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered; of
+        two versions both."""
+        return self.shard_share * self.versions + (0 < self.zero < 3)
 
     @property
     def gradient_share(self) -> float:
@@ -147,7 +188,7 @@ class DataAxis:
         """Bytes on the device of each state of the optimizer."""
         return self.optimizer_share if self.offload == "none" else 0.0
 
-    def host_share(self, states: int) -> float:
+    def host_share(self, states: float) -> float:
         """Bytes in the host's memory, per byte of parameters: those that it updates, their gradients and states."""
         return (2 + states) * self.optimizer_share if self.offload != "none" else 0.0
 

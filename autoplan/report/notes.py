@@ -17,8 +17,25 @@ from autoplan.search.systems import CLASSICAL
 
 
 def notes_section(record: PlanRecord) -> str:
-    notes = [*bounds(record), *classical(record), *batch_reasons(record), *record.model.notes]
+    notes = [*staleness(record), *bounds(record), *classical(record), *batch_reasons(record), *record.model.notes]
     return "\n".join(["Why", *(paragraph(note) for note in notes)]) if notes else ""
+
+
+def staleness(record: PlanRecord) -> list[str]:
+    """What differs from the step of one device, where the plan's steps aren't synchronous."""
+    p = record.chosen.parallelism
+    if p.steps_locally:
+        return [
+            f"Asynchronous: each of {p.dp} replicas takes {p.local_steps} steps by itself, on its own rows and with "
+            "the mean over its own valid tokens, before all are averaged (local SGD); it isn't the step of one device "
+            "on the whole batch."
+        ]
+    if p.two_versions:
+        return [
+            "Asynchronous: gradients are of the weights before the last update, one step stale (PipeDream-2BW); it "
+            "isn't the step of one device."
+        ]
+    return []
 
 
 def bounds(record: PlanRecord) -> list[str]:

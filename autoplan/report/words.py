@@ -15,7 +15,18 @@ from autoplan.rule import AxisStrategy
 from autoplan.search.choice import Alternative, Chosen
 from autoplan.strategies import Strategy
 
-SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble"}
+SCHEDULES = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble",
+    "pipedream-2bw": "PipeDream-2BW",
+}  # fmt: skip
+TENSOR_SYSTEMS = {
+    "ulysses": "sequence split, attention by heads (Ulysses)",
+    "context-parallel": "sequence split, keys and values gathered",
+    "ring-attention": "sequence split, keys and values round a ring",
+    "vocab-parallel": "vocabulary split, rows elsewhere",
+    "expert-parallel": "experts split, rows elsewhere",
+}
+"""Named systems of one tensor axis in plain words."""
 GIB, MIB = 2**30, 2**20
 
 
@@ -55,7 +66,8 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"ZeRO-{p.zero}" if p.zero else "",
         "sequence parallel" if p.sequence_parallel else "",
         f"offload {p.offload}" if p.offload else "",
-        f"{p.tensor_system} tensor parallel" if p.tensor_system else "",
+        TENSOR_SYSTEMS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
+        f"replicas averaged every {p.local_steps} steps" if p.steps_locally else "",
     ]
 
 

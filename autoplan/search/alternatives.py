@@ -21,7 +21,8 @@ from autoplan.search.floors import least_bytes
 from autoplan.search.pins import UNPINNED, unpinned
 from autoplan.search.predict import bubble_of, collectives
 from autoplan.search.result import parallelism_of
-from autoplan.search.systems import CLASSICAL, SYSTEMS, resolve
+from autoplan.search.systems import ASYNCHRONOUS, CLASSICAL, SYSTEMS, resolve
+from autoplan.search.tensor import SYSTEMS as GRIDS
 from autoplan.search.work import Work, candidates
 
 RUNNERS_UP = 5
@@ -36,7 +37,7 @@ def alternatives(work: Work, best: Evaluated, pinned: Parallelism, effort: str) 
     """
     names = {system: name for name, system in CLASSICAL}
     if effort == "full":
-        names |= {system: system for system in SYSTEMS if system != "auto" and system not in names}
+        names |= {system: system for system in SYSTEMS if system not in ("auto", *ASYNCHRONOUS, *names)}
     found = list(named_systems(work, best, names))
     told = {a.parallelism for a in found if not a.why_not}
     found += [a for a in runners_up(work, best) if a.parallelism not in told]
@@ -71,10 +72,10 @@ def named(
     """
     name, system = names
     wall, own = work.cluster.usable_bytes, work.pinned_to(pinned)
-    if pinned.tensor_system is not None and sum(len(b.nodes) for b in work.prepared.model.blocks) > GRID_NODES:
+    if pinned.tensor_system in GRIDS and sum(len(b.nodes) for b in work.prepared.model.blocks) > GRID_NODES:
         said = f"not priced beside a plan: parallelism={system!r} plans it"
         return Alternative(name, pinned, math.inf, 0, said)
-    if own.operators is work.operators:
+    if own.operators is work.operators and pinned.tensor_system is None:
         found = own.best(possible, wall)
     else:
         found = own.best(likeliest(possible, best.setting), wall) or own.best(leanest(work, possible), wall)

@@ -22,7 +22,9 @@ class Setting:
     virtual_stages  stages on one pipeline rank: stage k of the chain runs on rank k modulo pp
     offload         "none", "optimizer" or "parameters": what the host's memory holds
     tensor          factors of tp, outermost first, one mesh axis for each; () is one axis
-    tensor_system   "2d", "2.5d" or "3d": how tensors lie over these axes; "" is whatever is cheapest
+    tensor_system   how tensors lie over these axes, by the name of a system (``rows``, ``tensor``); "": as is cheapest
+    local_steps     steps from one average of the replicas to the next; 1: gradients are summed in every step
+    versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
     """
 
     pp: int
@@ -37,6 +39,8 @@ class Setting:
     offload: str = "none"
     tensor: tuple[int, ...] = ()
     tensor_system: str = ""
+    local_steps: int = 1
+    versions: int = 1
 
     @property
     def stages(self) -> int:
@@ -101,6 +105,7 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
                         yield Setting(
                             pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, virtual_stages,
                             tensor=tensor, tensor_system=system, offload=pinned.offload or "none",
+                            local_steps=pinned.local_steps or 1, versions=1 + pinned.two_versions,
                         )  # fmt: skip
 
 
@@ -119,11 +124,12 @@ def meshes(limits: Limits, pinned: Parallelism) -> Iterator[tuple[int, int, int]
     for tp in divisors(limits.devices):
         if pinned.tp not in (None, tp) or (pinned.tp is None and tp > limits.node):
             continue
-        if pinned.sequence_parallel and tp == 1:  # the sequence is split along the tensor axis
+        if (pinned.sequence_parallel or pinned.tensor_system) and tp == 1:  # what is split is split along this axis
             continue
         for pp in divisors(limits.devices // tp):
             dp = limits.devices // tp // pp
             wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp)
+            wanted = wanted and not (pinned.steps_locally and dp == 1) and not (pinned.two_versions and pp == 1)
             if wanted and pp <= limits.segments and limits.rows % dp == 0 and not ("dp" in alone and dp > 1):
                 yield pp, dp, tp
 
@@ -148,11 +154,16 @@ def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -
     microbatches as stages. Of the others those whose rounds the microbatches fill (``in_rounds``)."""
     alone = pinned.virtual_stages in (None, 1)
     possible = ["gpipe"] if pp > 1 and microbatches < pp else ["1f1b"]
-    wanted = ["gpipe"] if pinned.schedule == "gpipe" else [s for s in possible if pinned.schedule in (None, s)]
+    wanted = ["gpipe"] if pinned.schedule == "gpipe" else [s for s in possible if order_of(pinned) in (None, s)]
     found = [(s, 1) for s in wanted if alone]
-    if pp == 1 or not deals_rounds(pp, microbatches) or pinned.schedule in ("gpipe", "1f1b"):
+    if pp == 1 or not deals_rounds(pp, microbatches) or order_of(pinned) in ("gpipe", "1f1b"):
         return found
     return found + in_rounds(limits, pinned, pinned.schedule or "interleaved", pp, microbatches)
+
+
+def order_of(pinned: Parallelism) -> str | None:
+    """The schedule whose order of forwards and backwards the pinned one has: PipeDream-2BW has 1F1B's."""
+    return "1f1b" if pinned.two_versions else pinned.schedule
 
 
 def in_rounds(
@@ -175,6 +186,8 @@ def in_rounds(
 def zero_levels(pinned: Parallelism, dp: int) -> list[int]:
     if pinned.zero is not None:
         return [pinned.zero]
+    if pinned.steps_locally or pinned.two_versions:
+        return [0]
     if pinned.offload == "parameters":  # fully_shard moves its shards, and does so on one rank too
         return [3]
     return [0, 1, 3] if dp > 1 else [0]
@@ -192,9 +205,10 @@ def check_pinned(limits: Limits, pinned: Parallelism) -> None:
 
 
 def check_supported(pinned: Parallelism) -> None:
-    if pinned.virtual_stages not in (None, 1) and pinned.schedule in ("gpipe", "1f1b"):
+    if pinned.virtual_stages not in (None, 1) and pinned.schedule in ("gpipe", "1f1b", "pipedream-2bw"):
         raise ParallelismError(
-            f"virtual_stages={pinned.virtual_stages}", "1f1b and gpipe have one stage on a rank", "leave it out"
+            f"virtual_stages={pinned.virtual_stages}", "1f1b, gpipe and pipedream-2bw have one stage on a rank",
+            "leave it out",
         )
     if pinned.virtual_stages == 1 and pinned.schedule == "interleaved":
         raise ParallelismError(
@@ -202,6 +216,8 @@ def check_supported(pinned: Parallelism) -> None:
         )
     if pinned.schedule == "zero-bubble":
         check_zero_bubble(pinned)
+    if pinned.steps_locally or pinned.two_versions:
+        check_asynchronous(pinned)
 
 
 def check_zero_bubble(pinned: Parallelism) -> None:
@@ -218,6 +234,30 @@ def check_zero_bubble(pinned: Parallelism) -> None:
             "each of the two passes of a backward would run the segment again",
             "use recompute='none', or schedule='interleaved'",
         )
+
+
+def check_asynchronous(pinned: Parallelism) -> None:
+    """What replicas that step by themselves, and what two versions of the weights, can't go with."""
+    what = f"local_steps={pinned.local_steps}" if pinned.steps_locally else f"schedule={pinned.schedule!r}"
+    if pinned.zero:
+        cause = "ranks whose weights differ" if pinned.steps_locally else "a second version of the weights"
+        raise ParallelismError(
+            f"{what} with zero={pinned.zero}",
+            f"fully_shard keeps one version of each weight, not {cause}",
+            "use zero=0",
+        )
+    if pinned.offload is not None:
+        raise ParallelismError(
+            f"{what} with offload={pinned.offload!r}",
+            "what lies with the host is one version of the weights, alike on all replicas",
+            "leave offload out",
+        )
+    if pinned.steps_locally and pinned.two_versions:
+        raise ParallelismError(what, "with two versions of the weights there is no rule of it", "use one or the other")
+    if pinned.steps_locally and pinned.dp == 1:
+        raise ParallelismError(f"{what} with dp=1", "there are no replicas to average", "give dp=2 or more")
+    if pinned.two_versions and pinned.pp == 1:
+        raise ParallelismError(f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more")
 
 
 def check_product(devices: int, pinned: Parallelism) -> None:
@@ -265,7 +305,7 @@ def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
     text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
     reasons = "; ".join(f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one)
     reasons = "; ".join(filter(None, (reasons, too_few_parts(limits, pinned))))
-    if pinned.schedule == "1f1b":
+    if order_of(pinned) == "1f1b":
         reasons = "; ".join(filter(None, (reasons, "1f1b needs at least as many microbatches as stages")))
     cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
     return ParallelismError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autoplan.options import Inference, Training
-from autoplan.pricing import DataAxis, Device, Timeline, timeline
+from autoplan.pricing import Device, Timeline, timeline
 from autoplan.pricing.chunks import Rounds, rounds_of, runs_rounds
 from autoplan.pricing.step import (
     optimizer_passes,
@@ -25,7 +25,7 @@ from autoplan.search.chunks import choose_chunks, evenly
 from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, steep
 from autoplan.search.floors import lower_bound, rounds, uneven_rounds
 from autoplan.search.kinds import devices_of, pace, spare_bytes
-from autoplan.search.load import Loads, chain_of
+from autoplan.search.load import Loads, chain_of, data_axis
 from autoplan.search.operators import Operators, Point
 from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.refine import Bound, Runs, refine
@@ -310,9 +310,11 @@ class Evaluator:
     def loads_on(self, setting: Setting, point: Point, device: Device) -> Loads:
         """The same on one kind of device."""
         prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
-        data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
+        ways = setting.tp * (setting.dp if setting.zero else 1)
+        states = optimizer_states(self.training, self.operators.prepared.model, ways)
+        passes = optimizer_passes(self.training)
+        data = data_axis(setting, prices, states)
         chain = chain_of(self.operators.prepared.model, point.on(device), setting, data)
-        states, passes = optimizer_states(self.training), optimizer_passes(self.training)
         spare = spare_bytes(self.operators.topology, device)
         return Loads(chain, setting, data, states, passes, self.rounds(setting), spare)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoplan.options import Inference, Training
-from autoplan.pricing import DataAxis
 from autoplan.pricing.chunks import least_chunk_rounds, least_held, runs_rounds
 from autoplan.pricing.step import held_microbatches, least_rounds, least_rounds_hidden, optimizer_states, sharing_of
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import tensor_mesh
 from autoplan.search.kinds import devices_of, least_uneven_rounds, pace, spare_bytes
-from autoplan.search.load import parameter_share
+from autoplan.search.load import data_axis, parameter_share
 from autoplan.search.operators import Operators
 
 
@@ -52,7 +51,7 @@ def least_bytes(operators: Operators, setting: Setting, training: Training | Inf
     largest result of any with its gradient. Less what devices hold beyond the smallest of several kinds."""
     sizes, ways = operators.sizes, setting.dp * setting.tp * setting.microbatches
     prices = operators.prices(tensor_mesh(setting.mesh))
-    data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
+    data = data_axis(setting, prices, optimizer_states(training))
     states = sizes.parameters / (setting.tp * setting.pp) * parameter_share(data, optimizer_states(training))
     if runs_rounds(setting.schedule):
         flight = least_held(setting.schedule, setting.pp, setting.microbatches)

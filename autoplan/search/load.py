@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.graph import Model
-from autoplan.pricing.chunks import Rounds, runs_rounds
+from autoplan.pricing.chunks import Rounds, runs_rounds, splits
 from autoplan.pricing.data import DataAxis
-from autoplan.pricing.prices import send_s
+from autoplan.pricing.prices import Prices, send_s
 from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
 from autoplan.search.account import BlockPrice
 from autoplan.search.candidates import Setting
@@ -104,6 +104,14 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
     )
 
 
+def data_axis(setting: Setting, prices: Prices, states: float) -> DataAxis:
+    """A setting's data axis; ``states``: elements of optimizer state for each parameter element."""
+    return DataAxis(
+        setting.zero, setting.dp, prices, setting.pp > 1, setting.offload, late=splits(setting.schedule),
+        local_steps=setting.local_steps, averaged=1.0 + states, versions=setting.versions,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Loads:
     """What a stage costs, for one setting.
@@ -119,7 +127,7 @@ class Loads:
     chain: Chain
     setting: Setting
     data: DataAxis
-    states: int
+    states: float
     passes: float
     rounds: Rounds | None = None
     spare: float = 0.0
@@ -351,7 +359,7 @@ class Loads:
         return send_s(bytes, stage % ranks, width, self.data.prices.topology, (stage - 1) % ranks)
 
 
-def parameter_share(data: DataAxis, states: int) -> float:
+def parameter_share(data: DataAxis, states: float) -> float:
     """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
     gradients = data.gradient_share if data.prices.training else 0.0
     return data.parameter_share + gradients + states * data.state_share

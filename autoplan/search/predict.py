@@ -61,11 +61,13 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
             if step.forward and step.forward_bytes:
                 count = m * (runs + again)
                 seconds = count * moved.forward_s
-                yield PricedCollective(moved.where, step.forward, step.axis, step.forward_bytes, count, seconds, 0.0)
+                hidden_s, kind = count * moved.hidden_forward_s, step.forward
+                yield PricedCollective(moved.where, kind, step.axis, step.forward_bytes, count, seconds, hidden_s)
             if step.backward and step.backward_bytes and found.loads.data.prices.training:
                 where, count = f"{moved.where} (backward)", m * runs
                 seconds = count * moved.backward_s
-                yield PricedCollective(where, step.backward, step.axis, step.backward_bytes, count, seconds, 0.0)
+                hidden_s, kind = count * moved.hidden_backward_s, step.backward
+                yield PricedCollective(where, kind, step.axis, step.backward_bytes, count, seconds, hidden_s)
     yield from messages(found)
     yield from parameter_collectives(found)
 
@@ -107,7 +109,10 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     size = sum(map(loads.parameter_bytes, runs))
     stored = data.prices.stored
     spent_s, hidden_s = (sum(seconds) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
-    if data.size > 1 and data.zero == 0:
+    if data.size > 1 and data.local_steps > 1:
+        averaged = int(data.averaged * stored * size)
+        yield PricedCollective("replicas", "all-reduce", "dp", averaged, 1, spent_s, hidden_s)
+    elif data.size > 1 and data.zero == 0:
         yield PricedCollective("gradients", "all-reduce", "dp", int(stored * size), 1, spent_s, hidden_s)
     elif data.size > 1:
         yield from sharded(loads, runs, size, hidden_s)

@@ -15,13 +15,13 @@ from functools import partial
 from autoplan.errors import ParallelismError, RescaleError
 from autoplan.graph import Model, batch_rows
 from autoplan.options import Parallelism, Training
-from autoplan.pricing import DataAxis
 from autoplan.pricing.step import optimizer_states
 from autoplan.rescale import rescale
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import tensor_mesh
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.floors import least_bytes, lower_bound
+from autoplan.search.load import data_axis
 from autoplan.search.offload import check_offload
 from autoplan.search.predict import units
 from autoplan.search.result import parallelism_of
@@ -105,7 +105,7 @@ def within_host(work: Work, setting: Setting) -> bool:
     if setting.offload == "none" or host is None:
         return True
     prices = work.operators.prices(tensor_mesh(setting.mesh))
-    data = DataAxis(setting.zero, setting.dp, prices, setting.pp > 1, setting.offload)
+    data = data_axis(setting, prices, optimizer_states(work.training))
     bytes = sum(p.type.bytes for p in work.prepared.model.parameters) / (setting.tp * setting.pp)
     return bytes * data.host_share(optimizer_states(work.training)) <= host.memory_bytes
 

@@ -53,13 +53,14 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         pp=s.pp,
         zero=s.zero,
         micro_batch=s.micro_batch,
-        schedule=s.schedule,
+        schedule="pipedream-2bw" if s.versions == 2 else s.schedule,
         virtual_stages=s.virtual_stages,
         recompute=recomputation(found.stages),
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
         offload=None if s.offload == "none" else s.offload,
         tensor=s.factors,
         tensor_system=s.tensor_system or None,
+        local_steps=s.local_steps if s.local_steps > 1 else None,
     )
 
 

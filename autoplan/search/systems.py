@@ -15,6 +15,7 @@ from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.candidates import check_product, check_supported
 from autoplan.search.offload import check_offload
+from autoplan.search.rows import ROW_SYSTEMS
 from autoplan.search.tensor import SYSTEMS as TENSOR_LAYOUTS
 from autoplan.search.tensor import system_factors
 
@@ -38,6 +39,11 @@ def pipeline(schedule: str) -> Callable[[ClusterSpec], Parallelism]:
     return lambda cluster: Parallelism(pp=cluster.devices_per_node, tp=1, zero=0, schedule=schedule)
 
 
+def local_sgd(cluster: ClusterSpec) -> Parallelism:
+    """A replica on each device, averaged every few steps (Lin et al. 2020 take 2 to 16)."""
+    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, local_steps=LOCAL_STEPS)
+
+
 def hybrid(cluster: ClusterSpec) -> Parallelism:
     """Data, tensor and pipeline axes of at least 2 each where the cluster has eight devices; sizes are searched."""
     devices = cluster.devices
@@ -55,10 +61,31 @@ def over_axes(name: str) -> Callable[[ClusterSpec], Parallelism]:
     return lambda cluster: on_grid(Parallelism(pp=1, zero=0, tensor_system=name), cluster)
 
 
+def along_one_axis(name: str) -> Callable[[ClusterSpec], Parallelism]:
+    """A system of rows: each node one group, as Megatron's; data parallel across nodes at the cheapest ZeRO level."""
+    return lambda cluster: on_one_axis(Parallelism(pp=1, tensor_system=name), cluster)
+
+
+def on_one_axis(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
+    """A system of rows with its axis' size filled in; ParallelismError where there are no two devices for it."""
+    value, tp = f"tensor_system={pinned.tensor_system!r}", pinned.tp or node_or_cluster(cluster)
+    if tp < 2:
+        raise ParallelismError(value, "it splits rows over tp, which has one device", "use more, or pin tp")
+    if pinned.tensor is not None and len(pinned.tensor) > 1:
+        cause = f"it lies on one tensor axis, and tensor={pinned.tensor!r} are {len(pinned.tensor)}"
+        raise ParallelismError(value, cause, f"pin tp={tp} alone")
+    return replace(pinned, tp=tp)
+
+
+def node_or_cluster(cluster: ClusterSpec) -> int:
+    """Devices of a node; of the cluster where a node has one."""
+    return cluster.devices_per_node if cluster.devices_per_node > 1 else cluster.devices
+
+
 def on_grid(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
     """The grid of a tensor system with its factors filled in; ParallelismError where there is none of that size."""
     name = str(pinned.tensor_system)
-    devices = pinned.tp or (cluster.devices_per_node if cluster.devices_per_node > 1 else cluster.devices)
+    devices = pinned.tp or node_or_cluster(cluster)
     factors = pinned.tensor or system_factors(name, devices)
     wanted = {"2d": "q x q", "2.5d": "d x q x q", "3d": "l x l x l"}[name]
     if len(factors) != len(TENSOR_LAYOUTS[name].axes) or (pinned.tp or math.prod(factors)) != math.prod(factors):
@@ -84,12 +111,19 @@ SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
     "2d": over_axes("2d"),
     "2.5d": over_axes("2.5d"),
     "3d": over_axes("3d"),
+    **{name: along_one_axis(name) for name in ROW_SYSTEMS},
     "gpipe": pipeline("gpipe"),
     "1f1b": pipeline("1f1b"),
     "interleaved": pipeline("interleaved"),
     "zero-bubble": pipeline("zero-bubble"),
     "3d-hybrid": hybrid,
+    "local-sgd": local_sgd,
+    "pipedream-2bw": pipeline("pipedream-2bw"),
 }
+
+LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
+ASYNCHRONOUS = ("local-sgd", "pipedream-2bw")
+"""Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
 
 CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "tensor-parallel"))
 """The choices that stand beside every plan: how a report names them, and the system."""
@@ -113,7 +147,8 @@ def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism
     if parallelism.tensor is not None:
         parallelism = replace(parallelism, tp=math.prod(parallelism.tensor))
     if parallelism.tensor_system is not None:
-        parallelism = on_grid(parallelism, cluster)
+        fill = on_one_axis if parallelism.tensor_system in ROW_SYSTEMS else on_grid
+        parallelism = fill(parallelism, cluster)
     check_supported(parallelism)
     check_offload(parallelism, cluster)
     check_product(cluster.devices, parallelism)
