@@ -4,7 +4,7 @@ from autoplan.api import parallelize
 from autoplan.cluster import ClusterSpec
 from autoplan.comparison import Comparison, compare
 from autoplan.errors import AutoplanError
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import Inference, Parallelism, Schedule, Training
 from autoplan.plan import Plan, load
 from autoplan.rule import AxisStrategy, Rule, rule
 from autoplan.search.constraints import forbid, pin, replicated
@@ -18,6 +18,7 @@ __all__ = [
     "Parallelism",
     "Plan",
     "Rule",
+    "Schedule",
     "Training",
     "compare",
     "forbid",

@@ -14,7 +14,8 @@ from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check
 from autoplan.precision import computed_in, in_precision
 from autoplan.record import Asked, PlanRecord
 from autoplan.rescale import rescale
-from autoplan.runtime.optimizer import optimizer_class
+from autoplan.runtime.optimizer import check_optimizer
+from autoplan.runtime.rates import check_schedule
 from autoplan.search import search
 from autoplan.search.constraints import Constraint, accept_whole
 from autoplan.search.systems import resolve as resolve_parallelism
@@ -113,11 +114,8 @@ def check_arguments(training: Training | Inference | None, constraints: Sequence
                 f"constraint {constraint!r}", "it is none", "use autoplan.pin, autoplan.forbid or autoplan.replicated"
             )
     if isinstance(training, Training):
-        optimizer_class(training.optimizer)
-        if training.precision == "fp16-mixed":
-            raise ParallelismError(
-                "precision='fp16-mixed'", "the runtime scales no losses, which float16 needs", "use 'bf16-mixed'"
-            )
+        check_optimizer(training)
+        check_schedule(training)
 
 
 def check_precision(precision: str, cluster: ClusterSpec) -> None:
@@ -125,7 +123,7 @@ def check_precision(precision: str, cluster: ClusterSpec) -> None:
     device, _ = cluster.profile()
     peaks = device.peak_flops_per_s
     if computed_in(precision) not in peaks:
-        known = [name for name in PRECISIONS if computed_in(name) in peaks and name != "fp16-mixed"]
+        known = [name for name in PRECISIONS if computed_in(name) in peaks]
         cause = f"{device.name} has no peak for {computed_in(precision)}"
         raise ParallelismError(f"precision={precision!r}", cause, f"use one of {', '.join(known)}")
 

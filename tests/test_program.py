@@ -225,8 +225,7 @@ def make(rank: int, world: int, plan: dict) -> None:
     ("plan", "error", "said"),
     [
         (dict(dp=2), LaunchError, "4 processes: the plan needs 2 processes, there are 4. start it with torchrun"),
-        (dict(dp=4, training=Training(optimizer="muon")), ParallelismError, "optimizer='muon'"),
-        (dict(dp=4, training=Training(precision="fp16-mixed")), ParallelismError, "bf16-mixed"),
+        (dict(dp=4, training=Training(optimizer="lbfgs")), ParallelismError, "optimizer='lbfgs': it computes loss and"),
         (dict(dp=2, pp=2, virtual_stages=2), ParallelismError, "a rank has 2 stages"),
     ],
 )

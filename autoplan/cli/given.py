@@ -20,6 +20,7 @@ FIELDS: Mapping[str, object] = {
 def training(settings: Sequence[str]) -> Training | None:
     """Training with the given fields; None where none are given, so that the cluster's own precision is taken."""
     defaults = {field.name: getattr(Training(), field.name) for field in fields(Training)}
+    defaults["optimizer_options"] = None  # a mapping as Python writes it, not the pairs that it is kept as
     given = parse_settings(settings, defaults, "--training")
     return Training(**given) if given else None  # type: ignore[arg-type]
 

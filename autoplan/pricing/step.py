@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from autoplan.graph import Model
 from autoplan.mesh import Mesh
 from autoplan.options import Inference, Training
 from autoplan.pricing.chunks import runs_rounds, splits
@@ -20,8 +21,8 @@ from cost_models.offload import host_update_seconds
 from cost_models.pipeline import Timeline, in_flight, simulate
 from cost_models.pipeline.shared import Sharing, shared_step_seconds
 
-UNKNOWN_OPTIMIZER_STATES = 2  # those of Adam, of which most others are kin
-CLIPPING_PASSES = 3.0         # gradients are read for their norm, then read and written scaled
+CLIPPING_PASSES = 3.0   # gradients are read for their norm, then read and written scaled
+UNSCALING_PASSES = 2.0  # gradients are read and written divided by the loss' scale
 
 
 def stored_ratio(training: Training | Inference) -> float:
@@ -30,23 +31,57 @@ def stored_ratio(training: Training | Inference) -> float:
     return 2.0 if mixed else 1.0
 
 
-def optimizer_states(training: Training | Inference) -> int:
-    """Elements of optimizer state for each parameter element."""
+def optimizer_states(training: Training | Inference, model: Model | None = None, ways: float = 1.0) -> float:
+    """Elements of optimizer state for each parameter element: the mean over a model's parameters; without one, what it
+    is at least.
+
+    ways  ranks over which a parameter is shared out. Rows and columns that stand for a matrix (Adafactor's) every rank
+          has whole, so that an element of its part comes with as many times more
+    """
     if isinstance(training, Inference):
         return 0
-    name = "sgd-momentum" if training.optimizer == "sgd" and training.momentum else training.optimizer
-    return STATES_PER_ELEMENT.get(name, UNKNOWN_OPTIMIZER_STATES)
+    trainable = [] if model is None else [p for p in model.parameters if p.trainable]
+    total = sum(p.type.elements for p in trainable)
+    if training.optimizer not in MIXED or not total:
+        return whole_copies(training)
+    if training.optimizer == "muon":
+        return sum(p.type.elements * (1 if len(p.type.shape) == 2 else 2) for p in trainable) / total
+    return sum(factored_elements(p.type.shape) * (ways if len(p.type.shape) > 1 else 1) for p in trainable) / total
+
+
+MIXED = ("muon", "adafactor")
+"""What they keep depends on a parameter's shape: beside Muon vectors have AdamW (``runtime.optimizer``)."""
+
+
+def factored_elements(shape: Sequence[int]) -> int:
+    """Elements of a parameter's second moment in Adafactor: rows and columns, the last two dims; a vector is whole."""
+    if len(shape) < 2:
+        return math.prod(shape)
+    return math.prod(shape[:-2]) * (shape[-2] + shape[-1])
+
+
+def whole_copies(training: Training) -> int:
+    """Copies of the parameter that an optimizer keeps, options that ask for further ones counted."""
+    options = dict(training.optimizer_options)
+    moves = bool(training.momentum or options.get("momentum"))
+    if training.optimizer == "sgd":
+        return int(moves)
+    further = bool(options.get("amsgrad")) + bool(options.get("centered")) + (training.optimizer == "rmsprop" and moves)
+    return STATES_PER_ELEMENT.get(training.optimizer, 0) + further
 
 
 def optimizer_passes(training: Training | Inference) -> float:
-    """Passes over a parameter's bytes in one update: it, its gradient and its states are read, it and they written.
+    """Passes over a parameter's bytes in one update: it, its gradient and its states are read, it and they written;
+    LAMB's update is computed twice, for its norm and to be applied.
 
     That the optimizer's kernels pass over them more often is in ``Device.update_efficiency``.
     """
     if isinstance(training, Inference):
         return 0.0
+    states = optimizer_states(training)
     clipping = CLIPPING_PASSES if training.clip_grad_norm is not None else 0.0
-    return 3 + 2 * optimizer_states(training) + clipping
+    unscaling = UNSCALING_PASSES if training.scales_loss else 0.0
+    return 3 + 2 * states + clipping + unscaling + (1 + states if training.optimizer == "lamb" else 0)
 
 
 def update_s(bytes: float, passes: float, data: DataAxis) -> float:

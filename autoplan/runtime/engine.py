@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch.distributed.pipelining.schedules import (
 
 from autoplan.errors import ParallelismError
 from autoplan.runtime.axes import RankAxis
+from autoplan.runtime.scaling import Scale, unscaled
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.runtime.stages import StageModule
 from autoplan.runtime.zero import before_microbatch
@@ -30,16 +31,17 @@ class LoopEngine:
     def __init__(self, spec: ProgramSpec, stage: StageModule) -> None:
         self.level, self.count, self.stage = spec.parallelism.zero or 0, spec.microbatches, stage
 
-    def run(self, keywords: Mapping[str, Tensor]) -> Tensor:
+    def run(self, keywords: Mapping[str, Tensor], scale: Scale = unscaled) -> Tensor:
         """Adds every microbatch's gradients up; returns the sum of their losses.
 
         keywords  each [microbatches, …]
+        scale     applied to each loss whose gradients are computed, not to those that are returned
         """
         losses = []
         for j in range(self.count):
             before_microbatch(self.stage, self.level, last=j == self.count - 1)
             loss = self.stage(batch={name: value[j : j + 1] for name, value in keywords.items()})
-            loss.backward()
+            scale(loss).backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 
@@ -53,15 +55,22 @@ class PipelineEngine:
         self.count, self.device, self.dtype = spec.microbatches, device, spec.activation_dtype(spec.lowered.loss.type)
         self.last = any(s.number == len(spec.lowered.stages) - 1 for s in stages)
         piped = [pipeline_stage(spec, stage, axis, device) for stage in stages]
-        self.schedule = make_schedule(spec, piped)
+        self.losses: list[Tensor] = []
+        self.scale: Scale = unscaled
+        self.schedule = make_schedule(spec, piped, self.loss_of)
 
-    def run(self, keywords: Mapping[str, Tensor]) -> Tensor:
+    def run(self, keywords: Mapping[str, Tensor], scale: Scale = unscaled) -> Tensor:
         """As LoopEngine.run; zero on a rank that doesn't hold the last stage."""
-        losses: list[Tensor] = []
+        self.losses, self.scale = [], scale
         # the engine hands the loss function a target for each microbatch; the emitted loss has read its own already
         target = torch.zeros(self.count, device=self.device) if self.last else None
-        self.schedule.step(target=target, losses=losses, return_outputs=False, batch=dict(keywords))
-        return torch.stack([x.detach() for x in losses]).sum() if losses else self.no_loss()
+        self.schedule.step(target=target, return_outputs=False, batch=dict(keywords))
+        return torch.stack(self.losses).sum() if self.losses else self.no_loss()
+
+    def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
+        """What a microbatch's backward begins from: the last stage returns its loss; ``run`` returns their sum."""
+        self.losses.append(output.detach())
+        return self.scale(output)
 
     def no_loss(self) -> Tensor:
         return torch.zeros((), dtype=self.dtype, device=self.device)
@@ -86,22 +95,17 @@ def example(spec: ProgramSpec, value: TypedValue) -> Tensor:
     return torch.empty(value.local_shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
 
 
-def summand(output: Tensor, target: Tensor) -> Tensor:
-    """The last stage returns the loss itself."""
-    return output
-
-
 def make_schedule(
-    spec: ProgramSpec, stages: Sequence[PipelineStage]
+    spec: ProgramSpec, stages: Sequence[PipelineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
     """The planned schedule; gradients of microbatches are summed, for the loss is already divided by whole counts."""
     name, count, ranks = spec.parallelism.schedule or "gpipe", spec.microbatches, spec.size(PIPELINE)
     if name in ("gpipe", "1f1b") and len(stages) == 1:
         # with fewer microbatches than stages 1F1B has no steady state: it is GPipe, and the engine asks for it
         single = Schedule1F1B if name == "1f1b" and count >= ranks else ScheduleGPipe
-        return single(stages[0], count, loss_fn=summand, scale_grads=False)
+        return single(stages[0], count, loss_fn=loss_fn, scale_grads=False)
     several = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
     if name not in several:
         held = f"a rank has {len(stages)} stages, the schedule runs one"
         raise ParallelismError(f"schedule={name!r}", held, "use schedule='interleaved'")
-    return several[name](list(stages), count, loss_fn=summand, scale_grads=False)
+    return several[name](list(stages), count, loss_fn=loss_fn, scale_grads=False)

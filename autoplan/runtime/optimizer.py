@@ -1,49 +1,70 @@
-"""The optimizer: a class of torch.optim over this rank's parameters."""
+"""The optimizer: a class of torch.optim, or LAMB, over this rank's parameters."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
+from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Training
 from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.host import attach, updated_on_host
+from autoplan.runtime.lamb import Lamb, squares_over_ranks
+from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.state import Storage
+from autoplan.runtime.whole import Alone, WholeUpdates, by_sort, wholes_of
 
 # Each of these updates an element from that element's own gradient and state, so a part is updated as in the whole.
-# Muon, Adafactor and LBFGS look at whole matrices.
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
 )  # fmt: skip
 
+PLAIN = ("rprop",)
+"""Of these, what assigns by masks, which DTensors don't know: their parts are updated one by one."""
 
-def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, on_host: bool = False) -> Optimizer:
-    """The planned optimizer over these parameters; it doesn't clip.
+REFUSED = {
+    "lbfgs": "it computes loss and gradients many times in one update, a program's step does so once",
+    "sparseadam": "it takes sparse gradients alone, a program's are dense",
+}
 
-    Plain tensors and DTensors are groups of their own: torch's foreach kernels take no mixture.
+FIELDS = {
+    "lr": "learning_rate", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum",
+}  # fmt: skip
+"""The fields of Training by the names that optimizers have for them."""
 
-    on_host  they are the host's copies: updated in one pass over memory, where the optimizer has a fused kernel
+BESIDE = ("lr", "weight_decay", "betas", "eps")
+"""Of these, what the AdamW beside Muon takes."""
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
+    """The planned optimizer over parameters that are whole; it doesn't clip.
+
+    Muon updates matrices alone: AdamW, with what Training says of it, updates the parameters that are none.
     """
     kind = optimizer_class(training.optimizer)
-    further: dict[str, Any] = {"fused": True} if on_host and "fused" in inspect.signature(kind).parameters else {}
-    kind = updated_on_host(kind) if on_host else kind
     trainable = [p for p in parameters if p.requires_grad]
-    groups = [[p for p in trainable if isinstance(p, DTensor) == sharded] for sharded in (False, True)]
-    each = [{"params": group} for group in groups if group] or [{"params": []}]
-    return kind(each, **options(kind, training), **further)
+    if kind is Muon:
+        others = (AdamW, beside(training), [p for p in trainable if p.ndim != 2])
+        return WholeUpdates(kind, options(kind, training), [Alone(p) for p in trainable if p.ndim == 2], [others])
+    return kind(by_sort({"params": trainable}), **options(kind, training))
 
 
-def rank_optimizer(training: Training, held: Sequence[HeldParameter], device: torch.device) -> Optimizer:
+def rank_optimizer(
+    spec: ProgramSpec, storage: Storage, held: Sequence[HeldParameter], device: torch.device
+) -> Optimizer:
     """The optimizer of this rank's parameters, which clips to ``training.clip_grad_norm`` before each step."""
+    training = spec.training
     on_host = any(h.master is not None for h in held)
-    optimizer = build_optimizer((h.updated for h in held), training, on_host)
+    optimizer = over_parts(spec, storage, held, on_host)
+    if isinstance(optimizer, Lamb):
+        optimizer.whole_squares = squares_over_ranks(held, [p.source for p in spec.lowered.parameters], device)
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device)))
@@ -52,30 +73,87 @@ def rank_optimizer(training: Training, held: Sequence[HeldParameter], device: to
     return optimizer
 
 
+def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[HeldParameter], on_host: bool) -> Optimizer:
+    """The planned optimizer over what this rank holds.
+
+    on_host  these are the host's copies: updated in one pass over memory, where the optimizer has a fused kernel
+    """
+    training = spec.training
+    kind = optimizer_class(training.optimizer)
+    further: dict[str, Any] = {"fused": True} if on_host and "fused" in inspect.signature(kind).parameters else {}
+    made: Callable[[type[Optimizer]], Callable[..., Optimizer]] = updated_on_host if on_host else as_it_is
+    trainable = [h.updated for h in held if h.stored.trainable]
+    if training.optimizer in PLAIN and any(isinstance(p, DTensor) for p in trainable):
+        return made(WholeUpdates)(kind, options(kind, training), [Alone(p) for p in trainable])
+    if training.optimizer in ELEMENTWISE or kind is Lamb:
+        return made(kind)(by_sort({"params": trainable}), **(options(kind, training) | further))
+    wholes = wholes_of(held, storage)
+    if kind is not Muon:
+        return made(WholeUpdates)(kind, options(kind, training), wholes)
+    others = (AdamW, beside(training), [p for w in wholes if len(w.shape) != 2 for p in w.updated])
+    return made(WholeUpdates)(kind, options(kind, training), [w for w in wholes if len(w.shape) == 2], [others])
+
+
+def as_it_is(kind: type[Optimizer]) -> type[Optimizer]:
+    return kind
+
+
 def void(_: object) -> None:
     """A step hook's result would replace the step's arguments."""
 
 
+def check_optimizer(training: Training) -> None:
+    """ParallelismError where there is no such optimizer, or one that doesn't take its options."""
+    kind = optimizer_class(training.optimizer)
+    given = options(kind, training)
+    try:
+        kind([nn.Parameter(torch.empty(2, 2))], **given)
+    except (ValueError, TypeError, RuntimeError) as error:
+        told = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ParallelismError(f"{training.optimizer} with {told}", str(error), "give others") from None
+
+
 def optimizer_class(name: str) -> type[Optimizer]:
-    """The class of torch.optim with this lower-case name; ParallelismError where there is none that may be sharded."""
-    classes = {key.lower(): value for key, value in vars(torch.optim).items()}
-    if name not in ELEMENTWISE:
-        raise ParallelismError(
-            f"optimizer={name!r}",
-            "it isn't an optimizer of torch.optim that updates each element by itself, which a sharded step needs",
-            f"use one of {ELEMENTWISE}",
-        )
+    """The class with this lower-case name; ParallelismError where there is none, or none that a program can run."""
+    classes = known_classes()
+    if name in REFUSED:
+        raise ParallelismError(f"optimizer={name!r}", REFUSED[name], f"use one of {tuple(sorted(classes))}")
+    if name not in classes:
+        cause = "it is no optimizer of torch.optim by its lower-case name, nor 'lamb'"
+        raise ParallelismError(f"optimizer={name!r}", cause, f"use one of {tuple(sorted(classes))}")
     return classes[name]
 
 
+def known_classes() -> Mapping[str, type[Optimizer]]:
+    """The optimizers by lower-case name."""
+    found: dict[str, type[Optimizer]] = {"lamb": Lamb}
+    for name, value in vars(torch.optim).items():
+        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer:
+            found[name.lower()] = value
+    return {name: kind for name, kind in found.items() if name not in REFUSED}
+
+
 def options(kind: type[Optimizer], training: Training) -> dict[str, Any]:
-    """The fields of Training that this optimizer takes, by its own names."""
-    given = {
-        "lr": training.learning_rate,
-        "weight_decay": training.weight_decay,
-        "betas": training.betas,
-        "eps": training.eps,
-        "momentum": training.momentum,
-    }
-    accepted = inspect.signature(kind).parameters
-    return {name: value for name, value in given.items() if name in accepted}
+    """What Training says of this optimizer, by its own names; what isn't said has the optimizer's default.
+
+    ParallelismError for an option that it doesn't take, or that is given twice.
+    """
+    accepted = [name for name in inspect.signature(kind).parameters if name != "params"]
+    told = {name: getattr(training, field) for name, field in FIELDS.items() if getattr(training, field) is not None}
+    further = dict(training.optimizer_options)
+    taken = {*accepted, *BESIDE} if kind is Muon else accepted
+    for name, said in [(n, f"{FIELDS[n]}={v!r}") for n, v in told.items()] + [
+        (n, f"optimizer_options {n}={v!r}") for n, v in further.items()
+    ]:
+        if name not in taken or (name in further and name not in accepted):
+            cause = f"{kind.__name__} has no {name}: it takes {', '.join(accepted)}"
+            raise ParallelismError(said, cause, "leave it out")
+        if name in told and name in further:
+            raise ParallelismError(f"optimizer_options {name}={further[name]!r}", f"{said} says another", "give one")
+    return {name: value for name, value in told.items() if name in accepted} | further
+
+
+def beside(training: Training) -> dict[str, Any]:
+    """Options of the AdamW that updates what Muon doesn't."""
+    said = {name: getattr(training, FIELDS[name]) for name in BESIDE}
+    return {name: value for name, value in said.items() if value is not None}

@@ -101,11 +101,15 @@ def used_dtypes(spec: ProgramSpec) -> dict[str, str]:
 
 
 def policy(spec: ProgramSpec, dtypes: set[str]) -> MixedPrecisionPolicy:
-    """Gathers in bfloat16 where every parameter of the group is used so; gradients are reduced as they are stored."""
-    if spec.training.precision != "bf16-mixed":
-        return MixedPrecisionPolicy(cast_forward_inputs=False)
-    gathered = torch.bfloat16 if dtypes == {"bfloat16"} else None
-    return MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    """Gathers in the dtype that every parameter of the group is used in, where there is one that isn't as it is stored.
+
+    Gradients are reduced as they are stored, in float32 under mixed precision, or in the dtype that was asked for.
+    """
+    mixed = spec.training.precision in ("bf16-mixed", "fp16-mixed")
+    halves = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    gathered = halves.get(next(iter(dtypes)) if len(dtypes) == 1 else "") if mixed else None
+    reduced = spec.reduce_dtype or (torch.float32 if mixed else None)
+    return MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=reduced, cast_forward_inputs=False)
 
 
 def offloading(spec: ProgramSpec, device_type: str) -> OffloadPolicy:

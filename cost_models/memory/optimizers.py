@@ -28,6 +28,8 @@ class OptimizerState:
 OPTIMIZERS: Mapping[str, OptimizerState] = {
     "sgd": OptimizerState(),
     "sgd-momentum": OptimizerState(copies=1),
+    "asgd": OptimizerState(copies=1),
+    "muon": OptimizerState(copies=1),
     "adagrad": OptimizerState(copies=1),
     "rmsprop": OptimizerState(copies=1),
     "lion": OptimizerState(copies=1),
@@ -36,6 +38,7 @@ OPTIMIZERS: Mapping[str, OptimizerState] = {
     "nadam": OptimizerState(copies=2),
     "radam": OptimizerState(copies=2),
     "adamax": OptimizerState(copies=2),
+    "rprop": OptimizerState(copies=2),
     "lamb": OptimizerState(copies=2),
     "adadelta": OptimizerState(copies=2),
     "amsgrad": OptimizerState(copies=3),
@@ -47,7 +50,8 @@ OPTIMIZERS: Mapping[str, OptimizerState] = {
 }
 """Kingma & Ba 2015 (adam, adamax), Loshchilov & Hutter 2019 (adamw), You et al. 2020 (lamb), Duchi et al. 2011
 (adagrad), Zeiler 2012 (adadelta), Reddi et al. 2018 (amsgrad), Chen et al. 2023 (lion), Shazeer & Stern 2018 (adafactor
-without momentum, section 4), Dettmers et al. 2022 (8 bit)."""
+without momentum, section 4), Dettmers et al. 2022 (8 bit); Polyak & Juditsky 1992 (asgd: the mean of the parameters),
+Jordan 2024 (muon: momentum, of matrices), Riedmiller & Braun 1993 (rprop: the gradient before, each element's step)."""
 
 STATES_PER_ELEMENT: Mapping[str, int] = {
     name: state.copies for name, state in OPTIMIZERS.items() if not (state.quantised or state.factored)

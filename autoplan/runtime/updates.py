@@ -1,0 +1,84 @@
+"""What stands around an optimizer's steps: the loss' scale, the learning rate's schedule, an end to divergence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
+
+from autoplan.errors import DivergedError
+from autoplan.options import Training
+from autoplan.runtime.held import HeldParameter
+from autoplan.runtime.rates import LearningRates
+from autoplan.runtime.scaling import LossScaling, unscaled
+
+
+class Updates:
+    """Of one program's optimizer; a collective of the whole world to make.
+
+    scale    what the engines do to each microbatch's loss
+    skipped  whether a gradient overflowed in the last step, so that the optimizer finds none and updates nothing
+    last     the checkpoint that was saved or loaded last
+    """
+
+    def __init__(
+        self, training: Training, optimizer: Optimizer, held: Sequence[HeldParameter], device: torch.device
+    ) -> None:
+        self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
+        self.scaling = LossScaling(held, device) if training.scales_loss else None
+        self.rates = LearningRates(training.schedule, optimizer) if training.schedule is not None else None
+        self.scale = unscaled if self.scaling is None else self.scaling.scale
+        self.skipped, self.loss = False, torch.zeros(())
+        self.last: Path | None = None
+
+    def settle(self, loss: Tensor, step: int) -> None:
+        """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
+
+        loss  of the whole batch, the same on every rank
+        DivergedError where the loss isn't finite, unless it is float16 that overflowed.
+        """
+        self.loss = loss
+        self.skipped = self.scaling is not None and self.scaling.unscale(step)
+        if not self.skipped and not math.isfinite(float(loss)):
+            raise self.diverged(f"loss={float(loss)} at step {step}", "the forward of this batch isn't finite")
+
+    def stepped(self) -> None:
+        """After the optimizer's step."""
+        if self.rates is not None and not self.skipped:
+            self.rates.moved(self.loss)
+
+    def check_parameters(self) -> None:
+        """DivergedError, on every rank, where a parameter of any isn't finite: no checkpoint is to hold it."""
+        wrong = [h.name for h in self.held if not bool(torch.isfinite(h.values).all())]
+        found = torch.tensor(float(len(wrong)), device=self.device)
+        dist.all_reduce(found)
+        if found:
+            name = wrong[0] if wrong else f"{int(found)} on other ranks"
+            raise self.diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
+
+    def diverged(self, value: str, cause: str) -> DivergedError:
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        causes = f"a learning rate of {rate:g} that is too high, or a batch or weights that aren't finite themselves"
+        last = f"go back to {self.last}" if self.last is not None else "begin again"
+        clipped = "" if self.training.clip_grad_norm else " and clip_grad_norm"
+        return DivergedError(value, f"{cause}; it may be {causes}", f"{last}, with a lower learning rate{clipped}")
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Another learning rate from here on; a schedule is where it would be had it started from that one."""
+        if self.rates is not None:
+            self.rates.restart(rate, self.rates.updates)
+            return
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint keeps of this, by name: plain numbers, the same on every rank."""
+        found: dict[str, Stateful | None] = {"scaler": self.scaling, "schedule": self.rates}
+        return {name: part for name, part in found.items() if part is not None}

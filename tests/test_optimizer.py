@@ -1,0 +1,155 @@
+"""Every optimizer over parts of parameters equals one device: torch's own class, or the formula, over whole ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from autoplan.errors import ParallelismError
+from autoplan.options import Training
+from autoplan.runtime.optimizer import build_optimizer, check_optimizer, known_classes
+from autoplan.runtime.program import Program
+from autoplan.runtime.ranks import RankPool
+from tests.fixtures import tiny_program as tiny
+
+STEPS, RATE = 3, 1e-2
+PLANS = {
+    "zero1": dict(dp=4, zero=1, microbatches=2),
+    "zero3": dict(dp=4, zero=3, microbatches=2),
+    "tp2 dp2": dict(tp=2, dp=2),
+    "tp2 dp2 zero3": dict(tp=2, dp=2, zero=3),
+    "pp2 dp2 zero1, tied": dict(pp=2, dp=2, microbatches=2, zero=1),
+    "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
+    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, schedule="interleaved"),
+    "tp2 dp2 zero1 offload": dict(tp=2, dp=2, zero=1, offload="optimizer"),
+}
+FEW = ("tp2 dp2 zero3", "pp2 tp2, tied")
+
+
+def training(name: str, **fields: object) -> Training:
+    return Training(optimizer=name, precision="fp64", learning_rate=RATE, compile=False, **fields)  # type: ignore[arg-type]
+
+
+MAIN = {
+    "adamw": training("adamw", optimizer_options={"amsgrad": True}),
+    "sgd": training("sgd", momentum=0.9, optimizer_options={"nesterov": True}),
+    "lamb": training("lamb", weight_decay=0.1),
+    "adafactor": training("adafactor", clip_grad_norm=0.5),
+    "muon": training("muon", weight_decay=0.1),
+}
+OTHERS = {
+    "adadelta": training("adadelta"), "adagrad": training("adagrad"), "adam": training("adam", betas=(0.8, 0.99)),
+    "adamax": training("adamax"), "asgd": training("asgd"), "nadam": training("nadam"), "radam": training("radam"),
+    "rmsprop": training("rmsprop", momentum=0.5, optimizer_options={"centered": True}), "rprop": training("rprop"),
+}  # fmt: skip
+CASES = [(name, plan) for name in MAIN for plan in PLANS] + [(name, plan) for name in OTHERS for plan in FEW]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4, timeout_s=240) as ranks:
+        yield ranks
+
+
+def on_a_rank(rank: int, world: int, plan: dict, how: Training) -> tuple[Mapping[str, Tensor], int]:
+    spec = tiny.spec(**plan, training=how)
+    with Program(spec, tiny.program(len(spec.lowered.stages))) as program:
+        program.load_weights(tiny.reference().state_dict())
+        for batch in tiny.batches(STEPS):
+            program.step(batch)
+            program.optimizer.step()
+        return program.full_state_dict(), state_bytes(program)
+
+
+def state_bytes(program: Program) -> int:
+    """Of what has an element for each of a parameter's."""
+    found = 0
+    for held in program.held:
+        state = program.optimizer.state.get(held.updated, {})
+        kept = [v for v in state.values() if isinstance(v, Tensor) and v.shape == held.updated.shape and v.ndim]
+        found += sum((v.to_local() if hasattr(v, "to_local") else v).numel() * v.element_size() for v in kept)
+    return found
+
+
+def one_device(name: str, how: Training) -> Mapping[str, Tensor]:
+    model = tiny.reference()
+    parameters = list(model.parameters())
+    matrices, vectors = [p for p in parameters if p.ndim == 2], [p for p in parameters if p.ndim != 2]
+    if name == "lamb":
+        optimizers: list = [PlainLamb(parameters)]
+    elif name == "muon":
+        muon = torch.optim.Muon(matrices, lr=RATE, weight_decay=0.1)
+        optimizers = [muon, torch.optim.AdamW(vectors, lr=RATE, weight_decay=0.1)]
+    else:
+        kind = next(value for key, value in vars(torch.optim).items() if key.lower() == name)
+        told = {"betas": how.betas, "momentum": how.momentum, "weight_decay": how.weight_decay}
+        told = {key: value for key, value in told.items() if value is not None}
+        optimizers = [kind(parameters, lr=RATE, **told, **dict(how.optimizer_options))]
+    for batch in tiny.batches(STEPS):
+        model.zero_grad()
+        model(**batch).backward()
+        if how.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, how.clip_grad_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+    return model.state_dict()
+
+
+class PlainLamb:
+    """Algorithm 2 of You et al. 2020, line by line."""
+
+    def __init__(self, parameters: list) -> None:
+        self.parameters, self.t = parameters, 0
+        self.m, self.v = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.t += 1
+        for i, x in enumerate(self.parameters):
+            self.m[i] = 0.9 * self.m[i] + (1 - 0.9) * x.grad
+            self.v[i] = 0.999 * self.v[i] + (1 - 0.999) * x.grad**2
+            m, v = self.m[i] / (1 - 0.9**self.t), self.v[i] / (1 - 0.999**self.t)
+            r = m / (v.sqrt() + 1e-6)
+            x -= RATE * x.norm() / (r + 0.1 * x).norm() * (r + 0.1 * x)
+
+
+@pytest.mark.parametrize(("name", "plan"), CASES)
+def test_parts_are_updated_as_the_whole_is(pool: RankPool, name: str, plan: str) -> None:
+    how = (MAIN | OTHERS)[name]
+    wanted = one_device(name, how)
+    found = pool.run(on_a_rank, PLANS[plan], how)[0][0]
+    assert found.keys() == wanted.keys()
+    for key in wanted:
+        difference = (found[key] - wanted[key]).norm() / wanted[key].norm()
+        assert difference < 1e-9, f"{key} differs by {difference:.1e} of its norm"
+
+
+def test_every_class_of_torch_is_run_here_or_refused() -> None:
+    assert set(MAIN) | set(OTHERS) == set(known_classes())
+    for name, how in (MAIN | OTHERS).items():
+        check_optimizer(how)
+        assert build_optimizer(tiny.reference().parameters(), how).param_groups[0]["lr"] == RATE, name
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (Training(optimizer="lbfgs"), "optimizer='lbfgs': it computes loss and gradients many times in one update"),
+        (Training(optimizer="sparseadam"), "optimizer='sparseadam': it takes sparse gradients alone"),
+        (Training(optimizer="Adam"), "optimizer='Adam': it is no optimizer of torch.optim by its lower-case name"),
+        (Training(optimizer="optimizer"), "optimizer='optimizer': it is no optimizer"),
+        (Training(momentum=0.9), "momentum=0.9: AdamW has no momentum: it takes lr, betas, eps, weight_decay, amsgrad"),
+        (Training(optimizer_options={"nesterov": True}), "optimizer_options nesterov=True: AdamW has no nesterov"),
+        (Training(eps=1e-6, optimizer_options={"eps": 1e-7}), "optimizer_options eps=1e-07: eps=1e-06 says another"),
+        (Training(optimizer="sgd", optimizer_options={"nesterov": True}), "sgd with lr=0.001, nesterov=True: Nesterov"),
+        (Training(optimizer="adafactor", eps=1e-8), "adafactor with lr=0.001, eps=1e-08"),
+        (Training(optimizer="muon", optimizer_options={"adjust_lr_fn": "no"}), "muon with lr=0.001, adjust_lr_fn='no'"),
+    ],
+)
+def test_what_an_optimizer_does_not_take_is_said_before_anything_is_traced(how: Training, said: str) -> None:
+    with pytest.raises(ParallelismError) as error:
+        check_optimizer(how)
+    assert str(error.value).startswith(said)
