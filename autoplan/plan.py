@@ -17,6 +17,7 @@ from autoplan.folder import program_module, program_spec, read_folder, write_fol
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
+from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
@@ -124,13 +125,16 @@ class Plan:
         html = report_html(self.record)
         return write_folder(self.record, folder, str(self), {"report.html": html})
 
-    def program(self) -> Program:
-        """The program of a loaded plan on this rank; LaunchError where the number of processes is another."""
+    def program(self, timeout_s: float = TIMEOUT_S) -> Program:
+        """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
+
+        timeout_s  after which a rank that hangs is named and all end
+        """
         if self.folder is None:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        return Program(program_spec(self.record), program_module(self.folder))
+        return Program(program_spec(self.record), program_module(self.folder), timeout_s)
 
 
 def load(folder: str | os.PathLike) -> Plan:

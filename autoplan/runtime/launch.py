@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -15,9 +16,13 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import AutoplanError, LaunchError
 from autoplan.mesh import Mesh
+from autoplan.runtime.meeting import PATIENCE_S, Place, connect, first_line, meet
+from autoplan.runtime.watch import Watch
 
-TIMEOUT = timedelta(minutes=30)  # a rank may compile or read weights for long while the others wait
-PATIENCE_S = 60  # for the first process to import torch and tell a mistake that all make
+TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
+START_S = 600.0     # between the first process and the last, at most
+MARGIN_S = 60.0     # by which the engines' own timeout, which names nobody, comes after the watch's
+LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Socket closed|remote process exited")
 
 
 @dataclass(frozen=True)
@@ -25,31 +30,36 @@ class World:
     """This process among the others.
 
     owned  whether the process group was started here, and is to be ended here
+    watch  where this rank notes what it does; the others' process group is not watched
     """
 
     device: torch.device
     device_mesh: DeviceMesh
     owned: bool
+    watch: Watch
 
     def close(self) -> None:
         if self.owned and dist.is_initialized():
             dist.destroy_process_group()
+        self.watch.stop()
 
 
-def join(mesh: Mesh) -> World:
+def join(mesh: Mesh, timeout_s: float = TIMEOUT_S) -> World:
     """Joins the plan's processes: those that torchrun started, or the process group that already stands.
 
-    LaunchError where their number isn't the mesh's number of devices.
+    timeout_s  longest that a rank may be in one phase of its work before it is told to hang, and all end
+
+    LaunchError where their number isn't the mesh's number of devices, LostRankError where one doesn't come.
     """
     owned = not dist.is_initialized()
     if owned:
         check_count(mesh.devices, int(os.environ.get("WORLD_SIZE", "1")), torchrun="WORLD_SIZE" in os.environ)
-        device = start_processes()
+        device, watch = start(timeout_s)
     else:
         check_count(mesh.devices, dist.get_world_size(), torchrun="WORLD_SIZE" in os.environ)
-        device = device_of(str(dist.get_backend()))
+        device, watch = device_of(str(dist.get_backend())), Watch(None, dist.get_rank(), mesh.devices, timeout_s)
     names, sizes = zip(*((a.name, a.size) for a in mesh.device_axes), strict=True)
-    return World(device, dist.init_device_mesh(device.type, sizes, mesh_dim_names=names), owned)
+    return World(device, dist.init_device_mesh(device.type, sizes, mesh_dim_names=names), owned, watch)
 
 
 def check_count(wanted: int, found: int, torchrun: bool) -> None:
@@ -68,11 +78,13 @@ def script() -> str:
 
 
 def start_processes() -> torch.device:
-    """The default process group, gloo for tensors on the CPU and the accelerator's own library for those on it.
+    """A process group for a script of one's own, in which several programs may run; nobody watches it."""
+    return start(TIMEOUT_S, watching=False)[0]
 
-    Keys go under a prefix of torchrun's attempt: after a restart gloo would otherwise find those of the processes
-    that died, and fail to connect.
-    """
+
+def start(timeout_s: float, watching: bool = True) -> tuple[torch.device, Watch]:
+    """The default process group, gloo for tensors on the CPU and the accelerator's own library for those on it; and
+    the watch over its ranks, which sees already whether one hangs while they connect."""
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     if device.type != "cpu":
         device = torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0")))
@@ -80,13 +92,24 @@ def start_processes() -> torch.device:
     backend = dist.get_default_backend_for_device(device.type)
     if device.type != "cpu":
         backend = f"cpu:{dist.get_default_backend_for_device('cpu')},{device.type}:{backend}"
-    if "WORLD_SIZE" in os.environ:
-        store, rank, size = next(dist.rendezvous("env://"))
-        store = dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    else:
-        store, rank, size = dist.HashStore(), 0, 1
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-    return device
+    longest = timedelta(seconds=timeout_s + MARGIN_S)
+    if "WORLD_SIZE" not in os.environ:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=longest)
+        return device, Watch(None, 0, 1, timeout_s)
+    place, start_s = Place.of_environment(), min(timeout_s, START_S)
+    store = connect(place, start_s)
+    mark = meet(store, place, start_s)
+    store.set_timeout(longest)
+    watch = watched(place, mark, timeout_s) if watching else Watch(None, place.rank, place.size, timeout_s)
+    own = dist.PrefixStore(f"{mark}/group", store)
+    dist.init_process_group(backend, store=own, rank=place.rank, world_size=place.size, timeout=longest)
+    return device, watch
+
+
+def watched(place: Place, mark: str, timeout_s: float) -> Watch:
+    """A watch over all ranks, by a connection of its own."""
+    store = connect(place, MARGIN_S, host=False)
+    return Watch(dist.PrefixStore(f"{mark}/watch", store), place.rank, place.size, timeout_s)
 
 
 def device_of(backend: str) -> torch.device:
@@ -101,16 +124,29 @@ def run_script(main: Callable[[], None]) -> None:
     """Runs a script's main; a user's mistake ends it with its text, no traceback and exit status 2.
 
     Mistakes that every process makes are told by the first one only. Under torchrun the others then wait for it to
-    end: torchrun kills all processes as soon as one has failed, the first one too, before it has told.
+    end: torchrun kills all processes as soon as one has failed, the first one too, before it has told. Where another
+    rank has gone, one line says so: what it was that ended it, that rank or torchrun tells.
     """
     try:
         main()
     except AutoplanError as error:
-        rank = os.environ.get("RANK", "0")
-        if rank == "0":
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        elif not isinstance(error, LaunchError):
-            print(f"[rank {rank}] {type(error).__name__}: {error}", file=sys.stderr)
-        elif "TORCHELASTIC_RUN_ID" in os.environ:
-            time.sleep(PATIENCE_S)  # ended by torchrun's signal as soon as the first process has failed
+        tell(error)
         sys.exit(2)
+    except RuntimeError as error:
+        if not LOST.search(str(error)):
+            raise
+        rank = os.environ.get("RANK", "0")
+        print(f"[rank {rank}] another rank has ended: {first_line(error)}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def tell(error: AutoplanError) -> None:
+    """Prints it where it is this rank's to tell."""
+    rank = os.environ.get("RANK", "0")
+    said = f"{type(error).__name__}: {error}"
+    if rank == "0":
+        print(said, file=sys.stderr, flush=True)
+    elif not isinstance(error, LaunchError):
+        print(f"[rank {rank}] {said}", file=sys.stderr, flush=True)
+    elif "TORCHELASTIC_RUN_ID" in os.environ:
+        time.sleep(PATIENCE_S)  # ended by torchrun's signal as soon as the first process has failed

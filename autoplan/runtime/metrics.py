@@ -1,0 +1,38 @@
+"""A file with a line of JSON for each optimizer step, each step once however often training was resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class MetricsFile:
+    """Appends lines; those of steps that a resumed run takes again are left out first.
+
+    path   None: nothing is written
+    steps  optimizer steps taken when training begins here; later lines, and one that was cut off, go
+    """
+
+    def __init__(self, path: Path | None, steps: int) -> None:
+        self.path = path
+        if path is not None and path.exists():
+            kept = "".join(f"{line}\n" for line in path.read_text().splitlines() if 0 < step_of(line) <= steps)
+            beside = path.with_name(f"{path.name}.tmp")
+            beside.write_text(kept)
+            os.replace(beside, path)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps({"step": step, **values}) + "\n")
+
+
+def step_of(line: str) -> int:
+    """The step of a line; 0 of one that isn't whole."""
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError:
+        return 0
+    return int(found.get("step", 0)) if isinstance(found, dict) else 0
