@@ -8,17 +8,21 @@ each file that state.json lists has the size that it lists.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
+from typing_extensions import Buffer
 
 from autoplan.errors import InputsError, WeightsError
 from autoplan.runtime import plain
@@ -49,6 +53,44 @@ class CheckpointState:
     files: Mapping[str, int] = field(default_factory=dict)
 
 
+class PatientFile(io.BufferedWriter):
+    """A file to write that keeps an error until it is closed.
+
+    torch's archive writer can't be left by an exception of the file below it: its destructor writes once more, and
+    ends the process.
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        super().__init__(io.FileIO(path, "w"))
+        self.failed: OSError | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        if self.failed is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.failed = error
+        return memoryview(data).nbytes
+
+
+class PatientFiles(FileSystem):
+    """torch's files, those that are written patiently."""
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike, mode: str) -> Iterator[io.IOBase]:  # type: ignore[override]
+        if mode != "wb":
+            with super().create_stream(path, mode) as stream:
+                yield stream
+            return
+        patient = PatientFile(path)
+        try:
+            yield patient
+        finally:
+            patient.close()
+        if patient.failed is not None:
+            raise patient.failed
+
+
 class CheckpointWriter(FileSystemWriter):
     """Torch's writer, which moves the folder to its place as the last act of torch's own protocol.
 
@@ -60,6 +102,7 @@ class CheckpointWriter(FileSystemWriter):
 
     def __init__(self, target: Path, state: CheckpointState, keep: int | None) -> None:
         super().__init__(staging(target))
+        self.fs = PatientFiles()
         self.target, self.state, self.keep = target, state, keep
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
@@ -133,8 +176,8 @@ def recover(target: Path) -> None:
 
 def clear(folder: Path) -> None:
     """Removes a folder where there is one; its state.json first, so that half of it is never a checkpoint."""
-    (folder / STATE).unlink(missing_ok=True)
-    if folder.exists():
+    if folder.is_dir():
+        (folder / STATE).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
