@@ -1,19 +1,20 @@
 """Runs a recipe: bit for bit what the constructor would have made, one parameter in memory at a time.
 
 Random numbers come in sequence, so every draw is run, also those that are overwritten later or belong to parameters
-that nobody wants; the latter fill a tensor that is dropped at once. A tensor exists from the first step whose values
-last until it is handed out.
+that nobody wants; of these a piece at a time exists. A tensor exists from the first step whose values last until it is
+handed out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from autoplan.graph import Argument, DType, Ref, walk_refs
+from autoplan.initialise.draws import IN_ORDER, pass_over, truncated_normal_
 from autoplan.initialise.recipe import LITERAL, TRUNCATED, InitRecipe, Step, View
 
 OVERWRITES = (
@@ -41,7 +42,7 @@ def replay(recipe: InitRecipe, seed: int, names: Sequence[str] | None = None) ->
     views = {view.name: view for view in recipe.views}
     schedule = plan(recipe, views, wanted)
     draws = any(step.random for step, needed in zip(recipe.steps, schedule.needed, strict=True) if needed)
-    machine = Machine(views, torch.Generator().manual_seed(seed))
+    machine = Machine(recipe, views, torch.Generator().manual_seed(seed))
     for index, step in enumerate(recipe.steps):
         if schedule.needed[index]:
             machine.run(step)
@@ -111,8 +112,9 @@ def root_of(name: str, views: Mapping[str, View]) -> str:
 class Machine:
     """The tensors that exist, and the generator they are drawn from."""
 
-    def __init__(self, views: Mapping[str, View], generator: torch.Generator) -> None:
+    def __init__(self, recipe: InitRecipe, views: Mapping[str, View], generator: torch.Generator) -> None:
         self.views = views
+        self.made = {step.out: (step.shape, step.dtype) for step in reversed(recipe.steps) if step.out not in views}
         self.generator = generator
         self.tensors: dict[str, torch.Tensor] = {}
 
@@ -152,11 +154,26 @@ class Machine:
             self.tensors[step.out] = result if step.result < 0 else result[step.result]
 
     def draw(self, step: Step) -> None:
-        """Runs a random step for the numbers it takes alone."""
-        args = list(step.args)
-        blank = torch.empty(step.shape, dtype=getattr(torch, step.dtype))
-        known = [blank if isinstance(arg, Ref) else self.real(arg) for arg in args]
-        self.call(step, known)
+        """Runs a random step for the numbers it takes alone: a piece at a time, or in a tensor that is dropped."""
+        if step.op in IN_ORDER and step.out not in self.views and not step.kwargs:
+            bounds = tuple(self.real(arg) for arg in step.args[1:])
+            pass_over(step.op, math.prod(step.shape), getattr(torch, step.dtype), bounds, self.generator)
+            return
+        root = root_of(step.out, self.views)
+        held = self.tensors.pop(root, None)
+        if in_place(step):
+            shape, dtype = self.made[root]
+            self.tensors[root] = torch.empty(shape, dtype=getattr(torch, dtype))
+        self.call(step, [self.stand_in(argument, step) for argument in step.args])
+        self.tensors.pop(root, None)
+        if held is not None:
+            self.tensors[root] = held
+
+    def stand_in(self, argument: Argument, step: Step) -> object:
+        """An argument of a step whose result is dropped: for tensors but the one written to, any of its shape."""
+        if isinstance(argument, Ref) and argument.name != step.out:
+            return torch.zeros(step.shape, dtype=getattr(torch, step.dtype))
+        return self.real(argument)
 
     def call(self, step: Step, args: Sequence[object]) -> torch.Tensor:
         kwargs = {key: self.real(value) for key, value in step.kwargs}
@@ -169,6 +186,6 @@ class Machine:
 def packet(op: str) -> Callable[..., torch.Tensor]:
     """The operator whatever its overload: a generator among the arguments chooses another."""
     if op == TRUNCATED:
-        return nn.init.trunc_normal_
+        return truncated_normal_
     namespace, name, _ = op.split(".")
     return getattr(getattr(torch.ops, namespace), name)
