@@ -77,7 +77,7 @@ class PatientFiles(FileSystem):
     """torch's files, those that are written patiently."""
 
     @contextmanager
-    def create_stream(self, path: str | os.PathLike, mode: str) -> Iterator[io.IOBase]:  # type: ignore[override]
+    def create_stream(self, path: str | os.PathLike, mode: str) -> Iterator[io.IOBase]:
         if mode != "wb":
             with super().create_stream(path, mode) as stream:
                 yield stream
