@@ -40,13 +40,16 @@ class Updates:
     def settle(self, loss: Tensor, step: int) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
 
-        loss  of the whole batch, the same on every rank
-        DivergedError where the loss isn't finite, unless it is float16 that overflowed.
+        loss  of the whole batch
+        DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
+        device that computes wrongly must not leave the others waiting.
         """
         self.loss = loss
         self.skipped = self.scaling is not None and self.scaling.unscale(step)
-        if not self.skipped and not math.isfinite(float(loss)):
-            raise self.diverged(f"loss={float(loss)} at step {step}", "the forward of this batch isn't finite")
+        value = float(loss)
+        if not self.skipped and self.anywhere(not math.isfinite(value)):
+            where = " on another rank" if math.isfinite(value) else ""
+            raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
 
     def stepped(self) -> None:
         """After the optimizer's step."""
@@ -56,11 +59,15 @@ class Updates:
     def check_parameters(self) -> None:
         """DivergedError, on every rank, where a parameter of any isn't finite: no checkpoint is to hold it."""
         wrong = [h.name for h in self.held if not bool(torch.isfinite(h.values).all())]
-        found = torch.tensor(float(len(wrong)), device=self.device)
-        dist.all_reduce(found)
-        if found:
-            name = wrong[0] if wrong else f"{int(found)} on other ranks"
+        if self.anywhere(bool(wrong)):
+            name = wrong[0] if wrong else "another rank's"
             raise self.diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
+
+    def anywhere(self, here: bool) -> bool:
+        """Whether it is so on any rank; every rank asks."""
+        found = torch.tensor(float(here), device=self.device)
+        dist.all_reduce(found)
+        return bool(found)
 
     def diverged(self, value: str, cause: str) -> DivergedError:
         rate = float(self.optimizer.param_groups[0]["lr"])
