@@ -218,6 +218,11 @@ class Parallelism:
         """Whether gradients are those of the weights before the last update."""
         return self.schedule == "pipedream-2bw"
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether a step is another than one device's on the whole batch."""
+        return self.steps_locally or self.two_versions
+
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}

@@ -100,9 +100,9 @@ def make_schedule(
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
     """The planned schedule; gradients of microbatches are summed, for the loss is already divided by whole counts."""
     name, count, ranks = spec.parallelism.schedule or "gpipe", spec.microbatches, spec.size(PIPELINE)
-    if name in ("gpipe", "1f1b") and len(stages) == 1:
+    if name in ("gpipe", "1f1b", "pipedream-2bw") and len(stages) == 1:
         # with fewer microbatches than stages 1F1B has no steady state: it is GPipe, and the engine asks for it
-        single = Schedule1F1B if name == "1f1b" and count >= ranks else ScheduleGPipe
+        single = Schedule1F1B if name != "gpipe" and count >= ranks else ScheduleGPipe
         return single(stages[0], count, loss_fn=loss_fn, scale_grads=False)
     several = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
     if name not in several:

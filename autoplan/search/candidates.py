@@ -186,7 +186,7 @@ def in_rounds(
 def zero_levels(pinned: Parallelism, dp: int) -> list[int]:
     if pinned.zero is not None:
         return [pinned.zero]
-    if pinned.steps_locally or pinned.two_versions:
+    if pinned.asynchronous:
         return [0]
     if pinned.offload == "parameters":  # fully_shard moves its shards, and does so on one rank too
         return [3]
@@ -216,7 +216,7 @@ def check_supported(pinned: Parallelism) -> None:
         )
     if pinned.schedule == "zero-bubble":
         check_zero_bubble(pinned)
-    if pinned.steps_locally or pinned.two_versions:
+    if pinned.asynchronous:
         check_asynchronous(pinned)
 
 

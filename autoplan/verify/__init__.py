@@ -19,9 +19,10 @@ from autoplan.errors import ParallelismError, VerificationError
 from autoplan.folder import write_folder
 from autoplan.graph import Model, Node
 from autoplan.initialise import init_model
-from autoplan.options import Training
+from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.runtime.ranks import RankPool
+from autoplan.verify.asynchronous import train_by_rule
 from autoplan.verify.batch import example_batch
 from autoplan.verify.compare import (
     FLOAT64,
@@ -39,6 +40,7 @@ from autoplan.verify.single import on_one_device, random_state
 
 MOST_RANKS = 8
 STEPS = 3
+OFTEN = 2  # steps between two averages of replicas, of those that are verified
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -49,6 +51,7 @@ class Verification:
 
     ranks    processes it ran on
     note     what was verified in place of the plan itself, "" where it was the plan itself
+    against  what it was compared with
     """
 
     ranks: int
@@ -56,6 +59,7 @@ class Verification:
     gradients: Worst
     parameters: Worst
     note: str = ""
+    against: str = "one device"
 
     @property
     def passed(self) -> bool:
@@ -67,7 +71,7 @@ class Verification:
         )
 
     def __str__(self) -> str:
-        verdict = "equal to one device" if self.passed else "NOT equal to one device"
+        verdict = f"{'equal' if self.passed else 'NOT equal'} to {self.against}"
         lines = [
             f"{verdict}, on {self.ranks} local processes in float64{': ' + self.note if self.note else ''}",
             f"  loss        {self.loss.error:.1e}   (bound {FLOAT64.loss:.0e})",
@@ -91,20 +95,32 @@ def verify(
     if record.chosen.mesh.devices > MOST_RANKS:
         exact, note = shrink(exact)
         module = None
-    batch = example_batch(exact.model, seed)
+    batch, against = example_batch(exact.model, seed), "one device"
+    if exact.chosen.parallelism.steps_locally and (module is None or drops(exact.model)):
+        exact = synchronous(exact)
+        note = "; ".join(filter(None, (note, "no one device takes its replicas' steps: with gradients summed in each")))
+    elif (exact.chosen.parallelism.local_steps or 1) > OFTEN:
+        exact, told = averaged_often(exact)
+        note = "; ".join(filter(None, (note, told)))
     if module is None or drops(exact.model):
         state = random_state(exact.model, seed)
         expected = train_plan(on_one_device(exact), batch, state)
         said = "one device is the same program on one rank" + (", with the same dropout" if drops(exact.model) else "")
         note = "; ".join(filter(None, (note, said)))
         if module is not None and not normalises_batches(exact.model):
-            check_trace(exact, init_model(module, seed).double(), loss_fn, batch, training)
+            check_trace(synchronous(exact), init_model(module, seed).double(), loss_fn, batch, training)
     else:
         reference = init_model(module, seed).double()
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
-        expected = train_eagerly(reference, loss_fn, batch, training, STEPS)
+        chosen = exact.chosen
+        if chosen.parallelism.asynchronous:
+            against = f"one process that follows {rule_of(chosen.parallelism)}"
+            rule = (chosen.parallelism, chosen.microbatches)
+            expected = train_by_rule(reference, loss_fn, batch, training, *rule, STEPS)
+        else:
+            expected = train_eagerly(reference, loss_fn, batch, training, STEPS)
     sharded = train_plan(exact, batch, state)
-    result = compared(sharded, expected, exact.chosen.mesh.devices, note)
+    result = replace(compared(sharded, expected, exact.chosen.mesh.devices, note), against=against)
     if raises and not result.passed:
         raise VerificationError(
             "plan.verify()",
@@ -112,6 +128,28 @@ def verify(
             "report it with the plan.json: a plan that differs is autoplan's mistake",
         )
     return result
+
+
+def synchronous(record: PlanRecord) -> PlanRecord:
+    """The same plan with gradients of the newest weights, summed in every step: what one device equals."""
+    p = record.chosen.parallelism
+    p = replace(p, local_steps=None, schedule="1f1b" if p.two_versions else p.schedule)
+    return replace(record, chosen=replace(record.chosen, parallelism=p))
+
+
+def averaged_often(record: PlanRecord) -> tuple[PlanRecord, str]:
+    """The same plan with its replicas averaged so often that a verification sees it, and what to say of that."""
+    every = record.chosen.parallelism.local_steps
+    parallelism = replace(record.chosen.parallelism, local_steps=OFTEN)
+    told = f"averaging every {OFTEN} steps in place of {every}"
+    return replace(record, chosen=replace(record.chosen, parallelism=parallelism)), told
+
+
+def rule_of(parallelism: Parallelism) -> str:
+    """What an asynchronous program is compared with."""
+    if parallelism.steps_locally:
+        return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
+    return "PipeDream-2BW's rule, gradients of the weights before the last update"
 
 
 def drops(model: Model) -> bool:

@@ -22,13 +22,15 @@ ONE = Mesh.of(pp=1, dp=1, tp=1, mb=1)
 
 
 def on_one_device(record: PlanRecord) -> PlanRecord:
-    """The plan of the same model on one device, one microbatch, nothing recomputed."""
+    """The plan of the same model on one device, one microbatch, nothing recomputed; with two versions of the weights
+    where it has them."""
     model = record.model
+    schedule = "pipedream-2bw" if record.chosen.parallelism.two_versions else "gpipe"
     chosen = replace(
         record.chosen,
         mesh=ONE,
         microbatches=1,
-        parallelism=Parallelism(1, 1, 1, 0, model.batch[0].type.shape[0], "gpipe", 1, "none", False, None),
+        parallelism=Parallelism(1, 1, 1, 0, model.batch[0].type.shape[0], schedule, 1, "none", False, None),
         batch=tuple(whole(value) for value in model.batch),
         constants=tuple((node.name, replicated(node)) for node in model.constants),
         blocks=tuple(block_choice(block) for block in model.blocks),

@@ -1,0 +1,136 @@
+"""The references of the asynchronous systems: the user's own module, trained in this process by their rule."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from autoplan.options import Parallelism, Training
+from autoplan.precision import widened
+from autoplan.runtime.optimizer import build_optimizer
+from autoplan.verify.compare import Run
+from autoplan.verify.reference import loss_of, plain_experts
+
+Batch = Mapping[str, Tensor]
+
+
+def train_by_rule(
+    module: nn.Module,
+    loss_fn: Callable | None,
+    batch: Batch,
+    training: Training,
+    parallelism: Parallelism,
+    microbatches: int,
+    steps: int,
+) -> Run:
+    """``steps`` optimizer steps on one batch, in float64: local SGD's or PipeDream-2BW's (see ``runtime.local`` and
+    ``runtime.versions``). Of local SGD's replicas the loss, the gradients and the parameters are the mean."""
+
+    def backward(one: nn.Module, rows: Batch) -> float:
+        with widened(), plain_experts(one):
+            loss = loss_of(one, loss_fn, rows)
+            loss.backward()
+        return float(loss.detach())
+
+    if parallelism.steps_locally:
+        assert parallelism.dp is not None and parallelism.local_steps is not None
+        rows = replica_rows(batch, parallelism.dp, microbatches)
+        return train_replicas(module, backward, rows, training, parallelism.local_steps, steps)
+    return train_on_older(module, backward, batch, training, steps)
+
+
+def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[str, Tensor]]:
+    """Each replica's rows of a batch: its share of each microbatch (``runtime.batches``)."""
+    shares = {name: [part.chunk(replicas) for part in value.chunk(microbatches)] for name, value in batch.items()}
+    return [{name: torch.cat([s[r] for s in parts]) for name, parts in shares.items()} for r in range(replicas)]
+
+
+def train_replicas(
+    module: nn.Module,
+    backward: Callable[[nn.Module, Batch], float],
+    rows: Sequence[Batch],
+    training: Training,
+    every: int,
+    steps: int,
+) -> Run:
+    """Each on its own rows; all averaged every so many steps."""
+    modules = [copy.deepcopy(module).train() for _ in rows]
+    optimizers = [build_optimizer(one.parameters(), training) for one in modules]
+    losses: list[float] = []
+    gradients: dict[str, Tensor] = {}
+    for step in range(1, steps + 1):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        losses.append(sum(map(backward, modules, rows)) / len(rows))
+        if step == 1:
+            gradients = mean_of([{n: p.grad for n, p in one.named_parameters()} for one in modules])
+        for one, optimizer in zip(modules, optimizers, strict=True):
+            update(one, optimizer, training)
+        if step % every == 0:
+            average(modules, optimizers)
+    return Run(tuple(losses), gradients, mean_of([one.state_dict() for one in modules]))
+
+
+def train_on_older(
+    module: nn.Module,
+    backward: Callable[[nn.Module, Batch], float],
+    batch: Batch,
+    training: Training,
+    steps: int,
+) -> Run:
+    """Gradients at the weights before the last update, applied to the newest."""
+    module.train()
+    optimizer = build_optimizer(module.parameters(), training)
+    older = values(module)
+    losses: list[float] = []
+    gradients: dict[str, Tensor] = {}
+    for step in range(steps):
+        newest = values(module)
+        put(module, older)
+        optimizer.zero_grad()
+        losses.append(backward(module, batch))
+        if step == 0:
+            gradients = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+        put(module, newest)
+        older = newest
+        update(module, optimizer, training)
+    return Run(tuple(losses), gradients, {n: v.detach().clone() for n, v in module.state_dict().items()})
+
+
+def update(module: nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> None:
+    if training.clip_grad_norm is not None:
+        nn.utils.clip_grad_norm_(module.parameters(), training.clip_grad_norm)
+    optimizer.step()
+
+
+def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Parameters and the optimizer's moments, which have an element for each of theirs."""
+    for parameters in zip(*(one.parameters() for one in modules), strict=True):
+        states = [optimizer.state.get(p, {}) for optimizer, p in zip(optimizers, parameters, strict=True)]
+        fields = [f for f, v in states[0].items() if isinstance(v, Tensor) and v.shape == parameters[0].shape]
+        for tensors in (list(parameters), *([state[f] for state in states] for f in fields)):
+            mean = torch.stack([tensor.detach() for tensor in tensors]).mean(0)
+            for tensor in tensors:
+                tensor.detach().copy_(mean)
+
+
+def mean_of(several: Sequence[Mapping[str, Tensor | None]]) -> dict[str, Tensor]:
+    """Of the tensors that all have; what isn't floating is alike everywhere."""
+    found = {}
+    for name, first in several[0].items():
+        tensors = [each for one in several if (each := one[name]) is not None]
+        if first is not None and len(tensors) == len(several):
+            found[name] = torch.stack(tensors).mean(0) if first.is_floating_point() else first.clone()
+    return found
+
+
+def values(module: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def put(module: nn.Module, given: Sequence[Tensor]) -> None:
+    for parameter, value in zip(module.parameters(), given, strict=True):
+        parameter.detach().copy_(value)
