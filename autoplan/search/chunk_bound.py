@@ -69,7 +69,7 @@ def least_chunks_s(
         return np.inf
     rows = _Rows(pieces, leaner)
     program = rows.linear()
-    bound_s = program.bound() / rows.scale
+    bound_s = program.bound(enough=limit_s * rows.scale) / rows.scale
     if whole and bound_s < limit_s and program.integers.any():
         bound_s = max(bound_s, program.bound(whole=True, nodes=NODES, gap=ENOUGH) / rows.scale)
     return bound_s

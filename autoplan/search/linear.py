@@ -28,16 +28,19 @@ class Linear:
     high: np.ndarray
     integers: np.ndarray
 
-    def bound(self, *, whole: bool = False, nodes: int = 0, gap: float = 0.0) -> float:
-        """What no values undercut; infinite where there are none. whole: as well as so many nodes of the search for
-        whole numbers prove it, which are the same on a slow machine."""
-        return self.by_highs(whole, nodes, gap) if INSTALLED else self.by_cbc(whole, nodes, gap)
+    def bound(self, *, whole: bool = False, nodes: int = 0, gap: float = 0.0, enough: float = np.inf) -> float:
+        """What no values undercut; infinite where there are none.
 
-    def by_highs(self, whole: bool, nodes: int, gap: float) -> float:
+        whole   as well as so many nodes of the search for whole numbers prove it, which are the same on a slow machine
+        enough  beyond which it doesn't matter how much it is
+        """
+        return self.by_highs(whole, nodes, gap, enough) if INSTALLED else self.by_cbc(whole, nodes, gap)
+
+    def by_highs(self, whole: bool, nodes: int, gap: float, enough: float = np.inf) -> float:
         inside, (count, variables) = highspy.Highs(), self.rows.shape
         for option, value in (
             ("output_flag", False), ("threads", 1), ("time_limit", TIME_LIMIT_S), ("mip_rel_gap", gap),
-            ("mip_max_nodes", nodes),
+            ("mip_max_nodes", nodes), ("objective_bound", enough),  # which the dual simplex ends at
         ):  # fmt: skip
             inside.setOptionValue(option, value)
         places, columns = np.nonzero(self.rows)
@@ -53,6 +56,8 @@ class Linear:
         status, info = inside.getModelStatus(), inside.getInfo()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             return np.inf
+        if status == highspy.HighsModelStatus.kObjectiveBound:
+            return enough
         if whole and self.integers.any():
             return max(float(info.mip_dual_bound), 0.0)
         return float(info.objective_function_value) if status == highspy.HighsModelStatus.kOptimal else 0.0
