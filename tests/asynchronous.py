@@ -17,6 +17,7 @@ from autoplan.precision import widened
 
 Batch = Mapping[str, Tensor]
 RATE = 1e-2
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,23 @@ class Simulated:
     parameters: dict[str, Tensor]
 
 
-def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(module.parameters(), lr=RATE)
+@dataclass(frozen=True)
+class How:
+    """How a module's loss is taken and its parameters updated; its own mean and AdamW, where nothing else is said.
+
+    clip  the norm to which gradients are clipped before each update
+    """
+
+    loss: Callable[[nn.Module, Batch], Tensor] = lambda module, batch: loss_of(module, batch)
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = lambda module: torch.optim.AdamW(
+        module.parameters(), lr=RATE
+    )
+    clip: float | None = None
+
+    def update(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), self.clip)
+        optimizer.step()
 
 
 def loss_of(module: nn.Module, batch: Batch) -> Tensor:
@@ -48,19 +64,19 @@ def averaged(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def local_sgd(
-    module: nn.Module, batches: Sequence[Batch], replicas: int, microbatches: int, every: int
+    module: nn.Module, batches: Sequence[Batch], replicas: int, microbatches: int, every: int, how: How = How()
 ) -> Simulated:
-    """Replicas that step by themselves; every ``every`` steps parameters and AdamW's moments are averaged."""
+    """Replicas that step by themselves; every ``every`` steps parameters and the optimizer's moments are averaged."""
     modules = [copy.deepcopy(module) for _ in range(replicas)]
-    optimizers = [optimizer_of(m) for m in modules]
+    optimizers = [how.optimizer(m) for m in modules]
     losses = []
     for step, batch in enumerate(batches, start=1):
         found = []
         for one, optimizer, rows in zip(modules, optimizers, replica_rows(batch, replicas, microbatches), strict=True):
             optimizer.zero_grad()
-            loss = loss_of(one, rows)
+            loss = how.loss(one, rows)
             loss.backward()
-            optimizer.step()
+            how.update(one, optimizer)
             found.append(float(loss.detach()))
         losses.append(sum(found) / replicas)
         if step % every == 0:
@@ -71,28 +87,28 @@ def local_sgd(
 def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
     for parameters in zip(*(m.parameters() for m in modules), strict=True):
         states = [o.state[p] for o, p in zip(optimizers, parameters, strict=True)]
-        alike = [list(parameters), *([s[field] for s in states] for field in ("exp_avg", "exp_avg_sq") if states[0])]
+        alike = [list(parameters), *([s[field] for s in states] for field in MOMENTS if field in states[0])]
         for tensors in alike:
             mean = torch.stack([t.detach() for t in tensors]).mean(0)
             for tensor in tensors:
                 tensor.detach().copy_(mean)
 
 
-def two_versions(module: nn.Module, batches: Sequence[Batch]) -> Simulated:
+def two_versions(module: nn.Module, batches: Sequence[Batch], how: How = How()) -> Simulated:
     """Gradients at the weights before the last update, applied to the newest."""
     module = copy.deepcopy(module)
-    optimizer = optimizer_of(module)
+    optimizer = how.optimizer(module)
     older = values(module)
     losses = []
     for batch in batches:
         newest = values(module)
         put(module, older)
         optimizer.zero_grad()
-        loss = loss_of(module, batch)
+        loss = how.loss(module, batch)
         loss.backward()
         put(module, newest)
         older = newest
-        optimizer.step()
+        how.update(module, optimizer)
         losses.append(float(loss.detach()))
     return Simulated(losses, {n: v.clone() for n, v in module.state_dict().items() if v.is_floating_point()})
 

@@ -4,6 +4,7 @@
     optimizer/<name>/<field>     a tensor of its optimizer state: of the parameter's shape, or a count of steps
     buffers/<name>
     unread/<name>                what the program never reads: the first rank's
+    stale/<name>                 the version of the parameter before, where gradients are of that one (PipeDream-2BW)
     rng/<rank>                   the rank's random state, taken up where the world has the same size
 
 and as plain values in state.json (``checkpoint_files``): the step, the learning rate, the scaler's and the schedule's
@@ -51,6 +52,7 @@ class Snapshot:
     states  further parts of the training, by name, whose state is plain and the same on every rank: a loss scaler, a
             schedule
     unread  the first rank's values of what the program never reads
+    stale   by name, the version of the parameters before the newest, where gradients are of that one
     """
 
     spec: ProgramSpec
@@ -61,6 +63,7 @@ class Snapshot:
     steps: int
     states: Mapping[str, Stateful] = dataclasses.field(default_factory=dict)
     unread: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    stale: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 def save(
@@ -86,6 +89,7 @@ def save(
     for what in (state.states, state.extra):
         plain.encode(dict(what), "extra" if what is state.extra else "states")
     tensors = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | random_state(snapshot)
+    tensors |= stale_state(snapshot, spoken_for(snapshot))
     saver.save(tensors, target, state, keep, asynchronous)
 
 
@@ -97,6 +101,7 @@ def load(snapshot: Snapshot, folder: str | os.PathLike) -> CheckpointState:
     source, saved_state, saved = together(lambda: examined(snapshot, Path(folder)))
     moments = new_optimizer_state(snapshot, saved)
     state = model_state(snapshot, snapshot.held) | moments_by_key(snapshot, moments) | random_state(snapshot)
+    state |= stale_state(snapshot, snapshot.held)
     state = {key: value for key, value in state.items() if key in saved}
     try:
         dcp.load(state, checkpoint_id=source)
@@ -107,6 +112,8 @@ def load(snapshot: Snapshot, folder: str | os.PathLike) -> CheckpointState:
     for held in snapshot.held:
         if held.name in moments:
             snapshot.optimizer.state[held.updated] = moments[held.name]
+        if held.name in snapshot.stale and f"stale/{held.name}" not in saved:  # of a plan that has one version
+            snapshot.stale[held.name].copy_(held.values)
     for group in snapshot.optimizer.param_groups:
         group["lr"] = saved_state.learning_rate
     for name, part in snapshot.states.items():
@@ -137,6 +144,12 @@ def model_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, 
     parameters = {f"parameters/{h.name}": snapshot.storage.dtensor(h, h.values) for h in held}
     buffers = {f"buffers/{name}": value for name, value in snapshot.buffers.items()}
     return parameters | buffers | {f"unread/{name}": value for name, value in snapshot.unread.items()}
+
+
+def stale_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, Tensor]:
+    """Views of the parameters' older version by key."""
+    older = snapshot.stale
+    return {f"stale/{h.name}": snapshot.storage.dtensor(h, older[h.name]) for h in held if h.name in older}
 
 
 def optimizer_state(snapshot: Snapshot) -> dict[str, Tensor]:

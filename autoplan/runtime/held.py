@@ -87,12 +87,12 @@ def host_copy(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
-    """Ranks of the world that keep the same box of a parameter."""
+    """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself."""
     replicated = [
         axis.size
         for axis in spec.lowered.mesh.device_axes
         if axis.name != PIPELINE
         and stored.layout.state(axis.name).kind != "S"
-        and not (axis.name == DATA and spec.zero_shards(stored))
+        and not (axis.name == DATA and (spec.zero_shards(stored) or spec.parallelism.steps_locally))
     ]
     return math.prod(replicated) * len(spec.pipeline_ranks(stored))

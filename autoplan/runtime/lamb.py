@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from autoplan.runtime.axes import RankAxis
+from autoplan.runtime.clip import add_up
 from autoplan.runtime.held import HeldParameter, local
 
 Squares = Callable[[Sequence[Tensor], Tensor], Tensor]
@@ -88,10 +89,13 @@ def squares_of(parameter: Tensor, update: Tensor) -> Tensor:
     return torch.stack([torch.linalg.vector_norm(x, dtype=torch.float64) ** 2 for x in both])
 
 
-def squares_over_ranks(held: Sequence[HeldParameter], sources: Sequence[str], device: torch.device) -> Squares:
+def squares_over_ranks(
+    held: Sequence[HeldParameter], sources: Sequence[str], device: torch.device, replica: RankAxis | None = None
+) -> Squares:
     """Adds up the squares of what ranks hold of each of the user's parameters, pieces of a fused one counted together.
 
     sources  the user's names of all of the model's parameters, the same list on every rank
+    replica  the ranks of one replica, where each steps by itself; None: the world
 
     A part that several ranks keep counts once: each contributes its share (as in clipping). One all-reduce of 16 bytes
     a parameter over the world.
@@ -104,7 +108,7 @@ def squares_over_ranks(held: Sequence[HeldParameter], sources: Sequence[str], de
         places = torch.tensor([of[p][0] for p in parameters], dtype=torch.int64, device=device)  # type: ignore[index]
         shares = torch.tensor([1 / of[p][1] for p in parameters], dtype=torch.float64, device=device)  # type: ignore[index]
         total.index_add_(0, places, squares.to(total) * shares[:, None])
-        dist.all_reduce(total)
+        add_up(total, replica)
         return total[places].to(squares.device)
 
     return whole

@@ -19,6 +19,26 @@ from autoplan.buckets import cut
 from autoplan.runtime.axes import RankAxis
 from autoplan.runtime.held import HeldParameter, local
 from autoplan.runtime.host import take_up
+from autoplan.runtime.spec import DATA, ProgramSpec
+
+
+def replica_axes(spec: ProgramSpec) -> tuple[str, ...]:
+    """The axes over which one replica's ranks lie."""
+    return tuple(a.name for a in spec.lowered.mesh.device_axes if a.name != DATA and a.size > 1)
+
+
+def replica_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
+    """What ``rank_axes`` has to make for ``replica_of``."""
+    names = replica_axes(spec)
+    return (names,) if spec.parallelism.steps_locally and len(names) > 1 else ()
+
+
+def replica_of(spec: ProgramSpec, axes: Mapping[str, RankAxis]) -> RankAxis | None:
+    """The ranks of this rank's replica, where each steps by itself; None where the world is one model."""
+    if not spec.parallelism.steps_locally:
+        return None
+    names = replica_axes(spec)
+    return axes[",".join(names)] if names else RankAxis("replica", 1, 0)
 
 
 class LocalSteps:

@@ -13,6 +13,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Training
+from autoplan.runtime.axes import RankAxis
 from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.host import attach, updated_on_host
@@ -57,17 +58,24 @@ def build_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> O
 
 
 def rank_optimizer(
-    spec: ProgramSpec, storage: Storage, held: Sequence[HeldParameter], device: torch.device
+    spec: ProgramSpec,
+    storage: Storage,
+    held: Sequence[HeldParameter],
+    device: torch.device,
+    replica: RankAxis | None = None,
 ) -> Optimizer:
-    """The optimizer of this rank's parameters, which clips to ``training.clip_grad_norm`` before each step."""
+    """The optimizer of this rank's parameters, which clips to ``training.clip_grad_norm`` before each step.
+
+    replica  the ranks of one replica, where each steps by itself; None: the world
+    """
     training = spec.training
     on_host = any(h.master is not None for h in held)
     optimizer = over_parts(spec, storage, held, on_host)
     if isinstance(optimizer, Lamb):
-        optimizer.whole_squares = squares_over_ranks(held, [p.source for p in spec.lowered.parameters], device)
+        optimizer.whole_squares = squares_over_ranks(held, [p.source for p in spec.lowered.parameters], device, replica)
     limit = training.clip_grad_norm
     if limit is not None:
-        optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device)))
+        optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
     if on_host:
         attach(optimizer, held, device)
     return optimizer

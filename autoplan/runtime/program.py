@@ -22,7 +22,7 @@ from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.host import take_up
-from autoplan.runtime.local import LocalSteps
+from autoplan.runtime.local import LocalSteps, replica_groups, replica_of
 from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
 from autoplan.runtime.random import step_keys
@@ -58,7 +58,8 @@ class Program:
         self.watch = self.world.watch
         self.device, self.rank = self.world.device, dist.get_rank()
         groups = groups_of(step for move in spec.lowered.moves for step in move.collectives)
-        self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh, (*groups, *gradient_groups(spec)))
+        groups = (*groups, *gradient_groups(spec), *replica_groups(spec))
+        self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh, groups)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
@@ -67,7 +68,7 @@ class Program:
         self.storage = Storage(spec, self.world.device_mesh, self.device)
         self.unread = unread_values(spec, self.rank)
         self.saver = Saver()
-        self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device)
+        self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica_of(spec, self.axes))
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
         every, two = spec.parallelism.local_steps, spec.parallelism.two_versions
         alone = spec.parallelism.steps_locally
@@ -145,7 +146,7 @@ class Program:
 
         With ``training.clip_grad_norm`` the optimizer does so by itself before each step.
         """
-        return clip_gradients(self.held, max_norm, self.device)
+        return clip_gradients(self.held, max_norm, self.device, replica_of(self.spec, self.axes))
 
     def set_learning_rate(self, rate: float) -> None:
         """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
@@ -261,7 +262,7 @@ class Program:
     def _snapshot(self) -> checkpoint.Snapshot:
         return checkpoint.Snapshot(
             self.spec, self.storage, self.held, self.stages.buffers, self.optimizer, self.steps,
-            self.updates.parts, unread=self.unread,
+            self.updates.parts, unread=self.unread, stale=self.versions.stale() if self.versions else {},
         )  # fmt: skip
 
     @contextmanager
