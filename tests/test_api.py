@@ -55,7 +55,7 @@ def plan(model: nn.Module, cluster: object = "1x4 cpu", batch: object = BATCH, *
         ({"cluster": "1x4 cpu 0.000001GB"}, DoesNotFitError, ""),
         (
             {"cluster": "1x4 v100-sxm2-16gb", "training": autoplan.Training(precision="bf16-mixed")}, ParallelismError,
-            "precision='bf16-mixed': v100-sxm2-16gb has no peak for bfloat16. use one of fp32, fp64.",
+            "precision='bf16-mixed': v100-sxm2-16gb has no peak for bfloat16. use one of fp32, fp64, fp16-mixed.",
         ),
     ],
 )

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from autoplan.errors import ParallelismError
+from autoplan.graph import Model, Parameter, TensorType
 from autoplan.options import Training
+from autoplan.pricing.step import optimizer_states
+from autoplan.runtime.held import HeldParameter, local
 from autoplan.runtime.optimizer import build_optimizer, check_optimizer, known_classes
 from autoplan.runtime.program import Program
 from autoplan.runtime.ranks import RankPool
@@ -54,24 +57,31 @@ def pool() -> Iterator[RankPool]:
         yield ranks
 
 
-def on_a_rank(rank: int, world: int, plan: dict, how: Training) -> tuple[Mapping[str, Tensor], int]:
+def on_a_rank(rank: int, world: int, plan: dict, how: Training) -> tuple[Mapping[str, Tensor], tuple[int, int]]:
     spec = tiny.spec(**plan, training=how)
     with Program(spec, tiny.program(len(spec.lowered.stages))) as program:
         program.load_weights(tiny.reference().state_dict())
         for batch in tiny.batches(STEPS):
             program.step(batch)
             program.optimizer.step()
-        return program.full_state_dict(), state_bytes(program)
+        return program.full_state_dict(), elements(program)
 
 
-def state_bytes(program: Program) -> int:
-    """Of what has an element for each of a parameter's."""
-    found = 0
+def elements(program: Program) -> tuple[int, int]:
+    """(elements of state that this rank keeps, what the plan's memory counts for them)."""
+    how, found = program.spec.training, 0
+    for state in program.optimizer.state.values():
+        found += sum(local(v).numel() for v in state.values() if isinstance(v, Tensor) and v.ndim)
+    parts: dict[str, list[HeldParameter]] = {}
     for held in program.held:
-        state = program.optimizer.state.get(held.updated, {})
-        kept = [v for v in state.values() if isinstance(v, Tensor) and v.shape == held.updated.shape and v.ndim]
-        found += sum((v.to_local() if hasattr(v, "to_local") else v).numel() * v.element_size() for v in kept)
-    return found
+        parts.setdefault(held.stored.source, []).append(held)
+    wanted = 0.0
+    for source, pieces in parts.items():
+        here, shape = sum(h.values.numel() for h in pieces), dict(tiny.reference().named_parameters())[source].shape
+        parameter = Parameter(source, TensorType(tuple(shape), "float64"), source)
+        model = Model("", (), (parameter,), (), (), (), (), ())
+        wanted += here * optimizer_states(how, model, shape.numel() / here if here else 0.0)
+    return found, round(wanted)
 
 
 def one_device(name: str, how: Training) -> Mapping[str, Tensor]:
@@ -120,11 +130,14 @@ class PlainLamb:
 def test_parts_are_updated_as_the_whole_is(pool: RankPool, name: str, plan: str) -> None:
     how = (MAIN | OTHERS)[name]
     wanted = one_device(name, how)
-    found = pool.run(on_a_rank, PLANS[plan], how)[0][0]
+    results = pool.run(on_a_rank, PLANS[plan], how)
+    found = results[0][0]
     assert found.keys() == wanted.keys()
     for key in wanted:
         difference = (found[key] - wanted[key]).norm() / wanted[key].norm()
         assert difference < 1e-9, f"{key} differs by {difference:.1e} of its norm"
+    for _, (kept, counted) in results:
+        assert kept == counted or counted == 0  # of a matrix whose part is empty rows and columns are kept still
 
 
 def test_every_class_of_torch_is_run_here_or_refused() -> None:
