@@ -3,7 +3,7 @@
 Each of six models under each of nine parallelisms is planned for ``1x4 cpu``, exported, and run on four processes from
 the same weights as the user's module on one device: in float64 (loss, every gradient, parameters after three AdamW
 steps) and in float32 (loss, every gradient). Labels hold -100 unevenly over rows, so that ranks and microbatches count
-different numbers of valid ones.
+different numbers of valid ones. The named systems have a matrix of their own: ``tests.systems``.
 
     python -m tests.correctness [--write docs/correctness.md] [MODEL ...]
 """
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 import autoplan
 from autoplan.folder import write_folder
@@ -35,13 +34,13 @@ from autoplan.verify.compare import (
     Worst,
     gradient_error,
     loss_error,
-    parameter_error,
     zero_gradients,
 )
-from autoplan.verify.reference import train_eagerly
-from autoplan.verify.sharded import train_sharded
 from tests import zoo
 from tests.planning import parallelize_alone
+from tests.systems.cells import Errors, errors
+from tests.systems.ranks import Train, run
+from tests.systems.reference import References, references
 
 MODELS = ("llama", "gpt2", "bert", "vit", "mlp", "convnet")
 COUPLED = ("convnet", "resnet")  # batch norm couples the rows of a batch: one microbatch is all there can be
@@ -68,18 +67,15 @@ class Row:
     model: str
     system: str
     plan: str
-    loss64: Worst
-    gradients64: Worst
-    parameters64: Worst
+    exact: Errors
     loss32: Worst
     gradients32: Worst
     seconds: float
 
     @property
     def passed(self) -> bool:
-        return within(FLOAT64, self.loss64, self.gradients64, self.parameters64) and within(
-            FLOAT32, self.loss32, self.gradients32, Worst(0.0, "")
-        )
+        exact = within(FLOAT64, self.exact.loss, self.exact.gradients, self.exact.parameters)
+        return exact and within(FLOAT32, self.loss32, self.gradients32, Worst(0.0, ""))
 
 
 def within(bound: Tolerance, loss: Worst, gradients: Worst, parameters: Worst) -> bool:
@@ -102,46 +98,34 @@ def plan_for(model: str, system: str) -> autoplan.Plan:
     )
 
 
-def check(pool: RankPool, model: str, system: str) -> Row:
+def check(pool: RankPool, known: References, model: str, system: str) -> Row:
     """Plans, exports, runs and compares one cell."""
     start = time.perf_counter()
     plan = plan_for(model, system)
-    _, batch, _ = zoo.small(model)
-    named = dict(zip((v.name for v in plan.record.model.batch), values_of(batch), strict=True))
-    exact, expected = runs(pool, plan.record.in_float64(), model, named, torch.float64)
-    single, reference = runs(pool, plan.record, model, named, torch.float32)
-    zero = zero_gradients(expected)
+    exact, single = runs(pool, known, model, [plan.record.in_float64(), plan.record])
+    expected, reference = known.trained(model, "fp64"), known.trained(model, "fp32")
     return Row(
         model,
         system,
         str(plan),
-        loss_error(exact, expected),
-        gradient_error(exact, expected, zero),
-        parameter_error(exact, expected, zero),
+        errors(exact, expected),
         loss_error(single, reference),
-        gradient_error(single, reference, zero),
+        gradient_error(single, reference, zero_gradients(expected)),
         time.perf_counter() - start,
     )
 
 
-def values_of(batch: object) -> list[torch.Tensor]:
-    return list(batch.values()) if isinstance(batch, dict) else list(batch)  # type: ignore[call-overload]
-
-
-def runs(
-    pool: RankPool, record: PlanRecord, model: str, batch: dict[str, torch.Tensor], dtype: torch.dtype
-) -> tuple[Run, Run]:
-    """The sharded program's run and the module's on one device, from the same weights."""
-    module, _, loss_fn = zoo.small(model)
-    module = module.to(dtype)
-    batch = {name: value.to(dtype) if value.is_floating_point() else value for name, value in batch.items()}
-    assert isinstance(record.training, Training)
-    with tempfile.TemporaryDirectory() as name:
-        folder, weights = Path(name) / "out", Path(name) / "weights.safetensors"
-        write_folder(record, folder, "correctness", {})
-        save_file({k: v.detach().clone().contiguous() for k, v in module.state_dict().items()}, weights)
-        sharded = train_sharded(pool, str(folder), batch, str(weights), STEPS)
-    return sharded, train_eagerly(module, loss_fn, batch, record.training, STEPS)
+def runs(pool: RankPool, known: References, model: str, records: Sequence[PlanRecord]) -> list[Run]:
+    """What each plan makes of the model's weights and batch, exported and run on the ranks."""
+    jobs = []
+    with tempfile.TemporaryDirectory(prefix="autoplan-correctness-") as name:
+        for number, record in enumerate(records):
+            assert isinstance(record.training, Training)
+            folder = write_folder(record, Path(name) / f"out{number}", "correctness", {})
+            batch = known.batch(model, record.training.precision)
+            jobs.append(Train(str(folder), known.weights(model), batch, STEPS))
+        found = run(pool, jobs)
+    return [one for one in found if isinstance(one, Run)]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -151,8 +135,8 @@ def table(rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        errors = [r.loss64, r.gradients64, r.parameters64, r.loss32, r.gradients32]
-        cells = [r.model, r.system, r.plan, *(f"{e.error:.0e}" for e in errors), "yes" if r.passed else "**no**"]
+        found = [r.exact.loss, r.exact.gradients, r.exact.parameters, r.loss32, r.gradients32]
+        cells = [r.model, r.system, r.plan, *(f"{e.error:.0e}" for e in found), "yes" if r.passed else "**no**"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -165,10 +149,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rows = []
-    with RankPool(4, timeout_s=240) as pool:
+    with RankPool(4, timeout_s=240) as pool, references(zoo.small, TRAINING) as known:
         for model in options.models:
             for system in options.system or SYSTEMS:
-                rows.append(check(pool, model, system))
+                rows.append(check(pool, known, model, system))
                 print(f"{rows[-1].seconds:5.1f} s  {'equal' if rows[-1].passed else 'NOT EQUAL'}  {model}  {system}: "
                       f"{rows[-1].plan}", file=sys.stderr, flush=True)  # fmt: skip
     text = table(rows)
@@ -182,7 +166,7 @@ def document(text: str, rows: Sequence[Row]) -> str:
     head = (
         "# Correctness\n\n"
         "Sharded programs on four ranks against the user's module on one device, as `make correctness` printed it "
-        f"(torch {torch.__version__.split('+')[0]}, gloo on CPU).\n\n"
+        f"(torch {torch.__version__.split('+')[0]}, gloo on CPU). Named systems: [systems.md](systems.md).\n\n"
         "Relative errors in the 2-norm: of the loss, of the worst gradient, of the worst parameter after three AdamW "
         f"steps. Bounds: float64 {FLOAT64.loss:.0e}, {FLOAT64.gradients:.0e}, {FLOAT64.parameters:.0e}; float32 "
         f"{FLOAT32.loss:.0e}, {FLOAT32.gradients:.0e}. A gradient that is zero in float64 (a key projection's bias, "

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from autoplan.options import Parallelism
 from autoplan.runtime.ranks import RankPool
-from autoplan.verify.compare import gradient_error, loss_error, parameter_error, zero_gradients
 from tests import correctness, zoo
 from tests.planning import parallelize_alone
+from tests.systems.cells import errors
+from tests.systems.reference import References, references
 
 EXACT = 1e-10
 CASES = {
@@ -35,8 +35,14 @@ def pools() -> Iterator[dict[int, RankPool]]:
         yield {2: two, 4: four}
 
 
+@pytest.fixture(scope="module")
+def known() -> Iterator[References]:
+    with references(zoo.small, correctness.TRAINING) as found:
+        yield found
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_it_equals_one_device(pools: dict[int, RankPool], name: str) -> None:
+def test_it_equals_one_device(pools: dict[int, RankPool], known: References, name: str) -> None:
     model, pins = CASES[name]
     devices = (pins.dp or 1) * (pins.pp or 1)
     module, batch, loss_fn = zoo.small(model)
@@ -45,12 +51,9 @@ def test_it_equals_one_device(pools: dict[int, RankPool], name: str) -> None:
     )
     assert len(plan.record.chosen.stages) == 2 * (pins.virtual_stages or 1)
     assert len(plan.predicted.peak_bytes) == 2
-    named = dict(zip((v.name for v in plan.record.model.batch), correctness.values_of(batch), strict=True))
-    found, expected = correctness.runs(pools[devices], plan.record.in_float64(), model, named, torch.float64)
-    zero = zero_gradients(expected)
-    for worst in (
-        loss_error(found, expected), gradient_error(found, expected, zero), parameter_error(found, expected, zero)
-    ):
+    (run,) = correctness.runs(pools[devices], known, model, [plan.record.in_float64()])
+    found = errors(run, known.trained(model, "fp64"))
+    for worst in (found.loss, found.gradients, found.parameters):
         assert worst.error < EXACT, worst
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from autoplan.runtime.ranks import RankPool
-from tests import correctness
+from tests import correctness, zoo
+from tests.systems.reference import References, references
 
 
 @pytest.fixture(scope="module")
@@ -14,8 +15,14 @@ def pool() -> Iterator[RankPool]:
         yield ranks
 
 
+@pytest.fixture(scope="module")
+def known() -> Iterator[References]:
+    with references(zoo.small, correctness.TRAINING) as found:
+        yield found
+
+
 @pytest.mark.parametrize("system", correctness.SYSTEMS)
 @pytest.mark.parametrize("model", correctness.MODELS)
-def test_four_ranks_equal_one_device(pool: RankPool, model: str, system: str) -> None:
-    row = correctness.check(pool, model, system)
+def test_four_ranks_equal_one_device(pool: RankPool, known: References, model: str, system: str) -> None:
+    row = correctness.check(pool, known, model, system)
     assert row.passed, f"{row}"

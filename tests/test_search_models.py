@@ -14,6 +14,7 @@ from autoplan.runtime.ranks import RankPool
 from autoplan.search.batch import split_batch
 from autoplan.trace import trace
 from tests import correctness, zoo
+from tests.systems.reference import References, references
 
 CELLS = [("unet", "pp=4"), ("unet", "dp=2 tp=2"), ("t5", "pp=4"), ("resnet", "ddp")]
 MORE = [
@@ -29,9 +30,15 @@ def pool() -> Iterator[RankPool]:
         yield ranks
 
 
+@pytest.fixture(scope="module")
+def known() -> Iterator[References]:
+    with references(zoo.small, correctness.TRAINING) as found:
+        yield found
+
+
 @pytest.mark.parametrize(("model", "system"), [*CELLS, *(pytest.param(*c, marks=pytest.mark.slow) for c in MORE)])
-def test_four_ranks_equal_one_device(pool: RankPool, model: str, system: str) -> None:
-    row = correctness.check(pool, model, system)
+def test_four_ranks_equal_one_device(pool: RankPool, known: References, model: str, system: str) -> None:
+    row = correctness.check(pool, known, model, system)
     assert row.passed, f"{row}"
 
 

@@ -1,5 +1,5 @@
-"""Small models with a batch each: six for tests of every part, whose classes are transformers' and torch's own, and
-three whose values skip stages or whose rows are coupled.
+"""Small models with a batch each: six for tests of every part, whose classes are transformers' and torch's own, three
+whose values skip stages or whose rows are coupled, and a mixture of experts.
 
 Sizes divide by four, labels hold -100 unevenly over the rows, dropout is off.
 """
@@ -20,6 +20,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
     ViTConfig,
@@ -29,37 +31,45 @@ from transformers import (
 from autoplan.models import import_file
 
 BATCH, SEQUENCE, VOCABULARY, HIDDEN, LAYERS, HEADS = 8, 16, 96, 32, 4, 4
-SIZES = {
-    "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 2 * HIDDEN,
-}  # fmt: skip
+SIZES = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "intermediate_size": 2 * HIDDEN}
 EXAMPLES = Path(__file__).parent.parent / "examples"
 Batch = dict[str, torch.Tensor] | tuple[torch.Tensor, ...]
 LossFn = Callable[..., torch.Tensor] | None
+Made = tuple[nn.Module, Batch, LossFn]
 
 
-def llama() -> nn.Module:
+def llama(layers: int = LAYERS) -> nn.Module:
     """Grouped queries: two heads of keys and values."""
-    special = {"bos_token_id": 1, "eos_token_id": 2}
-    return LlamaForCausalLM(
-        LlamaConfig(**SIZES, **special, num_key_value_heads=2, vocab_size=VOCABULARY, max_position_embeddings=64)
-    )
+    return LlamaForCausalLM(LlamaConfig(**decoder(layers)))
 
 
-def gpt2() -> nn.Module:
+def mixtral(layers: int = LAYERS) -> nn.Module:
+    """Four experts, of which each token has two."""
+    return MixtralForCausalLM(MixtralConfig(**decoder(layers), num_local_experts=4))
+
+
+def decoder(layers: int) -> dict[str, int]:
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 64}
+    return {**SIZES, **ends, "num_hidden_layers": layers, "num_key_value_heads": 2}
+
+
+def gpt2(layers: int = LAYERS, dropout: float = 0.0) -> nn.Module:
     """A fused projection; the embedding and the head are tied."""
-    sizes = {"n_embd": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64, "vocab_size": VOCABULARY}
-    off = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2}
-    return GPT2LMHeadModel(GPT2Config(**sizes, **off))
+    sizes = {"n_embd": HIDDEN, "n_layer": layers, "n_head": HEADS, "n_positions": 64, "vocab_size": VOCABULARY}
+    dropped = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+    return GPT2LMHeadModel(GPT2Config(**sizes, **dropped, bos_token_id=1, eos_token_id=2))
 
 
-def bert() -> nn.Module:
+def bert(layers: int = LAYERS, dropout: float = 0.0) -> nn.Module:
+    dropped = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+    sizes = {**SIZES, "num_hidden_layers": layers, "vocab_size": VOCABULARY, "max_position_embeddings": 64}
+    return BertForMaskedLM(BertConfig(**sizes, **dropped))
+
+
+def vit(layers: int = LAYERS) -> nn.Module:
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return BertForMaskedLM(BertConfig(**SIZES, **off, vocab_size=VOCABULARY, max_position_embeddings=64))
-
-
-def vit() -> nn.Module:
-    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return ViTForImageClassification(ViTConfig(**SIZES, **off, image_size=32, patch_size=8, num_labels=12))
+    sizes = {**SIZES, "num_hidden_layers": layers, "image_size": 32, "patch_size": 8, "num_labels": 12}
+    return ViTForImageClassification(ViTConfig(**sizes, **off))
 
 
 def mlp() -> nn.Module:
@@ -97,26 +107,29 @@ def t5(layers: int = 2) -> nn.Module:
     return T5ForConditionalGeneration(T5Config(**sizes, **special, num_layers=layers, num_decoder_layers=layers))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
+MODELS: dict[str, Callable[..., nn.Module]] = {
     "llama": llama, "gpt2": gpt2, "bert": bert, "vit": vit, "mlp": mlp, "convnet": convnet,
-    "resnet": resnet, "unet": unet, "t5": t5,
+    "resnet": resnet, "unet": unet, "t5": t5, "mixtral": mixtral,
 }  # fmt: skip
 NAMES = ("llama", "gpt2", "bert", "vit", "mlp", "convnet")
 LOSSES: dict[str, LossFn] = {name: F.cross_entropy for name in ("mlp", "convnet", "resnet", "unet")}
 
 
-def small(name: str, device: str = "cpu", seed: int = 0) -> tuple[nn.Module, Batch, LossFn]:
-    """(model, batch, loss_fn) of one of MODELS; loss_fn is None where the model returns its loss."""
+def small(name: str, device: str = "cpu", seed: int = 0, **sizes: float) -> Made:
+    """(model, batch, loss_fn) of one of MODELS; loss_fn is None where the model returns its loss.
+
+    sizes  what its maker takes: layers, dropout
+    """
     torch.manual_seed(seed)
     with torch.device(device):
-        model = MODELS[name]()
+        model = MODELS[name](**sizes)
     return model.train(), batch_of(name, seed), LOSSES.get(name)
 
 
 def batch_of(name: str, seed: int = 0) -> Batch:
     """The batch of eight rows, always with values."""
     generator = torch.Generator().manual_seed(seed)
-    if name in ("llama", "gpt2", "bert"):
+    if name in ("llama", "gpt2", "bert", "mixtral"):
         ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         labels = ids if name != "bert" else torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         return {"input_ids": ids, "labels": unevenly_ignored(labels)}

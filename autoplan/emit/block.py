@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoplan.emit.dropout import KEY, dropout_axes, dropouts, is_random, random_arguments, random_function
+from autoplan.emit.dropout import (
+    KEY,
+    dropout_axes,
+    dropouts,
+    is_random,
+    most_dropouts,
+    random_arguments,
+    random_function,
+)
 from autoplan.emit.source import (
     attribute_names,
     collective_comment,
@@ -17,7 +25,8 @@ from autoplan.emit.source import (
 )
 from autoplan.emit.spelling import spell
 from autoplan.graph import Node, Ref
-from autoplan.typed import Collective, Compute, LoweredBlock, Move, TypedValue
+from autoplan.mesh import MICROBATCH
+from autoplan.typed import Collective, Compute, Lowered, LoweredBlock, Move, TypedValue
 
 
 @dataclass(frozen=True)
@@ -139,20 +148,22 @@ def collective_source(step: Collective, source: str) -> str:
 
 
 def emit_block(
-    block: LoweredBlock, where: str, live: frozenset[str], reserved: frozenset[str], stored_dtype: str | None
+    lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str], stored_dtype: str | None
 ) -> list[str]:
     """The class of a block.
 
+    index         which of the program's blocks
     where         what it stands for, "model.layers.0 … 39, on mesh dp=4 tp=8"
     live          axes that comments speak of
     reserved      names that local variables may not take: the functions that the program imports
     stored_dtype  dtype in which floating parameters are stored where it differs from the one they are used in
     """
+    block = lowered.blocks[index]
     attributes = attribute_names(tuple(v.name for v in (*block.parameters, *block.buffers)))
     names, ranks = block_names(block, attributes, reserved | {KEY}, stored_dtype)
-    scope = Scope(names, ranks, live, random_arguments(block, live))
+    scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)))
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
-    lines += emit_init(block, attributes, live)
+    lines += emit_init(block, attributes, live, most_dropouts(lowered))
     entering = (*block.inputs, *block.externals)
     key = [KEY] if dropouts(block) else []
     arguments = ", ".join(["self", *(scope(v.name) for v in entering), *key])
@@ -193,13 +204,15 @@ def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str
     return chosen
 
 
-def emit_init(block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str]) -> list[str]:
+def emit_init(
+    block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str], most_dropouts: int
+) -> list[str]:
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis]) -> None:"]
     lines.append("        super().__init__()")
     axes = dict.fromkeys((*axes_used(block.body), *dropout_axes(block, live)))
     lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in axes]
     if dropouts(block):
-        code = f"self.first_dropout = {len(dropouts(block))} * parameters.number"
+        code = f"self.first_dropout = {most_dropouts} * parameters.number"
         lines.append(commented(code, "so that no two segments drop alike", 8))
     for value in block.parameters:
         code = f'self.{attributes[value.name]} = parameters("{value.name}")'

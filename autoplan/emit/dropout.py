@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoplan.mesh import MICROBATCH
-from autoplan.typed import Compute, LoweredBlock
+from autoplan.typed import Compute, Lowered, LoweredBlock
 
 KEY = "dropout_key"
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -31,7 +31,14 @@ def dropouts(block: LoweredBlock) -> tuple[Compute, ...]:
     return tuple(s for s in block.body if isinstance(s, Compute) and is_random(s))
 
 
-def random_arguments(block: LoweredBlock, live: frozenset[str]) -> Mapping[str, Mapping[str, str]]:
+def most_dropouts(lowered: Lowered) -> int:
+    """The most that a block has: a segment numbers its calls from so many times its place in the chain."""
+    return max(len(dropouts(block)) for block in lowered.blocks)
+
+
+def random_arguments(
+    block: LoweredBlock, live: frozenset[str], microbatches: int
+) -> Mapping[str, Mapping[str, str]]:
     """For each such operator its further arguments, as source."""
     found = {}
     for number, compute in enumerate(dropouts(block)):
@@ -40,9 +47,10 @@ def random_arguments(block: LoweredBlock, live: frozenset[str]) -> Mapping[str, 
         if compute.op == ATTENTION:
             dims[-1] = []  # of the scores: the keys are whole
         source = ", ".join("(" + "".join(f"self.{axis}, " for axis in axes).rstrip() + ")" for axes in dims)
-        batch = next((d for d, axes in enumerate(compute.value.layout.dims) if MICROBATCH in axes), None)
         arguments = {"key": KEY, "call": call, "dims": f"({source}{',' if len(dims) == 1 else ''})"}
-        found[compute.value.name] = {**arguments, "microbatch_dim": repr(batch)}
+        if batch := [d for d, axes in enumerate(compute.value.layout.dims) if MICROBATCH in axes]:
+            arguments |= {"microbatch_dim": str(batch[0]), "microbatches": str(microbatches)}
+        found[compute.value.name] = arguments
     return found
 
 

@@ -14,8 +14,8 @@ from autoplan.typed import Lowered, LoweredBlock, LoweredStage
 MODULES = {
     "autoplan.runtime.bodies": (
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
-        "sync_batch_norm", "grouped_attention", "causal_attention_rows", "attention_with_dropout", "experts",
-        "local_experts", "top_indices", "batch_total", "batch_count", "batch_part", "scattered",
+        "sync_batch_norm", "grouped_attention", "causal_attention_rows", "ring_attention", "attention_with_dropout",
+        "experts", "local_experts", "top_indices", "batch_total", "batch_count", "batch_part", "scattered",
     ),
     "autoplan.runtime.collectives": (
         "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",
@@ -24,6 +24,7 @@ MODULES = {
         "exchange", "exchange_invariant", "exchange_sum",
     ),
     "autoplan.runtime.random": ("dropout",),
+    "autoplan.runtime.hosted": ("keep_on_host",),
     "autoplan.runtime.selective": ("recompute_selectively",),
 }  # fmt: skip
 RESERVED = frozenset(
@@ -38,7 +39,8 @@ def emit_program(lowered: Lowered, training: Training | Inference, headline: str
     """
     stored = "float32" if training.precision in ("bf16-mixed", "fp16-mixed") else None
     live = live_axes(lowered.mesh)
-    parts = [emit_block(b, block_place(lowered, i), live, RESERVED, stored) for i, b in enumerate(lowered.blocks)]
+    indices = range(len(lowered.blocks))
+    parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED, stored) for i in indices]
     classes, entries = stage_classes(lowered)
     parts += classes
     body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED)])

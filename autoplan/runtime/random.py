@@ -32,6 +32,7 @@ def dropout(
     call: int,
     dims: Sequence[Sequence[RankAxis]] = (),
     microbatch_dim: int | None = None,
+    microbatches: int = 1,
 ) -> Tensor:
     """x with each element zeroed with probability p and the others divided by 1 - p.
 
@@ -39,26 +40,28 @@ def dropout(
     call  the number of this dropout in the model, different for each
     dims  for each dim of x the axes that split it, outermost first; () where none is split
     microbatch_dim  the dim that is split into microbatches (they come before all axes); None where x isn't
+    microbatches    how many they are
     """
-    index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim)
+    index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim, microbatches)
     keep = uniform_words(index, key.view(-1)[0], call) >= round(p * (_WORD + 1))
     return x * keep.to(x.dtype) * (1.0 / (1.0 - p) if p < 1 else 0.0)
 
 
 def global_index(
-    shape: Sequence[int], dims: Sequence[Sequence[RankAxis]], microbatch: Tensor, microbatch_dim: int | None
+    shape: Sequence[int],
+    dims: Sequence[Sequence[RankAxis]],
+    microbatch: Tensor,
+    microbatch_dim: int | None,
+    microbatches: int,
 ) -> Tensor:
-    """The place in the whole tensor of each element of a part, int64 of the part's shape; row-major, but for the dim
-    that is split into microbatches, which counts as outermost so that its whole size needn't be known."""
-    order = sorted(range(len(shape)), key=lambda dim: dim != microbatch_dim)
+    """The place in the whole tensor, row-major, of each element of a part: int64 of the part's shape."""
     index = torch.zeros((), dtype=torch.int64, device=microbatch.device)
-    for dim in order:
+    for dim, size in enumerate(shape):
         place, ways = index_over(dims[dim] if dims else ())
-        size = shape[dim]
-        along = torch.arange(size, device=microbatch.device) + place * size
+        along, whole = torch.arange(size, device=microbatch.device) + place * size, ways * size
         if dim == microbatch_dim:
-            along = along + microbatch * (ways * size)
-        index = index * (ways * size) + along.view(-1, *[1] * (len(shape) - 1 - dim))
+            along, whole = along + microbatch * whole, whole * microbatches
+        index = index * whole + along.view(-1, *[1] * (len(shape) - 1 - dim))
     return index.expand(tuple(shape))
 
 

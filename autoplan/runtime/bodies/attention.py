@@ -86,6 +86,7 @@ def attention_with_dropout(
     call: int,
     dims: Sequence[Sequence[RankAxis]] = (),
     microbatch_dim: int | None = None,
+    microbatches: int = 1,
 ) -> Tensor:
     """Attention whose probabilities are dropped by ``random.dropout``, so that it equals one device's.
 
@@ -100,5 +101,6 @@ def attention_with_dropout(
         scores = scores.masked_fill(~seen, -math.inf)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    weights = dropout(scores.softmax(-1), dropout_p, key=key, call=call, dims=dims, microbatch_dim=microbatch_dim)
+    where = {"dims": dims, "microbatch_dim": microbatch_dim, "microbatches": microbatches}
+    weights = dropout(scores.softmax(-1), dropout_p, key=key, call=call, **where)
     return weights @ v

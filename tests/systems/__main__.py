@@ -1,0 +1,58 @@
+"""The command: prints the matrix, and ends with status 1 where a bound doesn't hold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from autoplan.runtime.ranks import RankPool
+from autoplan.search.systems import SYSTEMS
+from tests.systems import cases
+from tests.systems.cells import Outcome, check
+from tests.systems.document import document, failures, figures, matrix, tally
+from tests.systems.reference import references
+
+
+@contextmanager
+def pools() -> Iterator[dict[int, RankPool]]:
+    """A pool of ranks of each size that a system needs."""
+    with RankPool(4, timeout_s=240) as four, RankPool(8, timeout_s=240) as eight:
+        yield {4: four, 8: eight}
+
+
+def run(cells: Sequence[cases.Cell]) -> Iterator[Outcome]:
+    with pools() as ranks, references(cases.made, cases.MIXED) as known:
+        for system, model in cells:
+            outcome = check(ranks, known, system, model)
+            said = "; ".join(outcome.faults) or ("asynchronous" if outcome.stale else "equal")
+            print(f"{outcome.seconds:5.1f} s  {system} × {model} ({outcome.plan or 'no plan'}): {said}",
+                  file=sys.stderr, flush=True)  # fmt: skip
+            yield outcome
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.systems", description=__doc__)
+    parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
+    parser.add_argument("--model", action="append", choices=[*cases.MODELS, cases.MIXTURE], help="likewise")
+    parser.add_argument("--write", type=Path, help="also write the matrix into this document")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    wanted = [
+        (s, m) for s, m in cases.cells() if s in (given.system or SYSTEMS) and m in (given.model or (m,))
+    ]
+    outcomes = list(run(wanted))
+    print(f"{matrix(outcomes)}\n\n{figures(outcomes)}\n\n{tally(outcomes)}")
+    if given.write:
+        given.write.write_text(document(outcomes))
+    if wrong := failures(outcomes):
+        print(f"\n{wrong}", file=sys.stderr)
+    return 1 if any(o.faults for o in outcomes) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

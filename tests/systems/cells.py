@@ -1,0 +1,149 @@
+"""One cell of the matrix: a system and a model, planned, exported, run, compared."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autoplan.errors import AutoplanError
+from autoplan.plan import Plan
+from autoplan.runtime.ranks import RankError, RankPool
+from autoplan.verify import STEPS
+from autoplan.verify.compare import (
+    FLOAT64,
+    Run,
+    Worst,
+    gradient_error,
+    loss_error,
+    parameter_error,
+    zero_gradients,
+)
+from tests.planning import parallelize_alone
+from tests.systems import cases
+from tests.systems.mixed import FURTHER, Distance, Steps, distance
+from tests.systems.ranks import FirstSteps, Train, run
+from tests.systems.reference import References
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors of a run in float64."""
+
+    loss: Worst
+    gradients: Worst
+    parameters: Worst
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one cell.
+
+    plan     in one line; "" where there is none
+    exact    in float64, against one device
+    sharded, single   in bf16-mixed: how far the program and how far one device is from float32
+    stale    the plan's updates are stale on purpose: it isn't compared with one device
+    problem  why it couldn't be planned, exported or run
+    """
+
+    system: str
+    model: str
+    ranks: int
+    plan: str = ""
+    exact: Errors | None = None
+    sharded: Distance | None = None
+    single: Distance | None = None
+    stale: bool = False
+    problem: str = ""
+    seconds: float = 0.0
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Which bounds don't hold, each with its figure; empty where the system does what it should."""
+        if self.problem:
+            return (self.problem,)
+        if self.stale:
+            return ()
+        assert self.exact is not None and self.sharded is not None and self.single is not None
+        return exact_faults(self.exact) + mixed_faults(self.sharded, self.single)
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults
+
+
+def exact_faults(errors: Errors) -> tuple[str, ...]:
+    bounds = (
+        ("loss", errors.loss, FLOAT64.loss),
+        ("gradient", errors.gradients, FLOAT64.gradients),
+        ("parameter after three steps", errors.parameters, FLOAT64.parameters),
+    )
+    return tuple(
+        f"float64 {what}: error {worst.error:.1e} of {worst.name}, the bound is {bound:.0e}"
+        for what, worst, bound in bounds
+        if not worst.error <= bound
+    )
+
+
+def mixed_faults(sharded: Distance, single: Distance) -> tuple[str, ...]:
+    pairs = (("loss", sharded.loss, single.loss), ("gradients", sharded.gradients, single.gradients))
+    return tuple(
+        f"bf16-mixed {what}: {ours:.2e} from float32, {ours / theirs:.2f} times one device's {theirs:.2e}, the bound "
+        f"is {FURTHER} times"
+        for what, ours, theirs in pairs
+        if not ours <= FURTHER * theirs
+    )
+
+
+def check(pools: Mapping[int, RankPool], known: References, system: str, model: str) -> Outcome:
+    """Plans, exports, runs and compares one cell; what goes wrong on the way is its outcome, too."""
+    start = time.perf_counter()
+    outcome = Outcome(system, model, cases.ranks_of(system))
+    try:
+        plan = planned(known, system, model)
+        outcome = compared(pools[outcome.ranks], known, replace(outcome, plan=str(plan)), plan)
+    except (AutoplanError, RankError) as error:
+        outcome = replace(outcome, problem=f"{type(error).__name__}: {error}")
+    return replace(outcome, seconds=time.perf_counter() - start)
+
+
+def planned(known: References, system: str, model: str) -> Plan:
+    module, batch, loss_fn = known.make(model)
+    cluster = cases.cluster_of(cases.ranks_of(system))
+    return parallelize_alone(
+        module, cluster, batch, loss_fn=loss_fn, training=known.training, parallelism=system
+    )
+
+
+def compared(pool: RankPool, known: References, outcome: Outcome, plan: Plan) -> Outcome:
+    """The plan and the same plan in float64, each exported and run on the ranks."""
+    if cases.asynchronous(plan.parallelism):
+        return replace(outcome, stale=True)
+    model, weights = outcome.model, known.weights(outcome.model)
+    with tempfile.TemporaryDirectory(prefix="autoplan-systems-") as name:
+        mixed = plan.export(Path(name) / "mixed")
+        exact = Plan(plan.record.in_float64()).export(Path(name) / "exact")
+        trained, steps = run(
+            pool,
+            [
+                Train(str(exact), weights, known.batch(model), STEPS),
+                FirstSteps(str(mixed), weights, known.batches(model)),
+            ],
+        )
+    assert isinstance(trained, Run) and isinstance(steps, Steps)
+    single = known.mixed(model, plan.record.chosen.microbatches)
+    return replace(
+        outcome,
+        exact=errors(trained, known.trained(model, "fp64")),
+        sharded=distance(steps, known.wide(model)),
+        single=distance(single, known.wide(model)),
+    )
+
+
+def errors(found: Run, expected: Run) -> Errors:
+    zero = zero_gradients(expected)
+    return Errors(
+        loss_error(found, expected), gradient_error(found, expected, zero), parameter_error(found, expected, zero)
+    )

@@ -1,0 +1,77 @@
+"""What runs on each rank: exported folders, loaded as a user loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import autoplan
+from autoplan.runtime.program import Program
+from autoplan.runtime.ranks import RankPool
+from autoplan.verify.compare import Run
+from tests.systems.mixed import Steps
+
+Batch = Mapping[str, torch.Tensor]
+SECONDS = 240.0  # longest a job may take
+
+
+@dataclass(frozen=True)
+class Train:
+    """Some optimizer steps on one batch."""
+
+    folder: str
+    weights: str
+    batch: Batch
+    steps: int
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """One step on each of several batches, always from the same weights: the optimizer isn't run."""
+
+    folder: str
+    weights: str
+    batches: Sequence[Batch]
+
+
+Job = Train | FirstSteps
+
+
+def run(pool: RankPool, jobs: Sequence[Job]) -> list[Run | Steps]:
+    """What each job left behind, as rank 0 has it."""
+    return pool.run(on_rank, tuple(jobs), timeout_s=SECONDS)[0]
+
+
+def on_rank(rank: int, world: int, jobs: Sequence[Job]) -> list[Run | Steps]:
+    """All jobs, one after another; every rank takes part, rank 0 has the whole tensors."""
+    return [train(job) if isinstance(job, Train) else first_steps(job) for job in jobs]
+
+
+def loaded(folder: str, weights: str) -> Program:
+    program = autoplan.load(folder).program()
+    program.load_weights(weights)
+    return program
+
+
+def train(job: Train) -> Run:
+    losses: list[float] = []
+    gradients: dict[str, torch.Tensor] = {}
+    with loaded(job.folder, job.weights) as program:
+        for step in range(job.steps):
+            losses.append(float(program.step(dict(job.batch))))
+            if step == 0:
+                gradients = program.full_grads()
+            program.optimizer.step()
+        return Run(tuple(losses), gradients, program.full_state_dict())
+
+
+def first_steps(job: FirstSteps) -> Steps:
+    losses: list[float] = []
+    gradients: list[dict[str, torch.Tensor]] = []
+    with loaded(job.folder, job.weights) as program:
+        for batch in job.batches:
+            losses.append(float(program.step(dict(batch))))
+            gradients.append(program.full_grads())
+    return Steps(tuple(losses), tuple(gradients))

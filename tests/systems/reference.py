@@ -1,0 +1,107 @@
+"""One device: the user's own module, run once for each model and precision, whatever is compared with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from autoplan.options import Parallelism, Training
+from autoplan.runtime.ranks import RankPool
+from autoplan.trace.wrapping import bind
+from autoplan.verify import STEPS
+from autoplan.verify.compare import Run
+from autoplan.verify.reference import train_eagerly
+from tests import zoo
+from tests.planning import parallelize_alone
+from tests.systems.mixed import Steps
+from tests.systems.ranks import Batch, FirstSteps, run
+
+BATCHES = 8  # over which distances in bf16-mixed are taken
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
+
+
+@contextmanager
+def references(make: Callable[[str], zoo.Made], training: Training) -> Iterator[References]:
+    """References of the models that ``make`` makes, under one optimizer."""
+    with tempfile.TemporaryDirectory(prefix="autoplan-references-") as folder, RankPool(1, timeout_s=240) as alone:
+        yield References(make, training, Path(folder), alone)
+
+
+class References:
+    """What one device makes of each model, computed when it is first asked for.
+
+    folder  where files of weights and plans of one rank go
+    alone   a pool of one rank
+    """
+
+    def __init__(
+        self, make: Callable[[str], zoo.Made], training: Training, folder: Path, alone: RankPool
+    ) -> None:
+        self.make, self.training, self.folder, self.alone = make, training, folder, alone
+        self._trained: dict[tuple[str, str], Run] = {}
+        self._wide: dict[str, Steps] = {}
+        self._mixed: dict[tuple[str, int], Steps] = {}
+
+    def weights(self, model: str) -> str:
+        """A safetensors file of the model's parameters and buffers."""
+        file = self.folder / f"{model}.safetensors"
+        if not file.exists():
+            state = self.make(model)[0].state_dict()
+            save_file({name: value.detach().clone().contiguous() for name, value in state.items()}, file)
+        return str(file)
+
+    def batch(self, model: str, precision: str = "fp32", seed: int = 0) -> Batch:
+        """A batch under the names that a plan has for it."""
+        module, _, loss_fn = self.make(model)
+        given = zoo.batch_of(model, seed)
+        names = bind(module, given, loss_fn).names
+        values = given.values() if isinstance(given, dict) else given
+        dtype = DTYPES[precision]
+        return {n: v.to(dtype) if v.is_floating_point() else v for n, v in zip(names, values, strict=True)}
+
+    def batches(self, model: str) -> list[Batch]:
+        return [self.batch(model, seed=seed) for seed in range(BATCHES)]
+
+    def trained(self, model: str, precision: str) -> Run:
+        """STEPS optimizer steps of the module on its batch, in "fp64" or "fp32"."""
+        key = model, precision
+        if key not in self._trained:
+            self._trained[key] = self.eagerly(model, precision, self.batch(model, precision), STEPS)
+        return self._trained[key]
+
+    def wide(self, model: str) -> Steps:
+        """The module in float32 on each of the batches."""
+        if model not in self._wide:
+            found = [self.eagerly(model, "fp32", batch, 1) for batch in self.batches(model)]
+            self._wide[model] = Steps(tuple(r.losses[0] for r in found), tuple(r.gradients for r in found))
+        return self._wide[model]
+
+    def eagerly(self, model: str, precision: str, batch: Batch, steps: int) -> Run:
+        module, _, loss_fn = self.make(model)
+        training = self.training.with_precision(precision)
+        return train_eagerly(module.to(DTYPES[precision]), loss_fn, batch, training, steps)
+
+    def mixed(self, model: str, microbatches: int) -> Steps:
+        """One device in bf16-mixed on each of the batches, in as many microbatches as what it is compared with."""
+        key = model, microbatches
+        if key not in self._mixed:
+            job = FirstSteps(self.alone_plan(model, microbatches), self.weights(model), self.batches(model))
+            (found,) = run(self.alone, [job])
+            assert isinstance(found, Steps)
+            self._mixed[key] = found
+        return self._mixed[key]
+
+    def alone_plan(self, model: str, microbatches: int) -> str:
+        """The exported folder of a plan for one rank."""
+        module, batch, loss_fn = self.make(model)
+        rows = zoo.BATCH // microbatches
+        plan = parallelize_alone(
+            module, "1x1 cpu", batch, loss_fn=loss_fn, training=self.training.with_precision("bf16-mixed"),
+            parallelism=Parallelism(dp=1, tp=1, pp=1, zero=0, micro_batch=rows, recompute="none"),
+        )  # fmt: skip
+        return str(plan.export(self.folder / f"{model}-{microbatches}"))
