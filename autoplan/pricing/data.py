@@ -58,8 +58,8 @@ class DataAxis:
         return self.prices.collective_s("all-gather", bytes, "dp")
 
     def scatter_s(self, bytes: float) -> float:
-        """One reduce-scatter of gradients, in the dtype in which they are stored."""
-        return self.prices.collective_s("reduce-scatter", self.prices.stored * bytes, "dp")
+        """One reduce-scatter of gradients, in the dtype in which they are summed."""
+        return self.prices.collective_s("reduce-scatter", self.prices.summed * bytes, "dp")
 
     def hidden_s(self, compute_s: float, comm_s: float) -> float:
         """What running a collective beside compute saves."""
@@ -117,7 +117,7 @@ class DataAxis:
         if self.size == 1 and self.offload != "parameters":
             return 0.0, 0.0
         if self.zero == 0:
-            return self.summed_s([self.prices.stored * size for size in sizes], backward_s)
+            return self.summed_s([self.prices.summed * size for size in sizes], backward_s)
         counted = Counter(sizes)
         gather_s = sum(count * self.gather_s(s) for s, count in counted.items()) if self.zero < 3 else 0.0
         scatter_s = sum(n * self.scatter_s(s) for s, n in counted.items()) if not self.scatters_each else 0.0
@@ -137,7 +137,8 @@ class DataAxis:
         if not total:
             return 0.0, 0.0
         if self.local_steps > 1:
-            return self.buckets_s(self.averaged * total) / self.local_steps, 0.0
+            stored = self.averaged * total * self.prices.stored / self.prices.summed
+            return self.buckets_s(stored) / self.local_steps, 0.0
         first, spent_s = min(bucket_bytes(total), total), self.buckets_s(total)
         beside_s = backward_s * (1 - first / total)
         early_s = spent_s * (1 - max(first, sizes[0]) / total)

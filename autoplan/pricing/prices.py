@@ -46,6 +46,7 @@ class Prices:
     microbatches  of one step, over which the cost of a step is spread
     stored        bytes in which a parameter and its gradient are stored, for each byte in which it is used: 2 under
                   mixed precision, whose parameters are float32 (``step.stored_ratio``)
+    reduced       the same of a gradient as it is summed over the data axis; None: as it is stored
     direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
                   which compose their ways themselves
     """
@@ -57,6 +58,7 @@ class Prices:
     microbatches: int
     optimizer_passes: float = 0.0
     stored: float = 1.0
+    reduced: float | None = None
     direct: bool = False
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
@@ -68,6 +70,11 @@ class Prices:
     @property
     def device(self) -> Device:
         return self.topology.device
+
+    @property
+    def summed(self) -> float:
+        """Bytes in which a gradient is summed over the data axis, for each byte in which its parameter is used."""
+        return self.stored if self.reduced is None else self.reduced
 
     def on(self, device: Device) -> Prices:
         """The list of the same mesh on another kind of device; the links stay those of the cluster."""

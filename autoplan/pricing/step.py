@@ -31,6 +31,18 @@ def stored_ratio(training: Training | Inference) -> float:
     return 2.0 if mixed else 1.0
 
 
+REDUCED_BYTES = {"fp32": 4, "bf16": 2}
+USED_BYTES = {"fp64": 8, "fp32": 4}
+
+
+def reduced_ratio(training: Training | Inference) -> float | None:
+    """Bytes in which gradients are summed over the data axis for each byte in which parameters are used; None where no
+    dtype is asked for (``Prices.reduced``)."""
+    if isinstance(training, Inference) or training.reduce_dtype is None:
+        return None
+    return REDUCED_BYTES[training.reduce_dtype] / USED_BYTES.get(training.precision, 2)
+
+
 def optimizer_states(training: Training | Inference, model: Model | None = None, ways: float = 1.0) -> float:
     """Elements of optimizer state for each parameter element: the mean over a model's parameters; without one, what it
     is at least.

@@ -132,6 +132,7 @@ class Operators:
     split_weights  a tensor axis that is pinned has to be used
     sequence       whether sequence parallelism is pinned, and to what
     stored         bytes stored for each byte of parameter used (``Prices.stored``)
+    reduced        bytes of its gradient that are summed over the data axis (``Prices.reduced``)
     passes         of the optimizer over a parameter's bytes, for the share of the update in a parameter's price
     quick          one problem is solved for each tensor axis; its fastest operators are priced for other microbatches
     wider          the same problems where less is asked: what is best there, and does what is asked here, is best here
@@ -145,6 +146,7 @@ class Operators:
     sequence: bool | None = None
     stored: float = 1.0
     quick: bool = False
+    reduced: float | None = None
     seconds: float = 0.0
     variables: int = 0
     constraints: int = 0
@@ -170,7 +172,8 @@ class Operators:
         asks_more = (split or not self.split_weights) and self.sequence in (None, sequence)
         return Operators(
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored,
-            wider=self if asks_more and not self.quick else None, outlined=self.outlined, lines=self.lines,
+            reduced=self.reduced, wider=self if asks_more and not self.quick else None, outlined=self.outlined,
+            lines=self.lines,
         )  # fmt: skip
 
     def on(self, device: Device) -> Operators:
@@ -183,7 +186,7 @@ class Operators:
         """The price list of a mesh without its pipeline axis."""
         return Prices(
             mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes, self.stored,
-            direct=len(mesh.tensor_axes) > 1, lines=self.lines,
+            self.reduced, direct=len(mesh.tensor_axes) > 1, lines=self.lines,
         )  # fmt: skip
 
     def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[Formulation, Shared]:

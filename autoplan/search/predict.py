@@ -113,7 +113,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         averaged = int(data.averaged * stored * size)
         yield PricedCollective("replicas", "all-reduce", "dp", averaged, 1, spent_s, hidden_s)
     elif data.size > 1 and data.zero == 0:
-        yield PricedCollective("gradients", "all-reduce", "dp", int(stored * size), 1, spent_s, hidden_s)
+        yield PricedCollective("gradients", "all-reduce", "dp", int(data.prices.summed * size), 1, spent_s, hidden_s)
     elif data.size > 1:
         yield from sharded(loads, runs, size, hidden_s)
     for axis in data.prices.mesh.tensor_axes:
@@ -144,6 +144,6 @@ def sharded(
     share = hidden_s / total_s if total_s else 0.0
     for where, kind, count, one_s, bytes in (
         ("parameters", "all-gather", gathers, gather_s, size),
-        ("gradients", "reduce-scatter", scatters, scatter_s, int(data.prices.stored * size)),
+        ("gradients", "reduce-scatter", scatters, scatter_s, int(data.prices.summed * size)),
     ):
         yield PricedCollective(where, kind, "dp", bytes, count, count * one_s, count * one_s * share)

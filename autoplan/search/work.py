@@ -11,7 +11,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.graph import Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.pricing.chunks import runs_rounds
-from autoplan.pricing.step import optimizer_passes, stored_ratio
+from autoplan.pricing.step import optimizer_passes, reduced_ratio, stored_ratio
 from autoplan.search.candidates import Limits, Setting, check_pinned, no_setting, settings
 from autoplan.search.constraints import Constraint, check_targets
 from autoplan.search.evaluate import TOLERANCE, Evaluated, Evaluator
@@ -154,7 +154,9 @@ def begin(
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
     stored = stored_ratio(training)
-    operators = Operators(prepared, cluster.topology(), training.compile, passes, split, sequence, stored, quick)
+    operators = Operators(
+        prepared, cluster.topology(), training.compile, passes, split, sequence, stored, quick, reduced_ratio(training)
+    )
     return Work(prepared, cluster, training, limits, operators, Evaluator(operators, training))
 
 
