@@ -34,6 +34,7 @@ class AxisStrategy:
              itself on local tensors; it takes the operator's arguments and ``axes=``, the axes it is used on
     communicates  the body has collectives of its own, so it can't be used on the virtual axis
     scaled   the local result is divided by the axis' size (a mean over a split dim is a sum of scaled means)
+    single   the body runs over one axis alone
     """
 
     inputs: tuple[State, ...]
@@ -42,6 +43,7 @@ class AxisStrategy:
     body: str = ""
     communicates: bool = False
     scaled: bool = False
+    single: bool = False
 
 
 @dataclass(frozen=True)

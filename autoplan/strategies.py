@@ -97,7 +97,7 @@ def fits(
     """
     sizes = factor_sizes(rule, operands, result) if sizes is None else sizes
     chosen = tuple(chosen)
-    if not bodies_agree(s for _, s in chosen):
+    if not bodies_agree([s for _, s in chosen]):
         return False
     for factor in {s.factor for _, s in chosen if s.factor in sizes}:
         ways = 1
@@ -110,11 +110,12 @@ def fits(
     return all(divides(t, states, mesh) for t, states in tensors)
 
 
-def bodies_agree(chosen: Iterable[AxisStrategy]) -> bool:
-    """Whether at most one body is used, and no other strategy splits a dim that it splits."""
+def bodies_agree(chosen: Sequence[AxisStrategy]) -> bool:
+    """Whether at most one body is used, on as many axes as it may be, and no other strategy splits a dim that it
+    splits."""
     distinct = set(chosen)
     bodies = [s for s in distinct if s.body]
-    if len(bodies) > 1:
+    if len(bodies) > 1 or any(body.single and chosen.count(body) > 1 for body in bodies):
         return False
     if not bodies:
         return True

@@ -97,6 +97,7 @@ def test_every_strategy_that_communicates(pool: RankPool, mesh: Mesh) -> None:
         "batch_count",
         "batch_part",
         "batch_total",
+        "ring_attention",
         "sync_batch_norm",
         "vocab_parallel_cross_entropy",
     }

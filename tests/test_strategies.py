@@ -110,6 +110,7 @@ def test_heads_and_rows_of_attention() -> None:
         (S(1), S(1), S(1), S(1)): "",
         (S(1), R, R, S(1)): "grouped_attention",
         (S(2), R, R, S(2)): "causal_attention_rows",
+        (S(2), S(2), S(2), S(2)): "ring_attention",
     }
     eight = strategies(rule, [q, k, k], q, [True] * 3, Mesh.of(tp=8))
     assert {s.on("tp").body for s in eight if s.on("tp").output == S(1)} == {"grouped_attention"}

@@ -24,7 +24,6 @@ MODULES = {
         "exchange", "exchange_invariant", "exchange_sum",
     ),
     "autoplan.runtime.random": ("dropout",),
-    "autoplan.runtime.hosted": ("keep_on_host",),
     "autoplan.runtime.selective": ("recompute_selectively",),
 }  # fmt: skip
 RESERVED = frozenset(
@@ -39,8 +38,7 @@ def emit_program(lowered: Lowered, training: Training | Inference, headline: str
     """
     stored = "float32" if training.precision in ("bf16-mixed", "fp16-mixed") else None
     live = live_axes(lowered.mesh)
-    indices = range(len(lowered.blocks))
-    parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED, stored) for i in indices]
+    parts = [emit_block(b, block_place(lowered, i), live, RESERVED, stored) for i, b in enumerate(lowered.blocks)]
     classes, entries = stage_classes(lowered)
     parts += classes
     body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED)])

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 
 from autoplan.graph import DTYPE_BYTES
 from autoplan.mesh import Mesh
-from autoplan.pricing.operator import Operator, local_shape
+from autoplan.pricing.operator import RING, Operator, local_shape, ring_of
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
 
 FLOAT32_BYTES = 4  # statistics are reduced in float32
+SEND, TO_ENDS = "send", "to_either_end"  # a kind of collective; an op
 
 
 def cross_entropy(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
@@ -41,9 +42,22 @@ BODIES: Mapping[str, Callable[[Operator, list[int], str], tuple[Collective, ...]
 }
 
 
+def ring(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
+    """Sends of keys and values, and of their gradients after them, each the bytes of all steps; where the ring is
+    balanced, what goes to either end of the sequence and back."""
+    found, axes = ring_of(operator, strategy, mesh, True), tuple(a for a, s in strategy.axes if s.body == RING)
+    if found is None:
+        return ()
+    parts = (found.ways - 1) * found.part_bytes
+    sends = [Collective(RING, axes, (), SEND, SEND, parts, parts + found.ways * found.gradient_bytes)]
+    if found.balanced:
+        sends.append(Collective(TO_ENDS, axes, (), SEND, SEND, *found.exchanged_bytes))
+    return tuple(sends)
+
+
 def body_collectives(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
     """Every collective that an operator's bodies run, with local bytes."""
-    found: list[Collective] = []
+    found: list[Collective] = [*ring(operator, strategy, mesh)]
     for axis, chosen in strategy.axes:
         if chosen.body in BODIES and mesh.size(axis) > 1:
             shape = local_shape(operator.operands[0], [(a, s.inputs[0]) for a, s in strategy.axes], mesh)

@@ -13,12 +13,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoplan.graph import Block, Node, TensorType
+from autoplan.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.layout import State
 from autoplan.mesh import Mesh
 from autoplan.pricing.eager import Moved, backward_bytes, calls_seconds, forward_bytes, kernels_of
 from autoplan.pricing.experts import Grouped
 from autoplan.pricing.fusion import GATHERING, Traffic, apart, fused
+from autoplan.pricing.ring import Ring
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.strategies import Strategy
 from cost_models.compute import (
@@ -31,6 +32,8 @@ from cost_models.compute import (
     memory_bound_seconds,
 )
 from cost_models.hardware import Device
+
+RING = "ring_attention"  # the body
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def price_operator(
     if kind == "matmul" and multiplies:
         cost = matmul_cost(operator, strategy, mesh, device)
     elif kind == "attention" and multiplies:
-        cost = attention_cost(operator, strategy, mesh, device)
+        cost = attention_cost(operator, strategy, mesh, device, fuses)
     elif kind == "experts" and multiplies:
         cost = experts_cost(operator, strategy, mesh, device)
     else:
@@ -252,8 +255,13 @@ def matmul_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
     return Cost(forward_s, first_s + second_s, float(matmul_flops(m, n, k, batch)), weights_s)
 
 
-def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
-    """A fused attention over the local heads and rows."""
+def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device, fuses: bool) -> Cost:
+    """A fused attention over the local heads and rows. Of causal rows on several ranks the last rank's, which see all
+    keys, set the pace."""
+    ring = ring_of(operator, strategy, mesh, fuses)
+    if ring is not None:
+        all_steps = ring.compute(device)
+        return Cost(all_steps.forward_s, all_steps.backward_s, all_steps.flops)
     q, k = (local_shape(operator.operands[i], [(a, s.inputs[i]) for a, s in strategy.axes], mesh) for i in (0, 1))
     q, k = [1] * (3 - len(q)) + q, [1] * (3 - len(k)) + k
     causal = is_causal(operator.node)
@@ -264,6 +272,22 @@ def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: D
         float(attention_backward_seconds(*extents, dtype, device)),
         float(attention_flops(*extents)),
     )
+
+
+def ring_of(operator: Operator, strategy: Strategy, mesh: Mesh, fuses: bool) -> Ring | None:
+    """The ring round which keys and values go under a strategy; None where they don't."""
+    ways = next((mesh.size(axis) for axis, s in strategy.axes if s.body == RING), 1)
+    if ways == 1:
+        return None
+    states = [[(axis, s.inputs[i]) for axis, s in strategy.axes] for i in range(3)]
+    q, k, v = (local_shape(operator.operands[i], states[i], mesh) for i in range(3))
+    q, k, v = ([1] * (3 - len(x)) + x for x in (q, k, v))
+    causal, dtype = is_causal(operator.node), operator.operands[0].dtype
+    return Ring(
+        batch=math.prod(q[:-3]), heads=q[-3], kv=k[-3], rows=q[-2], keys=k[-2], head_dim=q[-1], value_dim=v[-1],
+        ways=ways, is_causal=causal, balanced=causal and q[-2] % 2 == 0, dtype=dtype, itemsize=DTYPE_BYTES[dtype],
+        fuses=fuses,
+    )  # fmt: skip
 
 
 def experts_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:

@@ -13,9 +13,10 @@ from autoplan.errors import LayoutError
 from autoplan.graph import DTYPE_BYTES, TensorType
 from autoplan.layout import Layout, R, State
 from autoplan.mesh import Axis, Mesh
-from autoplan.pricing.bodies import body_collectives
+from autoplan.pricing.bodies import SEND, TO_ENDS, body_collectives
 from autoplan.pricing.links import ClusterLinks
-from autoplan.pricing.operator import Cost, Operator, price_operator
+from autoplan.pricing.operator import Cost, Operator, price_operator, ring_of
+from autoplan.pricing.ring import Ring
 from autoplan.pricing.single import single_step
 from autoplan.redistribute import Planner, step_seconds
 from autoplan.strategies import Strategy
@@ -34,6 +35,25 @@ SPLIT = State("S")  # along any dim
 Line = tuple[bool, int, int, int, bool, State, State]
 """A redistribution along one axis: as a single step or the cheapest way, the axis' size and stride, bytes of the part
 that it may split, whether that carries a gradient, the states before and after."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A collective in an operator's body: its seconds, and those of them that the body's own compute hides."""
+
+    step: Collective
+    forward_s: float
+    backward_s: float
+    hidden_forward_s: float = 0.0
+    hidden_backward_s: float = 0.0
+
+    @property
+    def open_forward_s(self) -> float:
+        return self.forward_s - self.hidden_forward_s
+
+    @property
+    def open_backward_s(self) -> float:
+        return self.backward_s - self.hidden_backward_s
 
 
 @dataclass
@@ -66,6 +86,7 @@ class Prices:
     planners: dict[tuple[TensorType, bool], Planner] = field(default_factory=dict, repr=False)
     collectives: dict[tuple[str, int, tuple[str, ...]], float] = field(default_factory=dict, repr=False)
     lines: dict[Line, float | None] = field(default_factory=dict, repr=False)
+    messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> Device:
@@ -85,15 +106,44 @@ class Prices:
     def operator(self, operator: Operator, strategy: Strategy) -> Cost:
         """One operator in one microbatch, the collectives of its body included."""
         local = price_operator(operator, strategy, self.mesh, self.device, fuses=self.fuses, training=self.training)
-        return sum((Cost(forward, backward) for _, forward, backward in self.inside(operator, strategy)), local)
+        return sum((Cost(each.open_forward_s, each.open_backward_s) for each in self.inside(operator, strategy)), local)
 
-    def inside(self, operator: Operator, strategy: Strategy) -> tuple[tuple[Collective, float, float], ...]:
-        """The collectives in an operator's body, each with its seconds forward and backward."""
-        found = []
+    def inside(self, operator: Operator, strategy: Strategy) -> tuple[Inside, ...]:
+        """The collectives in an operator's body."""
+        found, goes_back = [], operator.result_carries and self.training
+        ring = ring_of(operator, strategy, self.mesh, self.fuses)
         for step in body_collectives(operator, strategy, self.mesh):
-            cost = self.step(step, operator.result_carries)
-            found.append((step, cost.forward_s, cost.backward_s))
+            if step.forward == SEND and ring is not None:
+                found.append(self.sends(step, ring, goes_back))
+            else:
+                cost = self.step(step, operator.result_carries)
+                found.append(Inside(step, cost.forward_s, cost.backward_s))
         return tuple(found)
+
+    def sends(self, step: Collective, ring: Ring, goes_back: bool) -> Inside:
+        """What a ring's ranks send one another: keys and values hide under the blocks, what goes to either end of the
+        sequence and back doesn't."""
+        if step.op == TO_ENDS:
+            seconds = [self.sent_s(size, step.axis) for size in (step.forward_bytes, step.backward_bytes)]
+            return Inside(step, seconds[0], seconds[1] * goes_back)
+        part_s, gradient_s = (self.sent_s(size, step.axis) for size in (ring.part_bytes, ring.gradient_bytes))
+        hidden = ring.hidden_s(part_s, gradient_s, self.device)
+        forward_s = (ring.ways - 1) * part_s
+        backward_s = forward_s + ring.ways * gradient_s
+        return Inside(step, forward_s, backward_s * goes_back, hidden[0], hidden[1] * goes_back)
+
+    def sent_s(self, bytes: float, axis: str) -> float:
+        """Seconds of one message from every member of an axis to the next, over the slowest link between two of
+        them."""
+        path = ClusterLinks(self.topology).path(self.mesh.axis(axis))
+        return float(send_seconds(bytes, min((link for _, link in path), key=lambda link: link.bandwidth_bytes_per_s)))
+
+    def message_s(self, bytes: float, rank: int, width: int, source: int) -> float:
+        """``send_s`` on the cluster."""
+        key = (bytes, rank, width, source)
+        if key not in self.messages:
+            self.messages[key] = send_s(bytes, rank, width, self.topology, source)
+        return self.messages[key]
 
     def operator_s(self, operator: Operator, strategy: Strategy) -> float:
         return self.operator(operator, strategy).seconds

@@ -7,6 +7,7 @@ from autoplan.layout import R, S, State
 from autoplan.rule import AxisStrategy, Rule, letters, rule
 
 LOGSUMEXP_BYTES = 4  # kept for each row of scores, in float32
+RING = "ring_attention"
 
 
 @rule("aten.scaled_dot_product_attention.default")
@@ -23,8 +24,9 @@ def attention(
     """q [b.., heads, rows, d], k [b.., kv, keys, d], v [b.., kv, keys, e] -> [b.., heads, rows, e].
 
     Query heads are (g r): kv groups of r heads each, where keys and values are shared (``enable_gqa``). Rows split
-    freely without causality; with it each rank's mask differs, so a body builds it. Under dropout no body is offered:
-    what is dropped follows from an element's place, which a body doesn't know.
+    freely without causality; with it each rank's mask differs, so a body builds it. Where keys and values are split as
+    the rows are, they go round the ranks. Under dropout no body is offered: what is dropped follows from an element's
+    place, which a body doesn't know.
     """
     lead = len(q.shape) - 3
     batch = f"{letters(lead, 'b')} " if lead > 0 else ""
@@ -39,7 +41,7 @@ def attention(
     return Rule(
         f"{', '.join(operands)} -> {batch}{head}rows e",
         whole=frozenset(whole),
-        extra=() if dropout_p else bodies(q, mask, grouped, is_causal),
+        extra=() if dropout_p else bodies(q, k, mask, grouped, is_causal),
         cost="attention",
         saved=(0, 1, 2, "out"),
         saved_bytes_per_element=LOGSUMEXP_BYTES / v.shape[-1],
@@ -57,8 +59,10 @@ def mask_terms(q: TensorType, k: TensorType, mask: TensorType, head: str) -> str
     )
 
 
-def bodies(q: TensorType, mask: TensorType | None, grouped: bool, is_causal: bool) -> tuple[AxisStrategy, ...]:
-    """Heads split further than the groups they share; rows split under causality."""
+def bodies(
+    q: TensorType, k: TensorType, mask: TensorType | None, grouped: bool, is_causal: bool
+) -> tuple[AxisStrategy, ...]:
+    """Heads split further than the groups they share; rows split under causality; rows, keys and values split."""
     found = []
     heads, rows = len(q.shape) - 3, len(q.shape) - 2
     if grouped:
@@ -66,7 +70,18 @@ def bodies(q: TensorType, mask: TensorType | None, grouped: bool, is_causal: boo
         found.append(AxisStrategy(tuple(states), S(heads), body="grouped_attention"))
     if is_causal and mask is None:
         found.append(AxisStrategy((S(rows), R, R), S(rows), body="causal_attention_rows"))
+    if may_go_round(q, k, mask, is_causal):
+        states = [S(rows)] * 3 + ([mask_state(q, mask, rows)] if mask is not None else [])
+        found.append(AxisStrategy(tuple(states), S(rows), body=RING, communicates=True, single=True))
     return tuple(found)
+
+
+def may_go_round(q: TensorType, k: TensorType, mask: TensorType | None, is_causal: bool) -> bool:
+    """Whether keys and values may come part by part: a mask of truth values is cut for each (one that is added may
+    carry a gradient, which a part doesn't have); a causal ring has as many queries as keys."""
+    if is_causal:
+        return mask is None and q.shape[-2] == k.shape[-2]
+    return mask is None or mask.dtype == "bool"
 
 
 def mask_state(q: TensorType, mask: TensorType, dim: int) -> State:

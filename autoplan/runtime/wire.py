@@ -107,6 +107,25 @@ def swap(parts: Sequence[Tensor], lengths: Sequence[int], axis: RankAxis) -> lis
     return _of_members(arrived.split(expected), axis)
 
 
+def start_shift(x: Tensor, places: int, axis: RankAxis) -> Tensor:
+    """Starts to send x, flat, to the member so many places on, past the last one to the first. What comes from the
+    member as many places back, in flight until ``wait``: what is computed meanwhile hides it."""
+    sent, received = [0] * axis.size, [0] * axis.size
+    sent[_place((axis.rank + places) % axis.size, axis)] = x.numel()
+    received[_place((axis.rank - places) % axis.size, axis)] = x.numel()
+    return _wire.all_to_all_single(x.contiguous(), received, sent, _group(axis))
+
+
+def wait(x: Tensor) -> Tensor:
+    """What was in flight, arrived."""
+    return _wire.wait_tensor(x)
+
+
+def _place(member: int, axis: RankAxis) -> int:
+    """A member's rank in the process group."""
+    return axis.places[member] if axis.places else member
+
+
 def _group(axis: RankAxis) -> str:
     assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
     return axis.group.group_name

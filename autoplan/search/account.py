@@ -21,12 +21,15 @@ from autoplan.typed import Collective
 
 @dataclass(frozen=True)
 class Moved:
-    """One step of a redistribution, or a collective inside an operator's body: where, what, seconds."""
+    """One step of a redistribution, or a collective inside an operator's body: where, what, seconds, and those of them
+    that the body's own compute hides."""
 
     where: str
     step: Collective
     forward_s: float
     backward_s: float
+    hidden_forward_s: float = 0.0
+    hidden_backward_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ def price_block(
     for name, strategy in choice.strategies:
         cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
         total += cost
-        moves += [Moved(f"{block.name} {name}", *step) for step in inside]
-        alone_s[name] = cost.forward_s - sum(forward_s for _, forward_s, _ in inside)
+        moves += [Moved(f"{block.name} {name}", **vars(each)) for each in inside]
+        alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
     for hop in choice.hops:
         found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
         assert found is not None, f"{hop.value} of {block.name} can't go from {hop.source} to {hop.target}"

@@ -17,7 +17,7 @@ from autoplan.search.batch import BatchSplit, split_batch
 from autoplan.search.classes import OperatorKey, alike_operators
 from autoplan.search.constraints import Constraint, permitted
 from autoplan.search.formulation import Formulation, Prices
-from autoplan.search.tensor import TensorSystem, as_asked, splitting
+from autoplan.search.tensor import Asked, System, splitting
 from autoplan.strategies import Strategy, strategies
 
 Options = Mapping[tuple[int, str], tuple[Strategy, ...]]
@@ -68,7 +68,7 @@ def formulate(
     *,
     split_weights: bool,
     sequence: bool | None = None,
-    system: TensorSystem | None = None,
+    system: System | None = None,
     free: str = "",
     options: Options | None = None,
 ) -> Formulation:
@@ -83,8 +83,12 @@ def formulate(
     batch = prepared.batch
     prepared = replace(prepared, batch={axis: split for axis, split in batch.items() if axis != free})
     known: Known = {}
+    roles: Mapping[tuple[int, str], str] = {}
+    if system is not None:
+        system.check(prepared.model, prepared.operators, mesh)
+        roles = system.special(prepared.model, prepared.operators)
     options = options or {
-        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system, known)
+        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system, known, roles)
         for index, block in enumerate(prepared.model.blocks)
         for node in block.nodes
     }
@@ -147,10 +151,12 @@ def node_options(
     node: Node,
     mesh: Mesh,
     split_weights: bool,
-    system: TensorSystem | None,
+    system: System | None,
     known: Known,
+    roles: Mapping[tuple[int, str], str],
 ) -> tuple[Strategy, ...]:
-    """The strategies of one operator; ``known`` are those of others on the same mesh."""
+    """The strategies of one operator; ``known`` are those of others on the same mesh, ``roles`` what certain ones are
+    to the system."""
     operator = prepared.operators[index][node.name]
     pinned = {axis: split.strategies[index, node.name] for axis, split in prepared.batch.items()}
     pinned |= {axis: pinned["dp"] for axis in system.whole} if system is not None else {}
@@ -170,6 +176,7 @@ def node_options(
         return found
     found = permitted(prepared.constraints, node, found)
     if system is not None:
-        return as_asked(operator, weights_of(block), found, system)
+        rows = prepared.batch["dp"].strategies[here].factor if "dp" in prepared.batch else ""
+        return system.ways(Asked(operator, weights_of(block), mesh, rows, roles.get(here, "")), found)
     axes = [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1]
     return splitting(operator, weights_of(block), found, axes) if split_weights else found

@@ -12,7 +12,7 @@ from autoplan.graph import Model, TensorType
 from autoplan.layout import Layout, State
 from autoplan.mesh import Mesh
 from autoplan.pricing import Operator
-from autoplan.search.tensor import TensorSystem
+from autoplan.search.tensor import System
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
 
@@ -56,7 +56,7 @@ class Formulation:
     searched: tuple[str, ...] = ("tp",)
     training: bool = True
     sequence: bool | None = None
-    system: TensorSystem | None = None
+    system: System | None = None
     entering: Callable[[int, str], Mapping[str, State]] = lambda index, name: {}
     alike: Mapping[tuple[int, str], tuple[int, str]] = field(default_factory=dict)
 

@@ -33,9 +33,9 @@ from autoplan.search.kinds import kinds_of
 from autoplan.search.outline import Outline, outline_of
 from autoplan.search.problem import Group, Problem, Seconds, build, operators_s
 from autoplan.search.prune import pruned_if_large
+from autoplan.search.rows import LAYOUTS
 from autoplan.search.sizes import Sizes, sizes_of
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
-from autoplan.search.tensor import SYSTEMS
 from autoplan.strategies import Strategy
 
 
@@ -199,7 +199,7 @@ class Operators:
         known = self.outlined.get(key)
         form = formulate(
             self.prepared, mesh, prices, split_weights=split_weights, sequence=self.sequence,
-            system=SYSTEMS.get(system), options=None if known is None else known.options,
+            system=LAYOUTS.get(system), options=None if known is None else known.options,
         )  # fmt: skip
         return form, self.outlined.setdefault(key, Shared(form.options))
 

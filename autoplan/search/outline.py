@@ -190,10 +190,8 @@ class _Builder:
 
     def asked_of(self, index: int, name: str, kind: TensorType) -> Mapping[str, Sequence[State]]:
         """What a named system asks of how a parameter is stored."""
-        system, products = self.form.system, self.products[index]
-        if system is None or name not in products:
-            return {}
-        return {axis: system.stored(axis, kind) for axis in self.form.searched}
+        system, product = self.form.system, name in self.products[index]
+        return {} if system is None else {axis: system.stored(axis, kind, product) for axis in self.form.searched}
 
     def source(self, index: int, block: Block, name: str, kind: TensorType) -> tuple[int, list[Layout]]:
         """The group that gives a value, and the layout that each of its options gives."""

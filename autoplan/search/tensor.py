@@ -17,15 +17,65 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from autoplan.graph import TensorType
+from autoplan.graph import Model, TensorType
 from autoplan.layout import I, S, State
-from autoplan.mesh import TENSOR
+from autoplan.mesh import TENSOR, Mesh
 from autoplan.pricing import GATHERING, Operator
 from autoplan.rule import AxisStrategy
 from autoplan.strategies import Strategy
 
 FIRST, SECOND, THIRD = TENSOR
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An operator of which a named system is asked what it may do.
+
+    weights  of its block, names of parameters and what is computed from them alone
+    rows     the factor that the batch's rows are; "" where the batch doesn't split it
+    role     what it is to the system (``System.special``); "" for nothing special
+    """
+
+    operator: Operator
+    weights: frozenset[str]
+    mesh: Mesh
+    rows: str = ""
+    role: str = ""
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The positions of operands that are weights."""
+        return tuple(i for i, name in enumerate(self.operator.node.operands) if name in self.weights)
+
+
+class System(Protocol):
+    """What a named system asks of the tensor axes."""
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Axes on which every operator runs as on the data axis."""
+
+    @property
+    def gathered(self) -> str:
+        """The axis over which weights are gathered where they are used, in each microbatch; "" for none."""
+
+    def between(self, axis: str, kind: TensorType) -> tuple[State, ...]:
+        """The states that an activation between blocks may have on an axis; none where any will do."""
+
+    def stored(self, axis: str, kind: TensorType, product: bool) -> tuple[State, ...]:
+        """The states in which a parameter, the weight of a ``product`` or another, may be stored; none where any will
+        do."""
+
+    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], str]:
+        """What certain operators, by (block, name), are to the system."""
+
+    def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:
+        """ParallelismError where the model can't lie as asked on a mesh."""
+
+    def ways(self, asked: Asked, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+        """Of an operator's strategies those that the system asks for."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +111,22 @@ class TensorSystem:
             return (S(0),)
         return (S(last),) if axis == self.features else tuple(S(dim) for dim in range(last))
 
-    def stored(self, axis: str, kind: TensorType) -> tuple[State, ...]:
-        """The states in which the weight of a product may be stored; none where any will do."""
-        return tuple(S(dim) for dim in range(len(kind.shape))) if axis in self.weights else ()
+    def stored(self, axis: str, kind: TensorType, product: bool) -> tuple[State, ...]:
+        return tuple(S(dim) for dim in range(len(kind.shape))) if product and axis in self.weights else ()
 
     def permits(self, operator: Operator, strategy: Strategy) -> bool:
         """Whether a product with a weight has its outputs on one of the grid's two axes, its inputs on the other."""
         grid = [axis for axis in self.axes if axis not in self.whole]
         return sorted(product_role(operator, strategy.on(axis)) for axis in grid) == ["k", "n"]
+
+    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], str]:
+        return {}
+
+    def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:
+        """Nothing is: an operator whose sizes don't divide is free."""
+
+    def ways(self, asked: Asked, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+        return as_asked(asked, found, self)
 
 
 SYSTEMS: Mapping[str, TensorSystem] = {
@@ -115,14 +173,12 @@ def splitting(
     return left
 
 
-def as_asked(
-    operator: Operator, weights: frozenset[str], found: Sequence[Strategy], system: TensorSystem
-) -> tuple[Strategy, ...]:
-    """Of an operator's strategies those of a named system, on meshes that have all its axes."""
-    held = [i for i, name in enumerate(operator.node.operands) if name in weights]
-    if operator.rule.cost == "matmul" and held == [1]:
+def as_asked(asked: Asked, found: Sequence[Strategy], system: TensorSystem) -> tuple[Strategy, ...]:
+    """Of an operator's strategies those of a grid, on meshes that have all its axes."""
+    operator = asked.operator
+    if operator.rule.cost == "matmul" and asked.held == (1,):
         left = tuple(s for s in found if system.permits(operator, s))
         if left:
             return left
     split = [axis for axis in system.axes if operator.rule.cost == "attention" or axis not in system.whole]
-    return splitting(operator, weights, found, split)
+    return splitting(operator, asked.weights, found, split)

@@ -13,6 +13,7 @@ from autoplan.runtime.bodies.embedding import vocab_parallel_embedding
 from autoplan.runtime.bodies.experts import experts, local_experts, scattered, top_indices
 from autoplan.runtime.bodies.loss import count_valid, cross_entropy, vocab_parallel_cross_entropy
 from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
+from autoplan.runtime.bodies.ring import ring_attention
 from autoplan.runtime.random import dropout
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "experts",
     "grouped_attention",
     "local_experts",
+    "ring_attention",
     "scattered",
     "sync_batch_norm",
     "top_indices",
