@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from autoplan.runtime.parts import Part, whole
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.tensor_files import FileTensor, read_box, read_header
 from autoplan.runtime.together import together
+from autoplan.runtime.weight_experts import StackedExperts, Weights
 from autoplan.runtime.weight_names import WeightNames
 from autoplan.typed import StoredParameter
 
@@ -26,32 +26,11 @@ REMEDY = "give a state dict or safetensors files of this very model"
 INDEX = "model.safetensors.index.json"
 
 
-class Weights(Protocol):
-    """Whole tensors by the user's names, of which boxes can be read."""
-
-    where: str
-
-    def names(self) -> Iterable[str]:
-        """Of all tensors."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one of them."""
-
-    def read(self, name: str, part: Part, out: Tensor) -> None:
-        """A box of one into ``out``, which has the box's shape, in out's dtype and on its device."""
-
-
 class StateDict:
     """A state dict in memory."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.tensors, self.where = tensors, "the state dict"
-
-    def __enter__(self) -> StateDict:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def names(self) -> Iterable[str]:
         return self.tensors
@@ -141,8 +120,9 @@ def opened(
     spec: ProgramSpec, source: str | os.PathLike | Mapping[str, Tensor], stack: ExitStack
 ) -> tuple[Weights, Mapping[str, str]]:
     """The weights, and under which name they have each parameter and buffer of the program that they have."""
-    weights = StateDict(source) if isinstance(source, Mapping) else Safetensors(Path(source))
-    stack.enter_context(weights)
+    given: StateDict | Safetensors
+    given = StateDict(source) if isinstance(source, Mapping) else stack.enter_context(Safetensors(Path(source)))
+    weights = StackedExperts(given)
     return weights, found_names(spec, weights)
 
 
