@@ -171,4 +171,5 @@ def program_spec(record: PlanRecord) -> ProgramSpec:
         training=record.training,
         transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),
         init=record.init,
+        unread=record.model.unread,
     )
