@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -18,7 +19,9 @@ def tensors(folder: str | os.PathLike) -> dict[str, Tensor]:
         for key, entry in saved.items()
         if isinstance(entry, TensorStorageMetadata)
     }
-    dcp.load(state, checkpoint_id=folder, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that there is no process group, as is meant
+        dcp.load(state, checkpoint_id=folder, no_dist=True)
     return state
 
 

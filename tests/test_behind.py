@@ -27,8 +27,8 @@ def test_a_rank_that_has_entered_less_is_behind() -> None:
     error = lost_rank(beats, later(*beats), 30.0)
     assert str(error) == (
         "rank 2 of 4: the others have waited for it for 30 s. rank 2: after step 7, the script between steps, at "
-        "train.py:41 (main); ranks 0-1, 3: step 8, forward and backward, at engine.py:40 (run). see what it does "
-        "there; train.py --timeout and plan.program(timeout_s=…) say how long others wait."
+        "train.py:41 (main); ranks 0-1, 3: step 8, forward and backward. see what it does there; "
+        "train.py --timeout and plan.program(timeout_s=…) say how long others wait."
     )
 
 

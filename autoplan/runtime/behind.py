@@ -45,7 +45,7 @@ class Beat:
     @property
     def where(self) -> str:
         at = f"after step {self.step}" if self.phase == BETWEEN else f"step {self.step + 1}"
-        return f"{at}, {self.phase}, at {self.place}"
+        return f"{at}, {self.phase}"
 
 
 def standing(innermost: FrameType | None) -> tuple[str, bool]:
@@ -93,9 +93,11 @@ def lost_rank(before: Sequence[Beat | None], after: Sequence[Beat | None], timeo
 
 
 def table(ranks: Sequence[int], beats: Sequence[Beat | None]) -> str:
-    """Where each stands; those that stand alike in one entry, whoever is behind first."""
+    """What each is in, and of those that are behind the line; who is alike in one entry, who is behind first."""
     said: dict[str, list[int]] = {}
     for rank in [*ranks, *(r for r in range(len(beats)) if r not in set(ranks))]:
         beat = beats[rank]
-        said.setdefault("before its first word" if beat is None else beat.where, []).append(rank)
+        where = "before its first word" if beat is None else beat.where
+        at = f", at {beat.place}" if beat is not None and rank in ranks else ""
+        said.setdefault(where + at, []).append(rank)
     return "; ".join(f"{ranks_text(alike)}: {where}" for where, alike in said.items())

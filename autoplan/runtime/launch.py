@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import AutoplanError, LaunchError
 from autoplan.mesh import Mesh
-from autoplan.runtime.meeting import PATIENCE_S, Place, connect, first_line, meet
+from autoplan.runtime.meeting import PATIENCE_S, Place, connect, meet
 from autoplan.runtime.watch import Watch
 
 TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
@@ -125,19 +125,27 @@ def run_script(main: Callable[[], None]) -> None:
 
     Mistakes that every process makes are told by the first one only. Under torchrun the others then wait for it to
     end: torchrun kills all processes as soon as one has failed, the first one too, before it has told. Where another
-    rank has gone, one line says so: what it was that ended it, that rank or torchrun tells.
+    rank has gone, one line says so: what ended it that rank tells, or torchrun.
     """
     try:
         main()
-    except AutoplanError as error:
+    except Exception as error:
+        if lost_connection(error):
+            print(f"[rank {os.environ.get('RANK', '0')}] another rank has ended", file=sys.stderr, flush=True)
+            os._exit(1)  # at once: what still runs in the background may wait for it, and others for this process
+        if not isinstance(error, AutoplanError):
+            raise
         tell(error)
         sys.exit(2)
-    except RuntimeError as error:
-        if not LOST.search(str(error)):
-            raise
-        rank = os.environ.get("RANK", "0")
-        print(f"[rank {rank}] another rank has ended: {first_line(error)}", file=sys.stderr, flush=True)
-        sys.exit(1)
+
+
+def lost_connection(error: BaseException | None) -> bool:
+    """Whether an exception is, or came of, a connection that another rank's end has closed."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and LOST.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def tell(error: AutoplanError) -> None:

@@ -86,8 +86,8 @@ def first_line(error: Exception) -> str:
 def meet(store: dist.Store, place: Place, timeout_s: float) -> str:
     """Waits until every rank has come; returns the mark of this start, a prefix that is theirs alone.
 
-    LostRankError after the timeout, naming the ranks that came and those that didn't; one rank raises it at once, the
-    others give torchrun the time to end them.
+    LostRankError after the timeout, naming the ranks that came and those that didn't; under torchrun one rank raises
+    it at once, the others give torchrun the time to end them.
     """
     deadline = time.monotonic() + timeout_s
     mark = lead(store, place, deadline) if place.rank == 0 else follow(store, place, deadline)
@@ -140,7 +140,7 @@ def missing(store: dist.Store, place: Place, timeout_s: float) -> LostRankError:
     tokens = {rank: read(store, f"here/{rank}") for rank in range(1, place.size)}
     came = [rank for rank, token in tokens.items() if mark and token and store.check([f"came/{mark}/{token}"])]
     came = sorted({*came, place.rank, *([0] if mark else [])})
-    if store.add(f"told/{place.attempt}/{mark}", 1) > 1:
+    if store.add(f"told/{place.attempt}/{mark}", 1) > 1 and place.hosted:
         time.sleep(PATIENCE_S)
     lost = [rank for rank in range(place.size) if rank not in came]
     return LostRankError(

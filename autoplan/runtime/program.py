@@ -256,8 +256,9 @@ class Program:
     def __enter__(self) -> Program:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not launch.lost_connection(error):  # else what is to be waited for never comes
+            self.close()
 
     def _snapshot(self) -> checkpoint.Snapshot:
         return checkpoint.Snapshot(

@@ -37,10 +37,12 @@ class StopRequest:
         self.asked = True
 
     def agreed(self, device: torch.device | str = "cpu") -> bool:
-        """Whether any rank was asked to stop; every rank calls it, and all are told the same.
+        """Whether any rank was asked to stop; every rank calls it, and all are told the same. The first one says so.
 
         device  where the process group reduces
         """
         asked = torch.tensor(int(self.asked), dtype=torch.int32, device=device)
         dist.all_reduce(asked, op=dist.ReduceOp.MAX)
+        if asked.item() and dist.get_rank() == 0:
+            print("SIGTERM: this step is the last", flush=True)
         return bool(asked.item())

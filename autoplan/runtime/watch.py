@@ -119,10 +119,11 @@ class Watch:
         """Without a store the others can't be asked: this rank's own clock is left."""
         while not self.stopped.wait(self.beat_s):
             if self._late():
+                now = self._now()
                 self.say(
                     LostRankError(
                         f"rank {self.rank} of {self.size}",
-                        f"it has been in {self._now().where} for {self.timeout_s:g} s, and whoever kept the ranks' "
+                        f"it has been in {now.where}, at {now.place}, for {self.timeout_s:g} s, and whoever kept the ranks' "
                         f"store has ended ({type(error).__name__})",
                         "see what rank 0 and its node say",
                     )

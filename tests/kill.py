@@ -1,0 +1,177 @@
+"""The kill test: ranks of a training are killed at random moments, saves included, and nothing of it shows in the end.
+
+A small GPT-2 with dropout trains under ``torchrun --nproc-per-node 4 --max-restarts``, under each of three plans. Time
+and again one rank of the four gets SIGKILL: somewhere in its start, some steps later, or in the middle of a save.
+torchrun starts all again, train.py goes on from the latest checkpoint. After each kill that checkpoint is read whole;
+at the end every tensor of the last one (parameters, optimizer state, random state) and every line of the metrics equal
+those of a training that nobody disturbed, bit for bit.
+
+    python -m tests.kill [--times 50] [--seed N] [--plan NAME] [--keep FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from autoplan.folder import write_folder
+from autoplan.options import Parallelism
+from autoplan.options import Training as Options
+from tests import saved, zoo
+from tests.kill_run import MOMENTS, Kill, Training
+from tests.planning import parallelize_alone
+
+PLANS: dict[str, Parallelism | str] = {
+    "ddp": "ddp",
+    "zero3": "zero3",
+    "tp=2 pp=2": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, schedule="1f1b"),
+}
+STEPS, SAVE_EVERY = 24, 3
+A_RUN = 10  # kills in one training, at most
+AIMED = ("start", "step", "save", "save")  # how often each moment is aimed at
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One training that was disturbed, against the one that wasn't. ``different``: what isn't the same bit for bit."""
+
+    plan: str
+    kills: tuple[Kill, ...]
+    different: tuple[str, ...]
+
+
+def gpt2_with_dropout() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    sizes = {"n_embd": zoo.HIDDEN, "n_layer": zoo.LAYERS, "n_head": zoo.HEADS, "n_positions": 64}
+    drop = {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+    special = {"vocab_size": zoo.VOCABULARY, "bos_token_id": 1, "eos_token_id": 2}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **drop, **special)).train()
+
+
+def export(plan: str, folder: Path) -> Path:
+    found = parallelize_alone(
+        gpt2_with_dropout(), "1x4 cpu", zoo.batch_of("gpt2"), training=Options(learning_rate=1e-3),
+        parallelism=PLANS[plan],
+    )  # fmt: skip
+    return write_folder(found.record, folder, plan, {})
+
+
+class Case:
+    """One plan: its folder, and the training that nobody disturbs, which tells how long a start and a step take."""
+
+    def __init__(self, plan: str, root: Path, steps: int = STEPS) -> None:
+        self.plan, self.root, self.steps = plan, root, steps
+        self.folder = export(plan, root / "plan")
+        self.undisturbed = self.training("undisturbed")
+        began = time.time()
+        try:
+            self.undisturbed.start(restarts=0)
+            self.undisturbed.wait(lambda: bool(self.undisturbed.written()))
+            self.start_s = time.time() - began
+            status = self.undisturbed.end()
+        finally:
+            self.undisturbed.abandon()
+        assert status == 0, f"{plan}: exit status {status}; see {self.undisturbed.work / 'said.txt'}"
+        lines = self.undisturbed.written()
+        self.step_s = sum(line["seconds"] for line in lines) / len(lines)
+
+    def training(self, name: str) -> Training:
+        return Training(self.folder, self.root / name, self.steps, SAVE_EVERY)
+
+    def disturbed(self, number: int, times: int, chance: random.Random) -> Iterator[Kill | Outcome]:
+        """One training with at most so many kills: each as it happens, and what came of it."""
+        training = self.training(f"disturbed-{number}")
+        training.start(restarts=times)
+        kills: list[Kill] = []
+        try:
+            while len(kills) < times:
+                kill = training.kill_one(chance, chance.choice(AIMED), self.start_s, self.step_s)
+                if kill is None:
+                    break
+                kills.append(kill)
+                yield kill
+            status = training.end()
+        finally:
+            training.abandon()
+        yield Outcome(self.plan, tuple(kills), tuple(self.differences(training, status)))
+
+    def differences(self, training: Training, status: int) -> list[str]:
+        if status:
+            return [f"exit status {status}; see {training.work / 'said.txt'}"]
+        wanted = [(line["step"], line["loss"]) for line in self.undisturbed.written()]
+        found = [(line["step"], line["loss"]) for line in training.written()]
+        metrics = [] if found == wanted else ["the metrics"]
+        return saved.differences(training.final, self.undisturbed.final) + metrics
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--times", type=int, default=50, help="kills in all")
+    parser.add_argument("--seed", type=int, default=None, help="of the moments and ranks; else a new one, printed")
+    parser.add_argument("--plan", choices=PLANS, action="append", help="only this one")
+    parser.add_argument("--keep", type=Path, help="folder for checkpoints and logs; else a temporary one")
+    return parser.parse_args()
+
+
+def kill_all(plans: Sequence[str], times: int, seed: int, root: Path) -> list[Outcome]:
+    """Trainings of each plan in turn until there have been so many kills; a line for each."""
+    chance, outcomes, done = random.Random(seed), [], 0
+    cases = [Case(plan, root / plan.replace(" ", "-")) for plan in plans]
+    for case in cases:
+        say(f"{case.plan}: {case.steps} steps undisturbed, {case.start_s:.1f} s to the first, {case.step_s:.3f} s each")
+    while done < times:
+        number = len(outcomes)
+        for event in cases[number % len(cases)].disturbed(number, min(A_RUN, times - done), chance):
+            if isinstance(event, Kill):
+                done += 1
+                say(kill_line(done, cases[number % len(cases)].plan, event))
+            else:
+                outcomes.append(event)
+                say(outcome_line(event))
+    return outcomes
+
+
+def kill_line(number: int, plan: str, kill: Kill) -> str:
+    where = "inside a save" if kill.saving else f"aimed at a {kill.moment}"
+    left = "no checkpoint yet" if kill.left is None else f"{kill.left} readable"
+    return f"kill {number:3d}  {plan:10s} rank {kill.rank}  {where:18s} after {kill.steps:3d} steps; {left}"
+
+
+def outcome_line(outcome: Outcome) -> str:
+    said = "bit for bit the undisturbed one" if not outcome.different else f"DIFFERS: {', '.join(outcome.different)}"
+    return f"{outcome.plan}: {len(outcome.kills)} kills, {said}"
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    options = arguments()
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    say(f"seed {seed}")
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as temporary:
+        outcomes = kill_all(options.plan or list(PLANS), options.times, seed, options.keep or Path(temporary))
+    kills = [kill for outcome in outcomes for kill in outcome.kills]
+    failed = [outcome for outcome in outcomes if outcome.different]
+    by_moment = ", ".join(f"{sum(k.moment == moment for k in kills)} at a {moment}" for moment in MOMENTS)
+    say(
+        f"{len(kills)} kills ({by_moment}) in {len(outcomes)} trainings: {sum(k.saving for k in kills)} inside a save, "
+        f"{len(outcomes) - len(failed)} trainings bit for bit the undisturbed one, {len(failed)} not; "
+        f"{time.perf_counter() - began:.0f} s"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

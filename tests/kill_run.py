@@ -1,0 +1,199 @@
+"""One training under torchrun whose ranks are killed: how it is started, who is killed when, what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autoplan.runtime.checkpoint import latest_checkpoint
+from tests import saved
+
+ROOT = Path(__file__).resolve().parent.parent
+RANKS = 4
+LONG_S = 900.0  # without a sign of life, and the test has failed
+LOOK_S = 0.002  # between two looks at files and processes
+MOMENTS = ("start", "step", "save")
+
+
+class Stuck(Exception):
+    """Training neither ended nor went on."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """What one kill met.
+
+    moment   what it was aimed at: anything after the processes' start, a step, or a save
+    rank     who was killed
+    saving   whether a checkpoint was being written, just before and still after
+    steps    steps in the metrics file by then
+    left     the checkpoint that a restart finds; None: none yet
+    """
+
+    moment: str
+    rank: int
+    saving: bool
+    steps: int
+    left: str | None
+
+
+@dataclass
+class Training:
+    """train.py of an exported folder under torchrun.
+
+    folder   the exported plan
+    work     where checkpoints, metrics and what torchrun says go
+    """
+
+    folder: Path
+    work: Path
+    steps: int
+    save_every: int
+    arguments: tuple[str, ...] = ()
+    process: subprocess.Popen | None = None
+    seen: set[int] = field(default_factory=set)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.work / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.work / "metrics.jsonl"
+
+    @property
+    def final(self) -> Path:
+        return self.checkpoints / f"step-{self.steps:08d}"
+
+    def start(self, restarts: int) -> None:
+        self.work.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS),
+            "--max-restarts", str(restarts), str(self.folder / "train.py"), "--steps", str(self.steps),
+            "--checkpoint-dir", str(self.checkpoints), "--save-every", str(self.save_every),
+            "--metrics", str(self.metrics), "--timeout", str(LONG_S / 2), *self.arguments,
+        ]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        with (self.work / "said.txt").open("ab") as said:
+            self.process = subprocess.Popen(command, stdout=said, stderr=said, env=environment, cwd=ROOT)
+
+    def end(self) -> int:
+        """Waits for the end; the exit status."""
+        assert self.process is not None
+        return self.process.wait(LONG_S)
+
+    def abandon(self) -> None:
+        """Ends what is left of it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+    def ended(self) -> bool:
+        assert self.process is not None
+        return self.process.poll() is not None
+
+    def workers(self) -> dict[int, int]:
+        """The process of each rank of the present attempt."""
+        assert self.process is not None
+        found = {}
+        for process in children(self.process.pid):
+            rank = environment_of(process).get("RANK")
+            if rank is not None and process not in self.seen:
+                found[int(rank)] = process
+        return found
+
+    def written(self) -> list[dict]:
+        """The metrics' whole lines."""
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text().split("\n")[:-1]]
+
+    def saving(self, since_s: float) -> set[str]:
+        """The folders of saves that have begun since then, and haven't ended."""
+        found = set()
+        for path in self.checkpoints.glob("*.tmp"):
+            try:
+                if path.stat().st_mtime > since_s:
+                    found.add(path.name)
+            except FileNotFoundError:
+                continue
+        return found
+
+    def wait(self, for_what: Callable[[], bool]) -> bool:
+        """Until something is so; False where the training ended before."""
+        deadline = time.monotonic() + LONG_S
+        while not for_what():
+            if self.ended():
+                return False
+            if time.monotonic() > deadline:
+                raise Stuck(f"nothing happened for {LONG_S:g} s; see {self.work / 'said.txt'}")
+            time.sleep(LOOK_S)
+        return True
+
+    def kill_one(self, chance: random.Random, moment: str, start_s: float, step_s: float) -> Kill | None:
+        """Kills one rank of the next attempt at the moment; None where the training ended before.
+
+        start_s, step_s  what a start and a step take: how long to wait at most, at random
+        """
+        if not self.wait(lambda: len(self.workers()) == RANKS):
+            return None
+        workers, steps, since_s = self.workers(), len(self.written()), time.time()
+        rank = chance.randrange(RANKS)
+        if moment == "start":
+            time.sleep(chance.uniform(0, start_s))
+        elif moment == "step" and self.wait(lambda: len(self.written()) > steps or self.rewritten(since_s)):
+            time.sleep(chance.uniform(0, 8 * step_s))
+        elif moment == "save" and self.wait(lambda: bool(self.saving(since_s))):
+            time.sleep(chance.choice((0.0, chance.uniform(0, 0.05))))
+        if self.ended() or not alive(workers[rank]):
+            return None
+        before = self.saving(since_s)
+        os.kill(workers[rank], signal.SIGKILL)
+        inside = bool(before & self.saving(since_s))
+        self.seen |= set(workers.values())
+        left = latest_checkpoint(self.checkpoints)
+        if left is not None:
+            saved.tensors(left)
+        return Kill(moment, rank, inside, len(self.written()), None if left is None else left.name)
+
+    def rewritten(self, since_s: float) -> bool:
+        return self.metrics.exists() and self.metrics.stat().st_mtime > since_s
+
+
+def children(process: int) -> Iterator[int]:
+    """The processes that a process has started."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if parent == process:
+                yield int(entry.name)
+
+
+def environment_of(process: int) -> dict[str, str]:
+    try:
+        text = Path(f"/proc/{process}/environ").read_bytes().decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and isn't waited for yet doesn't."""
+    try:
+        return (Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
