@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -138,6 +139,33 @@ def test_parts_are_updated_as_the_whole_is(pool: RankPool, name: str, plan: str)
         assert difference < 1e-9, f"{key} differs by {difference:.1e} of its norm"
     for _, (kept, counted) in results:
         assert kept == counted or counted == 0  # of a matrix whose part is empty rows and columns are kept still
+
+
+def part_of_a_run(rank: int, world: int, plan: dict, how: Training, folder: str, begin: int, end: int) -> Mapping:
+    """Steps ``begin`` to ``end`` of four, from a checkpoint where that isn't the beginning, saved where not the end."""
+    spec = tiny.spec(**plan, training=how)
+    with Program(spec, tiny.program(len(spec.lowered.stages))) as program:
+        program.load_weights(tiny.reference().state_dict())
+        if begin:
+            program.load_checkpoint(folder)
+        for batch in list(tiny.batches(4))[begin:end]:
+            program.step(batch)
+            program.optimizer.step()
+        if end < 4:
+            program.save_checkpoint(folder)
+        return program.full_state_dict()
+
+
+@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon", "rprop"])
+def test_another_plan_goes_on_with_what_an_optimizer_kept(pool: RankPool, tmp_path: Path, name: str) -> None:
+    how, folder = (MAIN | OTHERS)[name], str(tmp_path / "c")
+    wanted = pool.run(part_of_a_run, PLANS["tp2 dp2"], how, folder, 0, 4)[0]
+    for first, then in (FEW, FEW[::-1]):
+        pool.run(part_of_a_run, PLANS[first], how, folder, 0, 2)
+        found = pool.run(part_of_a_run, PLANS[then], how, folder, 2, 4)[0]
+        for key in wanted:
+            difference = (found[key] - wanted[key]).norm() / wanted[key].norm()
+            assert difference < 1e-9, f"{first} to {then}: {key} differs by {difference:.1e} of its norm"
 
 
 def test_every_class_of_torch_is_run_here_or_refused() -> None:
