@@ -50,7 +50,8 @@ class Batches:
             assert batch is not None
             self.position += 1
             yield batch
-        self.ended = self.ended or f"the data ended after {self.position} batches"
+        where = "" if batch is None or short else " on another rank"
+        self.ended = self.ended or f"the data ended after {self.position} batches{where}"
         if self.position == 0:
             raise InputsError("the loader", f"it gives no whole batch: {self.ended}", "give it more data")
 
