@@ -38,7 +38,8 @@ def emit_program(lowered: Lowered, training: Training | Inference, headline: str
     """
     stored = "float32" if training.precision in ("bf16-mixed", "fp16-mixed") else None
     live = live_axes(lowered.mesh)
-    parts = [emit_block(b, block_place(lowered, i), live, RESERVED, stored) for i, b in enumerate(lowered.blocks)]
+    indices = range(len(lowered.blocks))
+    parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED, stored) for i in indices]
     classes, entries = stage_classes(lowered)
     parts += classes
     body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED)])
