@@ -10,7 +10,7 @@ import autoplan
 from autoplan import Parallelism, Plan, pin
 from autoplan.search import alternatives
 from autoplan.search.pins import UNPINNED
-from autoplan.search.systems import SYSTEMS
+from autoplan.search.systems import ASYNCHRONOUS, SYSTEMS
 
 
 class Rows(nn.Module):
@@ -35,7 +35,8 @@ def free() -> Plan:
 def test_every_system_is_priced_or_says_why_not(free: Plan) -> None:
     told = {a.name for a in free.alternatives}
     aliases = {"auto", "dp", "ddp", "zero3", "fsdp", "tensor-parallel"}  # the classical ones have names of their own
-    assert told >= set(SYSTEMS) - aliases - {"1f1b"} and "plain data parallel" in told
+    assert told >= set(SYSTEMS) - aliases - {"1f1b", *ASYNCHRONOUS} and "plain data parallel" in told
+    assert not told & set(ASYNCHRONOUS), "another training's steps are no alternatives"
     assert all(a.why_not or a.step_time_s > 0 for a in free.alternatives)
 
 

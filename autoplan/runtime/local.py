@@ -84,6 +84,14 @@ class LocalSteps:
                     yield local(value)
 
 
+def local_steps(
+    spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis], optimizer: Optimizer
+) -> LocalSteps | None:
+    """None where every step sums the gradients of all."""
+    every = spec.parallelism.local_steps
+    return None if every is None or every == 1 else LocalSteps(every, held, axes[DATA], optimizer)
+
+
 def by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Tensors that can lie in one buffer: of one dtype, on one device. In the same order on every rank."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}

@@ -22,7 +22,7 @@ from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.host import take_up
-from autoplan.runtime.local import LocalSteps, replica_groups, replica_of
+from autoplan.runtime.local import local_steps, replica_groups, replica_of
 from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
 from autoplan.runtime.random import step_keys
@@ -70,10 +70,8 @@ class Program:
         self.saver = Saver()
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica_of(spec, self.axes))
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
-        every, two = spec.parallelism.local_steps, spec.parallelism.two_versions
-        alone = spec.parallelism.steps_locally
-        self.local = LocalSteps(every, self.held, self.axes[DATA], self.optimizer) if alone else None
-        self.versions = TwoVersions(self.held, self.optimizer) if two else None
+        self.local = local_steps(spec, self.held, self.axes, self.optimizer)
+        self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
         self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
         self.steps = 0

@@ -50,5 +50,4 @@ def cluster_of(ranks: int) -> str:
 
 def asynchronous(parallelism: Parallelism) -> bool:
     """Whether the plan's updates are stale on purpose, so that it doesn't compute what one device does."""
-    pinned = parallelism.pinned()
-    return pinned.get("schedule") == "2bw" or pinned.get("local_steps", 1) != 1
+    return parallelism.asynchronous
