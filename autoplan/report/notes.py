@@ -33,7 +33,8 @@ def staleness(record: PlanRecord) -> list[str]:
     if p.two_versions:
         return [
             "Asynchronous: gradients are of the weights before the last update, one step stale (PipeDream-2BW); it "
-            "isn't the step of one device."
+            "isn't the step of one device. The pipeline is flushed after each step nonetheless, as under 1F1B: that is "
+            "what its time is the price of."
         ]
     return []
 

@@ -2,9 +2,13 @@
 
     W(t+1) = W(t) - update(gradient at W(t-1)),   W(-1) = W(0)
 
-Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1. It is the price of a pipeline
-that never flushes: a step's microbatches meet one version from end to end, while the step before is still on its way
-back.
+Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.1. It is the rule by which a
+pipeline needs no flush between two steps: a microbatch meets one version from end to end while the step before is still
+on its way back.
+
+What runs here follows the rule exactly, and flushes all the same: ``Program.step`` returns the loss of the batch that
+it was given, with all of its gradients complete, so a step's last backward is awaited before the next step's first
+forward. The bubble is 1F1B's, and is priced so; no time is gained by the older version, and its memory is held.
 """
 
 from __future__ import annotations

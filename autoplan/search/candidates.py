@@ -18,9 +18,10 @@ class Setting:
     """One combination of sizes and options; what is left is how operators and segments lie.
 
     micro_batch     rows of one microbatch on one data-parallel rank
-    recompute       "none", "selective", "full", or "auto": as many segments as the wall asks for, each as cheaply
+    recompute       "none", "selective", "full", or "auto": as many segments as the wall asks for, each as cheaply;
+                    "selective" where activations are offloaded, which takes its place (``load.chain_of``)
     virtual_stages  stages on one pipeline rank: stage k of the chain runs on rank k modulo pp
-    offload         "none", "optimizer" or "parameters": what the host's memory holds
+    offload         "none", "optimizer", "parameters" or "activations": what the host's memory holds
     tensor          factors of tp, outermost first, one mesh axis for each; () is one axis
     tensor_system   how tensors lie over these axes, by the name of a system (``rows``, ``tensor``); "": as is cheapest
     local_steps     steps from one average of the replicas to the next; 1: gradients are summed in every step
@@ -66,6 +67,7 @@ class Limits:
     rows            of the batch
     segments        of the chain
     only_one        (axis, reason) for each batch axis that must have size 1
+    fuses           whether segments are compiled, so that a backward gives all its gradients at once
     """
 
     devices: int
@@ -73,6 +75,7 @@ class Limits:
     rows: int
     segments: int
     only_one: tuple[tuple[str, str], ...] = ()
+    fuses: bool = True
 
 
 VIRTUAL_STAGES = (1, 2, 4, 8)
@@ -100,6 +103,7 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
                     if schedule == "zero-bubble" and zero == 3:
                         continue
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
+                    recompute = "selective" if pinned.offload == "activations" else recompute
                     for tensor in factorings(limits, pinned, tp):
                         system = pinned.tensor_system or ""
                         yield Setting(
@@ -158,26 +162,32 @@ def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -
     found = [(s, 1) for s in wanted if alone]
     if pp == 1 or not deals_rounds(pp, microbatches) or order_of(pinned) in ("gpipe", "1f1b"):
         return found
-    return found + in_rounds(limits, pinned, pinned.schedule or "interleaved", pp, microbatches)
+    if pinned.schedule is not None:
+        return found + in_rounds(limits, pinned, pinned.schedule, pp, microbatches)
+    found += in_rounds(limits, pinned, "interleaved", pp, microbatches)
+    splits = not limits.fuses and pinned.recompute in (None, "none") and pinned.zero != 3
+    return found + (in_rounds(limits, pinned, "zero-bubble", pp, microbatches) if splits else [])
 
 
 def order_of(pinned: Parallelism) -> str | None:
-    """The schedule whose order of forwards and backwards the pinned one has: PipeDream-2BW has 1F1B's."""
+    """The schedule whose order of forwards and backwards the pinned one has: PipeDream-2BW's is 1F1B's, flush and all
+    (``runtime.versions``)."""
     return "1f1b" if pinned.two_versions else pinned.schedule
 
 
 def in_rounds(
     limits: Limits, pinned: Parallelism, schedule: str, pp: int, microbatches: int
 ) -> list[tuple[str, int]]:
-    """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``.
-    Zero-bubble is tried only where it is pinned: a compiled segment's backward would run twice
-    (``pricing.chunks.split_backward``), and torch splits no backward of a stage whose result is a view."""
+    """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``. A
+    compiled segment's backward would run twice under zero-bubble (``pricing.chunks.split_backward``), which is then
+    tried only where it is pinned."""
     counts = VIRTUAL_STAGES if pinned.virtual_stages is None else (pinned.virtual_stages,)
     least = 1 if schedule == "zero-bubble" else 2
     found = []
     for count in counts:
         fits = least <= count and pp * count <= limits.segments
-        helps = 2 * (pp - 1) >= LEAST_BUBBLE * count * microbatches and microbatches > 1  # idle with half as many
+        helps = 2 * (pp - 1) >= LEAST_BUBBLE * max(1, count - (least == 1)) * microbatches  # idle with fewer stages
+        helps = helps and (microbatches > 1 or least == 1)  # one alone has none to go between
         if fits and (pinned.schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
             found.append((schedule, count))
     return found
