@@ -17,6 +17,7 @@ from autoplan.pricing.step import (
     sharing_of,
     straggling,
 )
+from autoplan.pricing.whole import whole_cost
 from autoplan.search.bounds import Known, leaner_of, least_schedule_s
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
@@ -316,7 +317,8 @@ class Evaluator:
         data = data_axis(setting, prices, states)
         chain = chain_of(self.operators.prepared.model, point.on(device), setting, data)
         spare = spare_bytes(self.operators.topology, device)
-        return Loads(chain, setting, data, states, passes, self.rounds(setting), spare)
+        whole = whole_cost(self.training, passes, self.operators.prepared.model, device)
+        return Loads(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
 
     def rounds(self, setting: Setting) -> Rounds | None:
         """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search."""

@@ -15,6 +15,7 @@ from autoplan.pricing.data import DataAxis
 from autoplan.pricing.prices import Prices, send_s
 from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
 from autoplan.search.account import BlockPrice
+from autoplan.pricing.whole import WholeCost
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageMemory
 from autoplan.search.recompute import Mix, Savings, range_max, savings
@@ -122,6 +123,7 @@ class Loads:
     spare    bytes of a device beyond the wall: those that the cluster's smallest lacks
     ranks    where there are several kinds of device, the loads of each pipeline rank on its own (``kinds``): seconds
              differ, bytes don't; what stands beside them here is then for the slowest
+    whole    what an optimizer that looks at whole matrices takes beside
     """
 
     chain: Chain
@@ -132,6 +134,7 @@ class Loads:
     rounds: Rounds | None = None
     spare: float = 0.0
     ranks: tuple[Loads, ...] = ()
+    whole: WholeCost | None = None
 
     def at(self, stage: int) -> Loads:
         """The loads on the devices that a stage is on."""
@@ -298,6 +301,7 @@ class Loads:
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums)
         updated = parameters * self.data.optimizer_share
         local_s = update_s(updated, self.passes, self.data) + self.data.copies_once_s(parameters)
+        local_s += self.whole.seconds(parameters, self.data) if self.whole is not None else 0.0
         return spent_s, hidden_s, summed_s, local_s
 
     def summed_bytes(self, at: Interval) -> dict[str, float]:
