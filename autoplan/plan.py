@@ -115,6 +115,8 @@ class Plan:
         """Runs the sharded program on local processes and compares it with one device.
 
         Loss, every gradient, and the parameters after three optimizer steps, in float64.
+        An asynchronous plan, local SGD or PipeDream-2BW, is compared with one process that follows its rule; local SGD
+        without the model at hand, whose replicas no one device is, with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
         raises  VerificationError where they differ; otherwise look at the result's ``passed``
         """
