@@ -3,6 +3,7 @@
 # make test-all     the slow tests too
 # make lint         ruff and mypy
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
+# make systems      the matrix of docs/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: docs/plans.md
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
@@ -26,7 +27,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness validate prices plans demo bench-plan bench-search bench-live bench-redistribution clean
+.PHONY: venv lint test test-all correctness systems validate prices plans demo bench-plan bench-search bench-live bench-redistribution clean
 
 venv: $(DEV)
 
@@ -53,6 +54,9 @@ test-all: lint
 
 correctness: $(DEV)
 	$(BIN)/python -m tests.correctness
+
+systems: $(DEV)
+	$(BIN)/python -m tests.systems --write docs/systems.md
 
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/accuracy.md

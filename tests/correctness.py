@@ -123,7 +123,7 @@ def runs(pool: RankPool, known: References, model: str, records: Sequence[PlanRe
             assert isinstance(record.training, Training)
             folder = write_folder(record, Path(name) / f"out{number}", "correctness", {})
             batch = known.batch(model, record.training.precision)
-            jobs.append(Train(str(folder), known.weights(model), batch, STEPS))
+            jobs.append(Train(str(folder), known.weights(model), [batch] * STEPS))
         found = run(pool, jobs)
     return [one for one in found if isinstance(one, Run)]
 

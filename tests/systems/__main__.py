@@ -14,7 +14,7 @@ from autoplan.runtime.ranks import RankPool
 from autoplan.search.systems import SYSTEMS
 from tests.systems import cases
 from tests.systems.cells import Outcome, check
-from tests.systems.document import document, failures, figures, matrix, tally
+from tests.systems.document import document, failures, figures, matrix, tally, verdict
 from tests.systems.reference import references
 
 
@@ -29,7 +29,7 @@ def run(cells: Sequence[cases.Cell]) -> Iterator[Outcome]:
     with pools() as ranks, references(cases.made, cases.MIXED) as known:
         for system, model in cells:
             outcome = check(ranks, known, system, model)
-            said = "; ".join(outcome.faults) or ("asynchronous" if outcome.stale else "equal")
+            said = "; ".join(outcome.faults) or verdict(outcome)
             print(f"{outcome.seconds:5.1f} s  {system} × {model} ({outcome.plan or 'no plan'}): {said}",
                   file=sys.stderr, flush=True)  # fmt: skip
             yield outcome

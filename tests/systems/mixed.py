@@ -16,7 +16,8 @@ FURTHER = 1.2
 
 @dataclass(frozen=True)
 class Steps:
-    """The first steps that a model takes on several batches, each from the same weights: losses and gradients."""
+    """The first steps that a model takes on several batches, each from the same weights: all losses, and the gradients
+    of the first few."""
 
     losses: tuple[float, ...]
     gradients: tuple[Tensors, ...]
@@ -24,7 +25,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Distance:
-    """Relative distances from the float32 model on one device, over all batches at once.
+    """Relative distances from the float32 model on one device, over the batches at once.
 
     loss       ‖l − l'‖ / ‖l'‖, with a component for each batch
     gradients  ‖g − g'‖ / ‖g'‖, with a component for each element of each parameter's gradient on each batch

@@ -19,21 +19,24 @@ SECONDS = 240.0  # longest a job may take
 
 @dataclass(frozen=True)
 class Train:
-    """Some optimizer steps on one batch."""
-
-    folder: str
-    weights: str
-    batch: Batch
-    steps: int
-
-
-@dataclass(frozen=True)
-class FirstSteps:
-    """One step on each of several batches, always from the same weights: the optimizer isn't run."""
+    """Optimizer steps, one on each of the batches."""
 
     folder: str
     weights: str
     batches: Sequence[Batch]
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """One step on each of several batches, always from the same weights: the optimizer isn't run.
+
+    gradients  on how many of the batches, the first ones, gradients are kept
+    """
+
+    folder: str
+    weights: str
+    batches: Sequence[Batch]
+    gradients: int
 
 
 Job = Train | FirstSteps
@@ -59,8 +62,8 @@ def train(job: Train) -> Run:
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
     with loaded(job.folder, job.weights) as program:
-        for step in range(job.steps):
-            losses.append(float(program.step(dict(job.batch))))
+        for step, batch in enumerate(job.batches):
+            losses.append(float(program.step(dict(batch))))
             if step == 0:
                 gradients = program.full_grads()
             program.optimizer.step()
@@ -71,7 +74,8 @@ def first_steps(job: FirstSteps) -> Steps:
     losses: list[float] = []
     gradients: list[dict[str, torch.Tensor]] = []
     with loaded(job.folder, job.weights) as program:
-        for batch in job.batches:
+        for number, batch in enumerate(job.batches):
             losses.append(float(program.step(dict(batch))))
-            gradients.append(program.full_grads())
+            if number < job.gradients:
+                gradients.append(program.full_grads())
     return Steps(tuple(losses), tuple(gradients))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,17 +11,20 @@ import torch
 from safetensors.torch import save_file
 
 from autoplan.options import Parallelism, Training
+from autoplan.plan import Plan
 from autoplan.runtime.ranks import RankPool
 from autoplan.trace.wrapping import bind
 from autoplan.verify import STEPS
 from autoplan.verify.compare import Run
 from autoplan.verify.reference import train_eagerly
 from tests import zoo
+from tests.asynchronous import How, Simulated, local_sgd, two_versions
 from tests.planning import parallelize_alone
 from tests.systems.mixed import Steps
 from tests.systems.ranks import Batch, FirstSteps, run
 
-BATCHES = 8  # over which distances in bf16-mixed are taken
+LOSSES, GRADIENTS = 48, 6
+"""Batches over which distances in bf16-mixed are taken: each has one loss, but many elements of gradients."""
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 
 
@@ -43,6 +46,7 @@ class References:
         self, make: Callable[[str], zoo.Made], training: Training, folder: Path, alone: RankPool
     ) -> None:
         self.make, self.training, self.folder, self.alone = make, training, folder, alone
+        self._names: dict[str, tuple[str, ...]] = {}
         self._trained: dict[tuple[str, str], Run] = {}
         self._wide: dict[str, Steps] = {}
         self._mixed: dict[tuple[str, int], Steps] = {}
@@ -57,15 +61,16 @@ class References:
 
     def batch(self, model: str, precision: str = "fp32", seed: int = 0) -> Batch:
         """A batch under the names that a plan has for it."""
-        module, _, loss_fn = self.make(model)
         given = zoo.batch_of(model, seed)
-        names = bind(module, given, loss_fn).names
+        if model not in self._names:
+            module, _, loss_fn = self.make(model)
+            self._names[model] = bind(module, given, loss_fn).names
         values = given.values() if isinstance(given, dict) else given
-        dtype = DTYPES[precision]
-        return {n: v.to(dtype) if v.is_floating_point() else v for n, v in zip(names, values, strict=True)}
+        named = zip(self._names[model], values, strict=True)
+        return {n: v.to(DTYPES[precision]) if v.is_floating_point() else v for n, v in named}
 
     def batches(self, model: str) -> list[Batch]:
-        return [self.batch(model, seed=seed) for seed in range(BATCHES)]
+        return [self.batch(model, seed=seed) for seed in range(LOSSES)]
 
     def trained(self, model: str, precision: str) -> Run:
         """STEPS optimizer steps of the module on its batch, in "fp64" or "fp32"."""
@@ -74,11 +79,24 @@ class References:
             self._trained[key] = self.eagerly(model, precision, self.batch(model, precision), STEPS)
         return self._trained[key]
 
+    def by_rule(self, model: str, plan: Plan, batches: Sequence[Batch]) -> Simulated:
+        """One process that trains the module on these batches by the rule of an asynchronous plan, in float64."""
+        module, _, _ = self.make(model)
+        rate = self.training.learning_rate
+        how = How(optimizer=lambda one: torch.optim.AdamW(one.parameters(), lr=rate))
+        chosen = plan.record.chosen
+        if chosen.parallelism.local_steps is None:
+            return two_versions(module.double(), batches, how)
+        replicas, every = chosen.parallelism.dp, chosen.parallelism.local_steps
+        assert replicas is not None
+        return local_sgd(module.double(), batches, replicas, chosen.microbatches, every, how)
+
     def wide(self, model: str) -> Steps:
         """The module in float32 on each of the batches."""
         if model not in self._wide:
             found = [self.eagerly(model, "fp32", batch, 1) for batch in self.batches(model)]
-            self._wide[model] = Steps(tuple(r.losses[0] for r in found), tuple(r.gradients for r in found))
+            gradients = tuple(run.gradients for run in found[:GRADIENTS])
+            self._wide[model] = Steps(tuple(run.losses[0] for run in found), gradients)
         return self._wide[model]
 
     def eagerly(self, model: str, precision: str, batch: Batch, steps: int) -> Run:
@@ -90,7 +108,8 @@ class References:
         """One device in bf16-mixed on each of the batches, in as many microbatches as what it is compared with."""
         key = model, microbatches
         if key not in self._mixed:
-            job = FirstSteps(self.alone_plan(model, microbatches), self.weights(model), self.batches(model))
+            folder = self.alone_plan(model, microbatches)
+            job = FirstSteps(folder, self.weights(model), self.batches(model), GRADIENTS)
             (found,) = run(self.alone, [job])
             assert isinstance(found, Steps)
             self._mixed[key] = found
