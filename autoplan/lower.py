@@ -45,7 +45,8 @@ def lower(model: Model, chosen: Chosen) -> Lowered:
     buffers = tuple(whole_value(b.name, b.type, mesh) for b in model.buffers)
     constants = lower_constants(model, chosen, (*batch, *buffers), mesh)
     blocks = tuple(lower_block(b, c, mesh) for b, c in zip(model.blocks, chosen.blocks, strict=True))
-    stages = tuple(lower_stage(model, blocks, stage, constants) for stage in chosen.stages)
+    hosts = chosen.parallelism.offload == "activations"
+    stages = tuple(lower_stage(model, blocks, stage, constants, hosts) for stage in chosen.stages)
     return Lowered(
         name=model.name,
         mesh=chosen.mesh,
@@ -184,8 +185,13 @@ def lower_constants(
 
 
 def lower_stage(
-    model: Model, blocks: Sequence[LoweredBlock], stage: StageChoice, constants: Sequence[Compute | Move]
+    model: Model,
+    blocks: Sequence[LoweredBlock],
+    stage: StageChoice,
+    constants: Sequence[Compute | Move],
+    hosts: bool = False,
 ) -> LoweredStage:
+    """``hosts``: activations are offloaded."""
     segments = model.segments[stage.first : stage.last]
     wanted = {name for segment in segments for name in segment.externals} - set(model.counts)
     needed: list[str] = []
@@ -200,7 +206,8 @@ def lower_stage(
         outputs=blocks[segments[-1].block].outputs,
         constants=tuple(reversed(needed)),
         recompute=stage.recompute,
-        selective=stage.selective,
+        selective=0 if hosts else stage.selective,
+        hosted=stage.selective if hosts else 0,
     )
 
 

@@ -12,6 +12,7 @@ from autoplan.mesh import TENSOR
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
 RECOMPUTE = ("none", "selective", "full")
+OFFLOADS = ("optimizer", "parameters", "activations")
 EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
 SHAPES = ("constant", "linear", "cosine")
@@ -153,7 +154,8 @@ class Parallelism:
     virtual_stages   stages on one pipeline rank
     recompute        "none", "selective", "full"
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
-    offload          "optimizer", "parameters" or None
+    offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
+                     (what the blocks that repeat keep for their backward), or None
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.tensor``), or over
                      one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel"
@@ -184,7 +186,7 @@ class Parallelism:
         self._one_of("zero", (0, 1, 2, 3))
         self._one_of("schedule", SCHEDULES)
         self._one_of("recompute", RECOMPUTE)
-        self._one_of("offload", ("optimizer", "parameters"))
+        self._one_of("offload", OFFLOADS)
         self._one_of("tensor_system", TENSOR_SYSTEMS)
         self._one_of("sequence_parallel", (True, False))
         if self.tensor is not None:

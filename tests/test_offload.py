@@ -21,7 +21,7 @@ from cost_models.compute import update_seconds
 from cost_models.errors import ProfileError
 from cost_models.hardware import PROFILES, Host, device_names, load_device, slowest_of
 from cost_models.offload import host_update_seconds, link_seconds
-from tests.hand_made import llama, mlp
+from tests.hand_made import llama
 from tests.planning import alone
 from tests.records import record_of
 
@@ -33,12 +33,14 @@ TRAINING = Training()
 MODEL = llama(batch=16, seq=128, hidden=512, ffn=2048, vocab=8192, layers=4)
 
 
-def test_every_accelerator_knows_its_host_and_a_cpu_has_none() -> None:
+def test_every_accelerator_knows_its_host_and_a_cpu_is_its_own() -> None:
     for name in device_names():
-        host = load_device(name)[0].host
-        assert (host is None) == (name == "cpu")
-        if host is not None:
-            device = load_device(name)[0]
+        device, host = load_device(name)[0], load_device(name)[0].host
+        assert host is not None and host.own == (name == "cpu")
+        if host.own:
+            assert host.memory_bytes == device.usable_bytes
+            assert host.bandwidth_bytes_per_s == 2 * host.link_bytes_per_s < device.memory_bandwidth_bytes_per_s
+        else:
             assert host.memory_bytes >= device.memory_bytes / 2
             assert host.link_bytes_per_s < device.memory_bandwidth_bytes_per_s / 10
             assert host.bandwidth_bytes_per_s < device.memory_bandwidth_bytes_per_s / 10
@@ -49,7 +51,7 @@ def test_several_kinds_have_the_least_host_and_none_where_one_has_none() -> None
     assert slowest_of([H100, A100]).host == Host(
         min(H100.host.memory_bytes, A100.host.memory_bytes), A100.host.link_bytes_per_s, A100.host.bandwidth_bytes_per_s
     )
-    assert slowest_of([CPU, H100]).host is None
+    assert slowest_of([replace(CPU, host=None), H100]).host is None
 
 
 def test_half_a_host_is_an_error_that_names_the_figure(tmp_path: Path) -> None:
@@ -123,7 +125,8 @@ def test_a_host_that_is_too_small_is_a_wall(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cluster", "training", "pinned", "words"),
     [
-        ("1x4 cpu", TRAINING, Parallelism(offload="optimizer"), r"no figures of a host.*add a table \[host\]"),
+        ("1x4 h100-sxm", TRAINING, Parallelism(offload="activations", recompute="full"), "give one of the two"),
+        ("1x4 h100-sxm", TRAINING, Parallelism(offload="activations", schedule="zero-bubble"), "would fetch"),
         ("1x4 h100-sxm", Inference(), Parallelism(offload="optimizer"), "no optimizer state"),
         ("1x4 h100-sxm", TRAINING, Parallelism(offload="parameters", zero=1), "give zero=3, or offload='optimizer'"),
     ],
@@ -137,10 +140,43 @@ def test_what_can_not_be_offloaded(
 
 @pytest.mark.parametrize(
     "pinned",
-    [dict(dp=2, zero=2, offload="optimizer"), dict(tp=2, offload="optimizer"), dict(tp=2, offload="parameters")],
+    [
+        dict(dp=2, zero=2, offload="optimizer"),
+        dict(tp=2, offload="optimizer"),
+        dict(tp=2, offload="parameters"),
+        dict(dp=2, zero=3, offload="activations"),
+        dict(pp=2, offload="activations"),
+    ],
     ids=str,
 )
 def test_an_offloaded_plan_equals_one_device_and_its_report_tells_of_the_host(pinned: dict[str, object]) -> None:
-    record = record_of(mlp(), "1x2 h100-sxm", **pinned)
+    record = record_of(llama(batch=8, seq=32, hidden=64, ffn=128, vocab=256, layers=4), "1x2 h100-sxm", **pinned)
     assert verify(record, None, None, seed=0, raises=True).passed
     assert "on the host" in memory_section(record)
+
+
+def test_what_a_cpu_keeps_with_its_host_is_in_its_own_memory() -> None:
+    cluster = ClusterSpec.parse("1x4 cpu")
+    here, there = (held(plan(MODEL, p, cluster)) for p in ("zero2", "zero-offload"))
+    shard = here.optimizer / 2  # Adam's two moments
+    assert there.host == 0 and there.optimizer == pytest.approx(here.optimizer + 2 * shard, abs=4)
+
+
+def test_a_device_without_figures_of_a_host_offloads_nothing(tmp_path: Path) -> None:
+    lines = (PROFILES / "cpu.toml").read_text().splitlines()
+    path = tmp_path / "mine.toml"
+    path.write_text("\n".join(line for line in lines if not line.startswith(("[host]", "own = "))))
+    with pytest.raises(ParallelismError, match=r"no figures of a host.*add a table \[host\]"):
+        search(MODEL, ClusterSpec(1, 4, str(path)), TRAINING, Parallelism(offload="optimizer"))
+
+
+def test_activations_on_the_host_leave_the_device_and_take_their_time() -> None:
+    pins = Parallelism(dp=4, zero=0, micro_batch=4, recompute="none")
+    here, there = plan(MODEL, pins), plan(MODEL, replace(pins, recompute=None, offload="activations"))
+    assert sum(stage.selective for stage in there.stages) == 4 and there.parallelism.recompute == "none"
+    assert held(there).total < held(here).total and held(there).host > 0
+    assert there.predicted.step_time_s >= here.predicted.step_time_s
+    own = ClusterSpec.parse("1x4 cpu")
+    slower = plan(MODEL, replace(pins, recompute=None, offload="activations"), own)
+    assert slower.predicted.step_time_s > plan(MODEL, pins, own).predicted.step_time_s
+    assert held(slower).host == 0

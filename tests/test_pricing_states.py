@@ -17,13 +17,13 @@ def elements(model) -> int:
 
 def test_mixed_precision_stores_sixteen_bytes_a_parameter():
     """float32 parameter and gradient, two float32 moments (Rajbhandari et al. 2020, section 3.1, less the copies)."""
-    model = llama(dtype="bfloat16")
+    model = llama(dtype="bfloat16", batch=4, seq=4)
     memory = record_of(model, "1x1 h100-sxm", MIXED).chosen.predicted.peak_bytes[0]
     assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(n * elements(model) for n in (4, 4, 8))
 
 
 def test_zero3_stores_its_share_of_that():
-    model = llama(dtype="bfloat16")
+    model = llama(dtype="bfloat16", batch=4, seq=4)
     record = record_of(model, "1x4 h100-sxm", MIXED, dp=4, tp=1, pp=1, zero=3)
     memory = record.chosen.predicted.peak_bytes[0]
     assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(n * elements(model) // 4 for n in (4, 4, 8))
@@ -38,6 +38,6 @@ def test_a_pipelines_gradients_accumulate_whole_at_every_level():
 
 
 def test_single_precision_stores_what_it_uses():
-    model = llama()
+    model = llama(batch=4, seq=4)
     memory = record_of(model, "1x1 cpu").chosen.predicted.peak_bytes[0]
     assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(n * elements(model) for n in (4, 4, 8))

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from autoplan.cluster import ClusterSpec
 from autoplan.pricing import DataAxis, Prices
 from autoplan.search.candidates import Setting
+from autoplan.search.chain import Chain
 from autoplan.search.choice import tensor_mesh
-from autoplan.search.load import Chain, Loads
+from autoplan.search.load import Loads
 from autoplan.search.recompute import savings
 
 CPU = ClusterSpec.parse("1x4 cpu").topology()

@@ -24,6 +24,7 @@ MODULES = {
         "exchange", "exchange_invariant", "exchange_sum",
     ),
     "autoplan.runtime.random": ("dropout",),
+    "autoplan.runtime.hosted": ("keep_on_host",),
     "autoplan.runtime.selective": ("recompute_selectively",),
 }  # fmt: skip
 RESERVED = frozenset(

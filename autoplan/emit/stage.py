@@ -73,7 +73,7 @@ def free_name(name: str, taken: set[str]) -> str:
 def stage_key(lowered: Lowered, stage: LoweredStage) -> tuple:
     """What makes two stages the same class: all but where in the chain they begin."""
     shape = tuple((lowered.segments[i].block, lowered.segments[i].externals) for i in range(stage.first, stage.last))
-    return shape, stage.recompute, stage.selective, stage.constants
+    return shape, stage.recompute, stage.selective, stage.hosted, stage.constants
 
 
 def stage_reads(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
@@ -131,9 +131,12 @@ def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope
         else:
             offset = f"first + {start}" if start else "first"
             lines.append(f"        self.{run.attribute} = {block}(parameters.segment({offset}), mesh)")
-    for run, (full, selective) in zip(runs, recomputed(lowered, stage, runs), strict=True):
+    for run, (full, selective, hosted) in zip(runs, recomputed(lowered, stage, runs), strict=True):
         if selective:
             lines.append(f"        recompute_selectively({chosen_of(run, full, full + selective)})")
+        if hosted:
+            first = full + selective
+            lines.append(f"        keep_on_host({chosen_of(run, first, first + hosted)})  # their activations")
     return lines
 
 
@@ -146,17 +149,19 @@ def chosen_of(run: Run, first: int, last: int) -> str:
     return f"self.{run.attribute}[{first or ''}:{last if last < run.last - run.first else ''}]"
 
 
-def recomputed(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """Of each run the first segments that run again whole in the backward, and how many after them selectively."""
+def recomputed(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run]) -> list[tuple[int, int, int]]:
+    """Of each run the first segments that run again whole in the backward, how many after them selectively, and how
+    many after those keep their activations on the host."""
     uses = Counter(segment.block for segment in lowered.segments)
     counts = []
-    full, selective = stage.recompute, stage.selective
+    left = [stage.recompute, stage.selective, stage.hosted]
     for run in runs:
         size = run.last - run.first if uses[lowered.segments[run.first].block] > 1 else 0
-        whole = min(full, size)
-        part = min(selective, size - whole)
-        full, selective = full - whole, selective - part
-        counts.append((whole, part))
+        taken: list[int] = []
+        for kind, count in enumerate(left):
+            taken.append(min(count, size - sum(taken)))
+            left[kind] -= taken[-1]
+        counts.append((taken[0], taken[1], taken[2]))
     return counts
 
 
@@ -193,7 +198,7 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
         lines.append(f"        device = {source}.device")
     lines += emit_body(statements, scope, 8)
     current = entering
-    for run, (again, _) in zip(runs, recomputed(lowered, stage, runs), strict=True):
+    for run, (again, _, _) in zip(runs, recomputed(lowered, stage, runs), strict=True):
         step, current = emit_run(lowered, run, scope, current, again)
         lines += step
     lines.append(f"        return {', '.join(current)}")

@@ -184,14 +184,25 @@ class DataAxis:
         """Bytes that one device's optimizer updates, per byte of the parameters that are used there."""
         return self.prices.stored * (1.0 if self.zero == 0 else 1 / self.size)
 
-    @property
-    def state_share(self) -> float:
-        """Bytes on the device of each state of the optimizer."""
-        return self.optimizer_share if self.offload == "none" else 0.0
+    def states_share(self, states: float) -> float:
+        """Bytes on the device of the optimizer's states, per byte of parameters; of what is offloaded, too, where the
+        device's memory is the host's own."""
+        if not self.offloads:
+            return states * self.optimizer_share
+        return self.offloaded_share(states) if self.host.own else 0.0
 
     def host_share(self, states: float) -> float:
-        """Bytes in the host's memory, per byte of parameters: those that it updates, their gradients and states."""
-        return (2 + states) * self.optimizer_share if self.offload != "none" else 0.0
+        """Bytes in a host's memory apart, per byte of parameters."""
+        return self.offloaded_share(states) if self.offloads and not self.host.own else 0.0
+
+    def offloaded_share(self, states: float) -> float:
+        """What the host holds, per byte of parameters: those that it updates, their gradients and states."""
+        return (2 + states) * self.optimizer_share
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the host keeps the optimizer's states, and updates."""
+        return self.offload in ("optimizer", "parameters")
 
     @property
     def cast_share(self) -> float:

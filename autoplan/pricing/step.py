@@ -103,7 +103,7 @@ def update_s(bytes: float, passes: float, data: DataAxis) -> float:
     ("optimizer") their gradients go down the link before, and the updated parameters up after it, in the open: the
     optimizer's step begins when the last gradient is summed, and the next forward reads every parameter.
     """
-    if data.offload == "none":
+    if not data.offloads:
         return float(update_seconds(bytes * passes, data.prices.device))
     moved_s = 2 * data.link_s(bytes) if data.offload == "optimizer" else 0.0
     return moved_s + float(host_update_seconds(bytes * passes, data.host))

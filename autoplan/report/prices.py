@@ -50,7 +50,8 @@ def stage_text(record: PlanRecord, stage: StageChoice) -> str:
         parts.append(f"{count}{record.model.blocks[index].name}")
         position = end
     again = f"{stage.recompute} recompute" if stage.recompute else ""
-    partly = f"{stage.selective} recompute selectively" if stage.selective else ""
+    hosts = record.chosen.parallelism.offload == "activations"
+    partly = f"{stage.selective} {'on the host' if hosts else 'recompute selectively'}" if stage.selective else ""
     how = ", ".join(part for part in (again, partly) if part)
     return ", ".join(parts) + (f" ({how})" if how else "")
 

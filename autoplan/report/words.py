@@ -39,6 +39,9 @@ def choice_text(chosen: Chosen, model: Model) -> str:
     """The headline of a choice that no plan has been made of yet."""
     blocks = sum(n for n in Counter(s.block for s in model.segments).values() if n > 1)
     selective = sum(stage.selective for stage in chosen.stages)
+    if chosen.parallelism.offload == "activations":
+        how = f"activations of {selective} of {blocks} blocks on the host"
+        return ", ".join(filter(None, (*parallelism_parts(chosen.parallelism, chosen.microbatches), how)))
     again = sum(stage.recompute for stage in chosen.stages) + selective
     how = f" ({'all' if selective == again else selective} selectively)" if selective else ""
     recompute = f"recompute {again} of {blocks} blocks{how}" if again else ""

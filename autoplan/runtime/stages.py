@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.runtime.axes import RankAxis
@@ -22,7 +24,7 @@ class StageModule(nn.Module):
 
     ``batch`` holds the stage's keywords, each with a leading dim of one, the microbatch, so that the pipelining engine,
     which cuts keywords along dim 0, passes scalars and tensors without a batch dim like any other. What leaves is
-    contiguous, so that it can be sent.
+    contiguous, so that it can be sent, and no view, for the engine detaches it in place where it splits a backward.
     """
 
     def __init__(self, number: int, stage: nn.Module) -> None:
@@ -32,7 +34,26 @@ class StageModule(nn.Module):
 
     def forward(self, *activations: Tensor, batch: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
         result = self.stage(*activations, **{name: value[0] for name, value in batch.items()})
-        return tuple(x.contiguous() for x in result) if isinstance(result, tuple) else result.contiguous()
+        return tuple(map(leaving, result)) if isinstance(result, tuple) else leaving(result)
+
+
+def leaving(x: Tensor) -> Tensor:
+    """A result as the engine wants it; copied only where it isn't contiguous."""
+    x = x.contiguous()
+    return x if x._base is None else _Own.apply(x)
+
+
+class _Own(Function):
+    """x over the same memory, as no view of another tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        same = torch.empty(0, dtype=x.dtype, device=x.device)
+        return same.set_(x.untyped_storage(), x.storage_offset(), x.size(), x.stride())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
 
 
 class RankStages:

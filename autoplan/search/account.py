@@ -7,7 +7,7 @@ of what stands in its program.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoplan.graph import Block
 from autoplan.layout import R
@@ -15,7 +15,8 @@ from autoplan.mesh import Mesh
 from autoplan.pricing import Cost, Operator, Prices
 from autoplan.pricing.prices import layout_bytes
 from autoplan.search.choice import BlockChoice
-from autoplan.search.kept import Selective, kept_bytes, price_selective
+from autoplan.search.kept import Selective, kept_bytes, kept_values, price_selective
+from autoplan.search.live import Live, live_block
 from autoplan.typed import Collective
 
 
@@ -43,9 +44,10 @@ class BlockPrice:
     selective        the same where it recomputes selectively, and what then runs again
     input_bytes, output_bytes   of the activations at its boundary, local
     constant_bytes   of the constants it reads
-    working_bytes    the largest value and its gradient, which stand beside what is kept
+    working_bytes    what stands beside what is kept, for a moment
     parameter_bytes  local bytes of each parameter, in the block's order
     summed_bytes     of these, whose gradients are summed once a step, over each of the tensor axes
+    live             what it holds while it runs, of which ``kept_bytes`` and ``working_bytes`` are the account
     """
 
     forward_s: float
@@ -61,6 +63,7 @@ class BlockPrice:
     parameter_bytes: tuple[int, ...]
     summed_bytes: tuple[int, ...]
     moves: tuple[Moved, ...]
+    live: Live = field(default_factory=Live)
 
 
 def price_block(
@@ -87,27 +90,46 @@ def price_block(
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
             moves.append(Moved(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
-    results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
         for a in mesh.tensor_axes
     )
+    live = live_of(block, choice, operators, prices)
     return BlockPrice(
         total.forward_s,
         total.backward_s,
         total.weights_s,
         total.flops,
-        kept_bytes(choice, operators, types, mesh) + gathered_bytes(block, choice, mesh) if prices.training else 0,
+        live.kept,
         price_selective(block, choice, operators, prices, alone_s) if prices.training else Selective(),
         sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
-        2 * max(results, default=0),
+        live.working,
         local,
         summed,
         tuple(moves),
+        live,
     )
+
+
+def live_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> Live:
+    """What a block holds while it runs: eager operator by operator; compiled what is kept, and the largest value with
+    its gradient."""
+    mesh, types = prices.mesh, block.types()
+    if not prices.fuses:
+        return live_block(block, choice, operators, prices)
+    results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
+    working = 2 * max(results, default=0)
+    if not prices.training:
+        return Live(forward=working)
+    kept = kept_bytes(choice, operators, types, mesh) + gathered_bytes(block, choice, mesh)
+    values = kept_values(choice, operators, types, mesh)
+    entering = {(v.name, x) for v, x in zip(block.inputs, choice.inputs, strict=True)}
+    inputs = sum(layout_bytes(types[name], x, mesh) for name, x in entering & values)
+    grads = sum(layout_bytes(types[name], x, mesh) for name, x in choice.parameters)
+    return Live(kept, inputs, kept - inputs + working, kept + working + grads, kept + working)
 
 
 def gathered_bytes(block: Block, choice: BlockChoice, mesh: Mesh) -> int:

@@ -29,8 +29,9 @@ from functools import cached_property
 
 import numpy as np
 
+from autoplan.search.chain import Chain
 from autoplan.search.chunk_bound import Leaner
-from autoplan.search.load import Chain, Loads, parameter_share, range_max
+from autoplan.search.load import Loads, parameter_share, range_max
 from autoplan.search.problem import Group, Problem, Tensor
 from autoplan.search.solve import Weights
 from autoplan.search.stages import choose_cuts

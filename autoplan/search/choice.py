@@ -57,7 +57,8 @@ class StageChoice:
     """Segments [first, last) of the chain, on pipeline rank k modulo pp where it is stage k.
 
     Of its repeated segments the first ``recompute`` keep their inputs alone and run again in the backward; the next
-    ``selective`` keep what is dear to compute, the results of products and attention, and run the rest again.
+    ``selective`` keep what is dear to compute, the results of products and attention, and run the rest again. Where
+    activations are offloaded these keep all in the host's memory instead.
     """
 
     first: int

@@ -20,13 +20,14 @@ from autoplan.pricing.step import (
 from autoplan.pricing.whole import whole_cost
 from autoplan.search.bounds import Known, leaner_of, least_schedule_s
 from autoplan.search.candidates import Setting
+from autoplan.search.chain import chain_of
 from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
 from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunks import choose_chunks, evenly
 from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, steep
 from autoplan.search.floors import lower_bound, rounds, uneven_rounds
 from autoplan.search.kinds import devices_of, pace, spare_bytes
-from autoplan.search.load import Loads, chain_of, data_axis
+from autoplan.search.load import Loads, data_axis
 from autoplan.search.operators import Operators, Point
 from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.refine import Bound, Runs, refine

@@ -1,116 +1,23 @@
-"""The chain of segments as arrays, and what each stage holds of it: seconds and bytes of any run of segments."""
+"""What each stage holds of the chain of segments: seconds and bytes of any run of them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from autoplan.graph import Model
 from autoplan.pricing.chunks import Rounds, runs_rounds, splits
 from autoplan.pricing.data import DataAxis
-from autoplan.pricing.prices import Prices, send_s
-from autoplan.pricing.step import accumulate_s, held_microbatches, update_s
-from autoplan.search.account import BlockPrice
+from autoplan.pricing.prices import Prices
+from autoplan.pricing.step import held_microbatches, update_s
 from autoplan.pricing.whole import WholeCost
 from autoplan.search.candidates import Setting
+from autoplan.search.chain import Chain
 from autoplan.search.choice import StageMemory
 from autoplan.search.recompute import Mix, Savings, range_max, savings
 
 Interval = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Chain:
-    """One number for each segment of the chain, of one microbatch on one device.
-
-    forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
-    weights_s    of backward_s, what gives parameters' gradients alone
-    kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
-    summed       [segments, tensor axes] bytes, likewise
-    selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
-    repeated     whether its block stands in the chain more than once, so that it may be recomputed
-    exposed_s    what ZeRO's collectives add to forward and backward together
-    held         (parameter's name, local bytes) of each segment
-    """
-
-    forward_s: np.ndarray
-    backward_s: np.ndarray
-    weights_s: np.ndarray
-    kept: np.ndarray
-    inputs: np.ndarray
-    outputs: np.ndarray
-    constants: np.ndarray
-    working: np.ndarray
-    parameters: np.ndarray
-    summed: np.ndarray
-    repeated: np.ndarray
-    selective: np.ndarray
-    rebuilt: np.ndarray
-    again_s: np.ndarray
-    exposed_s: np.ndarray
-    held: tuple[tuple[tuple[str, int], ...], ...]
-
-    def __len__(self) -> int:
-        return len(self.forward_s)
-
-    def holding(self, columns: Mapping[str, np.ndarray]) -> Chain:
-        """The same with other columns."""
-        return Chain(**{f.name: columns.get(f.name, getattr(self, f.name)) for f in fields(self)})
-
-
-def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis) -> Chain:
-    """Lays the prices of the blocks along the chain."""
-    uses = Counter(segment.block for segment in model.segments)
-    order = [segment.block for segment in model.segments]
-    training = data.prices.training
-    further = (setting.microbatches - 1) / setting.microbatches  # the first one's gradients are kept as they come
-    sizes = [sum(price.parameter_bytes) for price in blocks]
-    waits_f = [data.exposed_forward_s(b.forward_s, p) for b, p in zip(blocks, sizes, strict=True)]
-    waits_b = [
-        data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
-    ]
-    added = [accumulate_s(p, data.prices) * further if training else 0.0 for p in sizes]
-    copies = [data.copies_s(p) for p in sizes]
-
-    def along(values: Iterable[float]) -> np.ndarray:
-        return np.array(list(values), dtype=float)[order]
-
-    return Chain(
-        forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
-        backward_s=along(b.backward_s for b in blocks)
-        + along(waits_b)
-        + along(added)
-        + along(b * training for _, b in copies),
-        weights_s=along(b.weights_s for b in blocks) + along(added),
-        kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        inputs=along(b.input_bytes for b in blocks),
-        outputs=along(b.output_bytes for b in blocks),
-        constants=along(b.constant_bytes for b in blocks),
-        working=along(b.working_bytes for b in blocks),
-        parameters=along(sizes),
-        summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
-        repeated=np.array([uses[block] > 1 for block in order]),
-        selective=along(b.selective.kept_bytes for b in blocks),
-        rebuilt=along(b.selective.rebuilt_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        again_s=along(b.selective.again_s for b in blocks),
-        exposed_s=along(waits_f) + along(waits_b),
-        held=tuple(
-            tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
-            for segment in model.segments
-        ),
-    )
-
-
-def data_axis(setting: Setting, prices: Prices, states: float) -> DataAxis:
-    """A setting's data axis; ``states``: elements of optimizer state for each parameter element."""
-    return DataAxis(
-        setting.zero, setting.dp, prices, setting.pp > 1, setting.offload, late=splits(setting.schedule),
-        local_steps=setting.local_steps, averaged=1.0 + states, versions=setting.versions,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -266,14 +173,23 @@ class Loads:
         return StageMemory(
             round(parameters * data.parameter_share),
             round(parameters * data.gradient_share) if training else 0,
-            round(parameters * self.states * data.state_share),
+            round(parameters * data.states_share(self.states)),
             round(activations),
             round(transients),
-            round(parameters * data.host_share(self.states)),
+            round(parameters * data.host_share(self.states) + flight * self.hosted_bytes(at, part)),
         )
+
+    def hosted_bytes(self, at: Interval, part: np.ndarray) -> float:
+        """Of a run of segments what lies in a host's memory apart, of one microbatch: of those that are in the place of
+        selective recomputation."""
+        if self.data.offload != "activations" or self.data.host.own:
+            return 0.0
+        return float(self.chain.kept[slice(*at)][part].sum())
 
     def parameter_bytes(self, at: Interval) -> int:
         """Local bytes of the parameters of a run of segments, each once."""
+        if not self.chain.shares:
+            return int(self.chain.parameters[slice(*at)].sum())
         return sum(dict(pair for held in self.chain.held[slice(*at)] for pair in held).values())
 
     def forward_s(self, at: Interval) -> float:
@@ -311,6 +227,8 @@ class Loads:
 
     def unit_bytes(self, at: Interval) -> list[float]:
         """Bytes of the parameters that each segment is the first to read."""
+        if not self.chain.shares:
+            return [size for size in self.chain.parameters[slice(*at)].tolist() if size]
         seen: set[str] = set()
         sizes = []
         for held in self.chain.held[slice(*at)]:
@@ -360,13 +278,21 @@ class Loads:
     def sent_s(self, stage: int, bytes: float) -> float:
         """To the pipeline rank that has the stage, from the one that has the stage before."""
         ranks, width = self.setting.pp, self.setting.dp * self.setting.tp
-        return send_s(bytes, stage % ranks, width, self.data.prices.topology, (stage - 1) % ranks)
+        return self.data.prices.message_s(bytes, stage % ranks, width, (stage - 1) % ranks)
+
+
+def data_axis(setting: Setting, prices: Prices, states: float) -> DataAxis:
+    """A setting's data axis; ``states``: elements of optimizer state for each parameter element."""
+    return DataAxis(
+        setting.zero, setting.dp, prices, setting.pp > 1, setting.offload, late=splits(setting.schedule),
+        local_steps=setting.local_steps, averaged=1.0 + states, versions=setting.versions,
+    )  # fmt: skip
 
 
 def parameter_share(data: DataAxis, states: float) -> float:
     """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
     gradients = data.gradient_share if data.prices.training else 0.0
-    return data.parameter_share + gradients + states * data.state_share
+    return data.parameter_share + gradients + data.states_share(states)
 
 
 def prefix(values: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from autoplan.search.choice import Predicted, PricedCollective
 from autoplan.search.evaluate import Evaluated, once_s
 from autoplan.search.formulate import Prepared
 from autoplan.search.load import Loads
+from autoplan.search.moments import peaks_of
 from autoplan.search.ranks import of_rank
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
@@ -24,7 +25,7 @@ def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predict
         step_time_s=found.step_s,
         tokens_per_s=units(model) / found.step_s,
         mfu=utilisation(found, prepared, topology),
-        peak_bytes=found.memory,
+        peak_bytes=peaks_of(found.loads, found.stages, found.setting.pp),
         bubble_fraction=bubble_of(found),
         collectives=tuple(collectives(found, model)),
     )

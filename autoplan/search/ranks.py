@@ -105,7 +105,7 @@ def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> Sta
     """All stages of one rank: states and buffers of each, activations at the moment at which they are most, and one
     largest transient; a parameter that it reads twice counted once."""
     chain, data, many = loads.chain, loads.data, loads.setting.microbatches
-    once, buffers, working, parameter, rebuilt = [], 0.0, 0.0, 0.0, 0.0
+    once, there, buffers, working, parameter, rebuilt = [], [], 0.0, 0.0, 0.0, 0.0
     held: dict[str, int] = {}
     assert loads.rounds is not None
     for number, stage in of_rank(stages, rank, loads.setting.pp):
@@ -113,6 +113,7 @@ def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> Sta
         full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
         kept = np.where(full, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
         once.append(kept.sum() + chain.constants[run].max())
+        there.append(loads.hosted_bytes((stage.first, stage.last), part))
         buffers += many * chain.inputs[stage.first] if number else 0.0
         buffers += many * chain.outputs[stage.last - 1] if number < len(stages) - 1 else 0.0
         working = max(working, chain.working[run].max())
@@ -120,14 +121,15 @@ def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> Sta
         rebuilt = max(rebuilt, chain.kept[run][full].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
         held |= dict(pair for segment in chain.held[run] for pair in segment)
     parameters = sum(held.values())
+    hosted = float((loads.rounds.held[rank] @ np.array(there)).max())
     whole, grads = data.gathered_segments
     return StageMemory(
         round(parameters * data.parameter_share),
         round(parameters * data.gradient_share) if data.prices.training else 0,
-        round(parameters * loads.states * data.state_share),
+        round(parameters * data.states_share(loads.states)),
         round(float((loads.rounds.held[rank] @ np.array(once)).max()) + buffers),
         round(working + (whole + grads) * parameter + rebuilt),
-        round(parameters * data.host_share(loads.states)),
+        round(parameters * data.host_share(loads.states) + hosted),
     )
 
 

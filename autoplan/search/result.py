@@ -55,7 +55,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         micro_batch=s.micro_batch,
         schedule="pipedream-2bw" if s.versions == 2 else s.schedule,
         virtual_stages=s.virtual_stages,
-        recompute=recomputation(found.stages),
+        recompute="none" if s.offload == "activations" else recomputation(found.stages),
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
         offload=None if s.offload == "none" else s.offload,
         tensor=s.factors,

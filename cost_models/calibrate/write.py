@@ -107,6 +107,9 @@ def _device_tables(device: Device, origin: Origin) -> Iterator[tuple[str, list[s
         line("blocking", int(device.blocking), source=blocking),
         line("composes", int(device.composes), source=composes),
     ]
+    if device.blocking:
+        own = "a processor's memory is the host's: what is kept there is copied within it, at memory.bandwidth"
+        yield "host", [line("own", 1, source=own)]
     if device.sharers > 1:
         yield "shared", [line("devices", device.sharers), line("alone", device.alone)]
 

@@ -57,8 +57,7 @@ class Device:
     sharers                       devices next to each other that share processors, as processes of one machine with
                                   fewer cores do; the other figures are those of all of them at work
     alone                         how many times as fast one of them computes while the others wait
-    host                          its share of the host's memory and the link there; None: its memory is the host's, or
-                                  the profile doesn't know
+    host                          its share of the host's memory and the link there; None: the profile doesn't know
     """
 
     name: str
@@ -106,10 +105,13 @@ class Device:
 def read_device(name: str, figures: Figures) -> Device:
     """The device of a profile; a ``ProfileError`` where a figure is missing."""
     dtypes = sorted(figures.names("peak"))
+    capacity, reserved = int(figures.positive("memory", "capacity", measures="bytes")), _reserved_bytes(figures)
+    rate = figures.positive("memory", "bandwidth", measures="bytes/s")
+    memory_efficiency = figures.positive("memory", "efficiency", measures="count")
     return Device(
         name=name,
-        memory_bytes=int(figures.positive("memory", "capacity", measures="bytes")),
-        reserved_bytes=_reserved_bytes(figures),
+        memory_bytes=capacity,
+        reserved_bytes=reserved,
         peaks=tuple((dtype, figures.positive("peak", dtype, measures="flops/s")) for dtype in dtypes),
         matmul_efficiency=figures.positive("matmul", "efficiency", measures="count"),
         matmul_tiles=figures.triples("matmul", "tiles"),
@@ -119,8 +121,8 @@ def read_device(name: str, figures: Figures) -> Device:
         attention_backward_efficiency=figures.positive("attention", "backward_efficiency", measures="count"),
         attention_ramp_k=figures.number("attention", "ramp_k", measures="count"),
         attention_ramp_head_dim=figures.number("attention", "ramp_head_dim", measures="count"),
-        memory_bandwidth_bytes_per_s=figures.positive("memory", "bandwidth", measures="bytes/s"),
-        memory_efficiency=figures.positive("memory", "efficiency", measures="count"),
+        memory_bandwidth_bytes_per_s=rate,
+        memory_efficiency=memory_efficiency,
         matmul_sustained=figures.positive("matmul", "sustained", measures="count"),
         matmul_shares=_shares(figures),
         cache_bytes=figures.positive(*CACHE, "capacity", measures="bytes") if figures.has(*CACHE) else 0.0,
@@ -138,7 +140,7 @@ def read_device(name: str, figures: Figures) -> Device:
         composes=figures.has(*COMPOSES) and bool(figures.number(*COMPOSES, measures="count")),
         sharers=figures.whole(*SHARED, "devices") if figures.has(*SHARED) else 1,
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
-        host=read_host(figures),
+        host=read_host(figures, capacity - reserved, rate * memory_efficiency),
     )
 
 

@@ -23,7 +23,7 @@ from cost_models.memory.states import (
     Precision,
     state_bytes,
 )
-from cost_models.memory.transients import LOSSES, loss_bytes, rounded_bytes
+from cost_models.memory.transients import LOSSES, loss_bytes, rounded_bytes, update_bytes
 
 __all__ = [
     "ACCOUNTS",
@@ -47,4 +47,5 @@ __all__ = [
     "rounded_bytes",
     "state_bytes",
     "transformer_layer_activation_bytes",
+    "update_bytes",
 ]

@@ -44,3 +44,13 @@ def loss_bytes(
 def rounded_bytes(bytes: Number, block: int = 512) -> Number:
     """A tensor as the allocator counts it: up to the next whole block (PyTorch's caching allocator: 512 bytes)."""
     return block * ceil(bytes / block)
+
+
+def update_bytes(total: Number, largest: Number, together: bool) -> Number:
+    """What an optimizer of Adam's kind makes for a moment, in bytes: the roots of second moments, and these divided.
+
+    total, largest  of what it updates, and of the largest one of it
+    together        all parameters at once, as torch's foreach kernels do, which divide in place; else one by one, the
+                    root and the quotient (torch/optim/adam.py, ``_single_tensor_adam``: ``exp_avg_sq.sqrt() / …``)
+    """
+    return total if together else 2 * largest

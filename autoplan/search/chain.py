@@ -1,0 +1,128 @@
+"""The chain of segments as arrays: seconds and bytes of each, in one microbatch on one device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+
+from autoplan.graph import Model
+from autoplan.pricing.data import DataAxis
+from autoplan.pricing.step import accumulate_s
+from autoplan.search.account import BlockPrice
+from autoplan.search.candidates import Setting
+from autoplan.search.kept import Selective
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One number for each segment of the chain, of one microbatch on one device.
+
+    forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
+    weights_s    of backward_s, what gives parameters' gradients alone
+    kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
+    summed       [segments, tensor axes] bytes, likewise
+    selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
+    repeated     whether its block stands in the chain more than once, so that it may be recomputed
+    exposed_s    what ZeRO's collectives add to forward and backward together
+    kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
+    held         (parameter's name, local bytes) of each segment
+    """
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    weights_s: np.ndarray
+    kept: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    constants: np.ndarray
+    working: np.ndarray
+    parameters: np.ndarray
+    summed: np.ndarray
+    repeated: np.ndarray
+    selective: np.ndarray
+    rebuilt: np.ndarray
+    again_s: np.ndarray
+    exposed_s: np.ndarray
+    kept_inputs: np.ndarray
+    live_forward: np.ndarray
+    live_backward: np.ndarray
+    live_adding: np.ndarray
+    held: tuple[tuple[tuple[str, int], ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.forward_s)
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether a parameter is read by more than one segment."""
+        names = [name for held in self.held for name, _ in held]
+        return len(set(names)) < len(names)
+
+    def holding(self, columns: Mapping[str, np.ndarray]) -> Chain:
+        """The same with other columns."""
+        return Chain(**{f.name: columns.get(f.name, getattr(self, f.name)) for f in fields(self)})
+
+
+def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis) -> Chain:
+    """Lays the prices of the blocks along the chain."""
+    blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
+    uses = Counter(segment.block for segment in model.segments)
+    order = [segment.block for segment in model.segments]
+    training = data.prices.training
+    further = (setting.microbatches - 1) / setting.microbatches  # the first one's gradients are kept as they come
+    sizes = [sum(price.parameter_bytes) for price in blocks]
+    waits_f = [data.exposed_forward_s(b.forward_s, p) for b, p in zip(blocks, sizes, strict=True)]
+    waits_b = [
+        data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
+    ]
+    added = [accumulate_s(p, data.prices) * further if training else 0.0 for p in sizes]
+    copies = [data.copies_s(p) for p in sizes]
+
+    def along(values: Iterable[float]) -> np.ndarray:
+        return np.array(list(values), dtype=float)[order]
+
+    return Chain(
+        forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
+        backward_s=along(b.backward_s for b in blocks)
+        + along(waits_b)
+        + along(added)
+        + along(b * training for _, b in copies),
+        weights_s=along(b.weights_s for b in blocks) + along(added),
+        kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        inputs=along(b.input_bytes for b in blocks),
+        outputs=along(b.output_bytes for b in blocks),
+        constants=along(b.constant_bytes for b in blocks),
+        working=along(b.working_bytes for b in blocks),
+        parameters=along(sizes),
+        summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
+        repeated=np.array([uses[block] > 1 for block in order]),
+        selective=along(b.selective.kept_bytes for b in blocks),
+        rebuilt=along(b.selective.rebuilt_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        again_s=along(b.selective.again_s for b in blocks),
+        exposed_s=along(waits_f) + along(waits_b),
+        kept_inputs=along(b.live.kept_inputs for b in blocks),
+        live_forward=along(b.live.forward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        live_backward=along(b.live.backward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        held=tuple(
+            tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
+            for segment in model.segments
+        ),
+    )
+
+
+def on_host(price: BlockPrice, data: DataAxis) -> BlockPrice:
+    """A block where activations are offloaded: keeping them with the host takes the place of selective recomputation.
+
+    They go down under the forward and come up under the backward, at the link's pace, in the open where a device has no
+    streams beside (``DataAxis.hidden_s``). On their way up they stand whole, and behind them those of the next one.
+    """
+    copy_s = data.link_s(price.kept_bytes)
+    hidden_s = data.hidden_s(price.forward_s, copy_s) + data.hidden_s(price.backward_s, copy_s)
+    whole = (1 if data.prices.device.blocking else 2) * price.kept_bytes
+    stays = price.kept_bytes if data.host.own else 0
+    return replace(price, selective=Selective(stays, whole, 2 * copy_s - hidden_s))
