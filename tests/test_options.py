@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from autoplan.errors import ParallelismError
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import Inference, Parallelism, Schedule, Training
 
 
 def test_only_what_is_given_is_pinned() -> None:
@@ -55,6 +55,11 @@ def test_precision_is_one_that_there_is() -> None:
         ({"clip_grad_norm": "1"}, "clip_grad_norm='1': a norm is positive"),
         ({"compile": "no"}, "compile='no': it is compiled or not"),
         ({"seed": 0.5}, "seed=0.5: a seed is a whole number"),
+        ({"learning_rate": None}, "learning_rate=None: it is a number"),
+        ({"reduce_dtype": "fp64"}, "reduce_dtype='fp64': gradients are summed in one of ('fp32', 'bf16')"),
+        ({"optimizer_options": "amsgrad"}, "optimizer_options 'amsgrad': they are values by name"),
+        ({"optimizer_options": {1: 2}}, "optimizer_options {1: 2}: they are values by name"),
+        ({"optimizer_options": {"foreach": all}}, "optimizer_options: foreach=<built-in function all>: plan.json"),
     ],
 )
 def test_a_training_that_can_t_be_is_refused(fields: dict, said: str) -> None:
@@ -66,3 +71,11 @@ def test_a_training_that_can_t_be_is_refused(fields: dict, said: str) -> None:
 def test_an_inference_is_as_strict() -> None:
     with pytest.raises(ParallelismError, match=r"precision='fp8': no such precision"):
         Inference(precision="fp8")
+
+
+def test_options_are_kept_sorted_and_frozen_however_they_are_given() -> None:
+    given = {"rho": 0.9, "foreach": None, "eps": [1e-6, 2]}
+    kept = (("eps", (1e-6, 2)), ("foreach", None), ("rho", 0.9))
+    for options in (given, list(given.items()), tuple(given.items()), kept):
+        assert Training(optimizer_options=options).optimizer_options == kept  # type: ignore[arg-type]
+    assert Training(schedule="constant").schedule == Schedule() and Training().schedule is None

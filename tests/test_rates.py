@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, lr_scheduler
 
+from autoplan.cli.given import training
 from autoplan.codec import decode, encode
 from autoplan.errors import ParallelismError
 from autoplan.options import SHAPES, Schedule, Training
@@ -120,9 +121,16 @@ def test_it_is_data() -> None:
         {"name": "MultiStepLR", "options": {"milestones": [2, 5]}}, {"name": "cosine", "steps": 10, "warmup": 2}, None,
         "constant",
     ):  # fmt: skip
-        training = Training(schedule=given, optimizer_options={"amsgrad": True})  # type: ignore[arg-type]
-        assert decode(Training, json.loads(json.dumps(encode(training))), "training") == training
-        assert hash(training) == hash(decode(Training, encode(training), "training"))
+        how = Training(schedule=given, optimizer_options={"amsgrad": True})  # type: ignore[arg-type]
+        assert decode(Training, json.loads(json.dumps(encode(how))), "training") == how
+        assert hash(how) == hash(decode(Training, encode(how), "training"))
+
+
+def test_the_command_line_writes_it_as_a_mapping() -> None:
+    told = ["schedule={'name': 'cosine', 'steps': 9, 'warmup': 2}", "optimizer_options={'amsgrad': True}", "eps=1e-6"]
+    assert training(told) == Training(
+        schedule=Schedule("cosine", steps=9, warmup=2), optimizer_options=(("amsgrad", True),), eps=1e-6
+    )
 
 
 @pytest.mark.parametrize(

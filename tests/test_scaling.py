@@ -85,7 +85,7 @@ def overflowing(rank: int, world: int, plan: dict, which: int) -> list[tuple]:
             program.optimizer.step()
             assert program.updates.scaling is not None and program.updates.rates is not None
             values = torch.cat([h.values.flatten() for h in program.held])
-            state = program.updates.skipped, program.updates.scaling.factor, program.updates.rates.updates
+            state = program.skipped, program.updates.scaling.factor, program.updates.rates.updates
             found.append((*state, program.steps, program.optimizer.param_groups[0]["lr"], len(grads), values))
         return found
 

@@ -74,8 +74,8 @@ def user_shapes(parameters: Sequence[Parameter]) -> list[tuple[int, ...]]:
 
 
 def newton_schulz_s(shape: Sequence[int], device: Device) -> float:
-    """One iteration of Muon's orthogonalisation in bfloat16: X Xᵀ, its square, and their sum times X, the short side first
-    (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks")."""
+    """One iteration of Muon's orthogonalisation in bfloat16: X Xᵀ, its square, and their sum times X, the short side
+    first (Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks")."""
     short, long = min(shape), max(shape)
     dtype = "bfloat16" if "bfloat16" in device.peak_flops_per_s else "float32"
     products = ((short, short, long), (short, short, short), (short, long, short))

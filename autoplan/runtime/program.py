@@ -146,6 +146,11 @@ class Program:
         """
         return clip_gradients(self.held, max_norm, self.device, replica_of(self.spec, self.axes))
 
+    @property
+    def skipped(self) -> bool:
+        """Whether a gradient of the last step overflowed in float16, so that the optimizer's step updates nothing."""
+        return self.updates.skipped
+
     def set_learning_rate(self, rate: float) -> None:
         """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
         self.updates.set_learning_rate(rate)
