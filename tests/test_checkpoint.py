@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from autoplan.errors import WeightsError
@@ -128,6 +131,31 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_changes(pool:
         (tmp_path / "none", TRAINING, "there is no finished checkpoint"),
     ):
         for text, kept in pool.run(load_and_keep, str(where), training):
+            assert said in text and kept
+
+
+def save_another(rank: int, world: int, folder: str, **sizes: int) -> None:
+    with patch.multiple(tiny, **sizes), program_of(PLANS["dp4 zero3"]) as program:
+        program.load_weights(tiny.reference().state_dict())
+        program.save_checkpoint(folder)
+
+
+def save_by_torch_alone(rank: int, world: int, folder: str) -> None:
+    dcp.save({"model": {"weight": torch.ones(3)}}, checkpoint_id=folder)
+
+
+def test_another_model_s_checkpoint_is_refused_before_anything_changes(pool: RankPool, tmp_path: Path) -> None:
+    pool.run(partial(save_another, WIDTH=6), str(tmp_path / "wide"))
+    pool.run(partial(save_another, LAYERS=0), str(tmp_path / "short"))
+    pool.run(save_by_torch_alone, str(tmp_path / "foreign"))
+    (tmp_path / "file").write_text("no folder")
+    for where, said in (
+        ("wide", "embed.weight has shape (10, 6) there, here (10, 5)"),
+        ("short", "it lacks layers.0.scale, one of the parameters"),
+        ("foreign", "there is no finished checkpoint: it has no state.json"),
+        ("file", "there is no finished checkpoint"),
+    ):
+        for text, kept in pool.run(load_and_keep, str(tmp_path / where), TRAINING):
             assert said in text and kept
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from autoplan.errors import InputsError, WeightsError
 from autoplan.runtime import checkpoint_files as files
@@ -157,3 +161,21 @@ def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
         files.check_keep(tmp_path / "final", 3)
     with pytest.raises(InputsError, match="keep=0"):
         files.check_keep(tmp_path / "step-1", 0)
+
+
+class FullDisk(io.FileIO):
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        if self.tell() + memoryview(data).nbytes > 1024:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+@pytest.mark.parametrize("elements", [10, 1000, 100_000])
+def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    monkeypatch.setattr(files.io, "FileIO", FullDisk)
+    with (
+        pytest.raises(OSError, match="No space left on device"),
+        files.PatientFiles().create_stream(tmp_path / "tensor", "wb") as stream,
+    ):
+        torch.save(torch.ones(elements), stream)
+        torch.save(torch.ones(elements), stream)

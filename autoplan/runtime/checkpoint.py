@@ -189,6 +189,8 @@ def check(snapshot: Snapshot, state: CheckpointState, saved: Mapping[str, object
     lowered = snapshot.spec.lowered
     wanted = {f"parameters/{p.name}": p.type.shape for p in lowered.parameters}
     wanted |= {f"buffers/{b.name}": b.type.shape for b in lowered.buffers}
+    unread = {f"unread/{u.name}": u.type.shape for u in snapshot.spec.unread}
+    wanted |= {key: shape for key, shape in unread.items() if key in saved}
     for key, shape in wanted.items():
         what, name = key.split("/", 1)
         entry = saved.get(key)

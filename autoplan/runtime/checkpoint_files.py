@@ -56,8 +56,7 @@ class CheckpointState:
 class PatientFile(io.BufferedWriter):
     """A file to write that keeps an error until it is closed.
 
-    torch's archive writer can't be left by an exception of the file below it: its destructor writes once more, and
-    ends the process.
+    torch's archive writer, where one is raised below it, may tell of a position that it didn't expect instead.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -190,7 +189,7 @@ def tidy(target: Path) -> None:
 
 def prune(parent: Path, keep: int) -> None:
     """Removes all checkpoints before the last ``keep`` finished ones."""
-    kept = sorted({number for number, path in numbered(parent) if finished(path)})[-keep:]
+    kept = sorted({number for number, path in numbered(parent) if path.suffix != ".tmp" and finished(path)})[-keep:]
     for number, path in numbered(parent):
         if number < kept[0]:
             clear(path)
@@ -227,7 +226,7 @@ def finished(folder: Path) -> bool:
         read_state(folder)
     except WeightsError:
         return False
-    return not folder.name.endswith(".tmp")
+    return True
 
 
 def read_state(folder: Path) -> CheckpointState:
@@ -264,6 +263,6 @@ def complete(folder: Path) -> tuple[Path, CheckpointState]:
 def latest_checkpoint(folder: str | os.PathLike) -> Path | None:
     """The finished checkpoint of the most steps among a folder's ``step-<number>``; None where there is none."""
     for _, path in sorted(numbered(Path(folder)), reverse=True):
-        if finished(path):
+        if path.suffix != ".tmp" and finished(path):
             return path.with_name(path.name.removesuffix(".old"))
     return None

@@ -15,13 +15,15 @@ T = TypeVar("T")
 def together(act: Callable[[], T]) -> T:
     """What ``act`` returns on this rank, once it has ended on all of them; every rank calls it.
 
-    Where it raised an AutoplanError on some, every rank raises its own, or else the first of theirs. Another exception
-    is raised as it is where it arose, and told as an AutoplanError on the others.
+    Where it raised an AutoplanError on some, every rank raises its own, or else the first of theirs. The operating
+    system's error becomes one; another exception is raised as it is where it arose, and told as one on the others.
     """
     result: T | None = None
     own: Exception | None = None
     try:
         result = act()
+    except OSError as error:
+        own = AutoplanError(error.filename or f"rank {dist.get_rank()}", str(error), "see that it is there, and yours")
     except Exception as error:
         own = error
     told = own if own is None or isinstance(own, AutoplanError) else unforeseen(own)
