@@ -27,7 +27,7 @@ from autoplan.folder import write_folder
 from autoplan.options import Parallelism
 from autoplan.options import Training as Options
 from tests import saved, zoo
-from tests.kill_run import MOMENTS, Kill, Training
+from tests.kill_run import MOMENTS, ONE_NODE, Kill, Training
 from tests.planning import parallelize_alone
 
 PLANS: dict[str, Parallelism | str] = {
@@ -84,12 +84,14 @@ class Case:
         lines = self.undisturbed.written()
         self.step_s = sum(line["seconds"] for line in lines) / len(lines)
 
-    def training(self, name: str) -> Training:
-        return Training(self.folder, self.root / name, self.steps, SAVE_EVERY)
+    def training(self, name: str, launcher: tuple[str, ...] = ONE_NODE) -> Training:
+        return Training(self.folder, self.root / name, self.steps, SAVE_EVERY, launcher)
 
-    def disturbed(self, number: int, times: int, chance: random.Random) -> Iterator[Kill | Outcome]:
+    def disturbed(
+        self, name: str, times: int, chance: random.Random, launcher: tuple[str, ...] = ONE_NODE
+    ) -> Iterator[Kill | Outcome]:
         """One training with at most so many kills: each as it happens, and what came of it."""
-        training = self.training(f"disturbed-{number}")
+        training = self.training(name, launcher)
         training.start(restarts=times)
         kills: list[Kill] = []
         try:
@@ -130,10 +132,11 @@ def kill_all(plans: Sequence[str], times: int, seed: int, root: Path) -> list[Ou
         say(f"{case.plan}: {case.steps} steps undisturbed, {case.start_s:.1f} s to the first, {case.step_s:.3f} s each")
     while done < times:
         number = len(outcomes)
-        for event in cases[number % len(cases)].disturbed(number, min(A_RUN, times - done), chance):
+        case = cases[number % len(cases)]
+        for event in case.disturbed(f"disturbed-{number}", min(A_RUN, times - done), chance):
             if isinstance(event, Kill):
                 done += 1
-                say(kill_line(done, cases[number % len(cases)].plan, event))
+                say(kill_line(done, case.plan, event))
             else:
                 outcomes.append(event)
                 say(outcome_line(event))

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from autoplan.runtime.checkpoint import latest_checkpoint
 from tests import saved
+from tests.live.clusters import ENVIRONMENT, ROOT, torchrun
 
-ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4
 LONG_S = 900.0  # without a sign of life, and the test has failed
 LOOK_S = 0.002  # between two looks at files and processes
 MOMENTS = ("start", "step", "save")
+ONE_NODE = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS))
 
 
 class Stuck(Exception):
@@ -51,13 +52,14 @@ class Training:
 
     folder   the exported plan
     work     where checkpoints, metrics and what torchrun says go
+    launcher the command that starts it, as far as torchrun's further options
     """
 
     folder: Path
     work: Path
     steps: int
     save_every: int
-    arguments: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ONE_NODE
     process: subprocess.Popen | None = None
     seen: set[int] = field(default_factory=set)
 
@@ -76,12 +78,11 @@ class Training:
     def start(self, restarts: int) -> None:
         self.work.mkdir(parents=True, exist_ok=True)
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS),
-            "--max-restarts", str(restarts), str(self.folder / "train.py"), "--steps", str(self.steps),
+            *self.launcher, "--max-restarts", str(restarts), str(self.folder / "train.py"), "--steps", str(self.steps),
             "--checkpoint-dir", str(self.checkpoints), "--save-every", str(self.save_every),
-            "--metrics", str(self.metrics), "--timeout", str(LONG_S / 2), *self.arguments,
+            "--metrics", str(self.metrics), "--timeout", str(LONG_S / 2),
         ]  # fmt: skip
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+        environment = {**os.environ, **ENVIRONMENT, "TORCHRUN": str(torchrun())}
         with (self.work / "said.txt").open("ab") as said:
             self.process = subprocess.Popen(command, stdout=said, stderr=said, env=environment, cwd=ROOT)
 
@@ -107,7 +108,7 @@ class Training:
         """The process of each rank of the present attempt."""
         assert self.process is not None
         found = {}
-        for process in children(self.process.pid):
+        for process in descendants(self.process.pid):
             rank = environment_of(process).get("RANK")
             if rank is not None and process not in self.seen:
                 found[int(rank)] = process
@@ -154,7 +155,7 @@ class Training:
             time.sleep(chance.uniform(0, start_s))
         elif moment == "step" and self.wait(lambda: len(self.written()) > steps or self.rewritten(since_s)):
             time.sleep(chance.uniform(0, 8 * step_s))
-        elif moment == "save" and self.wait(lambda: bool(self.saving(since_s))):
+        elif moment == "save" and self.wait_for_save(chance.randint(1, 3), since_s):
             time.sleep(chance.choice((0.0, chance.uniform(0, 0.05))))
         if self.ended() or not alive(workers[rank]):
             return None
@@ -167,20 +168,34 @@ class Training:
             saved.tensors(left)
         return Kill(moment, rank, inside, len(self.written()), None if left is None else left.name)
 
+    def wait_for_save(self, number: int, since_s: float) -> bool:
+        """Until that many saves of this attempt have begun."""
+        seen: set[str] = set()
+
+        def begun() -> bool:
+            seen.update(self.saving(since_s))
+            return len(seen) >= number
+
+        return self.wait(begun)
+
     def rewritten(self, since_s: float) -> bool:
         return self.metrics.exists() and self.metrics.stat().st_mtime > since_s
 
 
-def children(process: int) -> Iterator[int]:
-    """The processes that a process has started."""
+def descendants(process: int) -> Iterator[int]:
+    """The processes that a process has started, those that they have, and so on."""
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if parent == process:
-                yield int(entry.name)
+            children.setdefault(parent, []).append(int(entry.name))
+    found = list(children.get(process, ()))
+    while found:
+        yield found[0]
+        found += children.get(found.pop(0), ())
 
 
 def environment_of(process: int) -> dict[str, str]:

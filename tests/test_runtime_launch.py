@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +43,7 @@ def train_py(tmp_path: Path) -> str:
 
 
 def tiny_plan(folder: Path) -> SimpleNamespace:
-    return SimpleNamespace(program=lambda: Program(tiny.spec(**PLAN), tiny.program(2)))
+    return SimpleNamespace(program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s))
 
 
 def run_train(rank: int, world: int, script: str, arguments: list[str]) -> None:
@@ -81,7 +82,36 @@ def test_train_py_equals_one_device_and_resumes(pool: RankPool, train_py: str, t
     assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
     assert [line["loss"] for line in found] == pytest.approx(wanted, rel=1e-12)
     assert all(line["tokens_per_s"] > 0 for line in found)
-    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [f"step-{n:08d}" for n in (2, 3, 4, 5)]
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [f"step-{n:08d}" for n in (3, 4, 5)]
+
+
+def run_train_until_told(rank: int, world: int, script: str, arguments: list[str], step: int) -> None:
+    """One rank of all gets SIGTERM while it reads a batch."""
+
+    def source(*given: object) -> Callable[[int], dict[str, torch.Tensor]]:
+        batch = batch_source(*given)  # type: ignore[arg-type]
+
+        def batch_of(number: int) -> dict[str, torch.Tensor]:
+            if number == step and rank == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return batch(number)
+
+        return batch_of
+
+    with patch("autoplan.runtime.data.batch_source", source):
+        run_train(rank, world, script, arguments)
+
+
+def test_a_rank_that_is_told_to_stop_has_all_save_and_end(pool: RankPool, train_py: str, tmp_path: Path) -> None:
+    given = ["--weights", weights(tmp_path), "--checkpoint-dir", str(tmp_path / "c")]
+    given += ["--steps", "6", "--metrics", str(tmp_path / "m.jsonl")]
+    pool.run(run_train_until_told, train_py, given, 2)
+    assert [line["step"] for line in lines(tmp_path / "m.jsonl")] == [1, 2, 3]
+    assert [p.name for p in (tmp_path / "c").iterdir()] == ["step-00000003"]
+    stopped = lines(tmp_path / "m.jsonl")
+    pool.run(run_train, train_py, given)
+    assert [line["step"] for line in lines(tmp_path / "m.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert lines(tmp_path / "m.jsonl")[:3] == stopped
 
 
 SCRIPT = """
@@ -119,6 +149,29 @@ def test_a_plan_for_one_device_needs_no_launcher(tmp_path: Path) -> None:
 def test_torchrun_s_count_is_in_the_error() -> None:
     with pytest.raises(LaunchError, match="the plan needs 8 processes, torchrun started 2"):
         launch.check_count(8, 2, torchrun=True)
+
+
+def test_a_rank_whose_peer_has_gone_says_so_in_a_line_and_ends_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, threading\nfrom autoplan.runtime.launch import run_script\n"
+        "def main():\n"
+        "    threading.Thread(target=time.sleep, args=(600,)).start()  # a save in the background, that never ends\n"
+        "    try:\n        raise RuntimeError('pair.cc:553 Connection closed by peer [127.0.0.1]:1')\n"
+        "    except RuntimeError as error:\n        raise RuntimeError('forward failed') from error\n"
+        "run_script(main)\n"
+    )
+    environment = {**os.environ, "RANK": "3", "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=240)
+    assert (done.returncode, done.stderr) == (1, "[rank 3] another rank has ended\n")
+
+
+def test_other_errors_keep_their_traceback() -> None:
+    def main() -> None:
+        raise RuntimeError("shapes don't match")
+
+    with pytest.raises(RuntimeError, match="shapes don't match"):
+        launch.run_script(main)
 
 
 @pytest.mark.parametrize(("rank", "before"), [("0", ""), ("3", "[rank 3] ")])
