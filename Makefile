@@ -4,11 +4,14 @@
 # make lint         ruff and mypy
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
 # make systems      the matrix of docs/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
+# make test-kill    50 kills of ranks that train, saves included: nothing of it shows in the end
+# make two-nodes    each named system on two nodes, resumed there, against one node: docs/two_nodes.md
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: docs/plans.md
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-live   plans run on four processes against their predicted times: a section of docs/accuracy.md
+# make bench-memory  measured peak memory of ranks beside the predicted: docs/memory.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
 # Everything runs in an environment of its own, .venv, made on first use with the versions of constraints.txt.
@@ -27,7 +30,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness systems validate prices plans demo bench-plan bench-search bench-live bench-redistribution clean
+.PHONY: venv lint test test-all correctness systems test-kill two-nodes validate prices plans demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -58,6 +61,9 @@ correctness: $(DEV)
 systems: $(DEV)
 	$(BIN)/python -m tests.systems --write docs/systems.md
 
+test-kill: $(DEV)
+	$(BIN)/python -m tests.kill --times 50
+
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/accuracy.md
 
@@ -80,6 +86,12 @@ bench-search: $(RUN)
 TWO_NODES ?= ../shared/tools/two-nodes
 bench-live: $(DEV)
 	$(BIN)/python -m tests.live --two-nodes $(TWO_NODES) --write docs/accuracy.md
+
+bench-memory: $(DEV)
+	$(BIN)/python -m tests.memory --write docs/memory.md
+
+two-nodes: $(DEV)
+	$(BIN)/python -m tests.two_nodes --two-nodes $(TWO_NODES) --write docs/two_nodes.md
 
 bench-redistribution: $(DEV)
 	$(BIN)/python -m tests.bench_redistribution
