@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from types import ModuleType
 
-from autoplan.cluster import ClusterSpec
+from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
 from autoplan.emit.program import emit_program
 from autoplan.errors import ClusterError, LaunchError, LayoutError, PlanFileError
@@ -42,6 +42,7 @@ PARTS = {
 def plan_text(record: PlanRecord, headline: str) -> str:
     """plan.json: stable order, one line for each short item, so that two plans can be compared with diff."""
     data = {"schema": SCHEMA, "plan": headline, "cluster": record.cluster.to_dict()}
+    data |= {"profiles": encode(record.cluster.known)}
     data |= {"training_kind": type(record.training).__name__}
     data |= {name: encode(getattr(record, name)) for name in PARTS}
     return compact_json(data) + "\n"
@@ -74,7 +75,7 @@ def parse_plan(text: str, where: str) -> PlanRecord:
             f"this version of autoplan reads schema {SCHEMA}",
             "plan again with this version, or use the version that wrote it",
         )
-    missing = [name for name in ("cluster", "training_kind", *PARTS) if name not in data]
+    missing = [name for name in ("cluster", "profiles", "training_kind", *PARTS) if name not in data]
     if missing:
         raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
     training = {"Training": Training, "Inference": Inference}.get(str(data["training_kind"]))
@@ -82,14 +83,16 @@ def parse_plan(text: str, where: str) -> PlanRecord:
         raise PlanFileError(f"{where}: training_kind", "it is Training or Inference", "undo the edit, or plan again")
     kinds = {**PARTS, "training": training}
     parts = {name: decode(kind, data[name], f"{where}: {name}") for name, kind in kinds.items()}
-    record = PlanRecord(cluster=cluster_of(data["cluster"], where), **parts)
+    record = PlanRecord(cluster=cluster_of(data["cluster"], data["profiles"], where), **parts)
     check(record, where)
     return record
 
 
-def cluster_of(data: object, where: str) -> ClusterSpec:
+def cluster_of(data: object, profiles: object, where: str) -> ClusterSpec:
+    """The cluster that a plan was made for, with the figures that it was made with: their files may be elsewhere."""
+    known = decode(Known, profiles, f"{where}: profiles")
     try:
-        return ClusterSpec.of(expect(data, dict, f"{where}: cluster"))
+        return ClusterSpec.kept(expect(data, dict, f"{where}: cluster"), known)
     except ClusterError as error:
         raise PlanFileError(f"{where}: cluster", str(error), "undo the edit, or plan again and export") from None
 

@@ -173,7 +173,7 @@ def _ramped(extent: Number, ramp: Number) -> Number:
 
 def scores_seconds(
     batch: Number, heads: Number, q_len: Number, k_len: Number, head_dim: Number,
-    dropout: bool, dtype: str, device: Device,
+    dropout: bool, dtype: str, device: Device, skips_masked: bool = False,
 ) -> tuple[Number, Number]:
     """(forward, backward) of an attention whose scores go through memory, in seconds.
 
@@ -181,7 +181,11 @@ def scores_seconds(
     is one (read, written, a byte of mask), and the product with v. Backward: two products for each of the two, the
     softmax's gradient from its result and its result's gradient (two read, one written), dropout's (read, written, the
     mask). These kernels reach ``Device.scores_efficiency`` of what streaming ones do; a ``ProfileError`` where a
-    profile doesn't say it. A mask leaves nothing out here: the products are whole.
+    profile doesn't say it.
+
+    skips_masked  the mask is causal, and the softmax's kernel doesn't read the pairs that it leaves out, but writes
+                  their zeros (Megatron-LM, megatron/fused_kernels/scaled_upper_triang_masked_softmax.h). The products
+                  and dropout are whole.
     """
     if device.scores_efficiency is None:
         cause = f"the profile of {device.name} doesn't say what kernels over attention's scores reach"
@@ -191,11 +195,14 @@ def scores_seconds(
     products_s = matmul_seconds(q_len, k_len, head_dim, batch * heads, dtype, device) + matmul_seconds(
         q_len, head_dim, k_len, batch * heads, dtype, device
     )
+    read = 1.0 * batch * heads * _pairs(q_len, k_len, skips_masked) / device.scores_efficiency
     dropped = (2 * width + 1) * scores if dropout else 0
-    forward_s = products_s + memory_bound_seconds(2 * width * scores, device) + memory_bound_seconds(dropped, device)
+    forward_s = (
+        products_s + memory_bound_seconds(width * (read + scores), device) + memory_bound_seconds(dropped, device)
+    )
     backward_s = (
         MATMUL_BACKWARD * products_s
-        + memory_bound_seconds(3 * width * scores, device)
+        + memory_bound_seconds(width * (2 * read + scores), device)
         + memory_bound_seconds(dropped, device)
     )
     return forward_s, backward_s

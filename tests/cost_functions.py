@@ -101,6 +101,8 @@ def attentions() -> tuple[Price, ...]:
     rows = [
         Price("scores_seconds", compute.scores_seconds, ATTENTION,
               lambda *s: compute.scores_seconds(*s, True, DTYPE, A100), "seconds", nothing=every[:4]),
+        Price("scores_seconds, masked pairs unread", compute.scores_seconds, ATTENTION,
+              lambda *s: compute.scores_seconds(*s, True, DTYPE, A100, True), "seconds", nothing=every[:4]),
     ]  # fmt: skip
     for causal in (False, True):
         kind = ", causal" if causal else ""

@@ -99,6 +99,8 @@ def once_a_step() -> tuple[Price, ...]:
               alone=lambda ffn, speed: exposed(ffn, speed, Recipe())),
         Price("exposed_gradients_s, no overlap", step.exposed_gradients_s, (wide, fast),
               lambda *s: exposed(*s, Recipe(data=64, overlaps_gradients=False)), "seconds", ("speed",)),
+        Price("exchange_s", step.exchange_s, (*TOKENS, SPEED), lambda *s: step.exchange_s(*priced("mixture", *s)),
+              "seconds", ("speed",), alone=lambda *s: step.exchange_s(*priced("ZeRO-3", *s))),
         Price("update_s", step.update_s, (wide,),
               lambda ffn: step.update_s(dataclasses.replace(dense, ffn=ffn), recipe, CLUSTER), "seconds"),
         Price("layer_parts", parts.layer_parts, (wide,),

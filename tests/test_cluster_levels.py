@@ -36,7 +36,7 @@ def clusters(draw: st.DrawFn) -> ClusterSpec:
     sizes = draw(st.lists(st.integers(1, 6), max_size=3))
     levels = [(f"level-{i}", size, draw(fabrics), draw(bandwidths)) for i, size in enumerate(sizes)]
     nodes = math.prod(sizes) if sizes else draw(st.integers(1, 9))
-    return ClusterSpec(nodes, draw(st.integers(1, 16)), draw(names), memory, network, node, levels)
+    return ClusterSpec(nodes, draw(st.integers(1, 16)), draw(names), memory, None if levels else network, node, levels)
 
 
 @settings(deadline=None, max_examples=40)
@@ -136,15 +136,45 @@ def test_a_file_says_the_same(tmp_path):
     (tmp_path / "slow.toml").write_text((PROFILES / "fabrics" / "ethernet-1g.toml").read_text())
     path = tmp_path / "cluster.toml"
     path.write_text(
-        'memory_gb = 1.5\nnetwork = "slow.toml"\n'
+        'memory_gb = 1.5\n'
         '[[groups]]\nnodes = 2\ndevices_per_node = 4\ndevice = "mine.toml"\n'
         '[[groups]]\nnodes = 1\ndevices_per_node = 4\ndevice = "cpu"\n'
         '[[levels]]\nname = "room"\nsize = 3\nnetwork = "slow.toml"\ngb_per_s = 0.05\n'
     )
     spec = ClusterSpec.of(path)
-    assert spec.groups[0].device == str(tmp_path / "mine.toml") and spec.network == str(tmp_path / "slow.toml")
+    assert spec.groups[0].device == str(tmp_path / "mine.toml")
+    assert spec.levels[0].network == str(tmp_path / "slow.toml")
     assert spec.topology().levels[1].link.bandwidth_bytes_per_s == pytest.approx(0.05e9 / 4)
     assert ClusterSpec.of(str(spec)) == spec == ClusterSpec.of(spec.to_dict())
+
+
+def test_a_network_beside_levels_is_refused():
+    with pytest.raises(ClusterError) as caught:
+        ClusterSpec.parse("4x8 h100-sxm network=ib-hdr levels=pod:2:ib-ndr,all:2:ib-ndr")
+    assert str(caught.value) == (
+        "network = 'ib-hdr': stands beside levels, each of which names its own network. "
+        "Leave network out, or give it to a level."
+    )
+
+
+def test_a_cluster_keeps_the_figures_it_was_made_with(tmp_path):
+    """Neither another file at the same path nor none changes what is known; a cluster made anew reads again."""
+    mine, slow = tmp_path / "mine.toml", tmp_path / "slow.toml"
+    mine.write_text((PROFILES / "cpu.toml").read_text())
+    slow.write_text((PROFILES / "fabrics" / "ethernet-1g.toml").read_text())
+    text = f"2x4 {mine} network={slow}"
+    spec = ClusterSpec.parse(text)
+    before = spec.topology()
+    mine.write_text((PROFILES / "cpu.toml").read_text().replace("value = 4.0", "value = 2.0"))
+    slow.write_text((PROFILES / "fabrics" / "ethernet-10g.toml").read_text())
+    assert ClusterSpec.parse(text) != spec
+    mine.unlink(), slow.unlink()
+    assert (spec.topology(), spec.usable_bytes) == (before, before.device.usable_bytes)
+    assert spec.with_nodes(3).topology().levels[1].link == before.levels[1].link
+    assert ClusterSpec.kept(spec.to_dict(), spec.known) == spec
+    with pytest.raises(ClusterError, match="can't be read"):
+        ClusterSpec.of(spec.to_dict())
+    assert [each.name for each in replace(spec, device="cpu").known.devices] == ["cpu"]
 
 
 def test_a_path_with_spaces_is_printed_in_quotes(tmp_path):

@@ -95,6 +95,24 @@ def test_members_are_numbers(fabric):
         read_fabric(fabric(FULL.replace("8 = ", "eight = ")))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[link.tree]", "[link.three]", "link.three is nothing that is read; nearest: tree"),
+        ("[link.switch]", "[link.swich]", "link.swich is nothing that is read; nearest: switch"),
+        ("[link.all-gather]", "[link.allgather]", "link.allgather is nothing that is read; nearest: all-gather"),
+        ("[link.group_bandwidth]", "[link.group_bandwidths]", "group_bandwidths is nothing that is read; nearest: "),
+        ("members = ", "member = ", "link.switch.member is nothing that is read; nearest: members"),
+        ("[link.protocols.LL]", "[link.protocol.LL]", "link.protocol is nothing that is read; nearest: protocols"),
+    ],
+)
+def test_a_misspelt_key_is_no_key_left_out(fabric, old, new, words):
+    assert old in FULL
+    with pytest.raises(ProfileError) as caught:
+        read_fabric(fabric(FULL.replace(old, new, 1)))
+    assert words in str(caught.value)
+
+
 def test_an_unknown_fabric_is_never_another():
     with pytest.raises(ProfileError, match="nearest: nvswitch-"):
         read_fabric("nvswitch-9")

@@ -11,6 +11,7 @@ from autoplan import folder as folders
 from autoplan.errors import PlanFileError
 from autoplan.folder import compact_json, parse_plan, plan_text, program_module, program_spec, read_folder, write_folder
 from autoplan.record import PlanRecord
+from cost_models.hardware import PROFILES
 from tests.hand_made import llama
 from tests.records import record_of
 
@@ -28,6 +29,18 @@ def exported(record, tmp_path) -> Path:
 def test_what_is_read_is_what_was_written(record, exported):
     assert read_folder(exported) == record
     assert read_folder(exported / "plan.json") == record
+
+
+def test_a_plan_carries_the_figures_of_its_profile(tmp_path):
+    """Read where the profile isn't, it is the plan that was written, with what its report asks of the cluster."""
+    profile = tmp_path / "mine.toml"
+    profile.write_text((PROFILES / "cpu.toml").read_text())
+    made = record_of(llama(), f"1x4 {profile}", dp=2, tp=2, pp=1)
+    text = plan_text(made, "x")
+    profile.unlink()
+    read = parse_plan(text, "plan.json")
+    assert read == made
+    assert (read.cluster.usable_bytes, read.cluster.topology()) == (made.cluster.usable_bytes, made.cluster.topology())
 
 
 def test_the_folder_holds_the_four_files_and_nothing_else(exported):
@@ -69,12 +82,13 @@ def test_json_lines_stay_short_where_they_can():
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda d: d | {"schema": 99}, "schema 99: this version of autoplan reads schema 4"),
+        (lambda d: d | {"schema": 99}, "schema 99: this version of autoplan reads schema 5"),
         (lambda d: {k: v for k, v in d.items() if k != "schema"}, "it has no schema"),
         (lambda d: {k: v for k, v in d.items() if k != "chosen"}, "it lacks ['chosen']"),
         (lambda d: d | {"model": {"name": "x"}}, "lacks"),
         (lambda d: d | {"cluster": {"nodes": 0, "devices_per_node": 4, "device": "cpu"}}, "nodes"),
         (lambda d: d | {"cluster": None}, "cluster: dict belongs here"),
+        (lambda d: d | {"profiles": {"devices": []}}, "profiles: a Known lacks ['fabrics']"),
         (lambda d: d | {"training_kind": None}, "training_kind: it is Training or Inference"),
     ],
 )

@@ -224,6 +224,24 @@ def test_a_broken_profile_is_named_with_the_figure(tmp_path, old, new, words):
     assert str(path) in str(caught.value) and words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (r"^blocking = ", "blokcing = ", "blokcing is nothing that is read; nearest: blocking. Under [overhead]"),
+        (r"^composes = ", "compose = ", "overhead.compose is nothing that is read; nearest: composes"),
+        (r"^\[machine\]$", "[shard]\n[machine]", "shard is nothing that is read; nearest: shared or shares. Known are"),
+        (r"^bfloat16 = ", "bfloat61 = ", "peak.bfloat61 is nothing that is read; nearest: bfloat16"),
+        (r"^\[machine\]$", "[links.nick]\n[machine]", "links.nick is nothing that is read; nearest: nic"),
+        (r"^\[machine\]$", "[memory.updates]\n[machine]", "memory.updates is nothing that is read; nearest: update"),
+    ],
+)
+def test_a_misspelt_key_is_no_key_left_out(tmp_path, old, new, words):
+    path = edited(tmp_path, old, new)
+    with pytest.raises(ProfileError) as caught:
+        load_device(path)
+    assert str(path) in str(caught.value) and words in str(caught.value)
+
+
 def test_units_are_converted(tmp_path):
     path = edited(tmp_path, r'value = 4.0, unit = "GB"', 'value = 3, unit = "GiB"')
     assert load_device(path)[0].memory_bytes == 3 * 2**30

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
 from cost_models.errors import ProfileError
-from cost_models.hardware import Interconnect, Level, Link, Topology, load_device, read_fabric, slower_of
+from cost_models.hardware import Crossing, Interconnect, Level, Link, Topology, load_device, read_fabric, slower_of
 
 CPU, _ = load_device("cpu")
 NODE, NIC, SPINE = Link(1e-6, 300e9, 2e-5), Link(5e-6, 25e9, 2e-5), Link(1e-5, 6e9, 2e-5)
@@ -128,6 +128,32 @@ def test_a_rack_joins_its_nodes_on_their_own_link(nodes, shape):
 def test_a_rack_is_one_ring():
     gb200, links = load_device("gb200")
     assert Topology(gb200, links.levels(18, 4)).axis(1, 72) == ((72, links.node),)
+
+
+@pytest.mark.parametrize(
+    ("stride", "size", "share"),
+    [
+        (1, 32, 1.0),    # all eight of a node: two of them are behind the card's own switch
+        (2, 16, 0.25),   # four of a node, each behind a switch of its own
+        (4, 8, 0.25),
+        (8, 4, 1.0),     # one of a node: the ring enters and leaves by its own card
+        (16, 2, 1.0),
+    ],
+)
+def test_without_relays_a_ring_reaches_far_cards_through_the_host(stride, size, share):
+    links = Interconnect(NODE, NIC, nics_per_node=4, crossing=Crossing(near=2, share=0.25))
+    built = Topology(CPU, links.levels(4, 8))
+    relayed, through = built.axis(stride, size), built.axis(stride, size, relayed=False)
+    assert through[-1][1] == relayed[-1][1].scaled(share)
+    assert through[:-1] == relayed[:-1] and [count for count, _ in through] == [count for count, _ in relayed]
+    assert built.axis(1, 8, relayed=False) == built.axis(1, 8)
+
+
+def test_what_is_left_through_the_host_is_never_guessed():
+    built = Topology(CPU, Interconnect(NODE, NIC, nics_per_node=4).levels(4, 8))
+    assert built.axis(8, 4, relayed=False) == built.axis(8, 4)
+    with pytest.raises(ProfileError, match="through_host: isn't known of this machine"):
+        built.axis(2, 16, relayed=False)
 
 
 def test_between_two_kinds_of_machine_the_slower_link_holds():

@@ -111,6 +111,24 @@ def test_fusing_elementwise_chains_takes_less():
         assert compiled.forward_s < eager.forward_s and compiled.backward_s <= eager.backward_s
 
 
+def test_the_first_stage_hands_back_no_gradient_and_the_last_no_result():
+    """One microbatch passes each border once there and once back, whether or not stages wait for their messages."""
+    recipe, cluster = Recipe(pipeline=4, overlaps_messages=False), Topology(DEVICE, LINKS.levels(4, 1))
+    apart = step_seconds(GPT, dataclasses.replace(recipe, overlaps_messages=True), cluster).pipeline_s
+    assert step_seconds(GPT, recipe, cluster).pipeline_s == pytest.approx(apart)
+
+
+def test_what_the_host_carries_takes_longer():
+    """Four tensor ranks leave two data ranks in a node, far apart; eight leave one."""
+    for tensor, slower in ((4, True), (8, False)):
+        recipe = Recipe(tensor=tensor, data=64 // tensor, overlaps_gradients=False)
+        relayed, through = (
+            step_seconds(GPT, dataclasses.replace(recipe, relays=relays), nodes(8)).gradients_s
+            for relays in (True, False)
+        )
+        assert (through > 2 * relayed) if slower else through == relayed
+
+
 def test_gathers_that_run_ahead_hide():
     ahead, behind = (
         layer_passes(LLAMA, Recipe(data=64, zero=3, prefetches_backward=flag), nodes(8)) for flag in (True, False)

@@ -7,12 +7,13 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from autoplan.cluster.bandwidth import Factors, factors_of, factors_text, times, widened
 from autoplan.cluster.files import checked, read_file
+from autoplan.cluster.known import Known
 from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, parts_of
 from autoplan.cluster.text import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
 from autoplan.errors import ClusterError
@@ -22,8 +23,6 @@ from cost_models.hardware import (
     Interconnect,
     Level,
     Topology,
-    load_device,
-    read_fabric,
     slower_of,
     slowest_of,
 )
@@ -47,8 +46,10 @@ class ClusterSpec:
                   count as several of the greatest common size.
     bandwidth     factors on the links' bandwidths, for what-if: 2.0 doubles the network between nodes, {"node": 1.0,
                   "nic": 0.5} names links: what joins the devices of a node, the network cards, or one outer level
+    known         the figures of all that is named here, read when the cluster is made; what is given is not read
 
-    A ``ClusterError`` for a device or a network that isn't known, or counts or memory that aren't positive.
+    A ``ClusterError`` for a device or a network that isn't known, counts or memory that aren't positive, or a network
+    beside levels, which name their own.
     """
 
     nodes: int = 0
@@ -60,6 +61,7 @@ class ClusterSpec:
     levels: tuple[OuterLevel, ...] = ()
     groups: tuple[NodeGroup, ...] = ()
     bandwidth: Factors = ()
+    known: Known = field(default=Known(), repr=False)
 
     def __post_init__(self) -> None:
         self._settle("levels", parts_of(OuterLevel, self.levels, "levels"))
@@ -80,10 +82,27 @@ class ClusterSpec:
         if self.levels and joined != self.nodes:
             cause = f"join {joined} nodes where there are {self.nodes}"
             raise ClusterError(f"levels of {levels_text(self.levels)}", cause, "Give sizes whose product is the nodes")
+        if self.levels and self.network is not None:
+            cause = "stands beside levels, each of which names its own network"
+            raise ClusterError(f"network = {self.network!r}", cause, "Leave network out, or give it to a level")
+        self._learn()
         self.topology()
 
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # as a frozen dataclass's own __init__ does
+
+    def _learn(self) -> None:
+        """Reads what isn't known yet of what is named."""
+        fabrics = [name for name in (self.node, self.network) if name is not None]
+        fabrics += [level.network for level in self.levels]
+        with _as_cluster_error():
+            known = self.known.of((group.device for group in self._groups), fabrics)
+        self._settle("known", known)
+
+    @property
+    def _groups(self) -> tuple[NodeGroup, ...]:
+        """The groups; of nodes alike, the one that they are."""
+        return self.groups or (NodeGroup(self.nodes, self.devices_per_node, self.device),)
 
     def _gather(self) -> None:
         """The first three fields of several groups; of one group, its own, and no groups."""
@@ -125,6 +144,11 @@ class ClusterSpec:
                 return _from_data(read_file(Path(spec)))
         raise ClusterError(repr(spec), f"is a {type(spec).__name__}, not a cluster", FORM)
 
+    @staticmethod
+    def kept(data: Mapping[str, Any], known: Known) -> ClusterSpec:
+        """The cluster of what ``to_dict`` gave, with the figures that it had then: no file is read."""
+        return _from_data(checked(data, "the cluster"), known)
+
     @property
     def devices(self) -> int:
         """Devices in all."""
@@ -163,26 +187,32 @@ class ClusterSpec:
 
     def profile(self) -> tuple[Device, Interconnect]:
         """The device and its links; of several groups what holds for all of them."""
-        groups = self.groups or (NodeGroup(self.nodes, self.devices_per_node, self.device),)
+        held = [(group, self.known.device(group.device)) for group in self._groups]
+        links = functools.reduce(slower_of, (each.links for _, each in held))
+        if self.groups:
+            share = min(each.links.share(group.devices_per_node) for group, each in held)
+            links = replace(links, nics_per_node=share * self.devices_per_node)
+        if self.node is not None:
+            links = replace(links, node=self.known.link(self.node))
+        if self.network is not None:
+            links = replace(links, nic=self.known.link(self.network))
         with _as_cluster_error():
-            loaded = [load_device(group.device) for group in groups]
-            links = functools.reduce(slower_of, (interconnect for _, interconnect in loaded))
-            if self.groups:
-                share = min(i.share(group.devices_per_node) for group, (_, i) in zip(groups, loaded, strict=True))
-                links = replace(links, nics_per_node=share * self.devices_per_node)
-            if self.node is not None:
-                links = replace(links, node=read_fabric(self.node))
-            if self.network is not None:
-                links = replace(links, nic=read_fabric(self.network))
-            return slowest_of([device for device, _ in loaded]), links
+            return slowest_of([each.device for _, each in held]), links
 
     def topology(self) -> Topology:
         """The devices and their levels, for pricing: node, then what joins nodes."""
         device, links = self.profile()
         with _as_cluster_error():
-            levels = links.levels(self.nodes, self.devices_per_node, [_level(level) for level in self.levels])
-            kinds = tuple((self._filled(load_device(group.device)[0]), group.devices) for group in self.groups)
+            levels = links.levels(self.nodes, self.devices_per_node, [self._level(level) for level in self.levels])
+        kinds = tuple((self._filled(self.known.device(group.device).device), group.devices) for group in self.groups)
         return Topology(device, widened(levels, links.node, self.bandwidth), kinds)
+
+    def _level(self, level: OuterLevel) -> Level:
+        """An outer level with the link that one card has there."""
+        link = self.known.link(level.network)
+        if level.gb_per_s is not None:
+            link = link.scaled(level.gb_per_s * 1e9 / link.bandwidth_bytes_per_s)
+        return Level(level.name, level.size, link)
 
     def _filled(self, device: Device) -> Device:
         """A device with the memory that a plan may fill of it."""
@@ -190,7 +220,7 @@ class ClusterSpec:
         return device if given is None else replace(device, memory_bytes=given, reserved_bytes=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """As data; ``ClusterSpec.of`` takes it back."""
+        """As data, without ``known``: ``ClusterSpec.of`` takes it back and reads the files, ``kept`` doesn't."""
         data: dict[str, Any] = {"nodes": self.nodes, "devices_per_node": self.devices_per_node, "device": self.device}
         if self.groups:
             data = {"groups": [asdict(group) for group in self.groups]}
@@ -202,11 +232,10 @@ class ClusterSpec:
         return data | ({"bandwidth": dict(self.bandwidth)} if self.bandwidth else {})
 
     def __str__(self) -> str:
-        groups = self.groups or (NodeGroup(self.nodes, self.devices_per_node, self.device),)
         options = {"network": self.network, "node": self.node, "levels": levels_text(self.levels)}
         options["bandwidth"] = factors_text(self.bandwidth)
         told = "".join(option_text(name, value) for name, value in options.items())
-        return f"{group_text(groups)}{memory_text(self.memory_bytes)}{told}"
+        return f"{group_text(self._groups)}{memory_text(self.memory_bytes)}{told}"
 
 
 @contextmanager
@@ -218,18 +247,10 @@ def _as_cluster_error() -> Iterator[None]:
         raise ClusterError(error.value, error.cause, error.remedy) from error
 
 
-def _level(level: OuterLevel) -> Level:
-    """An outer level with the link that one card has there."""
-    link = read_fabric(level.network)
-    if level.gb_per_s is not None:
-        link = link.scaled(level.gb_per_s * 1e9 / link.bandwidth_bytes_per_s)
-    return Level(level.name, level.size, link)
-
-
-def _from_data(data: Mapping[str, Any]) -> ClusterSpec:
+def _from_data(data: Mapping[str, Any], known: Known | None = None) -> ClusterSpec:
     """The cluster of a mapping whose keys are known."""
     rest = {key: value for key, value in data.items() if key != "memory_gb"}
-    return ClusterSpec(**rest, memory_bytes=_bytes(data.get("memory_gb")))
+    return ClusterSpec(**rest, memory_bytes=_bytes(data.get("memory_gb")), known=known or Known())
 
 
 def _bytes(gigabytes: Any) -> int | None:

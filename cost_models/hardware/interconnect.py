@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import ProfileError
 from cost_models.hardware.link import Link
-from cost_models.hardware.topology import Level
+from cost_models.hardware.topology import Crossing, Level
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,14 @@ class Interconnect:
     nic            one network card of a node; None where the profile knows of no network: it serves single nodes
     nics_per_node  cards that the node's devices share; a mean where nodes of several kinds are one
     domain         devices that the node's own link joins beyond the node, as NVLink does in a rack; None: the node's
+    crossing       how devices reach others' cards through the host; None: not known
     """
 
     node: Link
     nic: Link | None
     nics_per_node: float
     domain: int | None = None
+    crossing: Crossing | None = None
 
     def share(self, devices_per_node: int) -> float:
         """Cards that a device has to itself, at most one."""
@@ -45,9 +47,10 @@ class Interconnect:
         assert joined == nodes, f"levels of {joined} nodes for {nodes} nodes"
         share = self.share(devices_per_node)
         above = (
-            level if level.link == self.node else replace(level, link=level.link.scaled(share), lone=1 / share)
+            level if level.link == self.node
+            else replace(level, link=level.link.scaled(share), lone=1 / share, crossing=self.crossing)
             for level in outer
-        )
+        )  # fmt: skip
         return Level("node", devices_per_node, self.node), *above
 
     def _usual(self, nodes: int, devices_per_node: int) -> tuple[Level, ...]:
@@ -76,6 +79,7 @@ def slower_of(first: Interconnect, second: Interconnect) -> Interconnect:
         nic=_slower(first.nic, second.nic) if first.nic and second.nic else None,
         nics_per_node=min(first.nics_per_node, second.nics_per_node),
         domain=min(first.domain, second.domain) if first.domain and second.domain else None,
+        crossing=first.crossing if first.crossing == second.crossing else None,
     )
 
 

@@ -23,11 +23,9 @@ from typing import Any
 
 from cost_models.errors import ProfileError
 from cost_models.figures import Figures
+from cost_models.hardware.vocabulary import FABRIC, KINDS, check_keys
 
 FABRICS = Path(__file__).parents[1] / "profiles" / "fabrics"
-
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send")
-"""What a link may have figures of its own for."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,8 @@ def fabric_names() -> tuple[str, ...]:
 def read_fabric(name: str | os.PathLike[str]) -> Link:
     """The link of a shipped fabric's name ("nvswitch-3"), or of a fabric's path (ends in .toml).
 
-    A ``ProfileError`` for a name that isn't known, a file that isn't TOML, or a figure that it lacks.
+    A ``ProfileError`` for a name that isn't known, a file that isn't TOML, a figure that it lacks, or a key that
+    nothing reads.
     """
     text = os.fspath(name)
     if text.endswith(".toml"):
@@ -136,7 +135,10 @@ def read_fabric(name: str | os.PathLike[str]) -> Link:
         near = difflib.get_close_matches(text.lower(), fabric_names(), n=2, cutoff=0.4)
         cause = "is not a known fabric" + (f"; nearest: {' or '.join(near)}" if near else "")
         raise ProfileError(text, cause, f"Known are {', '.join(fabric_names())}; or give a path, ending in .toml")
-    return _link(Figures.read(path), ("link",))
+    figures = Figures.read(path)
+    link = _link(figures, ("link",))
+    check_keys(figures, FABRIC)
+    return link
 
 
 def read_link(figures: Figures, name: str) -> Link:

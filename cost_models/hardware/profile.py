@@ -10,6 +10,8 @@ from cost_models.figures import Figures
 from cost_models.hardware.device import Device, read_device
 from cost_models.hardware.interconnect import Interconnect
 from cost_models.hardware.link import read_fabric, read_link
+from cost_models.hardware.topology import Crossing
+from cost_models.hardware.vocabulary import PROFILE, check_keys
 
 PROFILES = Path(__file__).parents[1] / "profiles"
 
@@ -22,7 +24,8 @@ def device_names() -> tuple[str, ...]:
 def load_device(name: str | os.PathLike[str]) -> tuple[Device, Interconnect]:
     """The device of a shipped profile's name ("h100-sxm"), or of a profile's path (ends in .toml), with its links.
 
-    A ``ProfileError`` for a name that isn't known, a file that isn't a profile, or a figure that it lacks.
+    A ``ProfileError`` for a name that isn't known, a file that isn't a profile, a figure that it lacks, or a key that
+    nothing reads.
     """
     text = os.fspath(name)
     if text.endswith(".toml"):
@@ -33,7 +36,9 @@ def load_device(name: str | os.PathLike[str]) -> tuple[Device, Interconnect]:
         remedy = f"Known are {', '.join(device_names())}; or give a profile's path, ending in .toml"
         raise ProfileError(text, f"is not a known device{nearest(text, device_names())}", remedy)
     figures = Figures.read(path)
-    return read_device(path.stem, figures), _interconnect(figures)
+    loaded = read_device(path.stem, figures), _interconnect(figures)
+    check_keys(figures, PROFILE)
+    return loaded
 
 
 def calibrated_on(path: str | os.PathLike[str]) -> tuple[int, int] | None:
@@ -54,6 +59,7 @@ def _interconnect(figures: Figures) -> Interconnect:
         nic=read_link(figures, "nic") if figures.has("links", "nic") else read_fabric(_fabric(figures, "network")),
         nics_per_node=_cards(figures),
         domain=figures.whole("machine", "domain") if figures.has("machine", "domain") else None,
+        crossing=_crossing(figures) if figures.has("machine", "through_host") else None,
     )
 
 
@@ -61,6 +67,11 @@ def _fabric(figures: Figures, key: str) -> str:
     """A fabric's name, or its path, which is looked for beside the profile."""
     name = figures.text("machine", key)
     return str(figures.path.parent / name) if name.endswith(".toml") else name
+
+
+def _crossing(figures: Figures) -> Crossing:
+    near = figures.whole("machine", "devices_per_switch")
+    return Crossing(near, figures.positive("machine", "through_host", measures="count"))
 
 
 def _cards(figures: Figures) -> int:

@@ -8,22 +8,56 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cost_models.errors import ProfileError
 from cost_models.hardware.device import Device
 from cost_models.hardware.link import Link, LinkPath
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How a node's devices reach network cards that aren't their own, through the host's processors.
+
+    near   devices next to each other behind one PCIe switch, who reach its cards directly
+    share  of a card's bandwidth that is left to a device behind another switch
+    """
+
+    near: int
+    share: float
 
 
 @dataclass(frozen=True)
 class Level:
     """``size`` members joined by ``link``; a member is a device, or one whole of the level inside.
 
-    lone  how many times the link's bandwidth a device has while the others of its node are silent: 1 where it has a
-          card to itself
+    lone      how many times the link's bandwidth a device has while the others of its node are silent: 1 where it has a
+              card to itself
+    crossing  how devices reach others' cards through the host; None: not known, or no cards
     """
 
     name: str
     size: int
     link: Link
     lone: float = 1.0
+    crossing: Crossing | None = None
+
+    def through_host(self, within: int, stride: int) -> Link:
+        """The link of a group where nothing relays its data to the device at the card.
+
+        A ring enters and leaves a node by one card (NCCL_CROSS_NIC, NVIDIA/nccl src/graph/search.cc): one of the
+        group's devices there if it has one alone, else two of them, of which one is far from the card unless both are
+        behind its switch.
+
+        within, stride  devices of the group in a node, so many numbers apart
+
+        A ``ProfileError`` where the level doesn't say what is left on that way.
+        """
+        if within == 1:
+            return self.link
+        if self.crossing is None:
+            cause = "isn't known of this machine: what a device reaches of a card behind another switch"
+            remedy = "Add through_host and devices_per_switch under [machine], or let collectives relay"
+            raise ProfileError("through_host", cause, remedy)
+        return self.link if stride < self.crossing.near else self.link.scaled(self.crossing.share)
 
 
 @dataclass(frozen=True)
@@ -72,11 +106,12 @@ class Topology:
             begin += size
         return kinds[0] if len(set(kinds)) == 1 else self.device
 
-    def axis(self, stride: int, size: int) -> LinkPath:
+    def axis(self, stride: int, size: int, relayed: bool = True) -> LinkPath:
         """The levels that a mesh axis spans.
 
-        stride  device numbers between neighbours on the axis
-        size    devices on the axis; 1 spans nothing
+        stride   device numbers between neighbours on the axis
+        size     devices on the axis; 1 spans nothing
+        relayed  data reach others' cards over the devices' own links (NCCL since 2.12, "PXN"); False: through the host
 
         On 8x8 devices: stride 1, size 16 is ((8, node), (2, cluster)); stride 8, size 8 is ((8, cluster),). Levels that
         follow one another on the same link are one ring. Where the size doesn't factor over the levels, groups straddle
@@ -85,17 +120,19 @@ class Topology:
         if stride < 1 or size < 1 or stride * size > self.devices:
             raise ValueError(f"an axis of {size} devices, {stride} apart, does not fit on {self.devices} devices")
         path: list[tuple[int, Link]] = []
-        inner, step, left = 1, stride, size
+        inner, step, left, node = 1, stride, size, self.levels[0]
         for level in self.levels:
             outer = inner * level.size
             if left > 1 and step < outer:
                 members = _members(step, left, inner, outer)
                 if members is None:
                     return ((size, self.slowest(stride, size)),)
-                if path and path[-1][1] == level.link:
-                    path[-1] = (path[-1][0] * members, level.link)
+                own = relayed or level.link == node.link
+                link = level.link if own else level.through_host(max(1, node.size // stride), stride)
+                if path and path[-1][1] == link:
+                    path[-1] = (path[-1][0] * members, link)
                 else:
-                    path.append((members, level.link))
+                    path.append((members, link))
                 left //= members
                 step *= members
             inner = outer

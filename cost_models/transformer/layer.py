@@ -114,7 +114,8 @@ def _core(model: Transformer, recipe: Recipe, device: Device, dtype: str) -> Ope
         forward_s = attention_seconds(*extents, dtype, device)
         backward_s = attention_backward_seconds(*extents, dtype, device)
         return Operator("attention", forward_s / recipe.context, backward_s / recipe.context, 1, 3, core=True)
-    forward_s, backward_s = scores_seconds(batch, heads, length, length, width, model.dropout, dtype, device)
+    skips = model.causal and recipe.skips_masked
+    forward_s, backward_s = scores_seconds(batch, heads, length, length, width, model.dropout, dtype, device, skips)
     kernels = 4 if model.dropout else 3
     return Operator(
         "attention", forward_s / recipe.context, backward_s / recipe.context, kernels, kernels + 2, core=True

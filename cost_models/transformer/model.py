@@ -144,7 +144,8 @@ class Recipe:
     precision, matmul                "bf16-mixed" (see ``memory.PRECISIONS``); "float8": linears of the layers in 8 bit
     float8_scaling                   "tensorwise", "rowwise": how those are scaled
     fused_attention                  no quadratic intermediate (FlashAttention); False: scores go through memory
-    skips_masked                     a fused causal attention leaves the masked pairs out; False: it computes them all
+    skips_masked                     a fused causal attention leaves the masked pairs out, and a softmax whose scores go
+                                     through memory doesn't read them; False: none is left out
     compiled                         elementwise chains are one kernel each
     overlaps_gradients               the data axis's reductions run under the backward
     overlaps_tensor                  the tensor axis's collectives run in pieces under the matmuls (async TP)
@@ -152,6 +153,8 @@ class Recipe:
                                      until 2023)
     hides_input_gradients            the tensor axis's reductions of the backward run under the weights' gradients
                                      (Megatron-LM since 2022); False: what follows waits for them
+    relays                           collectives reach the cards of other devices over the devices' own links (NCCL
+                                     since 2.12, "PXN"); False: through the host
     optimizer                        a name of ``memory.STATES_PER_ELEMENT``
     gradient_bytes                   of an element of a gradient as it is reduced
     account                          who keeps which precision: a name of ``memory.ACCOUNTS``
@@ -190,6 +193,7 @@ class Recipe:
     overlaps_tensor: bool = False
     overlaps_messages: bool = True
     hides_input_gradients: bool = False
+    relays: bool = True
     optimizer: str = "adam"
     gradient_bytes: int = 2
     account: str = "half"

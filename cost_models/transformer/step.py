@@ -127,7 +127,7 @@ def axis_path(recipe: Recipe, topology: Topology, axis: str) -> LinkPath:
     sizes = {"tensor": recipe.tensor, "context": recipe.context, "data": recipe.data, "pipeline": recipe.pipeline}
     names = list(sizes)
     stride = math.prod(sizes[name] for name in names[: names.index(axis)])
-    return topology.axis(stride, sizes[axis])
+    return topology.axis(stride, sizes[axis], recipe.relays)
 
 
 # -- a layer ----------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _with_tensor(
     else:
         forward_s, backward_s = forward_s + gather_s + reduce_s, backward_s + shown_s
     gathered_s, scattered_s = _context_s(model, recipe, topology)
-    tokens_s = _expert_s(model, recipe, topology)
+    tokens_s = exchange_s(model, recipe, topology)
     return Passes(forward_s + gathered_s + tokens_s, backward_s + gathered_s + scattered_s + tokens_s)
 
 
@@ -216,8 +216,8 @@ def _context_s(model: Transformer, recipe: Recipe, topology: Topology) -> tuple[
     return all_gather_seconds(bytes, path), reduce_scatter_seconds(bytes, path)
 
 
-def _expert_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number:
-    """Tokens to their experts and back: two all-to-alls."""
+def exchange_s(model: Transformer, recipe: Recipe, topology: Topology) -> Number:
+    """Seconds of one microbatch's tokens to a layer's experts and back, forward or backward: two all-to-alls."""
     if not model.experts or recipe.expert == 1:
         return 0.0
     tokens = rows(model, recipe) / (recipe.tensor if recipe.sequence_parallel else 1)
@@ -308,7 +308,7 @@ def _pipeline_s(
     if recipe.pipeline == 1:
         return count * (stages[0].forward_s + stages[0].backward_s)
     if not recipe.overlaps_messages:
-        stages, message_s = [stage + Passes(message_s, message_s) for stage in stages], 0.0
+        stages, message_s = _with_messages(stages, message_s), 0.0
     forward_s, backward_s = ([getattr(stage, name) for stage in stages] for name in ("forward_s", "backward_s"))
     weight_s = [weights_s] * len(stages) if recipe.schedule in SPLIT else None
     times = (forward_s, backward_s, [message_s] * (len(stages) - 1), count)
@@ -317,6 +317,17 @@ def _pipeline_s(
             *times, recipe.schedule, weight_s=weight_s, virtual_stages=recipe.virtual_stages
         )
     return simulate(recipe.schedule, *times, weight_s=weight_s, virtual_stages=recipe.virtual_stages).step_s
+
+
+def _with_messages(stages: Sequence[Passes], message_s: Number) -> list[Passes]:
+    """Stages that wait for their messages: a forward hands its result on while the next stage's gradient comes, a
+    backward its gradient while the stage before sends the next result (Megatron-LM's send_forward_recv_backward and
+    send_backward_recv_forward). The last stage hands on no result, the first no gradient."""
+    last = len(stages) - 1
+    return [
+        stage + Passes(message_s if place < last else 0.0, message_s if place else 0.0)
+        for place, stage in enumerate(stages)
+    ]
 
 
 # -- once a step ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from cost_models.validation.published import cases_on
 FITTED: Mapping[str, tuple[str, ...]] = {
     "a100-sxm-80gb": (
         "matmul_sustained", "memory_efficiency", "scores_efficiency", "overlap_slowdown", "straggler_per_doubling",
+        "through_host",
     ),
     "a100-sxm-40gb": ("matmul_sustained", "scores_efficiency"),
     "h100-sxm": ("matmul_sustained", "overlap_slowdown", "straggler_per_doubling"),

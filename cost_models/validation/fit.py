@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from cost_models.hardware import Device, Topology
+from cost_models.hardware import Level, Topology
 from cost_models.validation.case import Case
 from cost_models.validation.halves import split
 from cost_models.validation.metrics import Errors, errors_of
@@ -45,25 +45,34 @@ class Figure:
         return "." in self.name
 
     @property
+    def crossing(self) -> bool:
+        """Stands in the levels of a topology instead of in its device."""
+        return self.name == CROSSING
+
+    @property
     def dtype(self) -> str:
         """Of a share that a dtype's products reach; "" for other figures."""
         return self.name.removeprefix(_SHARE) if self.name.startswith(_SHARE) else ""
 
-    def of(self, device: Device) -> float:
-        """The device's own; 1 for a factor."""
+    def of(self, topology: Topology) -> float:
+        """The topology's or its device's own; 1 for a factor, and where no level has it."""
         if self.factor:
             return 1.0
+        if self.crossing:
+            return next((level.crossing.share for level in topology.levels if level.crossing), 1.0)
+        device = topology.device
         return dict(device.matmul_shares).get(self.dtype, 1.0) if self.dtype else float(getattr(device, self.name))
 
 
 _SHARE = "share of "
+CROSSING = "through_host"
 
 FIGURES = (
     Figure("matmul_sustained", 0.3, 1.0, "matmul", "sustained"),
     Figure("matmul_efficiency", 0.3, 1.0, "matmul", "efficiency"),
     Figure("attention_efficiency", 0.1, 1.0, "attention", "efficiency"),
     Figure("attention_backward_efficiency", 0.1, 1.0, "attention", "backward_efficiency"),
-    Figure("scores_efficiency", 0.2, 1.5, "attention", "scores"),
+    Figure("scores_efficiency", 0.2, 1.0, "attention", "scores"),
     Figure("memory_efficiency", 0.2, 0.92, "memory", "efficiency"),
     Figure("overlap_slowdown", 0.0, 1.0, "overhead", "overlap"),
     Figure("straggler_per_doubling", 0.0, 0.1, "overhead", "straggler"),
@@ -71,6 +80,7 @@ FIGURES = (
     Figure("dispatch_s", 0.0, 100e-6, "overhead", "dispatch", "us", 1e-6),
     Figure(_SHARE + "float8", 0.2, 1.2, "shares", "float8"),
     Figure(_SHARE + "float8-rowwise", 0.2, 1.2, "shares", "float8-rowwise"),
+    Figure(CROSSING, 0.05, 1.0, "machine", "through_host"),
     Figure("node.bandwidth", 0.2, 1.5, "links.node", "bandwidth"),
     Figure("nic.bandwidth", 0.2, 1.5, "links.nic", "bandwidth"),
 )
@@ -122,14 +132,20 @@ def with_figures(topology: Topology, values: Mapping[str, float]) -> Topology:
     """The topology with figures of its device replaced, and the bandwidths of its levels multiplied, of those on the
     node's own link by one factor and of the others by another."""
     figures = [figure_named(name) for name in values]
-    plain = [figure.name for figure in figures if not figure.factor and not figure.dtype]
+    plain = [figure.name for figure in figures if not (figure.factor or figure.dtype or figure.crossing)]
     fields: dict[str, Any] = {name: values[name] for name in plain}
     shares = {figure.dtype: values[figure.name] for figure in figures if figure.dtype}
     fields["matmul_shares"] = tuple({**dict(topology.device.matmul_shares), **shares}.items())
     node = topology.levels[0].link
     factors = {True: values.get("node.bandwidth", 1.0), False: values.get("nic.bandwidth", 1.0)}
     levels = (replace(level, link=level.link.scaled(factors[level.link == node])) for level in topology.levels)
+    if CROSSING in values:
+        levels = (_crossed(level, values[CROSSING]) for level in levels)
     return Topology(replace(topology.device, **fields), tuple(levels))
+
+
+def _crossed(level: Level, share: float) -> Level:
+    return level if level.crossing is None else replace(level, crossing=replace(level.crossing, share=share))
 
 
 def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, half: int = 0) -> Fit:
@@ -150,8 +166,7 @@ def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, hal
     if len(devices) != 1:
         raise ValueError(f"one device is fitted at a time, not {sorted(devices)}")
     figures = [figure_named(name) for name in names]
-    device = held[0].topology.device
-    begin = [figure.of(device) for figure in figures]
+    begin = [figure.of(_widest(held)) for figure in figures]
     halves = [split(cases_of)[half] for cases_of in _tables(held).values()]
     fitted = [(case, weight) for part in halves for case, weight in _weighted(part)]
 
@@ -164,7 +179,7 @@ def fit(cases: Iterable[Case], names: Sequence[str], softness: float = 0.01, hal
     values = {figure.name: _value(figure, place) for figure, place in zip(figures, found, strict=True)}
     start = dict(zip(names, begin, strict=True))
     return Fit(
-        device.name, tuple(start.items()), tuple(values.items()), errors_with(held, start), errors_with(held, values)
+        held[0].device, tuple(start.items()), tuple(values.items()), errors_with(held, start), errors_with(held, values)
     )
 
 
@@ -176,6 +191,11 @@ def errors_with(cases: Sequence[Case], values: Mapping[str, float]) -> tuple[Tab
         fitted, reported = (errors_of([point_of(case) for case in half]) for half in halves)
         made.append(TableErrors(table, fitted, reported))
     return tuple(made)
+
+
+def _widest(cases: Sequence[Case]) -> Topology:
+    """The topology that tells every figure: one of several nodes, where there is one."""
+    return max((case.topology for case in cases), key=lambda topology: topology.devices)
 
 
 def _tables(cases: Iterable[Case]) -> dict[str, list[Case]]:

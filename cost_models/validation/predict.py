@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 
-from cost_models.collective import all_to_all_seconds
-from cost_models.compute import DTYPE_BYTES
-from cost_models.transformer.layer import HALF, layer_operators, rows
-from cost_models.transformer.step import layer_passes, step_seconds
+from cost_models.transformer.layer import layer_operators
+from cost_models.transformer.step import exchange_s, layer_passes, step_seconds
 from cost_models.validation.case import (
     EXPERTS_BACKWARD,
     EXPERTS_FORWARD,
@@ -47,8 +45,7 @@ def _mixture_s(case: Case) -> float:
     operators = [operator for operator in layer_operators(model, recipe, device) if operator.name in MIXTURE]
     forward = case.what == EXPERTS_FORWARD
     busy_s = sum(operator.forward_s if forward else operator.backward_s for operator in operators)
-    sent_bytes = rows(model, recipe) * model.top_k * model.hidden * DTYPE_BYTES[HALF[recipe.precision]]
-    return float(busy_s + 2 * all_to_all_seconds(sent_bytes, case.topology.axis(1, recipe.expert)))
+    return float(busy_s + exchange_s(model, recipe, case.topology))
 
 
 def point_of(case: Case) -> Point:

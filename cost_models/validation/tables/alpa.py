@@ -26,7 +26,7 @@ def _alpa(row: Row) -> tuple[Case, ...]:
         raise Unusable("ran out of memory")
     recipe = Recipe(
         data=devices, zero=2 if method == "zero_2" else 0, micro_batch=share(batch, devices), precision="fp16-mixed",
-        fused_attention=False, compiled=True, overlaps_gradients=False,
+        fused_attention=False, skips_masked=False, compiled=True, overlaps_gradients=False,
     )  # fmt: skip
     model = Transformer(hidden, layers, heads, sequence, vocabulary)
     topology = row.machine("v100-sxm2-32gb", devices)

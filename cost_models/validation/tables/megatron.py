@@ -25,10 +25,11 @@ GPT2_VOCABULARY = 50257
 
 MEGATRON = Recipe(
     precision="fp16-mixed", recompute="full", fused_attention=False, overlaps_gradients=False, gradient_bytes=2,
-    compiled=True, overlaps_messages=False,
+    compiled=True, overlaps_messages=False, relays=False,
 )  # fmt: skip
 """Elementwise chains are Megatron's fused kernels (softmax, bias and GELU, bias and dropout and residual). Full
-recomputation; the gradients' reduction follows the last backward; a stage waits for its messages."""
+recomputation; the gradients' reduction follows the last backward; a stage waits for its messages; the network cards of
+other devices are reached through the host (NCCL before 2.12)."""
 
 
 def padded(vocabulary: int, tensor: int) -> int:
@@ -47,7 +48,8 @@ def _vtrain(row: Row) -> tuple[Case, ...]:
     isn't stated: priced as A100-SXM-80GB. GPT-2's vocabulary of 50257, padded. 1F1B, not interleaved; full
     recomputation; unfused attention; float16; gradients reduced after the backward, no ZeRO; the tensor axis's
     reductions of the backward under the weights' gradients, as Megatron-LM has it since 2022 (the table is of 2023).
-    Outliers are kept."""
+    NCCL's version isn't stated: priced as before 2.12, so that rings of data ranks which are in a node, but not
+    neighbours (2 and 4 tensor ranks), reach a card through the host. Outliers are kept."""
     tensor, data, pipeline = row.whole("TP"), row.whole("DP"), row.whole("PP")
     micro_batch = row.whole("micro_batch")
     hidden, layers, heads = row.whole("hidden"), row.whole("layers"), row.whole("heads")
@@ -71,7 +73,8 @@ def _megatron_2020(row: Row) -> tuple[Case, ...]:
     """Megatron-LM of September 2020 on a DGX-2 (V100 32 GB; its first NVSwitch has no published figures, so that only
     what uses one device is priced, as V100-SXM2-32GB) and on DGX A100 40 GB. Sequences of 1024, 51200 rows of
     vocabulary. The data ranks' share of the batch is one microbatch; full recomputation (the table's TFLOP/s are
-    96·B·s·l·h² only with it); PyTorch's DistributedDataParallel, whose reduction runs under the backward."""
+    96·B·s·l·h² only with it); PyTorch's DistributedDataParallel, whose reduction runs under the backward; NCCL before
+    2.12."""
     tensor, data = row.whole("TP"), row.whole("DP")
     volta = "V100" in row["hw"]
     if volta and tensor * data > 1:

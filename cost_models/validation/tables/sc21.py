@@ -18,7 +18,8 @@ def step_flops(batch: float, sequence: float, layers: float, hidden: float, voca
 def _weak_scaling(row: Row) -> tuple[Case, ...]:
     """Float16, full recomputation, unfused attention, dropout; interleaved where a rank has several chunks. The time
     is eq. 3's FLOPs over the TFLOP/s a device, which count recomputation. Where there is no pipeline, the authors'
-    script asks for PyTorch's DistributedDataParallel, whose reduction runs under the backward; with one, it follows."""
+    script asks for PyTorch's DistributedDataParallel, whose reduction runs under the backward; with one, it follows.
+    NCCL before 2.12: others' cards are reached through the host."""
     pipeline, chunks = row.whole("PP"), row.whole("virtual_stages_per_rank")
     data, micro_batch = row.whole("DP"), row.whole("micro_batch")
     recipe = replace(
