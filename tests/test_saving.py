@@ -196,7 +196,9 @@ def keep_two(rank: int, world: int, folder: str) -> object:
                 Path(folder) / f"step-{step + 1}", extra={"position": step + 1}, keep=2, asynchronous=True
             )
     with new_program() as program:
-        return program.load_checkpoint(Path(folder) / "step-4")
+        latest = program.latest_checkpoint(folder if rank == 0 else "what the first rank sees counts")
+        assert program.latest_checkpoint(Path(folder) / "none") is None and latest == Path(folder) / "step-4"
+        return program.load_checkpoint(latest)
 
 
 def test_the_last_ones_are_kept_and_give_back_what_they_were_saved_with(pool: RankPool, tmp_path: Path) -> None:

@@ -118,12 +118,12 @@ class Program:
             layout = next(c.value.layout for c in self.spec.lowered.constants if c.value.name == name)
             partial = [axis for axis, state in layout.rest if state.kind == "P"]
             values = torch.stack([counted[name] for counted in each])
-            total = values.sum() if MICROBATCH in partial else values[0]
+            total = values.sum(0) if MICROBATCH in partial else values[0]
             for axis in (self.axes[a] for a in partial if a != MICROBATCH and not (a == DATA and self.local)):
                 if axis.group is not None:
                     dist.all_reduce(total, group=axis.group)
-            total = total.clamp(min=1) if self.local else total
-            whole[name] = total.expand(m)
+            total = total.clamp(min=1) if self.local and not total.ndim else total
+            whole[name] = total.expand(m, *total.shape)
         return whole
 
     def _whole_loss(self, loss: Tensor) -> Tensor:
@@ -234,6 +234,15 @@ class Program:
                 self.local.average()
             checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)
         self.updates.last = Path(folder)
+
+    def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
+        """The last finished checkpoint among a folder's ``step-<number>``, as the first rank sees it; None without one.
+
+        Nodes may see a shared folder as it was a moment ago: so all go on from the same.
+        """
+        found: list[object] = [checkpoint.latest_checkpoint(folder) if self.rank == 0 else None]
+        dist.broadcast_object_list(found, src=0)
+        return found[0] if isinstance(found[0], Path) else None
 
     def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:
         """Goes on from a checkpoint of this plan, or of another plan of the same model, on any number of ranks.
