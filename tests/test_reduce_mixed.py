@@ -1,4 +1,4 @@
-"""A plan whose operators are data-parallel and tensor-parallel on the same axis: gradients reduce over other axes each."""
+"""A plan whose operators are data- and tensor-parallel on the same axis: each gradient reduces over its own axes."""
 
 from __future__ import annotations
 

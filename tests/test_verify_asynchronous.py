@@ -1,4 +1,4 @@
-"""Plans whose steps aren't one device's are verified against a process that follows their rule, or say what they are."""
+"""Plans whose steps aren't one device's are verified against a process that follows their rule, or say why not."""
 
 from __future__ import annotations
 
