@@ -14,6 +14,7 @@ from autoplan.cli.given import training
 from autoplan.codec import decode, encode
 from autoplan.errors import ParallelismError
 from autoplan.options import SHAPES, Schedule, Training
+from autoplan.runtime.optimizer import build_optimizer
 from autoplan.runtime.rates import NOT_DATA, LearningRates, check_schedule, scheduler_class
 
 CLASSES = {
@@ -105,6 +106,19 @@ def test_another_learning_rate_moves_the_whole_course() -> None:
     whole = course(LearningRates(Schedule("cosine", steps=10), optimizer()), [1.0] * 8)
     assert before == whole[:4]
     assert [rate for [(rate, _), _] in after] == pytest.approx([2 * rate for [(rate, _), _] in whole[4:]])
+
+
+def test_one_device_follows_it_too() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    falling, watching = Schedule("linear", steps=4), Schedule("ReduceLROnPlateau")
+    for schedule, rates in ((falling, [0.75, 0.5, 0.25]), (watching, [1.0] * 3)):
+        made = build_optimizer([parameter], Training(learning_rate=1.0, schedule=schedule))
+        found = []
+        for _ in range(3):
+            made.step()
+            found.append(made.param_groups[0]["lr"])
+        assert found == rates
 
 
 def test_every_class_is_there_or_said_to_be_no_data() -> None:

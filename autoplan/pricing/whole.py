@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,15 @@ class WholeCost:
                 spent_s += prices.collective_s("all-gather", self.copies * stored, axis)
         whole_s = float(update_seconds(self.passes * (stored - shard), prices.device)) if stored > shard else 0.0
         return spent_s + whole_s + self.product_s * stored / prices.stored
+
+
+    def standing_bytes(self, largest: float, data: DataAxis) -> float:
+        """Of the largest parameter's update, beside what is stored: what is gathered, its update and that orthogonal.
+
+        largest  bytes of it that a device uses
+        """
+        whole = largest * data.prices.stored * math.prod(data.prices.mesh.size(a) for a in data.prices.mesh.tensor_axes)
+        return (self.copies + 2) * whole
 
 
 def whole_cost(training: Training | Inference, passes: float, model: Model, device: Device) -> WholeCost | None:

@@ -18,6 +18,7 @@ from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.host import attach, updated_on_host
 from autoplan.runtime.lamb import Lamb, squares_over_ranks
+from autoplan.runtime.rates import LearningRates
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.state import Storage
 from autoplan.runtime.whole import Alone, WholeUpdates, by_sort, wholes_of
@@ -45,16 +46,24 @@ BESIDE = ("lr", "weight_decay", "betas", "eps")
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
-    """The planned optimizer over parameters that are whole; it doesn't clip.
+    """The planned optimizer over parameters that are whole, with its schedule; it doesn't clip.
 
-    Muon updates matrices alone: AdamW, with what Training says of it, updates the parameters that are none.
+    A schedule that looks at the loss stands still here. Muon updates matrices alone: AdamW, with what Training says of
+    it, updates the parameters that are none.
     """
     kind = optimizer_class(training.optimizer)
     trainable = [p for p in parameters if p.requires_grad]
     if kind is Muon:
         others = (AdamW, beside(training), [p for p in trainable if p.ndim != 2])
-        return WholeUpdates(kind, options(kind, training), [Alone(p) for p in trainable if p.ndim == 2], [others])
-    return kind(by_sort({"params": trainable}), **options(kind, training))
+        wholes = [Alone(p) for p in trainable if p.ndim == 2]
+        optimizer: Optimizer = WholeUpdates(kind, options(kind, training), wholes, [others])
+    else:
+        optimizer = kind(by_sort({"params": trainable}), **options(kind, training))
+    if training.schedule is not None:
+        rates = LearningRates(training.schedule, optimizer)
+        if not rates.watches:
+            optimizer.register_step_post_hook(lambda *_: rates.moved())
+    return optimizer
 
 
 def rank_optimizer(

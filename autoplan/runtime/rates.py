@@ -34,10 +34,16 @@ class LearningRates:
         self.rate, self.updates = float(optimizer.param_groups[0]["lr"]), 0
         self.scheduler = build_scheduler(schedule, optimizer)
 
-    def moved(self, loss: Tensor) -> None:
+    @property
+    def watches(self) -> bool:
+        """Whether it looks at the loss."""
+        return isinstance(self.scheduler, ReduceLROnPlateau)
+
+    def moved(self, loss: Tensor | None = None) -> None:
         """After an update, whose loss one class looks at."""
         self.updates += 1
         if isinstance(self.scheduler, ReduceLROnPlateau):
+            assert loss is not None
             self.scheduler.step(float(loss))
         else:
             self.scheduler.step()

@@ -75,6 +75,8 @@ def rank_peak(loads: Loads, stages: Sequence[StageChoice], numbers: Sequence[int
     if data.prices.training:
         largest = max(sizes.values(), default=0) * data.optimizer_share
         beside = update_bytes(total * data.optimizer_share, largest, not data.prices.device.composes)
+        if loads.whole is not None:
+            beside = max(beside, loads.whole.standing_bytes(max(sizes.values(), default=0), data))
         moments.append(Moment(total * data.optimizer_share, 0.0, beside if data.offload == "none" else 0.0))
     worst = max(moments, key=lambda moment: moment.total)
     return StageMemory(
