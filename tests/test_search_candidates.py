@@ -10,10 +10,23 @@ from autoplan.search.candidates import Limits, settings
 from autoplan.search.work import candidates
 
 
-def test_one_microbatch_is_not_interleaved_and_zero_bubble_has_to_be_asked_for() -> None:
+def schedules_of(limits: Limits, pinned: Parallelism) -> set[str]:
+    return {setting.schedule for setting in settings(limits, pinned)}
+
+
+def test_one_microbatch_is_not_interleaved() -> None:
     found = list(settings(Limits(devices=4, node=4, rows=16, segments=10), Parallelism()))
     assert {setting.schedule for setting in found} == {"1f1b", "gpipe", "interleaved"}
     assert min(setting.microbatches for setting in found if setting.schedule == "interleaved") > 1
+
+
+def test_zero_bubble_is_tried_where_a_backward_can_be_split() -> None:
+    eager, compiled = (Limits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
+    assert "zero-bubble" in schedules_of(eager, Parallelism())
+    assert "zero-bubble" not in schedules_of(compiled, Parallelism())
+    assert schedules_of(compiled, Parallelism(schedule="zero-bubble")) == {"zero-bubble"}
+    for kept_out in (Parallelism(recompute="full"), Parallelism(zero=3), Parallelism(schedule="1f1b")):
+        assert "zero-bubble" not in schedules_of(eager, kept_out)
 
 
 @pytest.mark.parametrize(

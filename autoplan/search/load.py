@@ -16,6 +16,7 @@ from autoplan.search.candidates import Setting
 from autoplan.search.chain import Chain
 from autoplan.search.choice import StageMemory
 from autoplan.search.recompute import Mix, Savings, range_max, savings
+from cost_models.memory import update_bytes
 
 Interval = tuple[int, int]
 
@@ -87,7 +88,7 @@ class Loads:
         index = prefix(self.chain.repeated).astype(int)
         begin = np.broadcast_to(index[:, None], (size, size))
         count = index[None, :] - begin
-        runs = np.triu(self.within_host(wall), 1)
+        runs = np.triu(self.within_host(wall) & (self.update_bytes() <= wall), 1)
         over = self.bytes_without_recompute(stage) - wall
         if self.setting.recompute in ("full", "selective"):
             mix = self.recomputed_alike(stage, begin, np.maximum(count, 0), over)
@@ -130,6 +131,21 @@ class Loads:
         held = prefix(self.chain.parameters * share)
         return held[None, :] - held[:, None] <= self.data.host.memory_bytes
 
+    def update_bytes(self) -> np.ndarray:
+        """Bytes of every run of segments while the optimizer updates, nothing in flight: however much is recomputed."""
+        held = prefix(self.chain.parameters)
+        total = held[None, :] - held[:, None]
+        beside = self.updating(total, self.largest["parameters"])
+        return total * parameter_share(self.data, self.states) + beside
+
+    def updating(self, total: np.ndarray | float, largest: np.ndarray | float) -> np.ndarray | float:
+        """What the optimizer makes for a moment, of so many bytes of parameters, the largest of these."""
+        data = self.data
+        if data.offloads or not data.prices.training:
+            return 0.0 * total
+        share = data.optimizer_share
+        return update_bytes(total * share, largest * share, together=not data.prices.device.composes)
+
     def bytes_without_recompute(self, stage: int) -> np.ndarray:
         """Bytes of every run of segments [first, last) on a stage, nothing recomputed; tied parameters counted as
         often as they are read, so never less than ``memory`` says."""
@@ -141,8 +157,12 @@ class Loads:
         whole, grads = data.gathered_segments
         held = held + (whole + grads) * self.largest["parameters"]
         first = np.append(chain.inputs, 0.0) * (self.setting.microbatches if stage > 0 else 0)
-        last = np.insert(chain.outputs, 0, 0.0) * (self.setting.microbatches if stage < self.setting.pp - 1 else 0)
+        last = np.insert(chain.outputs, 0, 0.0) * (self.leaving(stage) if stage < self.setting.pp - 1 else 0)
         return held + first[:, None] + last[None, :]
+
+    def leaving(self, stage: int) -> int:
+        """How many of its results a stage holds: those in flight, and buffers for the gradients of all."""
+        return self.setting.microbatches + self.in_flight[stage]
 
     def recomputed(self, at: Interval, recompute: int, selective: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each segment of a run, whether it is recomputed in full, and whether selectively."""
@@ -165,11 +185,13 @@ class Loads:
         if stage > 0:
             activations += self.setting.microbatches * chain.inputs[first]
         if stage < self.setting.pp - 1:
-            activations += self.setting.microbatches * chain.outputs[last - 1]
+            activations += self.leaving(stage) * chain.outputs[last - 1]
         whole, grads = data.gathered_segments
         transients = chain.working[run].max() + (whole + grads) * chain.parameters[run].max()
         transients += max(chain.kept[run][full].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
         training = data.prices.training
+        most = max((size for held in chain.held[run] for _, size in held), default=0)
+        transients = max(transients, float(self.updating(parameters, most)) - activations)
         return StageMemory(
             round(parameters * data.parameter_share),
             round(parameters * data.gradient_share) if training else 0,

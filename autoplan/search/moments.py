@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.pricing.chunks import runs_rounds, splits
+from autoplan.pricing.data import DataAxis
 from autoplan.search.choice import StageChoice, StageMemory
 from autoplan.search.load import Loads
 from autoplan.search.ranks import of_rank
@@ -77,7 +78,10 @@ def rank_peak(loads: Loads, stages: Sequence[StageChoice], numbers: Sequence[int
         beside = update_bytes(total * data.optimizer_share, largest, not data.prices.device.composes)
         if loads.whole is not None:
             beside = max(beside, loads.whole.standing_bytes(max(sizes.values(), default=0), data))
-        moments.append(Moment(total * data.optimizer_share, 0.0, beside if data.offload == "none" else 0.0))
+        moments.append(Moment(total * data.optimizer_share, 0.0, 0.0 if data.offloads else beside))
+        if data.zero:
+            unit = max(float(loads.chain.parameters[s.first : s.last].max()) for s in stages)
+            moments.append(Moment(total * data.gradient_share, 0.0, unit * data.prices.stored))
     worst = max(moments, key=lambda moment: moment.total)
     return StageMemory(
         round(total * data.parameter_share),
@@ -147,7 +151,7 @@ def running(
 ) -> Iterator[Moment]:
     """Moments of the forwards and backwards of one rank's stages."""
     standing = bucketed(loads, stages)
-    whole = total * loads.data.gradient_share
+    whole = total * accumulated_share(loads.data)
     for held, acting, backwards in in_flight(loads, numbers):
         mine = parts[acting]
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
@@ -155,8 +159,15 @@ def running(
         if backwards or standing:
             yield split(whole, kept, mine.later - mine.flight)
             continue
-        share = loads.data.gradient_share / loads.data.prices.stored
+        share = accumulated_share(loads.data) / loads.data.prices.stored
         yield from (split(grads * share, kept, rest - mine.flight) for grads, rest in mine.first)
+
+
+def accumulated_share(data: DataAxis) -> float:
+    """Bytes of gradients between microbatches, per byte of parameters: where they are scattered once a step their
+    shards come after that."""
+    late = data.zero > 0 and not data.scatters_each
+    return data.gradient_share - (data.shard_share if late else 0.0)
 
 
 def split(gradients: float, kept: float, more: float) -> Moment:

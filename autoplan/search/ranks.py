@@ -37,7 +37,7 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
         constants=chain.constants,
         working=chain.working,
         gathered=(whole + grads) * chain.parameters,
-        received=many * chain.inputs,
+        received=received_times(loads) * chain.inputs,
         sent=many * np.concatenate([[0.0], chain.outputs[:-1]]),
         messages_s=messages,
         repeated=chain.repeated,
@@ -49,6 +49,12 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
         wall=wall,
         rounds=loads.rounds,
     )
+
+
+def received_times(loads: Loads) -> int:
+    """Buffers of what enters a stage: one for each microbatch; where the backward is split, also the gradients that it
+    sends back, which stay until the next step (torch.distributed.pipelining, ``stage_backward_input``)."""
+    return loads.setting.microbatches * (2 if splits(loads.setting.schedule) else 1)
 
 
 def split(loads: Loads, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -114,7 +120,7 @@ def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> Sta
         kept = np.where(full, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
         once.append(kept.sum() + chain.constants[run].max())
         there.append(loads.hosted_bytes((stage.first, stage.last), part))
-        buffers += many * chain.inputs[stage.first] if number else 0.0
+        buffers += received_times(loads) * chain.inputs[stage.first] if number else 0.0
         buffers += many * chain.outputs[stage.last - 1] if number < len(stages) - 1 else 0.0
         working = max(working, chain.working[run].max())
         parameter = max(parameter, chain.parameters[run].max())

@@ -149,7 +149,7 @@ def begin(
     prepared = prepare(model, constraints, fuses=training.compile, training=trains)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
     sizes = (cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments))
-    limits = Limits(*sizes, only_one)
+    limits = Limits(*sizes, only_one, training.compile or not trains)
     candidates(limits, parallelism)
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel

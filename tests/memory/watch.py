@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -33,6 +34,8 @@ class Tensors(TorchDispatchMode):
         self.peak_bytes = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it goes on with its local tensors, which come here again
         result = function(*args, **(kwargs or {}))
         for value in tree_iter(result):
             if isinstance(value, torch.Tensor) and value.device.type == "cpu" and type(value) is torch.Tensor:
