@@ -55,4 +55,6 @@ def training_text(record: PlanRecord) -> str:
     compiled = "compiled" if training.compile else "eager"
     if not isinstance(training, Training):
         return f"forward alone, {training.precision}, {compiled}"
-    return f"{training.optimizer}, {training.precision}, {compiled}"
+    rates = f" with a {training.schedule.name} schedule" if training.schedule is not None else ""
+    sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
+    return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}"
