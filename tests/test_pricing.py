@@ -117,7 +117,7 @@ def test_the_collectives_of_a_body_are_priced() -> None:
     split = next(s for s in loss.rule.extra if s.communicates)
     on_rows = AxisStrategy((S(0), S(0), R), P)
     chosen = Strategy((("dp", on_rows), ("tp", split), ("mb", on_rows)))
-    steps = [step for step, _, _ in prices().inside(loss, chosen)]
+    steps = [each.step for each in prices().inside(loss, chosen)]
     rows = 8 // 4 * 256
     assert [(s.forward, s.backward, s.forward_bytes) for s in steps] == [("all-reduce", "", rows * 4)] * 3
     alone = Strategy((("dp", on_rows), ("tp", AxisStrategy((I, R, R), I)), ("mb", on_rows)))
