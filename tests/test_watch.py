@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from autoplan.errors import LostRankError
-from autoplan.runtime import watch as watching
 from autoplan.runtime.behind import BETWEEN
+from autoplan.runtime.telling import tell
 from autoplan.runtime.watch import EXIT, Watch
 
 TIMEOUT_S = 1.0
@@ -116,6 +118,11 @@ def test_a_single_process_is_not_watched() -> None:
     assert alone.thread is None
 
 
-def test_the_error_goes_to_stderr(capsys: pytest.CaptureFixture) -> None:
-    watching.told_on_stderr(LostRankError("rank 1 of 2", "a", "b"))
+def test_the_error_goes_to_stderr_and_to_torchrun(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    tell(LostRankError("rank 1 of 2", "a", "b"))
     assert capsys.readouterr().err == "LostRankError: rank 1 of 2: a. b.\n"
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=EXIT, error_file=str(tmp_path / "error.json"))
+    assert "LostRankError: rank 1 of 2: a. b." in ChildFailedError("train.py", {0: failure}).format_msg()

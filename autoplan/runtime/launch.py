@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autoplan.errors import AutoplanError, LaunchError
 from autoplan.mesh import Mesh
 from autoplan.runtime.meeting import PATIENCE_S, Place, connect, meet
+from autoplan.runtime.telling import tell
 from autoplan.runtime.watch import Watch
 
 TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
@@ -135,7 +136,7 @@ def run_script(main: Callable[[], None]) -> None:
             os._exit(1)  # at once: what still runs in the background may wait for it, and others for this process
         if not isinstance(error, AutoplanError):
             raise
-        tell(error)
+        tell_once(error)
         sys.exit(2)
 
 
@@ -148,13 +149,10 @@ def lost_connection(error: BaseException | None) -> bool:
     return False
 
 
-def tell(error: AutoplanError) -> None:
-    """Prints it where it is this rank's to tell."""
+def tell_once(error: AutoplanError) -> None:
+    """Tells it where it is this rank's to tell."""
     rank = os.environ.get("RANK", "0")
-    said = f"{type(error).__name__}: {error}"
-    if rank == "0":
-        print(said, file=sys.stderr, flush=True)
-    elif not isinstance(error, LaunchError):
-        print(f"[rank {rank}] {said}", file=sys.stderr, flush=True)
+    if rank == "0" or not isinstance(error, LaunchError):
+        tell(error, before="" if rank == "0" else f"[rank {rank}] ")
     elif "TORCHELASTIC_RUN_ID" in os.environ:
         time.sleep(PATIENCE_S)  # ended by torchrun's signal as soon as the first process has failed

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from autoplan.errors import LostRankError
 from autoplan.runtime.behind import Beat, lost_rank, standing
 from autoplan.runtime.meeting import PATIENCE_S, read
+from autoplan.runtime.telling import tell
 
 EXIT = 3               # status of all processes where one hangs
 BEATS = 40             # in a timeout
@@ -45,10 +46,10 @@ class Watch:
         size: int,
         timeout_s: float,
         end: Callable[[int], object] = os._exit,
-        say: Callable[[LostRankError], object] | None = None,
+        say: Callable[[LostRankError], object] = tell,
     ) -> None:
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self.end, self.say = end, say or told_on_stderr
+        self.end, self.say = end, say
         self.beat_s = min(LONGEST_BEAT_S, timeout_s / BEATS)
         self.main = threading.get_ident()
         self.beats = self.entered = self.step = 0
@@ -123,14 +124,10 @@ class Watch:
                 self.say(
                     LostRankError(
                         f"rank {self.rank} of {self.size}",
-                        f"it has been in {now.where}, at {now.place}, for {self.timeout_s:g} s, and whoever kept the ranks' "
-                        f"store has ended ({type(error).__name__})",
+                        f"it has been in {now.where}, at {now.place}, for {self.timeout_s:g} s, and whoever kept the "
+                        f"ranks' store has ended ({type(error).__name__})",
                         "see what rank 0 and its node say",
                     )
                 )
                 self.end(EXIT)
                 return
-
-
-def told_on_stderr(error: LostRankError) -> None:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
