@@ -10,6 +10,11 @@ from autoplan.blocks.flat import Flat
 from autoplan.blocks.names import block_name, constant_names, stem, unique, unique_class
 from autoplan.graph import Argument, Block, Buffer, Model, Node, Parameter, Ref, Segment, TensorType, Typed
 
+COUNTED = ("autoplan.count_valid", "autoplan.count_classes")  # over the whole batch, before its first microbatch
+
+
+STATEFUL = ("autoplan.batch_norm", "autoplan.dropout", "autoplan.uniform")  # update buffers, or draw random numbers
+
 
 @dataclass(frozen=True)
 class Scope:
@@ -40,7 +45,7 @@ def fold(flat: Flat) -> Model:
             made.append(block_of(unique_class(name, taken), piece, scope, types))
         segments.append(Segment(blocks[key], piece.path, scope.parameters, scope.buffers, scope.externals))
     kept = tuple(node for node in flat.nodes if node.name in constants)
-    counts = tuple(node.name for node in kept if node.op == "autoplan.count_valid")
+    counts = tuple(node.name for node in kept if node.op in COUNTED)
     return Model(
         flat.name, flat.batch, flat.parameters, flat.buffers, kept, counts, tuple(made), tuple(segments), flat.notes
     )
@@ -51,7 +56,7 @@ def constant_nodes(nodes: Iterable[Node], parameters: Iterable[str]) -> frozense
     reached = set(parameters)
     constant = set()
     for node in nodes:
-        if reached.isdisjoint(node.operands) and node.op not in ("autoplan.batch_norm", "autoplan.dropout"):
+        if reached.isdisjoint(node.operands) and node.op not in STATEFUL:
             constant.add(node.name)
         else:
             reached.add(node.name)

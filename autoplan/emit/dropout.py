@@ -1,6 +1,6 @@
-"""What an operator that drops elements is told: which elements of the whole tensor it holds, and which call it is.
+"""What a random operator is told: which elements of the whole tensor it holds, and which call it is.
 
-What is dropped follows from a hash of the microbatch's key, the number of the call and the element's place in the
+What is dropped or drawn follows from a hash of the microbatch's key, the number of the call and the element's place in the
 whole tensor (autoplan.runtime.random), so that every split drops what one device drops.
 """
 
@@ -14,16 +14,17 @@ from autoplan.typed import Compute, Lowered, LoweredBlock
 KEY = "dropout_key"
 ATTENTION = "aten.scaled_dot_product_attention.default"
 DROPOUT_ARGUMENT = 4  # of attention
+HASHED = ("autoplan.dropout", "autoplan.uniform")
 
 
 def is_random(compute: Compute) -> bool:
     if compute.op == ATTENTION and len(compute.args) > DROPOUT_ARGUMENT:
         return compute.args[DROPOUT_ARGUMENT] != 0.0
-    return compute.op == "autoplan.dropout"
+    return compute.op in HASHED
 
 
 def random_function(compute: Compute) -> str:
-    return "autoplan.attention_with_dropout" if compute.op == ATTENTION else "autoplan.dropout"
+    return "autoplan.attention_with_dropout" if compute.op == ATTENTION else compute.op
 
 
 def dropouts(block: LoweredBlock) -> tuple[Compute, ...]:

@@ -14,6 +14,7 @@ from autoplan.typed import Lowered, LoweredBlock, LoweredStage
 MODULES = {
     "autoplan.runtime.bodies": (
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
+        "count_classes", "weighted_cross_entropy",
         "sync_batch_norm", "grouped_attention", "causal_attention_rows", "ring_attention", "attention_with_dropout",
         "experts", "local_experts", "top_indices", "batch_total", "batch_count", "batch_part", "scattered",
     ),
@@ -23,7 +24,7 @@ MODULES = {
         "invariant_to_partial", "shard_to_partial", "average", "replicate_to_mean", "reduce_scatter_max", "permute",
         "exchange", "exchange_invariant", "exchange_sum",
     ),
-    "autoplan.runtime.random": ("dropout",),
+    "autoplan.runtime.random": ("dropout", "uniform"),
     "autoplan.runtime.hosted": ("keep_on_host",),
     "autoplan.runtime.selective": ("recompute_selectively",),
 }  # fmt: skip

@@ -159,6 +159,12 @@ def masked_fill_tensor(x: TensorType, mask: TensorType, value: TensorType) -> Ru
     return Rule(aligned(x, mask, value), linear=((0, 2),), saved=(1,))
 
 
+@rule("autoplan.uniform")
+def uniform(x: TensorType, number: int) -> Rule:
+    """Numbers for x's places, whatever its values."""
+    return Rule(aligned(x))
+
+
 @rule("autoplan.dropout")
 def dropout(x: TensorType, p: float) -> Rule:
     """One bit of the mask would do; a byte for each element is what is kept."""

@@ -7,6 +7,7 @@ device drops. A key is an ordinary tensor that comes with each microbatch, so th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -45,6 +46,24 @@ def dropout(
     index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim, microbatches)
     keep = uniform_words(index, key.view(-1)[0], call) >= round(p * (_WORD + 1))
     return x * keep.to(x.dtype) * (1.0 / (1.0 - p) if p < 1 else 0.0)
+
+
+def uniform(
+    x: Tensor,
+    number: int,
+    *,
+    key: Tensor,
+    call: int,
+    dims: Sequence[Sequence[RankAxis]] = (),
+    microbatch_dim: int | None = None,
+    microbatches: int = 1,
+) -> Tensor:
+    """Numbers from 0 to below 1 in the shape and dtype of x, hashed as what ``dropout`` drops; ``number`` doesn't
+    matter, a call has one of its own. As many bits as x's dtype holds, 32 at most."""
+    index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim, microbatches)
+    words = uniform_words(index, key.view(-1)[0], call)
+    bits = min(32, round(-math.log2(torch.finfo(x.dtype).eps)))
+    return (words >> (32 - bits)).to(x.dtype) * 2.0**-bits
 
 
 def global_index(

@@ -202,6 +202,13 @@ def as_it_is(builder: Builder, node: fx.Node, op: str, args: tuple[Value, ...], 
             "of which nothing is known",
             f"write its canonical form: @autoplan.trace.form({op!r})",
         )
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        raise NoRuleError(
+            op,
+            f"module {builder.module or 'the root'!r} draws random numbers by it, which ranks that hold parts of a "
+            "tensor would draw otherwise than one device, and replicas otherwise than one another",
+            "draw by dropout, rand_like, randn_like or bernoulli of a tensor, or hand the numbers in with the batch",
+        )
     schema = node.target._schema.arguments
     rank = next((len(builder.shape(arg)) for arg in args if isinstance(arg, Ref)), 0)
     given = tuple(from_front(s.name, arg, rank) for s, arg in zip(schema, args, strict=False))

@@ -105,9 +105,9 @@ def verify(
     if module is None or drops(exact.model):
         state = random_state(exact.model, seed)
         expected = train_plan(on_one_device(exact), batch, state)
-        said = "one device is the same program on one rank" + (", with the same dropout" if drops(exact.model) else "")
+        said = "one device is the same program on one rank" + (", with the same random numbers" * drops(exact.model))
         note = "; ".join(filter(None, (note, said)))
-        if module is not None and not normalises_batches(exact.model):
+        if module is not None and not normalises_batches(exact.model) and not draws(exact.model):
             check_trace(synchronous(exact), init_model(module, seed).double(), loss_fn, batch, training)
     else:
         reference = init_model(module, seed).double()
@@ -153,12 +153,18 @@ def rule_of(parallelism: Parallelism) -> str:
 
 
 def drops(model: Model) -> bool:
-    """Whether the model drops elements: one device is then a program with the same masks, not the user's module."""
+    """Whether the model drops elements or draws numbers: one device is then a program that drops and draws the same,
+    not the user's module."""
     return any(
-        node.op == "autoplan.dropout" or (is_attention(node) and node.args[4] != 0.0)
+        node.op in ("autoplan.dropout", "autoplan.uniform") or (is_attention(node) and node.args[4] != 0.0)
         for block in model.blocks
         for node in block.nodes
     )
+
+
+def draws(model: Model) -> bool:
+    """Whether the model draws numbers that evaluation doesn't leave out."""
+    return any(node.op == "autoplan.uniform" for block in model.blocks for node in block.nodes)
 
 
 def without_dropout(model: Model) -> Model:
