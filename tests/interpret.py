@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoplan.graph import Argument, DType, Model, Node, Parameter, Ref
+from autoplan.runtime import bodies
 
 Values = dict[str, Tensor]
 
@@ -41,6 +42,8 @@ def batch_norm(
 OPERATORS: dict[str, Callable[..., Tensor]] = {
     "autoplan.count_valid": count_valid,
     "autoplan.cross_entropy": cross_entropy,
+    "autoplan.count_classes": bodies.count_classes,
+    "autoplan.weighted_cross_entropy": bodies.weighted_cross_entropy,
     "autoplan.batch_norm": batch_norm,
     "autoplan.dropout": lambda x, p: F.dropout(x, p),
 }

@@ -204,7 +204,11 @@ def loss_samples() -> list[Sample]:
     found = [s("autoplan.cross_entropy", x(4, 6, 8), targets(8, 4, 6), count, -100, 0.0)]
     found += [s("autoplan.cross_entropy", x(4, 8), targets(8, 4), count, -100, 0.1)]
     found += [s("autoplan.cross_entropy", (50 * c(4, 8)).requires_grad_(), ints(8, 4), count, 3, 0.0)]
-    found += [s("autoplan.count_valid", targets(8, 4, 6), -100)]
+    found += [s("autoplan.count_valid", targets(8, 4, 6), -100), s("autoplan.count_classes", targets(8, 4, 6), 8, -100)]
+    counts, weight = torch.tensor([3, 0, 2, 5, 1, 1, 0, 4]), c(8).abs()
+    op = "autoplan.weighted_cross_entropy"
+    found += [s(op, x(4, 6, 8), targets(8, 4, 6), weight, counts, -100, 0.1)]
+    found += [s(op, x(4, 8), targets(8, 4), weight, None, -100, 0.0)]
     return found
 
 

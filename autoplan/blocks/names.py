@@ -17,6 +17,7 @@ NAMED_AFTER_MODULE = frozenset({
 })  # fmt: skip
 STEMS = {
     "aten.scaled_dot_product_attention.default": "attention", "autoplan.cross_entropy": "loss",
+    "autoplan.weighted_cross_entropy": "loss", "autoplan.count_classes": "valid_targets",
     "autoplan.count_valid": "valid_targets", "aten.slice.Tensor": "part", "aten.sum.dim_IntList": "total",
     "aten.sum.default": "total", "aten.pow.Tensor_Scalar": "power", "aten.to.dtype": "cast",
     "aten.convolution.default": "conv", "aten.constant_pad_nd.default": "padded", "aten.select.int": "picked",

@@ -25,6 +25,31 @@ def cross_entropy(
     return Rule(f"{rows} v, {rows or '[]'}, [] -> []", whole="v", extra=(split,), saved=(0, 1))
 
 
+@rule("autoplan.weighted_cross_entropy")
+def weighted_cross_entropy(
+    logits: TensorType,
+    target: TensorType,
+    weight: TensorType,
+    counts: TensorType | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Rule:
+    """logits [.., v], target [..], weight [v], counts [v] -> []: the weighted sum over the valid targets, divided by
+    what their weights add up to, each class' weight times its count; not divided without counts.
+
+    Classes are whole.
+    """
+    rows = letters(target) if target.shape else ""
+    counted = ", v" if counts is not None else ""
+    return Rule(f"{rows} v, {rows or '[]'}, v{counted} -> []", whole="v", saved=(0, 1))
+
+
 @rule("autoplan.count_valid")
 def count_valid(target: TensorType, ignore_index: int = -100) -> Rule:
     return Rule(f"{letters(target)} -> []")
+
+
+@rule("autoplan.count_classes")
+def count_classes(target: TensorType, classes: int, ignore_index: int = -100) -> Rule:
+    """target [..] -> [v]: how many of the valid targets each class has."""
+    return Rule(f"{letters(target)} -> v", whole="v")

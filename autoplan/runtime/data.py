@@ -18,7 +18,7 @@ from autoplan.runtime.spec import ProgramSpec
 from autoplan.typed import Compute, Lowered, LoweredBlock, Move
 
 BYTES = 256
-LOOKUP, LOSS = "aten.embedding.default", "autoplan.cross_entropy"
+LOOKUP, LOSSES = "aten.embedding.default", ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
 TEXT_SUFFIXES = (".txt", ".md")
 
 
@@ -119,13 +119,13 @@ def elements_per_step(spec: ProgramSpec) -> tuple[int, str]:
 
 def use_of(lowered: Lowered, name: str) -> Use | None:
     """How the program uses an input; None where it neither looks it up nor compares with it."""
-    found = [(c, types) for c, types, operand in readers(lowered, name) if c.op in (LOOKUP, LOSS) and operand == 1]
+    found = [(c, types) for c, types, operand in readers(lowered, name) if c.op in (LOOKUP, *LOSSES) and operand == 1]
     if not found:
         return None
     classes = [types[first_operand(c)].shape[0 if c.op == LOOKUP else -1] for c, types in found]
     slices = (c for c, _, _ in readers(lowered, name) if c.op == "aten.slice.Tensor")
     shifted = any(isinstance(c.args[2], int) and c.args[2] > 0 for c in slices)
-    return Use(min(classes), any(c.op == LOSS for c, _ in found), shifted)
+    return Use(min(classes), any(c.op in LOSSES for c, _ in found), shifted)
 
 
 def first_operand(compute: Compute) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from autoplan.graph import Model, Node, TensorType
 
+LOSSES = {"autoplan.cross_entropy": 3, "autoplan.weighted_cross_entropy": 4}  # which argument is the ignored label
 IGNORED_SHARE = 0.2  # of the labels, where the loss ignores an index
 
 
@@ -55,9 +56,9 @@ def integer_bounds(model: Model) -> dict[str, int]:
 def ignored_indices(model: Model) -> dict[str, int]:
     """For each batch input that is a loss' target, the label that the loss ignores."""
     return {
-        name: int(str(node.args[3]))
+        name: int(str(node.args[LOSSES[node.op]]))
         for node, _, names in index_readers(model)
-        if node.op == "autoplan.cross_entropy"
+        if node.op in LOSSES
         for name in names
     }
 
@@ -70,7 +71,7 @@ def index_readers(model: Model) -> list[tuple[Node, Mapping[str, TensorType], fr
         block = model.blocks[segment.block]
         external = {e.name: given for e, given in zip(block.externals, segment.externals, strict=True)}
         for node in block.nodes:
-            if node.op in ("aten.embedding.default", "autoplan.cross_entropy") and node.operands[1] in external:
+            if node.op in ("aten.embedding.default", *LOSSES) and node.operands[1] in external:
                 found.append((node, block.types(), origins.get(external[node.operands[1]], frozenset())))
     return found
 

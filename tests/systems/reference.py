@@ -23,7 +23,7 @@ from tests.planning import parallelize_alone
 from tests.systems.mixed import Steps
 from tests.systems.ranks import Batch, FirstSteps, run
 
-LOSSES, GRADIENTS = 48, 6
+LOSSES, GRADIENTS = 32, 4
 """Batches over which distances in bf16-mixed are taken: each has one loss, but many elements of gradients."""
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 

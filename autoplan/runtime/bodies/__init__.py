@@ -11,7 +11,13 @@ from autoplan.runtime.bodies.attention import attention_with_dropout, causal_att
 from autoplan.runtime.bodies.batch import batch_count, batch_part, batch_total
 from autoplan.runtime.bodies.embedding import vocab_parallel_embedding
 from autoplan.runtime.bodies.experts import experts, local_experts, scattered, top_indices
-from autoplan.runtime.bodies.loss import count_valid, cross_entropy, vocab_parallel_cross_entropy
+from autoplan.runtime.bodies.loss import (
+    count_classes,
+    count_valid,
+    cross_entropy,
+    vocab_parallel_cross_entropy,
+    weighted_cross_entropy,
+)
 from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
 from autoplan.runtime.bodies.ring import ring_attention
 from autoplan.runtime.random import dropout
@@ -23,6 +29,7 @@ __all__ = [
     "batch_part",
     "batch_total",
     "causal_attention_rows",
+    "count_classes",
     "count_valid",
     "cross_entropy",
     "dropout",
@@ -35,4 +42,5 @@ __all__ = [
     "top_indices",
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
+    "weighted_cross_entropy",
 ]

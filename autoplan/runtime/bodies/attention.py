@@ -101,6 +101,8 @@ def attention_with_dropout(
         scores = scores.masked_fill(~seen, -math.inf)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    where = {"dims": dims, "microbatch_dim": microbatch_dim, "microbatches": microbatches}
-    weights = dropout(scores.softmax(-1), dropout_p, key=key, call=call, **where)
+    weights = dropout(
+        scores.softmax(-1), dropout_p, key=key, call=call, dims=dims, microbatch_dim=microbatch_dim,
+        microbatches=microbatches,
+    )  # fmt: skip
     return weights @ v

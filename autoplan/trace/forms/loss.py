@@ -18,17 +18,32 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Ref:
-    """Kept as it is, so that it is named as an operator without a rule: class weights, soft targets, no reduction."""
-    if weight is not None or b.type(target).floating or reduction not in (MEAN, SUM):
+    """Kept as it is, so that it is named as an operator without a rule: soft targets, no reduction."""
+    if b.type(target).floating or reduction not in (MEAN, SUM):
         as_it_was = (logits, target, weight, reduction, ignore_index, label_smoothing)
         return b.emit("aten.cross_entropy_loss.default", *as_it_was)
     logits, target = unflattened(b, *class_last(b, logits, target))
+    if weight is not None:
+        return weighted(b, logits, target, weight, reduction, ignore_index, float(label_smoothing))
     if reduction == MEAN:
         count = b.emit("autoplan.count_valid", target, ignore_index, type=TensorType((), "int64"), hint="valid_targets")
     else:
         count = b.full((), 1, "int64")
     args = (logits, target, count, ignore_index, float(label_smoothing))
     return b.emit("autoplan.cross_entropy", *args, type=TensorType((), b.type(logits).dtype), hint="loss")
+
+
+def weighted(
+    b: Builder, logits: Ref, target: Ref, weight: Ref, reduction: int, ignore_index: int, label_smoothing: float
+) -> Ref:
+    """Classes with weights: a mean is divided by the weights of all valid targets, which their counts tell."""
+    classes = b.shape(logits)[-1]
+    counts = None
+    if reduction == MEAN:
+        kind = TensorType((classes,), "int64")
+        counts = b.emit("autoplan.count_classes", target, classes, ignore_index, type=kind, hint="valid_targets")
+    args = (logits, target, weight, counts, ignore_index, label_smoothing)
+    return b.emit("autoplan.weighted_cross_entropy", *args, type=TensorType((), b.type(logits).dtype), hint="loss")
 
 
 def class_last(b: Builder, logits: Ref, target: Ref) -> tuple[Ref, Ref]:
