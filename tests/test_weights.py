@@ -65,8 +65,13 @@ def shards_with_index(folder: Path, tensors: dict[str, Tensor]) -> Path:
     return folder
 
 
+def one_file_beside_another(folder: Path, tensors: dict[str, Tensor]) -> Path:
+    save_file({name: torch.zeros_like(value) for name, value in tensors.items()}, folder / "consolidated.safetensors")
+    return one_file(folder, tensors).parent
+
+
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-@pytest.mark.parametrize("write", [one_file, shards, shards_with_index, None])
+@pytest.mark.parametrize("write", [one_file, one_file_beside_another, shards, shards_with_index, None])
 def test_what_is_loaded_is_what_was_given(
     pool: RankPool, tmp_path: Path, plan: dict, write: Callable[[Path, dict], Path] | None
 ) -> None:

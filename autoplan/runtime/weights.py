@@ -23,7 +23,7 @@ from autoplan.runtime.weight_names import WeightNames
 from autoplan.typed import StoredParameter
 
 REMEDY = "give a state dict or safetensors files of this very model"
-INDEX = "model.safetensors.index.json"
+INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"  # what from_pretrained looks for
 
 
 class StateDict:
@@ -82,6 +82,8 @@ def weight_files(path: Path) -> tuple[Path, ...]:
     index = path / INDEX
     if index.is_file():
         files = tuple(path / name for name in indexed(index))
+    elif (path / ALONE).is_file():
+        files = (path / ALONE,)
     else:
         files = tuple(sorted(path.glob("*.safetensors")))
     missing = [file for file in files if not file.is_file()]
