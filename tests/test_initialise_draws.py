@@ -13,7 +13,7 @@ from torch import nn
 from autoplan.initialise.draws import IN_ORDER, NORMAL, PIECE, pass_over, pieces, truncated_normal_
 from tests.tensor_life import TensorLife
 
-SIZES = st.one_of(st.integers(1, 40), st.integers(2 * PIECE - 20, 2 * PIECE + 40), st.integers(4 * PIECE, 4 * PIECE + 40))
+SIZES = st.one_of(*(st.integers(first, first + 40) for first in (1, 2 * PIECE - 20, 4 * PIECE)))
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 
 
