@@ -15,7 +15,7 @@ from tests.systems import __main__ as command
 from tests.systems import cases
 from tests.systems.cells import Errors, Outcome, check
 from tests.systems.document import document
-from tests.systems.mixed import Distance, Steps, distance
+from tests.systems.mixed import Distance, Steps, distance, standard_error
 from tests.systems.reference import References, references
 
 QUICK = (("zero2", "gpt2"), ("megatron", "llama"), ("1f1b", "bert"), ("local-sgd", "llama"))
@@ -71,6 +71,8 @@ def test_a_fault_names_the_bound_and_the_figure() -> None:
         "bf16-mixed loss: 1.30e-05 from float32, 1.30 times one device's 1.00e-05, the bound is 1.2 times",
         "bf16-mixed gradients: inf from float32, inf times one device's 1.00e-02, the bound is 1.2 times",
     )
+    unknown = Distance(1e-5, math.inf)
+    assert len(outcome(sharded=unknown, single=unknown).faults) == 1, "what can't be compared isn't equal"
     stale = outcome(stale=True, sharded=None, single=None, exact=worse)
     assert len(stale.faults) == 3 and outcome(problem="LaunchError: …").faults == ("LaunchError: …",)
 
@@ -78,10 +80,28 @@ def test_a_fault_names_the_bound_and_the_figure() -> None:
 def test_distances_are_relative_over_all_batches() -> None:
     wide = Steps((3.0, 4.0), ({"a": torch.tensor([3.0, 0.0])}, {"a": torch.tensor([0.0, 4.0])}))
     found = Steps((3.0, 4.5), ({"a": torch.tensor([3.0, 0.3])}, {"a": torch.tensor([0.4, 4.0])}))
-    assert distance(wide, wide) == Distance(0.0, 0.0)
+    assert distance(wide, wide) == Distance(0.0, 0.0, (0.0, 0.0))
     assert distance(found, wide).loss == pytest.approx(0.1) and distance(found, wide).gradients == pytest.approx(0.1)
-    missing = Steps((3.0, math.nan), ({}, {"a": torch.tensor([0.0, 4.0])}))
-    assert distance(missing, wide) == Distance(math.inf, math.inf)
+    missing = distance(Steps((3.0, math.nan), ({}, {"a": torch.tensor([0.0, 4.0])})), wide)
+    assert missing.loss == missing.gradients == math.inf
+
+
+def test_the_standard_error_is_that_of_repeated_samples() -> None:
+    """Over many samples the logarithm of the ratio scatters as much as the jackknife says of each."""
+    generator = torch.Generator().manual_seed(0)
+    errors = torch.randn(400, 2, 32, generator=generator, dtype=torch.float64).abs()
+    pairs = [[Distance(float(e.norm()), 0.0, tuple(e.tolist())) for e in sample] for sample in errors]
+    logs = torch.tensor([math.log(a.loss / b.loss) for a, b in pairs])
+    said = torch.tensor([standard_error(a, b) for a, b in pairs])
+    assert float(logs.std()) == pytest.approx(float(said.mean()), rel=0.15)
+
+
+def test_a_loss_has_to_be_further_than_chance_would_have_it() -> None:
+    single = Distance(1.0, 1.0, (1.0,) * 16)
+    alike = Distance(1.25, 1.0, (1.25,) * 16)
+    assert [fault[:15] for fault in outcome(sharded=alike, single=single).faults] == ["bf16-mixed loss"]
+    scattered = Distance(1.25, 1.0, (0.0,) * 8 + (1.25 * 2**0.5,) * 8)
+    assert outcome(sharded=scattered, single=single).faults == ()
 
 
 @pytest.mark.parametrize(("changed", "status"), [({}, 0), ({"problem": "ParallelismError: no"}, 1)])
@@ -97,5 +117,5 @@ def test_the_command_ends_with_a_status(
 
 def test_the_document_has_every_figure() -> None:
     text = document([outcome(), outcome(exact=Errors(Worst(1.0, "loss"), Worst(0.0, ""), Worst(0.0, "")))])
-    assert "1.0e-05 / 1.0e-05 = 1.00" in text and "1 of 2 equal one device." in text
+    assert "1.0e-05 / 1.0e-05 = 1.00 ± 0.00" in text and "1 of 2 equal one device." in text
     assert "error 1.0e+00 of loss" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from autoplan.verify.compare import (
 )
 from tests.planning import parallelize_alone
 from tests.systems import cases
-from tests.systems.mixed import FURTHER, Distance, Steps, distance
+from tests.systems.mixed import FURTHER, SURE, Distance, Steps, distance, standard_error
 from tests.systems.ranks import FirstSteps, Train, run
 from tests.systems.reference import GRADIENTS, References
 
@@ -91,12 +92,13 @@ def exact_faults(errors: Errors) -> tuple[str, ...]:
 
 
 def mixed_faults(sharded: Distance, single: Distance) -> tuple[str, ...]:
-    pairs = (("loss", sharded.loss, single.loss), ("gradients", sharded.gradients, single.gradients))
+    chance = math.exp(SURE * standard_error(sharded, single))
+    pairs = (("loss", sharded.loss, single.loss, chance), ("gradients", sharded.gradients, single.gradients, 1.0))
     return tuple(
         f"bf16-mixed {what}: {ours:.2e} from float32, {ours / theirs:.2f} times one device's {theirs:.2e}, the bound "
-        f"is {FURTHER} times"
-        for what, ours, theirs in pairs
-        if not ours <= FURTHER * theirs
+        f"is {FURTHER} times{'' if width == 1 else f', {FURTHER * width:.2f} for so few batches'}"
+        for what, ours, theirs, width in pairs
+        if not (math.isfinite(theirs) and ours <= FURTHER * theirs * width)
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from autoplan.verify import STEPS
 from autoplan.verify.compare import FLOAT64
 from tests.systems.cells import STALE_STEPS, Outcome
-from tests.systems.mixed import FURTHER
+from tests.systems.mixed import FURTHER, SURE, standard_error
 from tests.systems.reference import GRADIENTS, LOSSES
 
 HEAD = f"""\
@@ -28,7 +28,9 @@ The distance of the losses is ‖l − l'‖ / ‖l'‖, where l has a component
 gradients is ‖g − g'‖ / ‖g'‖, where g has a component for each element of each gradient on each of {GRADIENTS} batches.
 The float32 run l', g' is the user's module on one device. One device in bf16-mixed is the exported program of a plan
 for one rank with as many microbatches: the same operators on the same dtypes, so that what differs is the sharding
-alone. All start from the same weights on each batch.
+alone. All start from the same weights on each batch. Of gradients there are thousands of elements; a loss is one
+rounding error a batch, so that its ratio comes with a standard error (the jackknife's, over the batches), and counts as
+above the bound where it is {SURE:g} of them above.
 
 **Asynchronous systems** don't compute what one device does. They are held to one process that follows their rule
 (`tests/asynchronous.py`), in float64 over {STALE_STEPS} steps with a batch each: every
@@ -66,9 +68,11 @@ def figures(outcomes: Sequence[Outcome]) -> str:
             exact = [f"{e.error:.0e}" if e.name else "" for e in (o.exact.loss, o.exact.gradients, o.exact.parameters)]
         mixed = ["", ""]
         if o.sharded is not None and o.single is not None:
+            ours, theirs = o.sharded, o.single
+            width = ours.loss / theirs.loss * standard_error(ours, theirs)
             mixed = [
-                f"{ours:.1e} / {theirs:.1e} = {ours / theirs:.2f}"
-                for ours, theirs in ((o.sharded.loss, o.single.loss), (o.sharded.gradients, o.single.gradients))
+                f"{ours.loss:.1e} / {theirs.loss:.1e} = {ours.loss / theirs.loss:.2f} ± {width:.2f}",
+                f"{ours.gradients:.1e} / {theirs.gradients:.1e} = {ours.gradients / theirs.gradients:.2f}",
             ]
         lines.append(f"| {' | '.join([o.system, o.model, o.plan, *exact, *mixed])} |")
     return "\n".join(lines)

@@ -13,6 +13,10 @@ Tensors = Mapping[str, torch.Tensor]
 FURTHER = 1.2
 """Times the distance of one device in bf16-mixed that a sharded program in bf16-mixed may be from float32."""
 
+SURE = 2.0
+"""Standard errors by which the ratio of two distances of losses has to be above ``FURTHER`` to be told from chance: a
+loss is one number a batch, and its rounding error a random one."""
+
 
 @dataclass(frozen=True)
 class Steps:
@@ -28,11 +32,26 @@ class Distance:
     """Relative distances from the float32 model on one device, over the batches at once.
 
     loss       ‖l − l'‖ / ‖l'‖, with a component for each batch
+    losses     |l − l'| of each batch
     gradients  ‖g − g'‖ / ‖g'‖, with a component for each element of each parameter's gradient on each batch
     """
 
     loss: float
     gradients: float
+    losses: tuple[float, ...] = ()
+
+
+def standard_error(ours: Distance, theirs: Distance) -> float:
+    """Of the logarithm of the ratio of two distances of losses, by the jackknife over batches (Efron 1982); 0 where
+    there are too few."""
+    squares = [(a * a, b * b) for a, b in zip(ours.losses, theirs.losses, strict=True)]
+    whole = [sum(column) for column in zip(*squares, strict=True)]
+    left = [(whole[0] - a, whole[1] - b) for a, b in squares]
+    if len(left) < 3 or min(min(pair) for pair in left) <= 0:
+        return 0.0
+    logs = [math.log(a / b) / 2 for a, b in left]
+    mean = sum(logs) / len(logs)
+    return math.sqrt((len(logs) - 1) / len(logs) * sum((log - mean) ** 2 for log in logs))
 
 
 def distance(found: Steps, wide: Steps) -> Distance:
@@ -40,13 +59,14 @@ def distance(found: Steps, wide: Steps) -> Distance:
     losses = relative(
         [torch.tensor(found.losses, dtype=torch.float64)], [torch.tensor(wide.losses, dtype=torch.float64)]
     )
+    each = tuple(abs(a - b) for a, b in zip(found.losses, wide.losses, strict=True))
     ours, theirs = [], []
     for given, expected in zip(found.gradients, wide.gradients, strict=True):
-        if given.keys() != expected.keys():
-            return Distance(losses, math.inf)
+        if not expected.keys() <= given.keys():  # a tied parameter's gradient comes under each of its names
+            return Distance(losses, math.inf, each)
         ours += [given[name] for name in expected]
         theirs += list(expected.values())
-    return Distance(losses, relative(ours, theirs))
+    return Distance(losses, relative(ours, theirs), each)
 
 
 def relative(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
