@@ -46,6 +46,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "autoplan.weighted_cross_entropy": bodies.weighted_cross_entropy,
     "autoplan.batch_norm": batch_norm,
     "autoplan.dropout": lambda x, p: F.dropout(x, p),
+    "autoplan.uniform": lambda x, number: torch.rand_like(x),
 }
 
 

@@ -101,6 +101,7 @@ def logical_samples() -> list[Sample]:
         s("aten.masked_fill.Scalar", x(8), bits(4, 8), 2.0),
     ]
     found += [s("aten.masked_fill.Tensor", x(4, 8), bits(4, 8), x()), s("autoplan.dropout", x(4, 8, 2), 0.4)]
+    found += [s("autoplan.uniform", x(4, 8, 2), 0)]
     return found
 
 

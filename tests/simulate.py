@@ -16,7 +16,7 @@ from autoplan.mesh import Mesh
 from autoplan.rule import Rule, rule_of
 from autoplan.runtime import bodies
 from autoplan.runtime.axes import RankAxis
-from autoplan.runtime.random import dropout, step_keys
+from autoplan.runtime.random import dropout, step_keys, uniform
 from autoplan.strategies import Strategy, local_arguments, strategies
 from tests.rule_samples import Sample
 
@@ -108,9 +108,9 @@ def call(
         used = [(axes[a], s.body) for a, s in local.strategy.axes if s.body]
         if used:
             return getattr(bodies, used[0][1])(*args, **kwargs, axes=tuple(axis for axis, _ in used))
-    if name == "dropout":
+    if name in ("dropout", "uniform"):
         dims = tuple(tuple(axes[a] for a in names) for names in local.dims) if local is not None and axes else ()
-        return dropout(*args, key=KEY, call=1, dims=dims)
+        return {"dropout": dropout, "uniform": uniform}[name](*args, key=KEY, call=1, dims=dims)
     if namespace == "autoplan":
         return getattr(bodies, name)(*args, **kwargs)
     return getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)

@@ -20,18 +20,21 @@ from torch.utils._pytree import tree_iter
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # mallopt(3)
 OWN_PAGES_BYTES = 64 * 1024
+RECOUNTED = 32
 
 
 class Tensors(TorchDispatchMode):
     """Bytes of all storages on the CPU that operators have returned since it was entered, while they live.
 
-    A storage is asked for its size after each operator, for fully_shard frees one by resizing it.
+    fully_shard frees a storage by resizing it, which is no operator: all are asked for their sizes again after each
+    operator that isn't ATen's, and every few of ATen's.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-        self.peak_bytes = 0
+        self.sizes: dict[int, int] = {}
+        self.now_bytes = self.peak_bytes = self.operators = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -40,21 +43,36 @@ class Tensors(TorchDispatchMode):
         for value in tree_iter(result):
             if isinstance(value, torch.Tensor) and value.device.type == "cpu" and type(value) is torch.Tensor:
                 self.follow(value.untyped_storage())
-        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        self.operators += 1
+        if function.namespace != "aten" or self.operators % RECOUNTED == 0:
+            self.recount()
+        self.peak_bytes = max(self.peak_bytes, self.now_bytes)
         return result
 
     def follow(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self.storages or self.storages[key]() is not storage:
+            self.forget(key, self.storages.get(key))
             self.storages[key] = weakref.ref(storage, lambda _, key=key: self.forget(key, _))
+            self.sizes[key] = storage.nbytes()
+            self.now_bytes += self.sizes[key]
 
-    def forget(self, key: int, reference: weakref.ref[torch.UntypedStorage]) -> None:
-        if self.storages.get(key) is reference:
+    def forget(self, key: int, reference: weakref.ref[torch.UntypedStorage] | None) -> None:
+        if reference is not None and self.storages.get(key) is reference:
             del self.storages[key]
+            self.now_bytes -= self.sizes.pop(key)
+
+    def recount(self) -> None:
+        for key, reference in list(self.storages.items()):
+            storage = reference()
+            if storage is not None and key in self.sizes:
+                self.now_bytes += storage.nbytes() - self.sizes[key]
+                self.sizes[key] = storage.nbytes()
 
     @property
     def held_bytes(self) -> int:
-        return sum(s.nbytes() for s in (reference() for reference in list(self.storages.values())) if s is not None)
+        self.recount()
+        return self.now_bytes
 
     def restart(self) -> None:
         """Forgets the peak so far."""
