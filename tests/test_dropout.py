@@ -40,6 +40,11 @@ PLANS = {
     "pp tp, selectively": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, recompute="selective"),
 }
 MODELS = ("gpt2", "bert")
+QUICK = ("sequence parallel", "pp dp, recomputed")  # of the second model
+CELLS = [
+    *(("gpt2", plan) for plan in PLANS),
+    *(pytest.param("bert", plan, marks=[] if plan in QUICK else pytest.mark.slow) for plan in PLANS),
+]
 KINDS = {"gpt2": {"elements": 1 + 2 * LAYERS, "attention": LAYERS}}
 KINDS["bert"] = KINDS["gpt2"]
 
@@ -110,8 +115,7 @@ def watched_run(rank: int, world: int, folder: str, weights: str, batch: Mapping
     return Watched(boxes, Run(tuple(losses), gradients, program.full_state_dict()))
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "plan"), CELLS)
 def test_every_rank_drops_its_part_of_what_one_device_drops(
     pools: dict[int, RankPool], single: dict[str, Single], model: str, plan: str
 ) -> None:
