@@ -92,6 +92,8 @@ def test_weights_without_a_head_that_is_not_tied_are_not_enough(pool: RankPool, 
 class Spare(nn.Module):
     """A layer that is never run, tied to itself, and a buffer that nothing reads."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 12))
