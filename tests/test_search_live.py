@@ -49,7 +49,8 @@ def test_the_table_says_what_torch_allocates(op: str) -> None:
         own, size = result.numel() * 4, ROWS * WIDTH * 4
         operand = size if op == "aten.div.Tensor" else 0  # made by the function, and held by its result
         saved = watched.held_bytes - before - own - operand
-        gradient, alive = torch.ones_like(result), watched.held_bytes + own
+        gradient = torch.ones_like(result)
+        alive = watched.held_bytes
         watched.restart()
         result.backward(gradient)
     assert abs(saved - holds.saved([size], own)) < NEAR * size
@@ -70,6 +71,6 @@ def test_the_table_says_what_torch_allocates(op: str) -> None:
 def test_one_ranks_peak_is_the_predicted(tmp_path: Path, model: str, pins: Parallelism) -> None:
     module, batch, loss_fn = zoo.small(model)
     plan = parallelize_alone(module, "1x1 cpu", batch, loss_fn=loss_fn, training=Training(), parallelism=pins)
-    with RankPool(1) as pool:
+    with RankPool(1, timeout_s=240) as pool:
         ((measured, _),) = pool.run(peaks_of_rank, str(plan.export(tmp_path / "out")))
     assert plan.predicted.peak_bytes[0].total == pytest.approx(measured, rel=NEAR)
