@@ -1,7 +1,7 @@
 """What a random operator is told: which elements of the whole tensor it holds, and which call it is.
 
-What is dropped or drawn follows from a hash of the microbatch's key, the number of the call and the element's place in the
-whole tensor (autoplan.runtime.random), so that every split drops what one device drops.
+What is dropped or drawn follows from a hash of the microbatch's key, the number of the call and the element's place in
+the whole tensor (autoplan.runtime.random), so that every split drops what one device drops.
 """
 
 from __future__ import annotations

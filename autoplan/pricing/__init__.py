@@ -6,8 +6,9 @@ from autoplan.pricing.operator import Cost, Operator, operators_of, weights_of
 from autoplan.pricing.prices import Prices
 from autoplan.pricing.step import Timeline, timeline
 from cost_models.hardware import Device, Topology
+from cost_models.memory import update_bytes
 
 __all__ = [
     "GATHERING", "Cost", "DataAxis", "Device", "Operator", "Prices", "Timeline", "Topology", "operators_of", "timeline",
-    "weights_of",
+    "update_bytes", "weights_of",
 ]  # fmt: skip

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from autoplan.graph import Block
 from autoplan.layout import Layout
 from autoplan.mesh import Mesh
-from autoplan.pricing import Operator
+from autoplan.pricing import Device, Operator
 from autoplan.pricing.holding import Holds, holds_of
 from autoplan.pricing.prices import COPYING, layout_bytes
 from autoplan.search.choice import BlockChoice, Hop
-from cost_models.hardware import Device
 
 Located = tuple[str, Layout]  # a value, and the layout in which it is held
 ATTENTION = "aten.scaled_dot_product_attention.default"

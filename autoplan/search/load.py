@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from autoplan.pricing import update_bytes
 from autoplan.pricing.chunks import Rounds, runs_rounds, splits
 from autoplan.pricing.data import DataAxis
 from autoplan.pricing.prices import Prices
@@ -16,7 +17,6 @@ from autoplan.search.candidates import Setting
 from autoplan.search.chain import Chain
 from autoplan.search.choice import StageMemory
 from autoplan.search.recompute import Mix, Savings, range_max, savings
-from cost_models.memory import update_bytes
 
 Interval = tuple[int, int]
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoplan.pricing import update_bytes
 from autoplan.pricing.chunks import runs_rounds, splits
 from autoplan.pricing.data import DataAxis
 from autoplan.search.choice import StageChoice, StageMemory
 from autoplan.search.load import Loads
 from autoplan.search.ranks import of_rank
-from cost_models.memory import update_bytes
 
 
 @dataclass(frozen=True)
