@@ -176,6 +176,12 @@ def held_bytes() -> tuple[Price, ...]:
             for loss in memory.LOSSES
         ),
         *(
+            Price(f"update_bytes, {way}", memory.update_bytes, sized("total", "largest"),
+                  lambda t, n, way=way: memory.update_bytes(t, n, way == "together"), "bytes",
+                  nothing=(what,))
+            for way, what in (("together", "total"), ("one by one", "largest"))
+        ),
+        *(
             Price(f"transformer_layer_activation_bytes, {again}", memory.transformer_layer_activation_bytes,
                   (*gpt, ("heads", 1, 128)),
                   lambda s, b, h, a, again=again: memory.transformer_layer_activation_bytes(s, b, h, a, 8, True, again),

@@ -17,12 +17,13 @@ from autoplan.options import Parallelism, Training
 from autoplan.search import search
 from autoplan.search.choice import Chosen
 from autoplan.search.constraints import forbid, pin, replicated
+from autoplan.search.rows import ROW_SYSTEMS
 from autoplan.search.systems import SYSTEMS, resolve
 from tests.hand_made import llama, mlp
 from tests.planning import alone
 
 CPU = ClusterSpec.parse("1x4 cpu")
-NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", "zero-offload")  # than four devices, or a host of their own
+NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", "expert-parallel")  # than four devices, or experts
 
 
 def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: ClusterSpec = CPU, **more: object) -> Chosen:
@@ -60,7 +61,7 @@ def test_a_choice_is_complete_and_keeps_what_is_pinned(parallelism: str | Parall
 
 @pytest.mark.parametrize("system", [s for s in SYSTEMS if s not in NEED_MORE])
 def test_every_system_plans(system: str) -> None:
-    model = mlp(layers=10)
+    model = llama() if system in ROW_SYSTEMS else mlp(layers=10)  # what has a sequence, heads and a vocabulary
     check(model, plan(model, system))
 
 
@@ -145,7 +146,7 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
         (Parallelism(schedule="zero-bubble", recompute="full"), "would run the segment again"),
         (Parallelism(schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
         (Parallelism(schedule="interleaved", virtual_stages=1), "give 2 or more"),
-        (Parallelism(offload="optimizer"), "the profile of cpu has no figures of a host"),
+        (Parallelism(offload="parameters", zero=1), "go to the host shard by shard"),
     ],
 )
 def test_what_can_not_be_pinned(pinned: Parallelism, words: str) -> None:
