@@ -13,7 +13,7 @@ from autoplan.pricing.bodies import BODIES
 from autoplan.pricing.operator import price_operator
 from autoplan.record import PlanRecord
 from autoplan.rule import factor_sizes
-from autoplan.search.account import price_block
+from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, tensor_mesh
 from autoplan.search.evaluate import Evaluated, finish
@@ -134,11 +134,20 @@ def simulated(record: PlanRecord) -> Evaluated:
     prices = work.operators.prices(tensor_mesh(record.chosen.mesh))
     parts = zip(record.model.blocks, record.chosen.blocks, work.prepared.operators, emitted_blocks(record), strict=True)
     blocks = tuple(
-        replace(price_block(block, choice, known, prices), **vars(found)) for block, choice, known, found in parts
+        as_emitted(price_block(block, choice, known, prices), found, prices) for block, choice, known, found in parts
     )
     point = Point(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0, 0, 0, 0))
     stages = tuple(stage_of(stage) for stage in lowered.stages)
     return finish(setting, point, work.evaluator.loads(setting, point), stages, 0.0)
+
+
+def as_emitted(price: BlockPrice, found: Emitted, prices: Prices) -> BlockPrice:
+    """A block's price with what its emitted statements say in its place. What an eager program holds operator by
+    operator is no sum over statements: tests/test_search_live.py follows the storages of programs that run."""
+    said = vars(found)
+    if not prices.fuses:
+        said = {name: value for name, value in said.items() if name not in ("kept_bytes", "working_bytes")}
+    return replace(price, **said)
 
 
 def stage_of(stage: LoweredStage) -> StageChoice:
