@@ -50,7 +50,7 @@ def plan(model: nn.Module, cluster: object = "1x4 cpu", batch: object = BATCH, *
         ({"parallelism": Parallelism(dp=3)}, ParallelismError, "dp=3: they multiply to 3, and the cluster has 4"),
         ({"parallelism": Parallelism(dp=2, tp=4, pp=1)}, ParallelismError, "pp=1 dp=2 tp=4: they multiply to 8"),
         ({"parallelism": "sideways"}, ParallelismError, "parallelism='sideways': no such system. use one of auto, "),
-        ({"parallelism": Parallelism(offload="optimizer")}, ParallelismError, "offload='optimizer'"),
+        ({"parallelism": Parallelism(offload="parameters", zero=1)}, ParallelismError, "offload='parameters'"),
         ({"parallelism": Parallelism(dp=4, micro_batch=4)}, ParallelismError, "a batch of 8 rows: it does not"),
         ({"cluster": "1x4 cpu 0.000001GB"}, DoesNotFitError, ""),
         (
@@ -100,7 +100,7 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_every_field_of_the_chosen_parallelism_is_filled() -> None:
     chosen = plan(Plain()).parallelism
     assert chosen.dp * chosen.tp * chosen.pp == 4  # type: ignore[operator]
-    unused = {"offload", "tensor_system"}  # None says that nothing is offloaded, and that no grid was asked for
+    unused = {"offload", "tensor_system", "local_steps"}  # None: nothing is offloaded, no grid, every step synchronous
     assert set(Parallelism.__dataclass_fields__) - set(chosen.pinned()) <= unused
 
 

@@ -42,14 +42,14 @@ def torchrun(
     faults: dict[int, tuple[int, int, str]],
     timeout_s: float,
     restarts: int,
-    *arguments: str,
 ) -> subprocess.CompletedProcess[str]:
     (folder / "faults.json").write_text(json.dumps(faults))
+    save_file({name: value.clone() for name, value in tiny.reference().state_dict().items()}, folder / "w.safetensors")
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--max-restarts",
         str(restarts), SCRIPT, train_py, str(folder / "faults.json"), "--seed", str(SEED), "--steps", str(STEPS),
         "--timeout", str(timeout_s), "--checkpoint-dir", str(folder / "c"), "--save-every", "2",
-        "--metrics", str(folder / "m.jsonl"), *arguments,
+        "--metrics", str(folder / "m.jsonl"), "--weights", str(folder / "w.safetensors"),
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, env=environment(), cwd=ROOT)
 
@@ -76,10 +76,8 @@ def undisturbed() -> dict[int, float]:
 
 def test_training_goes_on_after_a_rank_hangs_and_another_dies(tmp_path: Path, train_py: str) -> None:
     """At step 4 rank 2 hangs in the script, at step 7 rank 3 is killed: torchrun starts twice again."""
-    state = {name: value.clone() for name, value in tiny.reference().state_dict().items()}
-    save_file(state, tmp_path / "w.safetensors")
     faults = {0: (2, 4, "hang"), 1: (3, 7, "die")}
-    done = torchrun(tmp_path, train_py, faults, 12, 2, "--weights", str(tmp_path / "w.safetensors"))
+    done = torchrun(tmp_path, train_py, faults, 12, 2)
     assert done.returncode == 0, done.stderr[-4000:]
     told = [line for line in done.stderr.splitlines() if line.startswith("LostRankError")]
     assert len(told) == 1, done.stderr[-4000:]

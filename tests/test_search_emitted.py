@@ -18,7 +18,7 @@ from autoplan.pricing import Prices
 from autoplan.record import PlanRecord
 from autoplan.search.choice import tensor_mesh
 from autoplan.search.formulate import formulate, prepare
-from autoplan.search.moments import peaks_of
+from autoplan.search.predict import peak_bytes
 from autoplan.search.problem import build
 from autoplan.search.solve import solve
 from autoplan.typed import Move
@@ -47,8 +47,7 @@ def check(record: PlanRecord) -> None:
     """Step time, and every kind of bytes of every stage, to 1e-6."""
     found, predicted = simulated(record), record.chosen.predicted
     assert found.step_s == pytest.approx(predicted.step_time_s, rel=1e-6)
-    peaks = peaks_of(found.loads, found.stages, found.setting.pp)
-    for here, there in zip(peaks, predicted.peak_bytes, strict=True):
+    for here, there in zip(peak_bytes(found), predicted.peak_bytes, strict=True):
         assert astuple(here) == pytest.approx(astuple(there), rel=1e-6, abs=1)
 
 

@@ -140,8 +140,13 @@ def missing(store: dist.Store, place: Place, timeout_s: float) -> LostRankError:
     tokens = {rank: read(store, f"here/{rank}") for rank in range(1, place.size)}
     came = [rank for rank, token in tokens.items() if mark and token and store.check([f"came/{mark}/{token}"])]
     came = sorted({*came, place.rank, *([0] if mark else [])})
-    if store.add(f"told/{place.attempt}/{mark}", 1) > 1 and place.hosted:
+    told = f"told/{place.attempt}/{mark}"
+    if store.add(told, 1) > 1 and place.hosted:
         time.sleep(PATIENCE_S)
+    if place.rank == 0 and not place.hosted:  # who keeps the store: the others, whose time began later, read it too
+        until = time.monotonic() + timeout_s
+        while store.add(told, 0) < len(came) and time.monotonic() < until:
+            time.sleep(PAUSE_S)
     lost = [rank for rank in range(place.size) if rank not in came]
     return LostRankError(
         f"{ranks_text(lost)} of {place.size}",

@@ -11,7 +11,7 @@ from autoplan.options import Inference, Parallelism, Training, check_effort
 from autoplan.search.alternatives import alternatives
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
-from autoplan.search.factoring import refined
+from autoplan.search.factoring import beside_whole_weights, refined
 from autoplan.search.fit import does_not_fit
 from autoplan.search.free import check_data_axis
 from autoplan.search.result import choose
@@ -47,7 +47,7 @@ def search(
     if best is None:
         raise does_not_fit(work, parallelism)
     if effort == "fast":
-        best = work.settled(best, cluster.usable_bytes)
+        best = beside_whole_weights(work, work.settled(best, cluster.usable_bytes), parallelism, cluster.usable_bytes)
     else:
         best = refined(work, best, parallelism, cluster.usable_bytes)
     chosen = choose(best, work)

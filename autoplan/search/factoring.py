@@ -5,6 +5,9 @@ what divides, and on the other by what else there is.
 On links that are alike one axis can do what two can do wherever sizes divide, so nothing else is tried, and of those
 only factors over which every operator at its quickest takes less than over one axis; an axis over several nodes is
 factored where it is pinned (``candidates.factorings``).
+
+And the tensor axis may do no more than split the tables of a vocabulary. An operator problem prices the sums of whole
+weights' gradients as they are; a step hides them under its backward. So that one is tried apart.
 """
 
 from __future__ import annotations
@@ -13,15 +16,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.candidates import Setting
 from autoplan.search.evaluate import TOLERANCE, Evaluated
 from autoplan.search.floors import lower_bound
 from autoplan.search.formulate import Prepared
+from autoplan.search.operators import uses_tensor_axis
 from autoplan.search.work import Work
 from autoplan.strategies import axis_strategies
 
 DATA = "dp"
+TABLES = "vocab-parallel"
 
 
 def refined(work: Work, best: Evaluated, pinned: Parallelism, wall: float) -> Evaluated:
@@ -34,7 +40,21 @@ def refined(work: Work, best: Evaluated, pinned: Parallelism, wall: float) -> Ev
         if lower_bound(work.operators, setting) < min(limit_s, one_axis_s * (1 - TOLERANCE)):
             found = work.evaluate(setting, wall, limit_s)
             best = found if found is not None and found.step_s < limit_s else best
-    return best
+    return beside_whole_weights(work, best, pinned, wall)
+
+
+def beside_whole_weights(work: Work, best: Evaluated, pinned: Parallelism, wall: float) -> Evaluated:
+    """The best plan, or, where that is quicker, its mesh with tables split alone."""
+    asked = pinned.tensor is not None or pinned.tensor_system is not None
+    if asked or uses_tensor_axis(pinned) or best.setting.tp == 1 or best.setting.tensor or best.setting.pp > 1:
+        return best
+    limit_s = best.step_s * (1 - TOLERANCE)
+    try:
+        own = work.pinned_to(replace(pinned, tensor_system=TABLES))
+        found = own.evaluate(replace(best.setting, tensor_system=TABLES), wall, limit_s)
+    except ParallelismError:  # there is no table, or its rows don't divide
+        return best
+    return found if found is not None and found.step_s < limit_s else best
 
 
 def factored(prepared: Prepared, setting: Setting) -> Iterator[Setting]:
