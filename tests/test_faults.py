@@ -74,6 +74,7 @@ def undisturbed() -> dict[int, float]:
     return found
 
 
+@pytest.mark.slow
 def test_training_goes_on_after_a_rank_hangs_and_another_dies(tmp_path: Path, train_py: str) -> None:
     """At step 4 rank 2 hangs in the script, at step 7 rank 3 is killed: torchrun starts twice again."""
     faults = {0: (2, 4, "hang"), 1: (3, 7, "die")}

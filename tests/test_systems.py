@@ -18,7 +18,7 @@ from tests.systems.document import document
 from tests.systems.mixed import Distance, Steps, distance, standard_error
 from tests.systems.reference import References, references
 
-QUICK = (("zero2", "gpt2"), ("megatron", "llama"), ("1f1b", "bert"), ("local-sgd", "llama"))
+QUICK = (("zero2", "gpt2"), ("local-sgd", "llama"))
 REST = [cell for cell in cases.cells() if cell not in QUICK]
 
 
