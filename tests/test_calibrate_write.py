@@ -50,7 +50,7 @@ def test_every_figure_says_where_it_comes_from():
     lines = [line for line in text().splitlines() if line and line[0] not in "#["]
     assert all(re.search(r'unit = ".+", source = ".+", date = "2026-11-21" }$', line) for line in lines)
     told = [line for line in lines if 'source = "calibrated: ' not in line]
-    assert [line.split(" ")[0] for line in told] == ["straggler", "compiles", "blocking", "composes"]
+    assert [line.split(" ")[0] for line in told] == ["straggler", "compiles", "blocking", "composes", "own"]
 
 
 def test_one_node_has_no_network(tmp_path):

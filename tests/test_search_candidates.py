@@ -20,9 +20,9 @@ def test_one_microbatch_is_not_interleaved() -> None:
     assert min(setting.microbatches for setting in found if setting.schedule == "interleaved") > 1
 
 
-def test_zero_bubble_is_tried_where_a_backward_can_be_split() -> None:
+def test_zero_bubble_has_to_be_asked_for() -> None:
     eager, compiled = (Limits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
-    assert "zero-bubble" in schedules_of(eager, Parallelism())
+    assert "zero-bubble" not in schedules_of(eager, Parallelism())
     assert "zero-bubble" not in schedules_of(compiled, Parallelism())
     assert schedules_of(compiled, Parallelism(schedule="zero-bubble")) == {"zero-bubble"}
     for kept_out in (Parallelism(recompute="full"), Parallelism(zero=3), Parallelism(schedule="1f1b")):

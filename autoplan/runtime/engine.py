@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
@@ -76,10 +77,21 @@ class PipelineEngine:
         return torch.zeros((), dtype=self.dtype, device=self.device)
 
 
+class SendingStage(PipelineStage):
+    """Sends gradients that lie in memory one element after another, as torch's point-to-point operators ask for: a
+    split backward returns them as they come, of a convolution with channels last."""
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        found = self.bwd_cache.get(bwd_chunk_id)
+        if found is not None:
+            self.bwd_cache[bwd_chunk_id] = tuple(g if g is None else g.contiguous() for g in found)
+        return list(super().get_bwd_send_ops(bwd_chunk_id))
+
+
 def pipeline_stage(spec: ProgramSpec, stage: StageModule, axis: RankAxis, device: torch.device) -> PipelineStage:
     """The stage with the shapes it receives and sends, so that the engine needn't find them by a trial run."""
     lowered = spec.lowered.stages[stage.number]
-    return PipelineStage(
+    return SendingStage(
         stage,
         stage.number,
         len(spec.lowered.stages),

@@ -162,11 +162,7 @@ def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -
     found = [(s, 1) for s in wanted if alone]
     if pp == 1 or not deals_rounds(pp, microbatches) or order_of(pinned) in ("gpipe", "1f1b"):
         return found
-    if pinned.schedule is not None:
-        return found + in_rounds(limits, pinned, pinned.schedule, pp, microbatches)
-    found += in_rounds(limits, pinned, "interleaved", pp, microbatches)
-    splits = not limits.fuses and pinned.recompute in (None, "none") and pinned.zero != 3
-    return found + (in_rounds(limits, pinned, "zero-bubble", pp, microbatches) if splits else [])
+    return found + in_rounds(limits, pinned, pinned.schedule or "interleaved", pp, microbatches)
 
 
 def order_of(pinned: Parallelism) -> str | None:
@@ -178,9 +174,9 @@ def order_of(pinned: Parallelism) -> str | None:
 def in_rounds(
     limits: Limits, pinned: Parallelism, schedule: str, pp: int, microbatches: int
 ) -> list[tuple[str, int]]:
-    """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``. A
-    compiled segment's backward would run twice under zero-bubble (``pricing.chunks.split_backward``), which is then
-    tried only where it is pinned."""
+    """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``.
+    Zero-bubble is tried only where it is pinned: a compiled segment's backward would run twice
+    (``pricing.chunks.split_backward``), and torch splits no backward of stages that share what they compute."""
     counts = VIRTUAL_STAGES if pinned.virtual_stages is None else (pinned.virtual_stages,)
     least = 1 if schedule == "zero-bubble" else 2
     found = []
