@@ -144,6 +144,8 @@ def test_dtensor_takes_the_shortest_path_only_where_an_order_is_not_the_meshs():
 @pytest.fixture(scope="module")
 def device_mesh() -> Iterator[DeviceMesh]:
     """Eight ranks of which this is the first, by torch's "fake" backend: what the others would send is left out."""
+    if dist.is_initialized():  # by a test of another file in this process that ran a program on one rank
+        dist.destroy_process_group()
     dist.init_process_group("fake", rank=0, world_size=8, store=dist.HashStore())
     yield init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=tuple(SIZES))
     dist.destroy_process_group()
