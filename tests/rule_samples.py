@@ -210,6 +210,7 @@ def loss_samples() -> list[Sample]:
     op = "autoplan.weighted_cross_entropy"
     found += [s(op, x(4, 6, 8), targets(8, 4, 6), weight, counts, -100, 0.1)]
     found += [s(op, x(4, 8), targets(8, 4), weight, None, -100, 0.0)]
+    found += [s(op, x(4, 8), targets(8, 4), weight, None, 2, 0.1)]
     return found
 
 

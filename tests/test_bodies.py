@@ -77,9 +77,9 @@ def test_split_loss_compiles_whole(pool: RankPool, compiled: bool) -> None:
     torch.testing.assert_close(torch.cat([g for _, g, _ in results], -1), whole.grad, rtol=1e-12, atol=1e-13)
 
 
-def test_split_loss_keeps_one_tensor_of_the_logits_size(pool: RankPool) -> None:
+def test_split_loss_keeps_the_logits_and_two_numbers_of_each_row(pool: RankPool) -> None:
     for _, gradient, kept in pool.run(split_loss, torch.float64, False):
-        assert kept == gradient.numel() * 8
+        assert kept == gradient.numel() * 8 + 2 * len(gradient) * 8
 
 
 def test_split_loss_of_half_precision_logits(pool: RankPool) -> None:

@@ -14,7 +14,7 @@ from autoplan.typed import Lowered, LoweredBlock, LoweredStage
 MODULES = {
     "autoplan.runtime.bodies": (
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
-        "count_classes", "weighted_cross_entropy",
+        "count_classes", "weighted_cross_entropy", "vocab_parallel_weighted_cross_entropy",
         "sync_batch_norm", "grouped_attention", "causal_attention_rows", "ring_attention", "attention_with_dropout",
         "experts", "local_experts", "top_indices", "batch_total", "batch_count", "batch_part", "scattered",
     ),

@@ -36,6 +36,7 @@ def total(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, 
 
 BODIES: Mapping[str, Callable[[Operator, list[int], str], tuple[Collective, ...]]] = {
     "vocab_parallel_cross_entropy": cross_entropy,
+    "vocab_parallel_weighted_cross_entropy": cross_entropy,
     "sync_batch_norm": batch_norm,
     "batch_total": total,
     "batch_count": total,

@@ -37,11 +37,13 @@ def weighted_cross_entropy(
     """logits [.., v], target [..], weight [v], counts [v] -> []: the weighted sum over the valid targets, divided by
     what their weights add up to, each class' weight times its count; not divided without counts.
 
-    Classes are whole.
+    With the classes split, the weights are whole: they are few beside the logits, and the count needs all.
     """
     rows = letters(target) if target.shape else ""
     counted = ", v" if counts is not None else ""
-    return Rule(f"{rows} v, {rows or '[]'}, v{counted} -> []", whole="v", saved=(0, 1))
+    inputs = (S(len(logits.shape) - 1), *(R for _ in range(2 if counts is None else 3)))
+    split = AxisStrategy(inputs, I, body="vocab_parallel_weighted_cross_entropy", communicates=True)
+    return Rule(f"{rows} v, {rows or '[]'}, v{counted} -> []", whole="v", extra=(split,), saved=(0, 1))
 
 
 @rule("autoplan.count_valid")

@@ -30,7 +30,8 @@ from autoplan.search.tensor import Asked, System, product_role
 from autoplan.strategies import Strategy
 
 AXIS, SEQUENCE = TENSOR[0], 1  # SEQUENCE: the dim of an activation [batch, sequence, features]
-EXPERTS, LOSS, LOOK_UP = "autoplan.experts", "autoplan.cross_entropy", "aten.embedding.default"
+EXPERTS, LOOK_UP = "autoplan.experts", "aten.embedding.default"
+LOSSES = ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
 Operators = Sequence[Mapping[str, Operator]]
 
 
@@ -158,7 +159,7 @@ class RowSystem:
             "table": lambda way: way.inputs[0] == S(0),
             "head": lambda way: product_role(asked.operator, way) == "n",
             "between": lambda way: True,
-            "loss": lambda way: way.body == "vocab_parallel_cross_entropy",
+            "loss": lambda way: way.body.startswith("vocab_parallel_"),
             "experts": lambda way: way.body == "local_experts",
         }[asked.role]
         left = tuple(s for s in found if wanted(s.on(AXIS)))
@@ -195,7 +196,7 @@ def vocabulary(block: Block, operators: Mapping[str, Operator], rows: int, last:
         if node.op == LOOK_UP and node.operands[0] in weights and types[node.operands[0]].shape[0] == rows:
             yield node.name, "table"
     makers = {node.name: node for node in block.nodes}
-    losses = [node for node in block.nodes if node.op == LOSS]
+    losses = [node for node in block.nodes if node.op in LOSSES]
     ends = [node.operands[0] for node in losses] or (list(block.outputs) if last else [])
     for end in ends:
         path = list(to_head(end, makers, operators, weights, rows))

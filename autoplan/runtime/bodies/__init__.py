@@ -15,11 +15,11 @@ from autoplan.runtime.bodies.loss import (
     count_classes,
     count_valid,
     cross_entropy,
-    vocab_parallel_cross_entropy,
     weighted_cross_entropy,
 )
 from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
 from autoplan.runtime.bodies.ring import ring_attention
+from autoplan.runtime.bodies.split_loss import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
 from autoplan.runtime.random import dropout
 
 __all__ = [
@@ -44,3 +44,4 @@ __all__ = [
     "vocab_parallel_embedding",
     "weighted_cross_entropy",
 ]
+    "vocab_parallel_weighted_cross_entropy",
