@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from autoplan.graph import DType
-
-Argument = object
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One call: tensors that require a gradient carry one, the others are constants."""
-
-    op: str
-    args: tuple[Argument, ...]
-    kwargs: tuple[tuple[str, Argument], ...] = ()
-
-    def __str__(self) -> str:
-        shapes = "x".join("_".join(map(str, a.shape)) for a in self.args if isinstance(a, Tensor))
-        return f"{self.op}-{shapes}"
-
+from autoplan.graph import Argument, DType
+from autoplan.rule_check.case import Sample
 
 _GENERATOR = torch.Generator().manual_seed(0)
 
@@ -215,12 +199,16 @@ def loss_samples() -> list[Sample]:
 
 
 def experts_samples() -> list[Sample]:
-    def experts(h: Tensor, choices: int, shape: tuple[int, int, int], parts: int, flags: tuple[bool, bool]) -> Sample:
-        """shape: experts, inner dim, result; parts: 2 with gate and up apart, 1 with both in one."""
+    def experts(
+        h: Tensor, choices: int, shape: tuple[int, int, int], parts: int, flags: tuple[bool, bool], few: bool = False
+    ) -> Sample:
+        """shape: experts, inner dim, result; parts: 2 with gate and up apart, 1 with both in one; few: all tokens have
+        the same experts."""
         transposed, biased = flags
         count, inner, out = shape
         wide, hidden = 2 * inner // parts, h.shape[-1]
-        index = torch.stack([torch.randperm(count, generator=_GENERATOR)[:choices] for _ in range(h.numel() // hidden)])
+        chosen = [torch.randperm(count, generator=_GENERATOR)[:choices] for _ in range(h.numel() // hidden)]
+        index = torch.arange(choices).repeat(len(chosen), 1) if few else torch.stack(chosen)
         first = tuple(x(count, hidden, wide) if transposed else x(count, wide, hidden) for _ in range(parts))
         down = x(count, inner, out) if transposed else x(count, out, inner)
         biases = tuple(x(count, wide) for _ in first) if biased else ()
@@ -232,6 +220,7 @@ def experts_samples() -> list[Sample]:
 
     found = [experts(x(4, 6, 8), 2, (12, 12, 8), 2, (False, False)), experts(x(12, 8), 3, (4, 8, 12), 2, (True, True))]
     found += [experts(x(4, 8), 1, (4, 12, 8), 1, (True, True)), experts(x(4, 8), 4, (8, 4, 8), 1, (False, False))]
+    found += [experts(x(12, 8), 2, (4, 4, 8), 2, (False, False), few=True)]
     found += [s("autoplan.top_indices", x(4, 6, 8), 2, 2, True), s("autoplan.top_indices", c(8, 4), 3, 0, False)]
     found += [s("autoplan.batch_total", x(4, 8)), s("autoplan.batch_count", c(4)), s("autoplan.batch_part", x())]
     found += [s("autoplan.scattered", ints(6, 4, 8), x(4, 8), 1, 6), s("autoplan.scattered", ints(4, 12), c(12), 0, 4)]

@@ -23,7 +23,8 @@ from tests.hand_made import llama, mlp
 from tests.planning import alone
 
 CPU = ClusterSpec.parse("1x4 cpu")
-NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", "expert-parallel")  # than four devices, or experts
+OF_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")
+NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", *OF_EXPERTS)  # than four devices, or experts
 
 
 def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: ClusterSpec = CPU, **more: object) -> Chosen:

@@ -22,7 +22,7 @@ from tests.hand_made import llama, mlp
 
 GRIDS = ("2d", "2.5d", "3d")  # their problems over several axes take as long as all the others
 SYNCHRONOUS = [name for name in SYSTEMS if name not in ASYNCHRONOUS]  # the others' steps are others than a plan's
-OF_EXPERTS = ("expert-parallel",)  # none of these models is a mixture
+OF_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")  # none of these models is a mixture
 QUICK_WITHIN = 0.03
 MIXED = Training(precision="bf16-mixed")
 

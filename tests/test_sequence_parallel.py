@@ -35,7 +35,8 @@ from tests.planning import alone, parallelize_alone
 
 EQUAL = 1e-10
 MODELS, SYSTEMS = ("llama", "gpt2", "bert"), ("ulysses", "context-parallel", "ring-attention", "vocab-parallel")
-CELLS = [*((model, system) for model in MODELS for system in SYSTEMS), ("mixtral", "expert-parallel")]
+EXPERTS = ("expert-all-to-all", "expert-partial-sum")
+CELLS = [*((model, system) for model in MODELS for system in SYSTEMS), *(("mixtral", system) for system in EXPERTS)]
 PASSED = ("all-to-all", "all-to-all")  # forward, backward
 GATHERED, SCATTERED = ("all-gather", "reduce-scatter"), ("reduce-scatter", "all-gather")
 
@@ -133,14 +134,16 @@ def crossing(block: LoweredBlock) -> Counter[tuple[str, str]]:
      ("gpt2", "context-parallel", {GATHERED: 2}, "causal_attention_rows"),
      ("bert", "context-parallel", {GATHERED: 2}, ""),
      ("llama", "ring-attention", {}, "ring_attention"), ("bert", "ring-attention", {}, "ring_attention"),
-     ("mixtral", "expert-parallel", {GATHERED: 2, SCATTERED: 1}, "local_experts")],
+     ("mixtral", "expert-partial-sum", {GATHERED: 2, SCATTERED: 1}, "local_experts"),
+     ("mixtral", "expert-all-to-all", {}, "routed_experts")],
 )  # fmt: skip
 def test_a_layer_has_the_collectives_of_its_paper(
     plans: dict[tuple[str, str], autoplan.Plan], name: str, system: str, moves: dict, body: str
 ) -> None:
     """Ulysses: an all-to-all each for queries, keys, values and the result, and as many backward; two heads of keys
     can't be dealt to four ranks and are gathered. Context parallel: keys and values gathered, their gradients
-    reduce-scattered. A mixture: tokens and their experts' scores gathered, what the experts give added up."""
+    reduce-scattered. A mixture: tokens and their experts' scores gathered, what the experts give added up; or tokens
+    travel within the operator."""
     block = layer_of(plan_of(plans, name, system))
     assert crossing(block) == moves
     bodies = [s.body for s in block.body if isinstance(s, Compute) and ("attention" in s.op or "experts" in s.op)]

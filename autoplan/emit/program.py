@@ -16,7 +16,8 @@ MODULES = {
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
         "count_classes", "weighted_cross_entropy", "vocab_parallel_weighted_cross_entropy",
         "sync_batch_norm", "grouped_attention", "causal_attention_rows", "ring_attention", "attention_with_dropout",
-        "experts", "local_experts", "top_indices", "batch_total", "batch_count", "batch_part", "scattered",
+        "experts", "local_experts", "routed_experts", "top_indices", "batch_total", "batch_count", "batch_part",
+        "scattered",
     ),
     "autoplan.runtime.collectives": (
         "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",

@@ -18,11 +18,12 @@ ALIGNMENT_BYTES = 16  # of a row, which the grouped product asks for
 
 
 def serves(hidden: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Whether the grouped product takes these: no float64, rows of whole 16 bytes."""
+    """Whether the grouped product takes these: no float64, rows of whole 16 bytes, some tokens."""
     narrow = hidden.dtype in (torch.bfloat16, torch.float16, torch.float32)
     same = all(weight.dtype == hidden.dtype for weight in weights)
     sizes = (size for weight in weights for size in weight.shape[1:])
-    return narrow and same and all(size * hidden.element_size() % ALIGNMENT_BYTES == 0 for size in sizes)
+    aligned = all(size * hidden.element_size() % ALIGNMENT_BYTES == 0 for size in sizes)
+    return hidden.shape[0] > 0 and narrow and same and aligned
 
 
 @dataclass(frozen=True)

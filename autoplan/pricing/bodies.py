@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from autoplan.graph import DTYPE_BYTES
 from autoplan.mesh import Mesh
-from autoplan.pricing.operator import RING, Operator, local_shape, ring_of
+from autoplan.pricing.operator import RING, ROUTED, Operator, local_shape, ring_of, travel_of
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
 
@@ -56,9 +56,23 @@ def ring(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective
     return tuple(sends)
 
 
+def routed(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
+    """Counts, tokens there and results back; backward gradients and tokens there, gradients back. The bytes are those
+    of the rank that receives most."""
+    found, axes = travel_of(operator, strategy, mesh), tuple(a for a, s in strategy.axes if s.body == ROUTED)
+    if found is None:
+        return ()
+    there, result, gradient, kind = found.there_bytes, found.result_bytes, found.gradient_bytes, "all-to-all"
+    return (
+        Collective(ROUTED, axes, (), kind, "", found.counts_bytes, 0),
+        Collective(ROUTED, axes, (), kind, kind, there, there + result),
+        Collective(ROUTED, axes, (), kind, kind, result, gradient),
+    )
+
+
 def body_collectives(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
     """Every collective that an operator's bodies run, with local bytes."""
-    found: list[Collective] = [*ring(operator, strategy, mesh)]
+    found: list[Collective] = [*ring(operator, strategy, mesh), *routed(operator, strategy, mesh)]
     for axis, chosen in strategy.axes:
         if chosen.body in BODIES and mesh.size(axis) > 1:
             shape = local_shape(operator.operands[0], [(a, s.inputs[0]) for a, s in strategy.axes], mesh)

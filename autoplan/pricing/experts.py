@@ -1,16 +1,85 @@
-"""A mixture's experts on one device: grouped products over the tokens that each expert gets.
+"""A mixture's experts on one device: grouped products over the tokens that each expert gets, and the tokens' way there.
 
-Load is taken as even: of tokens · k choices each of E experts gets tokens · k / E rows, whichever rank holds it. So a
-split of the experts divides the products and leaves each in its shape, a split of the inner dim makes each narrower.
+Tokens are taken to choose their experts evenly and each for itself: of tokens · k choices each of E experts gets
+tokens · k / E rows on average. So a split of the experts divides the products and leaves each in its shape, a split of
+the inner dim makes each narrower. Where ranks have different experts all wait for the rank that got most (``busiest``),
+in its products and in what it receives.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from autoplan.graph import DTYPE_BYTES
 from cost_models.compute import matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
+
+INDEX_BYTES, COUNT_BYTES = 4, 8  # of an index and of a count as they are sent
+PASSES, ADDING = 4, 3  # over a message, written and read at either end; over rows that are added up
+
+
+def busiest(mean: float, ranks: int) -> float:
+    """What the rank with most of it gets where choices fall on ranks evenly and independently: m + √(2 m ln n), m being
+    the mean (Raab and Steger 1998, "Balls into bins", theorem 1, for many balls)."""
+    return mean + math.sqrt(2 * mean * math.log(ranks))
+
+
+def share_reached(experts: int, here: int, choices: int) -> float:
+    """How likely it is that of a token's distinct ``choices`` among all experts one is among the ``here`` of a rank."""
+    return 1 - math.comb(experts - here, choices) / math.comb(experts, choices)
+
+
+@dataclass(frozen=True)
+class Travel:
+    """Tokens sent to the ranks that have their experts, each once to each such rank, and one row of results back.
+
+    tokens       that each rank has
+    ways         ranks, each with as many of the experts
+    hidden, out  width of a token and of a result, of ``itemsize`` bytes an element
+    """
+
+    tokens: float
+    ways: int
+    experts: int
+    choices: int
+    hidden: int
+    out: int
+    itemsize: int
+    score_bytes: int
+
+    @property
+    def rows(self) -> float:
+        """That the busiest rank receives in one direction, its own among them."""
+        here = self.experts // self.ways
+        whole = self.tokens * self.ways
+        return min(whole, busiest(whole * share_reached(self.experts, here, self.choices), self.ways))
+
+    @property
+    def counts_bytes(self) -> int:
+        return COUNT_BYTES * self.ways
+
+    @property
+    def there_bytes(self) -> int:
+        """Tokens with their indices and scores."""
+        return round(self.rows * (self.hidden * self.itemsize + self.choices * (INDEX_BYTES + self.score_bytes)))
+
+    @property
+    def result_bytes(self) -> int:
+        return round(self.rows * self.out * self.itemsize)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of tokens and of scores."""
+        return round(self.rows * (self.hidden * self.itemsize + self.choices * self.score_bytes))
+
+    def forward_s(self, device: Device) -> float:
+        """Messages written and read, results added up."""
+        return float(memory_bound_seconds(PASSES * self.there_bytes + ADDING * self.result_bytes, device))
+
+    def backward_s(self, device: Device) -> float:
+        again = PASSES * (self.there_bytes + self.result_bytes)
+        return float(memory_bound_seconds(again + ADDING * self.gradient_bytes, device))
 
 
 @dataclass(frozen=True)

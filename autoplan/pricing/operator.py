@@ -17,7 +17,7 @@ from autoplan.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.layout import State
 from autoplan.mesh import Mesh
 from autoplan.pricing.eager import Moved, backward_bytes, calls_seconds, forward_bytes, kernels_of
-from autoplan.pricing.experts import Grouped
+from autoplan.pricing.experts import Grouped, Travel, busiest
 from autoplan.pricing.fusion import GATHERING, Traffic, apart, fused
 from autoplan.pricing.ring import Ring
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
@@ -33,7 +33,7 @@ from cost_models.compute import (
 )
 from cost_models.hardware import Device
 
-RING = "ring_attention"  # the body
+RING, ROUTED = "ring_attention", "routed_experts"  # bodies
 
 
 @dataclass(frozen=True)
@@ -291,16 +291,41 @@ def ring_of(operator: Operator, strategy: Strategy, mesh: Mesh, fuses: bool) -> 
 
 
 def experts_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
-    """A mixture's experts over the local tokens; hidden [.., h], indices [.., k], first weights [e, f, h] each."""
-    local = local_factors(operator, strategy, mesh)
-    (out,), tokens = operator.terms[-1][-1], [f for term in operator.terms[-1][:-1] for f in term]
-    chosen = math.prod(local[f] for f in tokens) * local["k"] * local["e"] / operator.sizes["e"]
+    """A mixture's experts over the tokens that reach the busiest rank; hidden [.., h], indices [.., k], first weights
+    [e, f, h] each."""
+    local, travel = local_factors(operator, strategy, mesh), travel_of(operator, strategy, mesh)
+    (out,), tokens, here = operator.terms[-1][-1], tokens_of(operator, local), local["e"]
+    if travel is not None:
+        tokens, here = tokens * travel.ways, here // travel.ways
+    ranks = operator.sizes["e"] // here
+    chosen = min(tokens * local["k"], busiest(tokens * local["k"] / ranks, ranks))
     first = operator.node.args[3]
     assert isinstance(first, tuple)
     products = len(first) * local.get("pair", 1)
-    grouped = Grouped.of(chosen, local["e"], local["h"], local["f"], local[out], products)
+    grouped = Grouped.of(chosen, here, local["h"], local["f"], local[out], products)
     dtype = operator.operands[0].dtype
-    return Cost(grouped.forward_s(dtype, device), grouped.backward_s(dtype, device), grouped.flops)
+    forward_s, backward_s = grouped.forward_s(dtype, device), grouped.backward_s(dtype, device)
+    if travel is not None:
+        forward_s, backward_s = forward_s + travel.forward_s(device), backward_s + travel.backward_s(device)
+    return Cost(forward_s, backward_s, grouped.flops)
+
+
+def tokens_of(operator: Operator, local: Mapping[str, int]) -> int:
+    """How many tokens a mixture's experts have, given the factors' local sizes."""
+    return math.prod(local[f] for term in operator.terms[-1][:-1] for f in term)
+
+
+def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | None:
+    """How a mixture's tokens travel to their experts under a strategy; None where they don't."""
+    ways = next((mesh.size(axis) for axis, s in strategy.axes if s.body == ROUTED), 1)
+    if ways == 1:
+        return None
+    local, hidden, scores = local_factors(operator, strategy, mesh), operator.operands[0], operator.operands[2]
+    (out,) = operator.terms[-1][-1]
+    return Travel(
+        tokens_of(operator, local), ways, operator.sizes["e"], local["k"], local["h"], local[out],
+        DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype],
+    )  # fmt: skip
 
 
 def is_causal(node: Node) -> bool:

@@ -25,6 +25,8 @@ TENSOR_SYSTEMS = {
     "ring-attention": "sequence split, keys and values round a ring",
     "vocab-parallel": "vocabulary split, rows elsewhere",
     "expert-parallel": "experts split, rows elsewhere",
+    "expert-all-to-all": "experts split, tokens by all-to-all, rows elsewhere",
+    "expert-partial-sum": "experts split, tokens gathered, rows elsewhere",
 }
 """Named systems of one tensor axis in plain words."""
 GIB, MIB = 2**30, 2**20

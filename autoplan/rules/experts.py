@@ -1,7 +1,7 @@
-"""Mixtures of experts: tokens split freely, experts over ranks that have all tokens, and each expert's inner dim.
+"""Mixtures of experts: tokens split freely, each expert's inner dim, and the experts in two ways.
 
-A further way, tokens sent to the ranks that have their experts, would be another body in ``ways``: tokens split and
-experts split on one axis, the result split as the tokens are.
+Where experts are split, either every rank has all tokens and gives a summand of their results, or each has some of the
+tokens, which travel to the ranks that have their experts and back. Both are exact and drop nothing.
 """
 
 from __future__ import annotations
@@ -38,15 +38,21 @@ def experts(
         sizes={} if width == 1 else {"pair": width, "f": inner},
         whole=("e", "h", "k") if width == 1 else ("e", "h", "k", "pair"),
         linear=((2,), (3 + len(first),)),
-        extra=ways(len(weights)),
+        extra=ways(len(weights), len(hidden.shape) - 1),
         cost="experts",
         saved=(0, 1, 2),
     )
 
 
-def ways(weights: int) -> tuple[AxisStrategy, ...]:
-    """The strategies that split the experts."""
-    return (AxisStrategy((R, R, R, *(S(0) for _ in range(weights))), P, body="local_experts"),)
+def ways(weights: int, lead: int) -> tuple[AxisStrategy, ...]:
+    """The strategies that split the experts: tokens whole, or split by one of their ``lead`` dims."""
+    split = [S(0)] * weights
+    whole = AxisStrategy((R, R, R, *split), P, body="local_experts")
+    routed = [
+        AxisStrategy((S(d), S(d), S(d), *split), S(d), body="routed_experts", communicates=True, single=True)
+        for d in range(lead)
+    ]
+    return (whole, *routed)
 
 
 @rule("autoplan.top_indices")

@@ -21,6 +21,7 @@ KEPT = {
         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
         "_scaled_dot_product_fused_attention_overrideable",
     ),
+    "autoplan": ("experts", "routed_experts"),
     "_c10d_functional": (
         "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "broadcast",
     ),

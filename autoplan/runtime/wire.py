@@ -107,6 +107,23 @@ def swap(parts: Sequence[Tensor], lengths: Sequence[int], axis: RankAxis) -> lis
     return _of_members(arrived.split(expected), axis)
 
 
+def swap_rows(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: str, places: Sequence[int]) -> Tensor:
+    """Sends each member some of the rows, which lie one member after another, and receives as many as it sends.
+
+    sent, received  rows, by member
+    group, places   of the axis (``RankAxis``), as a custom operator is told of it
+    """
+    if not places:
+        arrived = _wire.all_to_all_single(rows, list(received), list(sent), group)
+        return _wire.wait_tensor(arrived)
+    of_places = [places.index(place) for place in range(len(places))]
+    parts, expected = rows.split(list(sent)), [received[member] for member in of_places]
+    outgoing = torch.cat([parts[member] for member in of_places])
+    arrived = _wire.all_to_all_single(outgoing, expected, [sent[member] for member in of_places], group)
+    coming = _wire.wait_tensor(arrived).split(expected)
+    return torch.cat([coming[place] for place in places])
+
+
 def start_shift(x: Tensor, places: int, axis: RankAxis) -> Tensor:
     """Starts to send x, flat, to the member so many places on, past the last one to the first. What comes from the
     member as many places back, in flight until ``wait``: what is computed meanwhile hides it."""

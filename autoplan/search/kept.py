@@ -17,6 +17,7 @@ from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.pricing import Operator, Prices
 from autoplan.pricing.bodies import body_collectives
+from autoplan.pricing.operator import ROUTED
 from autoplan.pricing.prices import layout_bytes
 from autoplan.search.choice import BlockChoice, Hop
 from autoplan.strategies import Strategy
@@ -95,7 +96,8 @@ def price_selective(
     for name, strategy in choice.strategies:
         operator = operators[name]
         mask = mask_bytes(operator, strategy, types, mesh)
-        extra += sum(step.forward_bytes for step in body_collectives(operator, strategy, mesh))
+        inside = body_collectives(operator, strategy, mesh)
+        extra += sum(step.forward_bytes for step in inside if step.op != ROUTED)  # one operator, of which nothing shows
         if operator.rule.cost in DEAR:
             kept.add((name, strategy.output(len(types[name].shape), mesh)))
             extra += mask

@@ -6,10 +6,11 @@
     ring-attention    the same, but keys and values go round (Liu, Zaharia and Abbeel 2023)
     vocab-parallel    the table of the tokens, the output head and the loss split by vocabulary (Shoeybi et al. 2019,
                       section 3)
-    expert-parallel   a mixture's experts split (Lepikhin et al. 2020); ranks have each other's tokens and add up what
-                      their experts give
+    expert-parallel   a mixture's experts split (Lepikhin et al. 2020), in whichever of two ways is cheaper:
+    expert-all-to-all    tokens travel to the ranks that have their experts, and back
+    expert-partial-sum   ranks have each other's tokens and add up what their experts give
 
-The first three split along the sequence whatever has one; in the last two all else is split by rows, of the batch or of
+The first three split along the sequence whatever has one; in the others all else is split by rows, of the batch or of
 the sequence, as is cheaper: data parallel on that axis too. What is not said is left to the search.
 """
 
@@ -30,6 +31,7 @@ from autoplan.search.tensor import Asked, System, product_role
 from autoplan.strategies import Strategy
 
 AXIS, SEQUENCE = TENSOR[0], 1  # SEQUENCE: the dim of an activation [batch, sequence, features]
+EXPERT_BODIES = ("local_experts", "routed_experts")
 EXPERTS, LOOK_UP = "autoplan.experts", "aten.embedding.default"
 LOSSES = ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
 Operators = Sequence[Mapping[str, Operator]]
@@ -42,11 +44,13 @@ class RowSystem:
     attention  how attention is split where activations are split along the sequence: "heads", "rows", "ring"; "" where
                rows of the batch will do
     splits     the operators that are split by their parameters: "vocabulary", "experts"; "" for none
+    travels    the body by which tokens meet experts; "" for any that splits them
     """
 
     name: str
     attention: str = ""
     splits: str = ""
+    travels: str = ""
 
     whole: tuple[str, ...] = ()
     gathered: str = ""
@@ -160,7 +164,7 @@ class RowSystem:
             "head": lambda way: product_role(asked.operator, way) == "n",
             "between": lambda way: True,
             "loss": lambda way: way.body.startswith("vocab_parallel_"),
-            "experts": lambda way: way.body == "local_experts",
+            "experts": lambda way: way.body in ((self.travels,) if self.travels else EXPERT_BODIES),
         }[asked.role]
         left = tuple(s for s in found if wanted(s.on(AXIS)))
         if not left:
@@ -226,6 +230,8 @@ ROW_SYSTEMS: Mapping[str, RowSystem] = {
     "ring-attention": RowSystem("ring-attention", attention="ring"),
     "vocab-parallel": RowSystem("vocab-parallel", splits="vocabulary"),
     "expert-parallel": RowSystem("expert-parallel", splits="experts"),
+    "expert-all-to-all": RowSystem("expert-all-to-all", splits="experts", travels="routed_experts"),
+    "expert-partial-sum": RowSystem("expert-partial-sum", splits="experts", travels="local_experts"),
 }
 LAYOUTS: Mapping[str, System] = {**GRIDS, **ROW_SYSTEMS}
 """Every system that says how tensors lie on the tensor axes, by name."""

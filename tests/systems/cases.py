@@ -10,7 +10,7 @@ from tests import zoo
 
 MODELS = ("llama", "gpt2", "bert")
 MIXTURE = "mixtral"
-SPLIT_EXPERTS = ("expert-parallel",)  # systems that only a mixture of experts has something for
+SPLIT_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")  # systems that only a mixture of experts has something for
 RANKS = (4, 8)
 LAYERS = 6  # with what stands before and behind them eight segments: two stages on each of four ranks
 MIXED = Training(optimizer="adamw", precision="bf16-mixed", learning_rate=1e-3)

@@ -19,6 +19,7 @@ from autoplan.runtime.bodies.loss import (
 )
 from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
 from autoplan.runtime.bodies.ring import ring_attention
+from autoplan.runtime.bodies.routed_experts import routed_experts
 from autoplan.runtime.bodies.split_loss import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
 from autoplan.runtime.random import dropout
 
@@ -37,11 +38,12 @@ __all__ = [
     "grouped_attention",
     "local_experts",
     "ring_attention",
+    "routed_experts",
     "scattered",
     "sync_batch_norm",
     "top_indices",
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
+    "vocab_parallel_weighted_cross_entropy",
     "weighted_cross_entropy",
 ]
-    "vocab_parallel_weighted_cross_entropy",
