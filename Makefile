@@ -4,6 +4,8 @@
 # make lint         ruff and mypy
 # make correctness  the table of docs/correctness.md: each model under each parallelism against one device
 # make systems      the matrix of docs/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
+# make zoo          the table of docs/models.md: architectures of transformers under several parallelisms, in float64 and,
+#                   under torchrun, in float32
 # make test-kill    50 kills of ranks that train, saves included: nothing of it shows in the end
 # make two-nodes    each named system on two nodes, resumed there, against one node: docs/two_nodes.md
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
@@ -30,7 +32,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness systems test-kill two-nodes validate prices plans demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all correctness systems zoo test-kill two-nodes validate prices plans demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -60,6 +62,9 @@ correctness: $(DEV)
 
 systems: $(DEV)
 	$(BIN)/python -m tests.systems --write docs/systems.md
+
+zoo: $(DEV)
+	$(BIN)/python -m tests.architectures --write docs/models.md
 
 test-kill: $(DEV)
 	$(BIN)/python -m tests.kill --times 50

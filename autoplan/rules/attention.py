@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoplan.graph import TensorType
 from autoplan.layout import R, S, State
-from autoplan.rule import AxisStrategy, Rule, letters, rule
+from autoplan.rule import AxisStrategy, Rule, broadcast_shape, rule
 
 LOGSUMEXP_BYTES = 4  # kept for each row of scores, in float32
 RING = "ring_attention"
@@ -26,44 +26,44 @@ def attention(
     Query heads are (g r): kv groups of r heads each, where keys and values are shared (``enable_gqa``). Rows split
     freely without causality; with it each rank's mask differs, so a body builds it. Where keys and values are split as
     the rows are, they go round the ranks. Under dropout no body is offered: what is dropped follows from an element's
-    place, which a body doesn't know.
+    place, which a body doesn't know. Dims before the rows may be broadcast: one head of keys to all of the queries.
     """
-    lead = len(q.shape) - 3
-    batch = f"{letters(lead, 'b')} " if lead > 0 else ""
-    grouped = enable_gqa and lead >= 0 and q.shape[-3] != k.shape[-3]
-    head, kv_head = ("(g r) ", "g ") if grouped else ("g ", "g ")
-    if lead < 0:
-        head = kv_head = ""
-    operands = [f"{batch}{head}rows d", f"{batch}{kv_head}keys d", f"{batch}{kv_head}keys e"]
+    batch = broadcast_shape(*(t.shape[:-3] for t in (q, k, v)))
+    grouped = enable_gqa and len(q.shape) > 2 and q.shape[-3] != k.shape[-3]
+    heads = q.shape[-3:-2] if grouped else broadcast_shape(*(t.shape[-3:-2] for t in (q, k, v)))
+    names = (*(f"b{i}" for i in range(len(batch))), *(("(g r)",) if grouped else ("g",))[: len(heads)])
+    shared = (*(f"b{i}" for i in range(len(batch))), *("g" for _ in heads))
+    scores, of_values = (*batch, *heads), (*batch, *(v.shape[-3:-2] if grouped else heads))
+    operands = [
+        [*aligned(q.shape[:-2], scores, names), "rows", "d"],
+        [*aligned(k.shape[:-2], of_values, shared), "keys", "d"],
+        [*aligned(v.shape[:-2], of_values, shared), "keys", "e"],
+    ]
     if mask is not None:
-        operands.append(mask_terms(q, k, mask, head))
-    whole = {"d", "e", "keys"} | ({"rows"} if is_causal else set())
+        operands.append(aligned(mask.shape, (*scores, q.shape[-2], k.shape[-2]), (*names, "rows", "keys")))
     return Rule(
-        f"{', '.join(operands)} -> {batch}{head}rows e",
-        whole=frozenset(whole),
-        extra=() if dropout_p else bodies(q, k, mask, grouped, is_causal),
+        f"{', '.join(map(' '.join, operands))} -> {' '.join((*names, 'rows', 'e'))}",
+        whole=frozenset({"d", "e", "keys"} | ({"rows"} if is_causal else set())),
+        extra=() if dropout_p else bodies(q, k, v, mask, grouped, is_causal),
         cost="attention",
         saved=(0, 1, 2, "out"),
         saved_bytes_per_element=LOGSUMEXP_BYTES / v.shape[-1],
     )
 
 
-def mask_terms(q: TensorType, k: TensorType, mask: TensorType, head: str) -> str:
-    """The terms of a mask that is broadcast to the scores [b.., heads, rows, keys]."""
-    scores = (*q.shape[:-1], k.shape[-2])
-    lead = len(q.shape) - 3
-    names = [*(f"b{i}" for i in range(lead)), *([head.strip()] if head else []), "rows", "keys"]
-    offset = len(scores) - len(mask.shape)
-    return " ".join(
-        "1" if size == 1 and scores[offset + i] != 1 else names[offset + i] for i, size in enumerate(mask.shape)
-    )
+def aligned(sizes: tuple[int, ...], shape: tuple[int, ...], names: tuple[str, ...]) -> list[str]:
+    """The terms of dims that are broadcast to a shape, of which ``names`` has the terms: "1" where one is expanded."""
+    offset = len(shape) - len(sizes)
+    return ["1" if size == 1 != shape[offset + i] else names[offset + i] for i, size in enumerate(sizes)]
 
 
 def bodies(
-    q: TensorType, k: TensorType, mask: TensorType | None, grouped: bool, is_causal: bool
+    q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None, grouped: bool, is_causal: bool
 ) -> tuple[AxisStrategy, ...]:
     """Heads split further than the groups they share; rows split under causality; rows, keys and values split."""
-    found = []
+    found: list[AxisStrategy] = []
+    if not grouped and not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:  # broadcast heads: the notation says all
+        return ()
     heads, rows = len(q.shape) - 3, len(q.shape) - 2
     if grouped:
         states = [S(heads), R, R] + ([mask_state(q, mask, heads)] if mask is not None else [])

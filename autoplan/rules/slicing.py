@@ -18,7 +18,7 @@ def along(x: TensorType, dims: tuple[int, ...], **said: object) -> Rule:
 
 
 @rule("aten.slice.Tensor")
-def part(x: TensorType, dim: int, start: int, stop: int) -> Rule:
+def part(x: TensorType, dim: int, start: int, stop: int, step: int = 1) -> Rule:
     return along(x, (dim,), linear=PASSES, cost="free")
 
 
@@ -65,11 +65,6 @@ def pad(x: TensorType, pads: tuple[int, ...], mode: str = "constant", value: flo
     """Padding by what is there already: "reflect", "replicate" (their backward asks for the operand), "circular"."""
     again = constant_pad(x, pads)
     return Rule(again.spec, whole=again.whole, linear=again.linear, saved=() if mode == "circular" else (0,))
-
-
-@rule("aten.cumsum.default")
-def cumsum(x: TensorType, dim: int) -> Rule:
-    return along(x, (dim,), linear=PASSES)
 
 
 @rule("aten.diff.default")

@@ -5,6 +5,8 @@ A split contraction leaves a partial sum; the bias is added once, after the redu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from autoplan.errors import TraceError
 from autoplan.redistribute.reshape.refinement import refine
 from autoplan.trace.table import Builder, Ref, form
@@ -51,9 +53,55 @@ def addmm(b: Builder, bias: Ref, x: Ref, weight: Ref, beta: float = 1, alpha: fl
     return b.emit("aten.add.Tensor", product, b.emit("aten.mul.Tensor", bias, beta))
 
 
+@form("aten.baddbmm.default")
+def baddbmm(b: Builder, x: Ref, left: Ref, right: Ref, beta: float = 1, alpha: float = 1) -> Ref:
+    product = matmul(b, left, right)
+    if alpha != 1:
+        product = above_reshape(b, product, lambda whole: b.emit("aten.mul.Tensor", whole, alpha))
+    if beta == 0:
+        return product
+    added = x if beta == 1 else b.emit("aten.mul.Tensor", x, beta)
+    before = b.maker(product, "aten.reshape.default")
+    if before is None or len(b.shape(added)) != 3:
+        return b.emit("aten.add.Tensor", product, added)
+    (whole, _), size = before.args, b.shape(added)
+    assert isinstance(whole, Ref)
+    leading = b.shape(whole)[:-2] if size[0] != 1 else (1,) * (len(b.shape(whole)) - 2)
+    return b.reshape(b.emit("aten.add.Tensor", whole, b.reshape(added, (*leading, *size[1:]))), b.shape(product))
+
+
+def above_reshape(b: Builder, x: Ref, change: Callable[[Ref], Ref]) -> Ref:
+    """An operator on each element, on what a reshape reads in place of what it makes."""
+    before = b.maker(x, "aten.reshape.default")
+    if before is None:
+        return change(x)
+    assert isinstance(before.args[0], Ref)
+    return b.reshape(change(before.args[0]), b.shape(x))
+
+
+def apart(b: Builder, x: Ref) -> Ref:
+    """What a three-dim operand was before its leading dims, batch and heads, were merged into one: of that one only the
+    batch could be split. The last two may have been transposed since."""
+    turned = b.maker(x, "aten.transpose.int")
+    if turned is not None and set(turned.args[1:]) == {1, 2}:
+        assert isinstance(turned.args[0], Ref)
+        before = apart(b, turned.args[0])
+        rank = len(b.shape(before))
+        return x if before is turned.args[0] else b.emit("aten.transpose.int", before, rank - 2, rank - 1)
+    merged = b.maker(x, "aten.reshape.default")
+    source = merged.args[0] if merged is not None else x
+    assert isinstance(source, Ref)
+    return source if len(b.shape(source)) > 3 and b.shape(source)[-2:] == b.shape(x)[-2:] else x
+
+
 @form("aten.mm.default", "aten.matmul.default", "aten.bmm.default")
 def matmul(b: Builder, x: Ref, y: Ref) -> Ref:
-    """A product with a transposed matrix is a linear."""
+    """A product with a transposed matrix is a linear; of merged heads one of heads."""
+    if len(b.shape(x)) == len(b.shape(y)) == 3:
+        left, right = apart(b, x), apart(b, y)
+        if b.shape(left)[:-2] == b.shape(right)[:-2] and left is not x:
+            product = b.emit("aten.matmul.default", left, right)
+            return b.reshape(product, (b.shape(x)[0], *b.shape(product)[-2:]))
     if len(b.shape(y)) != 2:
         return b.emit("aten.matmul.default", x, y)
     turned = b.maker(y, "aten.transpose.int")
