@@ -98,3 +98,25 @@ def test_a_loss_that_mixes_rows_stops_the_split() -> None:
 def test_the_rows_of_a_batch_are_its_commonest_first_size() -> None:
     model = chain("M", (Typed("a", i64(8, 3)), Typed("positions", i64(1, 3)), Typed("b", f32(8))), (), ())
     assert batch_rows(model) == 8
+
+
+def test_what_is_wanted_split_is_asked_of_operands_along_the_same_dim() -> None:
+    """A mask that is computed from two whole tensors: both are split by rows, rather than one of them by keys."""
+    x, rows, keys, mask = f32(8, 4, 4), f32(8, 4, 1), f32(8, 1, 4), f32(8, 4, 4)
+    block = Block(
+        "Masked", (), (Typed("x", x), Typed("mask", mask)), (Typed("w", f32(4)),), (),
+        (
+            node("weighted", "aten.mul.Tensor", x, "%x", "%w"),
+            node("masked", "aten.add.Tensor", x, "%weighted", "%mask"),
+            node("loss", "aten.mean.dim", TensorType((), "float32"), "%masked", (0, 1, 2), False),
+        ),
+        ("loss",),
+    )  # fmt: skip
+    constants = (
+        node("rows", "aten.full.default", rows, (8, 4, 1), 0.0),
+        node("keys", "aten.full.default", keys, (8, 1, 4), 0.0),
+        node("mask", "aten.le.Tensor", mask, "%rows", "%keys"),
+    )
+    split = split_batch(chain("Masked", (Typed("x", x),), (block,), (0,), constants=constants), virtual=True)
+    assert split.reason == ""
+    assert split.states[CONSTANTS, "rows"] == split.states[CONSTANTS, "keys"] == S(0)

@@ -191,11 +191,12 @@ class _Walk:
         rule = rule_of(node, types)
         kinds = [types[name] for name in node.operands]
         found = axis_strategies(rule, kinds, [name in carries for name in node.operands])
-        usable = [s for s in found if not (self.virtual and s.communicates)]
+        key = (scope, node.name)
+        wanted = [s for s in found if self.forced.get(key, s.output) == s.output]
+        usable = [s for s in wanted if not (self.virtual and s.communicates)]
         keys = [(scope, name) for name in node.operands]
         have = tuple(self.states[key] for key in keys)
-        key = (scope, node.name)
-        fitting = [s for s in usable if s.inputs == have and self.forced.get(key, s.output) == s.output]
+        fitting = [s for s in usable if s.inputs == have]
         if not fitting:
             raise self.mismatch(scope, node, usable, keys, have)
         there_for_it = node.op == PART

@@ -98,14 +98,16 @@ def broadcast_tensors(b: Builder, tensors: Sequence[Ref]) -> tuple[Ref, ...]:
 
 @form("aten.repeat.default")
 def repeat(b: Builder, x: Ref, times: Sequence[int]) -> Ref:
-    """Repeating dims of size one is an expand; other dims are concatenated."""
+    """Each dim behind one of its own that is expanded, merged with it: [n, s] for b rows is [b, n, s] as [b * n, s],
+    of which the rows can be split."""
     x = b.reshape(x, (1,) * (len(times) - len(b.shape(x))) + b.shape(x))
-    ones = tuple(t if size == 1 else size for t, size in zip(times, b.shape(x), strict=True))
-    result = b.expand(x, ones)
-    for dim, (count, size) in enumerate(zip(times, b.shape(x), strict=True)):
-        if size != 1 and count > 1:
-            result = b.emit("aten.cat.default", (result,) * count, dim)
-    return result
+    shape = b.shape(x)
+    apart = [t > 1 and size != 1 for t, size in zip(times, shape, strict=True)]
+    pairs = list(zip(times, shape, apart, strict=True))
+    single = tuple(s for _, size, two in pairs for s in ((1, size) if two else (size,)))
+    several = tuple(s for t, size, two in pairs for s in ((t, size) if two else (t * size,)))
+    whole = tuple(t * size for t, size in zip(times, shape, strict=True))
+    return b.reshape(b.expand(b.reshape(x, single), several), whole)
 
 
 @form("aten.repeat_interleave.self_int")
