@@ -37,6 +37,10 @@ Line = tuple[bool, int, int, int, bool, State, State]
 that it may split, whether that carries a gradient, the states before and after."""
 
 
+Group = tuple[str, int, tuple[tuple[int, int], ...]]
+"""A collective of so many bytes over axes of these sizes and strides."""
+
+
 @dataclass(frozen=True)
 class Inside:
     """A collective in an operator's body: its seconds, and those of them that the body's own compute hides."""
@@ -84,7 +88,7 @@ class Prices:
         default_factory=dict, repr=False
     )
     planners: dict[tuple[TensorType, bool], Planner] = field(default_factory=dict, repr=False)
-    collectives: dict[tuple[str, int, tuple[str, ...]], float] = field(default_factory=dict, repr=False)
+    collectives: dict[Group, float] = field(default_factory=dict, repr=False)
     lines: dict[Line, float | None] = field(default_factory=dict, repr=False)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict, repr=False)
 
@@ -227,6 +231,11 @@ class Prices:
     def sizes(self) -> dict[str, int]:
         return {axis.name: axis.size for axis in self.mesh.axes}
 
+    @cached_property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """(size, stride) of each axis."""
+        return {axis.name: (axis.size, axis.stride) for axis in self.mesh.axes}
+
     def planner(self, kind: TensorType, carries: bool) -> Planner:
         """What finds the redistributions of one type of tensor on this mesh's links."""
         if (kind, carries) not in self.planners:
@@ -257,7 +266,7 @@ class Prices:
         """The same over a group of several axes."""
         if not kind:
             return 0.0
-        key = (kind, bytes, axes)
+        key = (kind, bytes, tuple(self.places[axis] for axis in axes))
         if key not in self.collectives:
             group = [self.mesh.axis(axis) for axis in axes]
             self.collectives[key] = ClusterLinks(self.topology).collective_s(kind, bytes, group)

@@ -52,9 +52,10 @@ def optimizer_states(training: Training | Inference, model: Model | None = None,
     """
     if isinstance(training, Inference):
         return 0
-    trainable = [] if model is None else [p for p in model.parameters if p.trainable]
+    mixed = model is not None and training.optimizer in MIXED
+    trainable = [p for p in model.parameters if p.trainable] if model is not None and mixed else []
     total = sum(p.type.elements for p in trainable)
-    if training.optimizer not in MIXED or not total:
+    if not total:
         return whole_copies(training)
     if training.optimizer == "muon":
         return sum(p.type.elements * (1 if len(p.type.shape) == 2 else 2) for p in trainable) / total

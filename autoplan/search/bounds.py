@@ -23,12 +23,13 @@ or the fastest operators that are known, whichever is less; all else holds for e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from autoplan.search.account import BlockPrice
 from autoplan.search.chain import Chain
 from autoplan.search.chunk_bound import Leaner
 from autoplan.search.load import Loads, parameter_share, range_max
@@ -52,6 +53,7 @@ class Known:
     own_s   [segments] of the fastest: forward and backward, without what the data axis adds
     blocks  of each segment
     floor   B_b
+    rates   prices of a byte kept that are alike for all settings with the same operators (``rates_of``)
     """
 
     loads: Loads
@@ -59,6 +61,7 @@ class Known:
     own_s: np.ndarray
     blocks: tuple[int, ...]
     floor: FloorOf
+    rates: np.ndarray
 
     @cached_property
     def prices(self) -> np.ndarray:
@@ -69,6 +72,11 @@ class Known:
     def per_segment(self) -> np.ndarray:
         """[segments, λ]: L_b(λ)"""
         return segment_s(self, self.prices)
+
+    @cached_property
+    def stateless(self) -> np.ndarray:
+        """[segments, rates]: L_b(λ) of what is kept alone."""
+        return segment_s(self, self.rates, 0.0)
 
     def least(self, name: str) -> np.ndarray:
         """[segments] the lesser of the fastest's and the leanest's."""
@@ -109,22 +117,41 @@ def least_schedule_s(ranks: Sequence[Known], wall: float) -> float:
 
 
 def ties(known: Known) -> np.ndarray:
-    """Nothing, and the prices at which two of a segment's ways to keep cost the same: there the bound has its corners.
-    And one above them, for where bytes must be saved otherwise."""
+    """``tied`` of the segments that may be recomputed."""
     chain = known.loads.chain
-    full, part = chain.kept - chain.inputs, chain.kept - chain.selective
-    pairs = [(chain.forward_s, full), (chain.again_s, part), (chain.forward_s - chain.again_s, full - part)]
-    saving = [(seconds, saved, chain.repeated & (seconds > 0) & (saved > 0)) for seconds, saved in pairs]
+    columns = (chain.forward_s, chain.again_s, chain.kept - chain.inputs, chain.kept - chain.selective)
+    return tied(*(column[chain.repeated] for column in columns)).round(24)
+
+
+def rates_of(prices: Sequence[BlockPrice], uses: Mapping[int, int]) -> np.ndarray:
+    """``tied`` of the blocks that may be recomputed, whatever the data axis adds to their seconds and bytes. Rounded,
+    so that settings with about the same operators ask for the same."""
+    again = [price for block, price in enumerate(prices) if uses[block] > 1]
+    rows = [
+        (p.forward_s, p.selective.again_s, p.kept_bytes - p.input_bytes, p.kept_bytes - p.selective.kept_bytes)
+        for p in again
+    ]
+    columns = np.array(rows, dtype=float).reshape(-1, 4).T
+    return np.unique([float(f"{price:.1e}") for price in tied(*columns)])
+
+
+def tied(full_s: np.ndarray, part_s: np.ndarray, full: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Nothing, and the prices at which two ways to keep a segment cost the same: there the bound has its corners. And
+    one above them, for where bytes must be saved otherwise.
+
+    full_s, part_s  [segments] spent where it is recomputed in full, and selectively
+    full, part      [segments] bytes saved
+    """
+    pairs = [(full_s, full), (part_s, part), (full_s - part_s, full - part)]
+    saving = [(seconds, saved, (seconds > 0) & (saved > 0)) for seconds, saved in pairs]
     rates = [seconds[where] / saved[where] for seconds, saved, where in saving]
     prices = np.concatenate([[0.0], *rates])
-    return np.unique(np.append(prices, 3 * prices.max()).round(24))
+    return np.unique(np.append(prices, 3 * prices.max()))
 
 
 def leaner_of(known: Known) -> Leaner:
-    """What keeping less than the fastest do costs the segments that may be recomputed. Prices are rounded, so that
-    settings with the same operators ask for the same."""
-    chain = known.loads.chain
-    prices = np.unique([float(f"{price:.1e}") for price in known.prices])
+    """What keeping less than the fastest do costs the segments that may be recomputed."""
+    chain, prices = known.loads.chain, known.rates
     kept = known.least("kept") - known.loads.data.cast_share * chain.parameters
     slower = np.zeros((len(known.blocks), len(prices)))
     places = np.flatnonzero(chain.repeated)
@@ -135,10 +162,14 @@ def leaner_of(known: Known) -> Leaner:
     return Leaner(prices, slower)
 
 
-def segment_s(known: Known, prices: np.ndarray) -> np.ndarray:
-    """[segments, λ]: L_b(λ), with what the data axis adds; states are priced as on the stage with most in flight."""
+def segment_s(known: Known, prices: np.ndarray, share: float | None = None) -> np.ndarray:
+    """[segments, λ]: L_b(λ), with what the data axis adds.
+
+    share  of the price of a byte kept that a byte of parameters has for its states; None: as on the stage with most in
+           flight
+    """
     loads, chain = known.loads, known.loads.chain
-    share = parameter_share(loads.data, loads.states) / max(loads.in_flight)
+    share = parameter_share(loads.data, loads.states) / max(loads.in_flight) if share is None else share
     repeated = {b for b, again in zip(known.blocks, chain.repeated, strict=True) if again}
     rows = {b: [known.floor(b, priced(p, share, b in repeated)) for p in prices] for b in dict.fromkeys(known.blocks)}
     floor, price = np.array([rows[b] for b in known.blocks]), prices[None, :]

@@ -16,6 +16,8 @@ from autoplan.search.account import BlockPrice
 from autoplan.search.candidates import Setting
 from autoplan.search.kept import Selective
 
+Held = tuple[tuple[tuple[str, int], ...], ...]
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -51,7 +53,7 @@ class Chain:
     live_forward: np.ndarray
     live_backward: np.ndarray
     live_adding: np.ndarray
-    held: tuple[tuple[tuple[str, int], ...], ...]
+    held: Held
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -62,13 +64,24 @@ class Chain:
         names = [name for held in self.held for name, _ in held]
         return len(set(names)) < len(names)
 
+    @cached_property
+    def distinct_inputs(self) -> tuple[list[float], np.ndarray]:
+        """(sizes of what enters segments, each once; the number of each segment's among them)."""
+        sizes, places = np.unique(self.inputs, return_inverse=True)
+        return sizes.tolist(), places.reshape(-1)
+
     def holding(self, columns: Mapping[str, np.ndarray]) -> Chain:
         """The same with other columns."""
         return Chain(**{f.name: columns.get(f.name, getattr(self, f.name)) for f in fields(self)})
 
 
-def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis) -> Chain:
-    """Lays the prices of the blocks along the chain."""
+def chain_of(
+    model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis, held: Held | None = None
+) -> Chain:
+    """Lays the prices of the blocks along the chain.
+
+    held  what each segment holds of which parameter, where that is known
+    """
     blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
     uses = Counter(segment.block for segment in model.segments)
     order = [segment.block for segment in model.segments]
@@ -108,10 +121,15 @@ def chain_of(model: Model, blocks: Sequence[BlockPrice], setting: Setting, data:
         live_forward=along(b.live.forward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         live_backward=along(b.live.backward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        held=tuple(
-            tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
-            for segment in model.segments
-        ),
+        held=held_by(model, blocks) if held is None else held,
+    )
+
+
+def held_by(model: Model, blocks: Sequence[BlockPrice]) -> Held:
+    """(parameter's name, local bytes) of each segment."""
+    return tuple(
+        tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
+        for segment in model.segments
     )
 
 

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.options import Inference, Training
-from autoplan.pricing import Device, Timeline, timeline
-from autoplan.pricing.chunks import Rounds, rounds_of, runs_rounds
+from autoplan.pricing import Timeline, timeline
+from autoplan.pricing.chunks import runs_rounds
 from autoplan.pricing.step import (
-    optimizer_passes,
-    optimizer_states,
     sharing_of,
     straggling,
 )
-from autoplan.pricing.whole import whole_cost
-from autoplan.search.bounds import Known, leaner_of, least_schedule_s
+from autoplan.search.bounded import Bounded
 from autoplan.search.candidates import Setting
-from autoplan.search.chain import chain_of
-from autoplan.search.choice import StageChoice, StageMemory, tensor_mesh
-from autoplan.search.chunk_bound import least_chunks_s, roomy
+from autoplan.search.choice import StageChoice, StageMemory
 from autoplan.search.chunks import choose_chunks, evenly
 from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, steep
-from autoplan.search.floors import lower_bound, rounds, uneven_rounds
-from autoplan.search.kinds import devices_of, pace, spare_bytes
-from autoplan.search.load import Loads, data_axis
-from autoplan.search.operators import Operators, Point
+from autoplan.search.laid import exposed
+from autoplan.search.load import Loads
+from autoplan.search.operators import Point
 from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.refine import Bound, Runs, refine
 from autoplan.search.stages import choose_cuts
@@ -77,22 +69,11 @@ TOLERANCE = 0.002
 """Nothing is priced for the sake of a smaller share of the step than this; the gap that is reported holds it."""
 
 
-BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "selective", "rebuilt")
-"""Columns of a chain that leaner operators may lessen."""
-
 RUNNER_UP = 1.25  # a plan up to this many times slower than the best so far is finished, to stand beside it
 
 
-@dataclass
-class Evaluator:
+class Evaluator(Bounded):
     """Prices settings; keeps what it found until the search ends."""
-
-    operators: Operators
-    training: Training | Inference
-    seconds: float = 0.0
-    schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
-    alone: dict[Device, Evaluator] = field(default_factory=dict)
-    least: dict[tuple[Setting, int], float] = field(default_factory=dict)
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = float("inf")) -> Evaluated | None:
         """The fastest plan of a setting under the wall, or None where none fits or none takes less than ``limit_s``.
@@ -162,95 +143,6 @@ class Evaluator:
         found = [self.with_point(setting, point, float("inf")) for point in points]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
 
-    def at_least_s(self, setting: Setting, point: Point) -> float:
-        """Seconds of a step with these operators, were the chain cut at will and nothing recomputed; what happens once
-        a step takes at least a stage's even share of what it takes for the whole chain on one."""
-        if (setting, id(point)) not in self.least:
-            self.least[setting, id(point)] = self.evenly_s(setting, point)
-        return self.least[setting, id(point)]
-
-    def evenly_s(self, setting: Setting, point: Point) -> float:
-        devices = devices_of(self.operators.topology, setting)
-        if not devices:
-            loads, topology = self.loads(setting, point), self.operators.topology
-            chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
-            once = exposed(*loads.once_s((0, len(loads.chain))))
-            slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-            return (chain_s * rounds(setting, self.operators) + once) / setting.pp * slower
-        uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
-        chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
-        own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
-        slowest_s = [p.forward_s + p.backward_s for p in point.prices]
-        return chain_s * uneven_rounds(setting, self.operators, [pace(own[d], slowest_s) for d in devices])
-
-    def rough_s(self, setting: Setting) -> float:
-        """A lower bound that is known already; on several kinds of device, what their own operators take at least."""
-        if devices_of(self.operators.topology, setting):
-            return lower_bound(self.operators, setting)
-        fastest = self.operators.fastest(setting)
-        return self.at_least_s(setting, fastest) * (1 - fastest.gap)
-
-    def least_s(
-        self, setting: Setting, wall: float, enough_s: float = float("inf"), *, whole: bool = True
-    ) -> float:
-        """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits.
-
-        enough_s  beyond which it doesn't matter
-        whole     as tight as is known; False: what is quick to say
-        """
-        topology = self.operators.topology
-        alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
-        if runs_rounds(setting.schedule):
-            return self.least_chunked_s(setting, wall, enough_s, whole=whole)
-        if not alone:
-            return self.rough_s(setting)
-        ranks = self.known_at(setting)
-        schedule_s = least_schedule_s(ranks, wall)
-        once = min(exposed(*known.loads.once_s((0, len(known.blocks)))) for known in ranks) / setting.pp
-        step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
-        return max(step_s, self.rough_s(setting))
-
-    def known_at(self, setting: Setting) -> list[Known]:
-        """What is known on each pipeline rank's devices, with the operators that are best there."""
-        topology = self.operators.topology
-        devices = devices_of(topology, setting)
-        if not devices:
-            return [self.known(setting)] * setting.pp
-        found = {}
-        for device in dict.fromkeys(devices):
-            if device not in self.alone:
-                self.alone[device] = Evaluator(self.operators.on(device), self.training)
-            known = self.alone[device].known(setting)
-            found[device] = replace(known, loads=replace(known.loads, spare=spare_bytes(topology, device)))
-        return [found[device] for device in devices]
-
-    def known(self, setting: Setting) -> Known:
-        """The same on one kind of device."""
-        fastest = self.operators.fastest(setting)
-        leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
-        loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
-        blocks = tuple(segment.block for segment in self.operators.prepared.model.segments)
-        own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
-        return Known(loads, lean, own_s, blocks, self.operators.floor(setting))
-
-    def least_chunked_s(self, setting: Setting, wall: float, enough_s: float, *, whole: bool) -> float:
-        """The same where ranks have several stages, or the backward is split; what happens once a step is that of the
-        fastest operators, evenly on all ranks."""
-        fastest, topology = self.operators.fastest(setting), self.operators.topology
-        gain = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain
-        loads, leaner = self.loads(setting, fastest), None
-        pieces = pieces_of(loads, wall)
-        if roomy(pieces):
-            pieces = replace(pieces, recompute="none")
-        else:
-            known = self.known(setting)
-            lean = loads.chain.holding({name: known.least(name) for name in BYTES})
-            pieces, leaner = pieces_of(replace(loads, chain=lean), wall), leaner_of(known)
-        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
-        slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
-        schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, whole=whole) / gain
-        return max(self.rough_s(setting), (schedule_s + once) * slowed)
-
     def with_point(
         self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")
     ) -> Evaluated | None:
@@ -302,35 +194,6 @@ class Evaluator:
         gap = (found.cuts.objective_s - found.cuts.bound_s) / max(found.cuts.objective_s, 1e-30)
         return finish(setting, point, loads, stages, max(gap, point.gap))
 
-    def loads(self, setting: Setting, point: Point) -> Loads:
-        topology = self.operators.topology
-        loads = self.loads_on(setting, point, topology.device)
-        devices = devices_of(topology, setting)
-        own = {d: self.loads_on(setting, point, d) for d in dict.fromkeys(devices)}
-        return replace(loads, ranks=tuple(own[device] for device in devices)) if devices else loads
-
-    def loads_on(self, setting: Setting, point: Point, device: Device) -> Loads:
-        """The same on one kind of device."""
-        prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
-        ways = setting.tp * (setting.dp if setting.zero else 1)
-        states = optimizer_states(self.training, self.operators.prepared.model, ways)
-        passes = optimizer_passes(self.training)
-        data = data_axis(setting, prices, states)
-        chain = chain_of(self.operators.prepared.model, point.on(device), setting, data)
-        spare = spare_bytes(self.operators.topology, device)
-        whole = whole_cost(self.training, passes, self.operators.prepared.model, device)
-        return Loads(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
-
-    def rounds(self, setting: Setting) -> Rounds | None:
-        """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search."""
-        if not runs_rounds(setting.schedule):
-            return None
-        key = (setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages)
-        if key not in self.schedules:
-            self.schedules[key] = rounds_of(*key)
-        return self.schedules[key]
-
-
 def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
     topology = loads.data.prices.topology
@@ -356,7 +219,3 @@ def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:
     ranks = loads.setting.pp
     spent = [exposed(*loads.at(k).once_s((s.first, s.last))) for k, s in enumerate(stages)]
     return max(sum(spent[rank::ranks]) for rank in range(ranks))
-
-
-def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -> float:
-    return spent_s - hidden_s + summed_s + update_s

@@ -290,8 +290,8 @@ class Loads:
 
     def border_s(self, stage: int) -> np.ndarray:
         """[N+1]: one message to a stage from the one before, by the segment in front of which the border lies."""
-        known = {size: self.sent_s(stage, size) for size in np.unique(self.chain.inputs).tolist()}
-        return np.array([*(known[size] for size in self.chain.inputs.tolist()), 0.0])
+        sizes, places = self.chain.distinct_inputs
+        return np.append(np.array([self.sent_s(stage, size) for size in sizes])[places], 0.0)
 
     def message_s(self, stage: int, cut: int) -> float:
         """One message to a stage from the one before, over the border in front of a segment."""

@@ -21,6 +21,7 @@ from autoplan.layout import Layout, R
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Device, Prices, Topology
+from autoplan.pricing.prices import Group as Links
 from autoplan.pricing.prices import Line
 from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.bounds import FloorOf, alone
@@ -154,6 +155,9 @@ class Operators:
     wider: Operators | None = None
     outlined: dict[tuple, Shared] = field(default_factory=dict)
     lines: dict[Line, float | None] = field(default_factory=dict)
+    collectives: dict[Links, float] = field(default_factory=dict)
+    messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict)
+    listed: dict[Mesh, Prices] = field(default_factory=dict)
 
     @cached_property
     def split_sizes(self) -> SplitSizes:
@@ -173,21 +177,24 @@ class Operators:
         return Operators(
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, outlined=self.outlined,
-            lines=self.lines,
+            lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
         )  # fmt: skip
 
     def on(self, device: Device) -> Operators:
         """The same problems were all devices of one kind, with nothing solved."""
         return replace(
-            self, topology=replace(self.topology, device=device, groups=()), known={}, lines={}, wider=None
+            self, topology=replace(self.topology, device=device, groups=()), known={}, lines={}, listed={}, wider=None
         )
 
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""
-        return Prices(
-            mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes, self.stored,
-            self.reduced, direct=len(mesh.tensor_axes) > 1, lines=self.lines,
-        )  # fmt: skip
+        if mesh not in self.listed:
+            self.listed[mesh] = Prices(
+                mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes,
+                self.stored, self.reduced, direct=len(mesh.tensor_axes) > 1, lines=self.lines,
+                collectives=self.collectives, messages=self.messages,
+            )  # fmt: skip
+        return self.listed[mesh]
 
     def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[Formulation, Shared]:
         """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides."""

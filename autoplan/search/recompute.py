@@ -162,9 +162,7 @@ def savings(
 
 
 def range_max(values: np.ndarray) -> np.ndarray:
-    """[N+1, N+1]: the largest of values[first:last], 0 where there is none."""
+    """[N+1, N+1]: the largest of values[first:last], none of which is negative; 0 where there is none."""
     size = len(values) + 1
-    found = np.zeros((size, size))
-    for first in range(size - 1):
-        found[first, first + 1 :] = np.maximum.accumulate(values[first:])
-    return found
+    each = np.broadcast_to(np.concatenate([[0.0], values]), (size, size))
+    return np.asarray(np.maximum.accumulate(np.triu(each, 1), axis=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cluster import ClusterSpec
@@ -41,6 +41,7 @@ class Work:
     evaluator: Evaluator
     found: dict[Setting, Evaluated | None] = field(default_factory=dict)
     least: dict[tuple[Setting, float], float] = field(default_factory=dict)
+    divided: set[tuple[Setting, float]] = field(default_factory=set)
 
     def best(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
         """The fastest of the settings under a wall; those whose bound is above the best are not priced."""
@@ -48,33 +49,47 @@ class Work:
         small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
         small = few(small) if self.operators.quick else small
         close = QUICK_TOLERANCE if self.operators.quick else TOLERANCE
-        queue = [(lower_bound(self.operators, s), s, False) for s in small]
+        queue = [(lower_bound(self.operators, s), s, 0) for s in small]
         heapq.heapify(queue)
         while queue:
-            bound_s, setting, tight = heapq.heappop(queue)
+            bound_s, setting, asked = heapq.heappop(queue)
             limit_s = best.step_s * (1 - close) if best is not None else math.inf
             if bound_s >= limit_s:
                 break
-            if not tight and self.dear(setting):
-                bound_s = max(bound_s, self.least_s(setting, wall, limit_s))
-                heapq.heappush(queue, (bound_s, setting, True))
+            if asked < len(self.bounds(setting)):
+                bound_s = max(bound_s, self.bounds(setting)[asked](setting, wall, limit_s))
+                heapq.heappush(queue, (bound_s, setting, asked + 1))
                 continue
             found = self.evaluate(setting, wall, limit_s)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
         return best
 
+    def bounds(self, setting: Setting) -> tuple[Callable[[Setting, float, float], float], ...]:
+        """What is asked, before a setting is priced, of what no plan of it undercuts: quicker answers first."""
+        if self.operators.quick:
+            return ()
+        return (self.shared_s, self.chunked_s) if self.dear(setting) else (self.shared_s,)
+
     def dear(self, setting: Setting) -> bool:
         """Whether pricing a setting takes so much longer than a tighter bound that the bound comes first."""
         return runs_rounds(setting.schedule) and not self.operators.quick
 
-    def least_s(self, setting: Setting, wall: float, enough_s: float = math.inf) -> float:
-        """What no plan of a setting undercuts, in two steps: by its operators alone, then by the wall."""
+    def shared_s(self, setting: Setting, wall: float, enough_s: float = math.inf) -> float:
+        """By its operators alone, then by what pipeline ranks can hold."""
         rough_s = self.evaluator.rough_s(setting)
         if rough_s >= enough_s:
             return rough_s
         if (setting, wall) not in self.least:
-            self.least[setting, wall] = self.evaluator.least_s(setting, wall, whole=False)
+            self.least[setting, wall] = self.evaluator.shared_s(setting, wall)
+        return self.least[setting, wall]
+
+    def chunked_s(self, setting: Setting, wall: float, enough_s: float = math.inf) -> float:
+        """By the cuts of its chain in fractions."""
+        if (setting, wall) not in self.divided:
+            self.divided.add((setting, wall))
+            least_s = self.evaluator.least_s(setting, wall, enough_s, whole=False)
+            self.least[setting, wall] = max(least_s, self.least.get((setting, wall), 0.0))
         return self.least[setting, wall]
 
     def settled(self, best: Evaluated, wall: float) -> Evaluated:
@@ -129,8 +144,10 @@ class Work:
     def pinned_to(self, parallelism: Parallelism) -> Work:
         """The same model and cluster under other pinned fields, sharing what doesn't depend on them."""
         operators = self.operators.pinned_to(parallelism)
-        least = self.least if operators is self.operators else {}
-        return replace(self, operators=operators, evaluator=Evaluator(operators, self.training), found={}, least=least)
+        if operators is self.operators:
+            return replace(self, found={})
+        evaluator = Evaluator(operators, self.training, schedules=self.evaluator.schedules)
+        return replace(self, operators=operators, evaluator=evaluator, found={}, least={}, divided=set())
 
 
 def begin(

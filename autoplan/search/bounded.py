@@ -1,0 +1,109 @@
+"""What no plan of a setting undercuts, as tight as is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autoplan.pricing import Device
+from autoplan.pricing.chunks import runs_rounds
+from autoplan.pricing.step import sharing_of, straggling
+from autoplan.search.bounds import Known, leaner_of, least_schedule_s, rates_of
+from autoplan.search.candidates import Setting
+from autoplan.search.chunk_bound import least_chunks_s, roomy
+from autoplan.search.columns import steep
+from autoplan.search.kinds import devices_of, spare_bytes
+from autoplan.search.laid import Laid, exposed
+from autoplan.search.ranks import pieces_of
+from autoplan.search.shares import least_shared_s, short_of_bytes
+
+BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "selective", "rebuilt")
+"""Columns of a chain that leaner operators may lessen."""
+
+
+@dataclass
+class Bounded(Laid):
+    """Bounds settings from below."""
+
+    alone: dict[Device, Bounded] = field(default_factory=dict)
+
+    def shared_s(self, setting: Setting, wall: float) -> float:
+        """Seconds of a step that no plan of a setting undercuts under the wall, by what its ranks can hold alone;
+        infinite where none fits. Said at once, whatever the chain's length."""
+        topology, rough_s = self.operators.topology, self.rough_s(setting)
+        alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
+        if not alone or devices_of(topology, setting):
+            return rough_s
+        fastest = self.operators.fastest(setting)
+        loads = self.loads(setting, fastest)
+        if not np.isfinite(wall) or not short_of_bytes(loads, wall):
+            return rough_s
+        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
+        slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
+        slowed *= 1 - fastest.gap if runs_rounds(setting.schedule) else 1.0
+        schedule_s = least_shared_s(self.known(setting), wall, max(rough_s / slowed - once, 0.0))
+        return max(rough_s, (schedule_s + once) * slowed)
+
+    def least_s(
+        self, setting: Setting, wall: float, enough_s: float = float("inf"), *, whole: bool = True
+    ) -> float:
+        """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits.
+
+        enough_s  beyond which it doesn't matter
+        whole     as tight as is known; False: what is quick to say
+        """
+        topology = self.operators.topology
+        alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
+        if runs_rounds(setting.schedule):
+            return self.least_chunked_s(setting, wall, enough_s, whole=whole)
+        if not alone:
+            return self.rough_s(setting)
+        ranks = self.known_at(setting)
+        schedule_s = least_schedule_s(ranks, wall)
+        once = min(exposed(*known.loads.once_s((0, len(known.blocks)))) for known in ranks) / setting.pp
+        step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
+        return max(step_s, self.rough_s(setting))
+
+    def known_at(self, setting: Setting) -> list[Known]:
+        """What is known on each pipeline rank's devices, with the operators that are best there."""
+        topology = self.operators.topology
+        devices = devices_of(topology, setting)
+        if not devices:
+            return [self.known(setting)] * setting.pp
+        found = {}
+        for device in dict.fromkeys(devices):
+            if device not in self.alone:
+                self.alone[device] = Bounded(self.operators.on(device), self.training)
+            known = self.alone[device].known(setting)
+            found[device] = replace(known, loads=replace(known.loads, spare=spare_bytes(topology, device)))
+        return [found[device] for device in devices]
+
+    def known(self, setting: Setting) -> Known:
+        """The same on one kind of device."""
+        fastest = self.operators.fastest(setting)
+        leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
+        loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
+        blocks = tuple(segment.block for segment in self.operators.prepared.model.segments)
+        own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
+        rates = rates_of(fastest.prices, Counter(blocks))
+        return Known(loads, lean, own_s, blocks, self.operators.floor(setting), rates)
+
+    def least_chunked_s(self, setting: Setting, wall: float, enough_s: float, *, whole: bool) -> float:
+        """The same where ranks have several stages, or the backward is split; what happens once a step is that of the
+        fastest operators, evenly on all ranks."""
+        fastest, topology = self.operators.fastest(setting), self.operators.topology
+        gain = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain
+        loads, leaner = self.loads(setting, fastest), None
+        pieces = pieces_of(loads, wall)
+        if roomy(pieces):
+            pieces = replace(pieces, recompute="none")
+        else:
+            known = self.known(setting)
+            lean = loads.chain.holding({name: known.least(name) for name in BYTES})
+            pieces, leaner = pieces_of(replace(loads, chain=lean), wall), leaner_of(known)
+        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
+        slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
+        schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, whole=whole) / gain
+        return max(self.rough_s(setting), (schedule_s + once) * slowed)

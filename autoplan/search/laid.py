@@ -1,0 +1,107 @@
+"""What is known of a setting before its stages are: loads of its chain, and seconds by its operators alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from autoplan.options import Inference, Training
+from autoplan.pricing import Device
+from autoplan.pricing.chunks import Rounds, rounds_of, runs_rounds
+from autoplan.pricing.data import DataAxis
+from autoplan.pricing.step import optimizer_passes, optimizer_states, straggling
+from autoplan.pricing.whole import WholeCost, whole_cost
+from autoplan.search.candidates import Setting
+from autoplan.search.chain import Chain, Held, chain_of, held_by
+from autoplan.search.choice import tensor_mesh
+from autoplan.search.floors import lower_bound, rounds, uneven_rounds
+from autoplan.search.kinds import devices_of, pace, spare_bytes
+from autoplan.search.load import Loads, data_axis
+from autoplan.search.operators import Operators, Point
+
+
+@dataclass
+class Laid:
+    """Lays settings out along the chain; keeps what it found until the search ends."""
+
+    operators: Operators
+    training: Training | Inference
+    seconds: float = 0.0
+    schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
+    least: dict[tuple[Setting, int], float] = field(default_factory=dict)
+    chains: dict[tuple[Setting, bool, int, Device], Chain] = field(default_factory=dict)
+    held: dict[int, Held] = field(default_factory=dict)
+    whole: dict[Device, WholeCost | None] = field(default_factory=dict)
+
+    def at_least_s(self, setting: Setting, point: Point) -> float:
+        """Seconds of a step with these operators, were the chain cut at will and nothing recomputed; what happens once
+        a step takes at least a stage's even share of what it takes for the whole chain on one."""
+        if (setting, id(point)) not in self.least:
+            self.least[setting, id(point)] = self.evenly_s(setting, point)
+        return self.least[setting, id(point)]
+
+    def evenly_s(self, setting: Setting, point: Point) -> float:
+        devices = devices_of(self.operators.topology, setting)
+        if not devices:
+            loads, topology = self.loads(setting, point), self.operators.topology
+            chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
+            once = exposed(*loads.once_s((0, len(loads.chain))))
+            slower = straggling(topology.devices // topology.levels[0].size, topology.device)
+            return (chain_s * rounds(setting, self.operators) + once) / setting.pp * slower
+        uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
+        chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
+        own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
+        slowest_s = [p.forward_s + p.backward_s for p in point.prices]
+        return chain_s * uneven_rounds(setting, self.operators, [pace(own[d], slowest_s) for d in devices])
+
+    def rough_s(self, setting: Setting) -> float:
+        """A lower bound that is known already; on several kinds of device, what their own operators take at least."""
+        if devices_of(self.operators.topology, setting):
+            return lower_bound(self.operators, setting)
+        fastest = self.operators.fastest(setting)
+        return self.at_least_s(setting, fastest) * (1 - fastest.gap)
+
+    def loads(self, setting: Setting, point: Point) -> Loads:
+        topology = self.operators.topology
+        loads = self.loads_on(setting, point, topology.device)
+        devices = devices_of(topology, setting)
+        own = {d: self.loads_on(setting, point, d) for d in dict.fromkeys(devices)}
+        return replace(loads, ranks=tuple(own[device] for device in devices)) if devices else loads
+
+    def loads_on(self, setting: Setting, point: Point, device: Device) -> Loads:
+        """The same on one kind of device."""
+        prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
+        ways = setting.tp * (setting.dp if setting.zero else 1)
+        states = optimizer_states(self.training, self.operators.prepared.model, ways)
+        passes = optimizer_passes(self.training)
+        data = data_axis(setting, prices, states)
+        chain = self.chain(setting, point, device, data)
+        spare = spare_bytes(self.operators.topology, device)
+        if device not in self.whole:
+            self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
+        whole = self.whole[device]
+        return Loads(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
+
+    def chain(self, setting: Setting, point: Point, device: Device, data: DataAxis) -> Chain:
+        """A point's prices along the chain; schedules and what is recomputed change nothing of it."""
+        alike = replace(setting, schedule="", virtual_stages=1, recompute="")
+        key = (alike, data.late, id(point), device)
+        if key not in self.chains:
+            model, prices = self.operators.prepared.model, point.on(device)
+            if id(point) not in self.held:
+                self.held[id(point)] = held_by(model, prices)
+            self.chains[key] = chain_of(model, prices, setting, data, self.held[id(point)])
+        return self.chains[key]
+
+    def rounds(self, setting: Setting) -> Rounds | None:
+        """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search."""
+        if not runs_rounds(setting.schedule):
+            return None
+        key = (setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages)
+        if key not in self.schedules:
+            self.schedules[key] = rounds_of(*key)
+        return self.schedules[key]
+
+
+def exposed(spent_s: float, hidden_s: float, summed_s: float, update_s: float) -> float:
+    return spent_s - hidden_s + summed_s + update_s

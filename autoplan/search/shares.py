@@ -1,0 +1,165 @@
+"""What no plan of a setting undercuts, by what each pipeline rank can hold of the chain in a given time: no cuts, no
+solver. It is found in a fraction of a millisecond whatever the chain's length, so that most settings need no more.
+
+A rank with n microbatches in flight, which in each takes t seconds and keeps k bytes beside its states, has for every
+price λ of a byte, with x_b segments of each block b on it (in fractions),
+
+    t + λ·k  ≥  Σ_b x_b·L_b(λ)                     and             n·k + Σ_b x_b·states_b  ≤  room
+
+where L_b(λ) is the least seconds + λ·kept bytes of a segment over all its operators and over what may be recomputed
+(``bounds``). A schedule that is done in T seconds leaves it
+
+    rounds·t - hidden·Σ_b x_b·f_b  ≤  T - once through the chain
+
+with f_b the forward that 1F1B hides of it (``refine.least_line_s``). So what it holds of the chain, in seconds μ_b of
+its segments, is no more than, for every λ (``Ranks.most``),
+
+    max Σ_b μ_b·x_b   subject to   Σ_b x_b·(rounds·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + rounds·λ·room/n
+                                   0 ≤ x_b ≤ segments of b
+
+a knapsack in fractions, filled by μ_b for each second; and however fast, no more than its bytes allow. All ranks have
+to hold the chain: the least such T, by bisection, is the bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.pricing.chunks import least_held, runs_rounds
+from autoplan.search.bounds import Known
+from autoplan.search.load import Loads, parameter_share
+from autoplan.search.ranks import received_times
+
+HALVINGS = 14       # of what is open: 1e-4 of the bound
+ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
+MOST_TIMES = 64.0   # times what it takes were nothing short of bytes: what takes longer counts as not fitting
+LEAST = 1e-30
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What bounds each pipeline rank, as rows of knapsacks whose items are sorted by their worth.
+
+    size    [ranks, rows, blocks] what all segments of a block take of a rank's budget
+    worth   [ranks, rows, blocks] and how much of the chain they are
+    fixed   [ranks, rows] a rank's budget beside the time
+    timed   [ranks, rows] whether the time counts in it
+    """
+
+    size: np.ndarray
+    worth: np.ndarray
+    fixed: np.ndarray
+    timed: np.ndarray
+
+    def most(self, left_s: float) -> float:
+        """How much of the chain all ranks together can hold in the time that is left."""
+        budget = np.maximum(self.fixed + self.timed * left_s, 0.0)[..., None]
+        before = np.cumsum(self.size, axis=-1) - self.size
+        share = np.clip((budget - before) / self.size, 0.0, 1.0)
+        return float((share * self.worth).sum(axis=-1).min(axis=-1).sum())
+
+
+def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
+    """Seconds that the schedule of a setting takes at least, what happens once a step aside; infinite where nothing
+    fits.
+
+    rough_s  such seconds by the operators alone
+    """
+    total, ranks, once_s = ranks_of(known, wall)
+    whole = total * (1 - 1e-9)
+
+    def enough(step_s: float) -> bool:
+        return ranks.most(step_s - once_s) >= whole
+
+    if enough(rough_s):
+        return rough_s
+    low, high = rough_s, 2 * rough_s
+    while not enough(high):
+        low, high = high, 2 * high
+        if low > MOST_TIMES * rough_s:
+            return float("inf")
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low
+
+
+def short_of_bytes(loads: Loads, wall: float) -> bool:
+    """Whether some rank's even share of the chain, nothing recomputed, comes near its wall."""
+    chain, ranks = loads.chain, loads.setting.pp
+    states = float(chain.parameters.sum()) * parameter_share(loads.data, loads.states)
+    most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
+    most += float(chain.working.max() + chain.parameters.max() * sum(loads.data.gathered_segments))
+    return most > ROOMY * (wall + loads.spare - max(beside(loads)))
+
+
+def flights(loads: Loads) -> tuple[int, ...]:
+    """Microbatches that each rank holds at once, at least, of all its segments."""
+    setting = loads.setting
+    if runs_rounds(setting.schedule):
+        return least_held(setting.schedule, setting.pp, setting.microbatches)
+    return loads.in_flight
+
+
+def beside(loads: Loads) -> list[float]:
+    """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
+    chain, setting = loads.chain, loads.setting
+    last = setting.stages - 1
+    each = float(chain.working.min() + chain.parameters.min() * sum(loads.data.gathered_segments))
+    received = float(chain.inputs[1:].min(initial=np.inf)) if last else 0.0
+    sent = float(chain.outputs[:-1].min(initial=np.inf)) if last else 0.0
+    times = received_times(loads) if runs_rounds(setting.schedule) else setting.microbatches
+    found = []
+    for rank in range(setting.pp):
+        mine = range(rank, setting.stages, setting.pp)
+        enters, leaves = sum(k > 0 for k in mine), sum(k < last for k in mine)
+        found.append(each + enters * times * received + leaves * setting.microbatches * sent)
+    return found
+
+
+def ranks_of(known: Known, wall: float) -> tuple[float, Ranks, float]:
+    """(seconds of the whole chain, what bounds each rank, seconds once through the chain)."""
+    loads, chain = known.loads, known.loads.chain
+    uses = Counter(known.blocks)
+    first = [known.blocks.index(block) for block in uses]
+    count = np.array(list(uses.values()), dtype=float)
+    prices = known.rates
+    states = (known.least("parameters") * parameter_share(loads.data, loads.states))[first]
+    kept = least_kept(known)[first]
+    worth = (chain.forward_s + chain.backward_s)[first]
+    flight = np.array(flights(loads), dtype=float)
+    room = wall + loads.spare - np.array(beside(loads))
+    rounds, hidden, once_s = rounds_of(loads)
+    priced = known.stateless[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
+    timed = rounds * priced - hidden[:, None, None] * chain.forward_s[first]    # [ranks, λ, blocks]
+    held = (states + flight[:, None] * kept)[:, None, :]
+    size = np.maximum(np.concatenate([timed, held], axis=1), LEAST) * count
+    fixed = np.concatenate([rounds * prices * (room / flight)[:, None], room[:, None]], axis=1)
+    counts = np.concatenate([np.ones((len(flight), len(prices))), np.zeros((len(flight), 1))], axis=1)
+    all_worth = np.broadcast_to(worth * count, size.shape)
+    order = np.argsort(-all_worth / size, axis=-1)
+    sorted_size, sorted_worth = (np.take_along_axis(part, order, axis=-1) for part in (size, all_worth))
+    return float((worth * count).sum()), Ranks(sorted_size, sorted_worth, fixed, counts), once_s
+
+
+def least_kept(known: Known) -> np.ndarray:
+    """[segments] bytes kept of a microbatch at least."""
+    chain = known.loads.chain
+    again = np.minimum(known.least("inputs"), known.least("selective"))
+    return np.where(chain.repeated, np.minimum(again, known.least("kept")), known.least("kept"))
+
+
+def rounds_of(loads: Loads) -> tuple[float, np.ndarray, float]:
+    """(times that a rank's seconds of a microbatch count, times that its forward of one is hidden, seconds once through
+    the chain beside)."""
+    setting, chain = loads.setting, loads.chain
+    hidden = np.zeros(setting.pp)
+    if runs_rounds(setting.schedule) or setting.pp == 1:
+        return float(setting.microbatches), hidden, 0.0
+    more = setting.microbatches - 1
+    if setting.schedule == "1f1b":
+        hidden = np.minimum(more, np.arange(setting.pp)[::-1]).astype(float)
+    return float(more), hidden, float((chain.forward_s + chain.backward_s).sum()) + loads.least_messages_s
