@@ -219,12 +219,34 @@ def test_a_sharded_step_equals_one_device(name: str, parallelism: str) -> None:
     assert plan.verify().passed
 
 
+def balanced(layers: int) -> nn.Module:
+    """With a load-balancing loss over all routers."""
+    with torch.device("meta"):
+        config = MixtralConfig(**sized(layers), intermediate_size=48, num_local_experts=8, output_router_logits=True)
+        return MixtralForCausalLM(config).train()
+
+
+def test_layers_fold_under_a_load_balancing_loss() -> None:
+    """Each adds its sums to those of the layers before it, which the first one has none of."""
+    model = trace(balanced(5), tokens(), training=True)
+    assert [segment.block for segment in model.segments] == [0, 1, 2, 2, 2, 2, 3]
+    sizes = [[value.type.shape for value in block.inputs[1:]] for block in model.blocks]
+    assert sizes == [[], [], [(8,)] * 2, [(8,)] * 2], "how often experts were chosen, and how likely they were"
+
+
+@pytest.mark.parametrize("parallelism", [
+    autoplan.Parallelism(dp=1, tp=4, pp=1, tensor_system="expert-all-to-all"), autoplan.Parallelism(dp=1, tp=2, pp=2),
+])  # fmt: skip
+def test_a_load_balancing_loss_is_exact_where_experts_and_layers_are_split(
+    parallelism: autoplan.Parallelism,
+) -> None:
+    result = parallelize_alone(balanced(3), "1x4 cpu", tokens(), parallelism=parallelism).verify()
+    assert result.passed, str(result)
+
+
 def test_a_load_balancing_loss_is_exact_over_the_data_axis() -> None:
     """It multiplies two sums over the batch, which are made whole over the ranks first; microbatches can't do that."""
-    with torch.device("meta"):
-        config = MixtralConfig(**sized(2), intermediate_size=48, num_local_experts=8, output_router_logits=True)
-        model = MixtralForCausalLM(config).train()
-    plan = parallelize_alone(model, "1x4 cpu", tokens(), parallelism=autoplan.Parallelism(dp=4))
+    plan = parallelize_alone(balanced(2), "1x4 cpu", tokens(), parallelism=autoplan.Parallelism(dp=4))
     assert plan.parallelism.micro_batch == 2, "each rank's rows at once"
     result = plan.verify()
     assert result.passed, str(result)

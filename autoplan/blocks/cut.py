@@ -1,9 +1,10 @@
 """Where a program is cut into a chain: between repeated modules, and where one value alone is alive beside skips.
 
 A *piece* is a run of consecutive nodes. A cut has a position: before the node of that index. The values alive at a
-cut become what one segment gives and the next takes, so each of them has to carry a gradient. A *skip* is a value that
-lives across many heavy operators: a U-Net's way down on its way up, an encoder's result in a decoder. It passes every
-cut on its way, through segments that don't read it.
+cut become what one segment gives and the next takes, so each of them has to be of floating numbers that follow from
+parameters: what comes back for it is a gradient, which nobody reads where it carries none (how often experts were
+chosen). A *skip* is a value that lives across many heavy operators: a U-Net's way down on its way up, an encoder's
+result in a decoder. It passes every cut on its way, through segments that don't read it.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ class Alive:
                 if name in self.last:
                     self.last[name] = max(self.last[name], index)
         self.last[output] = len(nodes)
-        self.carries = set(parameters)
+        reached = set(parameters)
         for node in nodes:
-            if node.type.floating and not self.carries.isdisjoint(node.operands):
-                self.carries.add(node.name)
+            reached |= set() if reached.isdisjoint(node.operands) else {node.name}
+        self.passable = {node.name for node in nodes if node.type.floating and node.name in reached}
         heavy = list(accumulate((node.op in HEAVY for node in nodes), initial=0))
         self.skips = {
             name for name, index in made.items() if heavy[min(self.last[name], len(nodes))] - heavy[index + 1] >= SKIP
@@ -70,7 +71,7 @@ class Alive:
     def cost(self, position: int) -> int | None:
         """How many values a cut would pass on; None where one of them can't be passed on."""
         values = self.at(position)
-        return len(values) if self.carries.issuperset(values) else None
+        return len(values) if self.passable.issuperset(values) else None
 
     def alone(self, position: int) -> bool:
         """Whether a cut is possible that passes on one value at most beside skips."""

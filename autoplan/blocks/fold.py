@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autoplan.blocks.beside import beside_layers
 from autoplan.blocks.cut import Piece, cut
 from autoplan.blocks.flat import Flat
 from autoplan.blocks.names import block_name, constant_names, stem, unique, unique_class
@@ -31,6 +32,7 @@ def fold(flat: Flat) -> Model:
     parameters = frozenset(p.name for p in flat.parameters)
     constants = constant_nodes(flat.nodes, parameters)
     flat, constants = with_named_constants(flat, constants)
+    flat = replace(flat, nodes=beside_layers(flat.nodes, flat.tree, constants, parameters, flat.output))
     types = types_of(flat)
     blocks: dict[tuple, int] = {}
     made: list[Block] = []
