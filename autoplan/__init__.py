@@ -4,9 +4,11 @@ from autoplan.api import parallelize
 from autoplan.cluster import ClusterSpec
 from autoplan.comparison import Comparison, compare
 from autoplan.errors import AutoplanError
+from autoplan.graph import TensorType
 from autoplan.options import Inference, Parallelism, Schedule, Training
 from autoplan.plan import Plan, load
-from autoplan.rule import AxisStrategy, Rule, rule
+from autoplan.rule import AxisStrategy, Rule, rule, unregister
+from autoplan.rule_check import RuleReport, check_rule
 from autoplan.search.constraints import forbid, pin, replicated
 
 __all__ = [
@@ -18,8 +20,11 @@ __all__ = [
     "Parallelism",
     "Plan",
     "Rule",
+    "RuleReport",
     "Schedule",
+    "TensorType",
     "Training",
+    "check_rule",
     "compare",
     "forbid",
     "load",
@@ -27,4 +32,5 @@ __all__ = [
     "pin",
     "replicated",
     "rule",
+    "unregister",
 ]

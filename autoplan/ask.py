@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.cluster import ClusterSpec
-from autoplan.errors import ParallelismError
-from autoplan.graph import Model
+from autoplan.errors import NoRuleError, ParallelismError
+from autoplan.extensions import extensions_of
+from autoplan.graph import Model, Node, TensorType
 from autoplan.initialise import InitRecipe
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
-from autoplan.precision import computed_in, in_precision
+from autoplan.precision import computed_in, in_precision, types_of
 from autoplan.record import Asked, PlanRecord
 from autoplan.rescale import rescale
+from autoplan.rule import WHOLE, registered
+from autoplan.rule_check import suggested_rule
+from autoplan.rule_faults import check_users_rule
 from autoplan.runtime.optimizer import check_optimizer
 from autoplan.runtime.rates import check_schedule
 from autoplan.search import search
@@ -59,9 +63,11 @@ def planned(
     pinned = resolve_parallelism(asked.request, cluster)
     training = as_run(replace(training, compile=asked.compile), cluster)
     model = accept_whole(model, asked.constraints)
+    check_ruled(model)
     model = with_totals(model) if isinstance(training, Training) else model
     chosen, alternatives, report = search(model, cluster, training, pinned, asked.constraints, asked.effort)
-    record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked)
+    extensions = extensions_of(model)
+    record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions)
     record.lowered()
     return record
 
@@ -126,6 +132,35 @@ def check_precision(precision: str, cluster: ClusterSpec) -> None:
         known = [name for name in PRECISIONS if computed_in(name) in peaks]
         cause = f"{device.name} has no peak for {computed_in(precision)}"
         raise ParallelismError(f"precision={precision!r}", cause, f"use one of {', '.join(known)}")
+
+
+def check_ruled(model: Model) -> None:
+    """NoRuleError for operators that nobody has a rule for, each named once, with a guess at the first one's; RuleError
+    where a user's rule is none."""
+    lacking: dict[str, tuple[Node, Mapping[str, TensorType]]] = {}
+    places = [(model.constants, types_of(model)), *((block.nodes, block.types()) for block in model.blocks)]
+    for nodes, types in places:
+        for node in nodes:
+            check_users_rule(node, types)
+            if node.op not in registered() and not node.op.startswith(WHOLE):
+                lacking.setdefault(node.op, (node, types))
+    if not lacking:
+        return
+    (op, (node, at)), *others = lacking.items()
+    found, more = suggested_rule(node, at), "".join(f" and {other}" for other, _ in others)
+    name = op.split(".")[1]
+    if found is None:
+        guess = f"def {name}_rule(x, ...): return autoplan.Rule('b n -> b n', whole='n')"
+    else:
+        by = "values on small tensors" if found.tried else "shapes alone"
+        guess = f"def {name}_rule(*args, **kwargs): return autoplan.{found}; this is a guess from its {by}, to be "
+        guess += "proved by autoplan.check_rule"
+    raise NoRuleError(
+        f"{op}{more}",
+        f"this operator, run by module {node.module or 'the root'!r}, has no rule that says how it may be split",
+        f"register one: @autoplan.rule({op!r}) {guess}; or accept it as replicated with "
+        f"constraints=[autoplan.replicated({op!r})]",
+    )
 
 
 def as_run(training: Training | Inference, cluster: ClusterSpec) -> Training | Inference:

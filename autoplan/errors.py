@@ -43,6 +43,14 @@ class NoRuleError(AutoplanError):
     """An operator that has no rule."""
 
 
+class RuleError(AutoplanError, ValueError):
+    """A rule of an operator that is none, or that says what isn't so."""
+
+
+class ExtensionError(AutoplanError, ImportError):
+    """An operator of a user's own, or its rule, that this process doesn't have and can't import."""
+
+
 class ParallelismError(AutoplanError, ValueError):
     """A pinned parallelism or an option that doesn't fit the cluster, the batch or the model."""
 

@@ -20,6 +20,7 @@ from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
 from autoplan.emit.program import emit_program
 from autoplan.errors import ClusterError, LaunchError, LayoutError, PlanFileError
+from autoplan.extensions import Extension, require
 from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.mesh import MICROBATCH
@@ -36,6 +37,7 @@ PARTS = {
     "search": SearchReport,
     "init": InitRecipe | None,
     "asked": Asked,
+    "extensions": tuple[Extension, ...],
 }
 
 
@@ -62,7 +64,8 @@ def compact_json(value: object, indent: int = 0) -> str:
 
 
 def parse_plan(text: str, where: str) -> PlanRecord:
-    """The plan that a plan.json holds; PlanFileError for another schema, and for what isn't a plan."""
+    """The plan that a plan.json holds; PlanFileError for another schema, and for what isn't a plan; ExtensionError
+    where it needs operators of a user's that can't be imported."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -84,6 +87,7 @@ def parse_plan(text: str, where: str) -> PlanRecord:
     kinds = {**PARTS, "training": training}
     parts = {name: decode(kind, data[name], f"{where}: {name}") for name, kind in kinds.items()}
     record = PlanRecord(cluster=cluster_of(data["cluster"], data["profiles"], where), **parts)
+    require(record.extensions)
     check(record, where)
     return record
 
@@ -123,7 +127,7 @@ def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, e
     lowered = record.lowered()
     files = {
         "plan.json": plan_text(record, headline),
-        "program.py": emit_program(lowered, record.training, headline),
+        "program.py": emit_program(lowered, record.training, headline, record.extensions),
         "train.py": resources.files("autoplan.emit").joinpath("templates/train.py.txt").read_text(),
         **extra,
     }

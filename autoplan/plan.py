@@ -13,6 +13,7 @@ from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
 from autoplan.errors import LaunchError
+from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
@@ -123,7 +124,11 @@ class Plan:
         return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises)
 
     def export(self, folder: str | os.PathLike) -> Path:
-        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails."""
+        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.
+
+        ExtensionError where the plan's ranks couldn't import an operator of your own.
+        """
+        check_exportable(self.record.extensions)
         html = report_html(self.record)
         return write_folder(self.record, folder, str(self), {"report.html": html})
 
@@ -140,5 +145,8 @@ class Plan:
 
 
 def load(folder: str | os.PathLike) -> Plan:
-    """The plan of an exported folder; PlanFileError where it isn't one, or was edited into nonsense."""
+    """The plan of an exported folder; PlanFileError where it isn't one, or was edited into nonsense.
+
+    The modules that define operators of your own are imported; ExtensionError where they can't be.
+    """
     return Plan(read_folder(folder), folder=Path(folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoplan.cluster import ClusterSpec
+from autoplan.extensions import Extension
 from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.lower import lower
@@ -16,7 +17,7 @@ from autoplan.search.constraints import Constraint
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-SCHEMA = 5
+SCHEMA = 6
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class PlanRecord:
     init          how the model's parameters are initialised, None where that isn't known
     alternatives  what else was priced
     asked         what the user pinned
+    extensions    the operators that neither torch nor autoplan brings, and the modules that define them
     """
 
     cluster: ClusterSpec
@@ -58,6 +60,7 @@ class PlanRecord:
     search: SearchReport
     init: InitRecipe | None
     asked: Asked = field(default_factory=Asked)
+    extensions: tuple[Extension, ...] = ()
 
     def lowered(self) -> Lowered:
         """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where
@@ -78,4 +81,5 @@ class PlanRecord:
             search=self.search,
             init=self.init,
             asked=self.asked,
+            extensions=self.extensions,
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from autoplan.emit.block import emit_block
 from autoplan.emit.source import live_axes
 from autoplan.emit.stage import emit_counts, emit_stage, stage_key
+from autoplan.extensions import Extension
 from autoplan.options import Inference, Training
 from autoplan.typed import Lowered, LoweredBlock, LoweredStage
 
@@ -15,9 +16,15 @@ MODULES = {
     "autoplan.runtime.bodies": (
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
         "count_classes", "weighted_cross_entropy", "vocab_parallel_weighted_cross_entropy",
+        "embedding_bag", "ragged_bag", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "lookups",
+        "placed_lookups",
         "sync_batch_norm", "grouped_attention", "causal_attention_rows", "ring_attention", "attention_with_dropout",
         "experts", "local_experts", "routed_experts", "top_indices", "batch_total", "batch_count", "batch_part",
         "scattered",
+        "adaptive_avg_pool", "adaptive_max_pool", "running_extreme", "split_cumprod", "split_cumsum",
+        "split_logcumsumexp", "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4",
+        "convolution_along_2", "convolution_along_3", "convolution_along_4",
+        "max_pool_along_2", "max_pool_along_3", "max_pool_along_4",
     ),
     "autoplan.runtime.collectives": (
         "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",
@@ -25,6 +32,7 @@ MODULES = {
         "invariant_to_partial", "shard_to_partial", "average", "replicate_to_mean", "reduce_scatter_max", "permute",
         "exchange", "exchange_invariant", "exchange_sum",
     ),
+    "autoplan.recurrence": ("recurrence",),
     "autoplan.runtime.random": ("dropout", "uniform"),
     "autoplan.runtime.hosted": ("keep_on_host",),
     "autoplan.runtime.selective": ("recompute_selectively",),
@@ -34,10 +42,13 @@ RESERVED = frozenset(
 ) | {"torch", "F", "nn", "checkpoint", "Parameters", "RankAxis", "self", "unused", "layer", "float", "i", "partial"}
 
 
-def emit_program(lowered: Lowered, training: Training | Inference, headline: str) -> str:
+def emit_program(
+    lowered: Lowered, training: Training | Inference, headline: str, extensions: Sequence[Extension] = ()
+) -> str:
     """The source of program.py.
 
-    headline  the plan in one line, for the docstring
+    headline    the plan in one line, for the docstring
+    extensions  operators of users, and the modules that define them
     """
     stored = "float32" if training.precision in ("bf16-mixed", "fp16-mixed") else None
     live = live_axes(lowered.mesh)
@@ -48,10 +59,10 @@ def emit_program(lowered: Lowered, training: Training | Inference, headline: str
     body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED)])
     stages = "\n".join(f"    {entry}," for entry in entries)
     tail = f"STAGES = (\n{stages}\n)\n"
-    return f"{header(lowered, headline, body + tail)}\n\n\n{body}\n\n\n{tail}"
+    return f"{header(lowered, headline, body + tail, extensions)}\n\n\n{body}\n\n\n{tail}"
 
 
-def header(lowered: Lowered, headline: str, body: str) -> str:
+def header(lowered: Lowered, headline: str, body: str, extensions: Sequence[Extension]) -> str:
     lines = [
         f'"""{lowered.name}, sharded: {headline}.',
         "",
@@ -68,7 +79,10 @@ def header(lowered: Lowered, headline: str, body: str) -> str:
     lines.append("from torch import nn")
     if "checkpoint(" in body:
         lines.append("from torch.utils.checkpoint import checkpoint")
-    lines += ["", "from autoplan.runtime.axes import RankAxis"]
+    lines.append("")
+    if extensions:
+        lines.append("from autoplan.extensions import Extension, require")
+    lines.append("from autoplan.runtime.axes import RankAxis")
     for module, names in MODULES.items():
         used = [n for n in names if re.search(rf"\b{n}\(", body)]
         if used:
@@ -76,7 +90,16 @@ def header(lowered: Lowered, headline: str, body: str) -> str:
     lines.append("from autoplan.runtime.parameters import Parameters")
     if "torch." not in body:
         lines.remove("import torch")
-    return "\n".join(lines)
+    return "\n".join([*lines, *required(extensions)])
+
+
+def required(extensions: Sequence[Extension]) -> list[str]:
+    """The lines that import the modules which define users' operators."""
+    if not extensions:
+        return []
+    head = "require((  # operators that are defined elsewhere: modules are imported where they aren't yet"
+    entries = [f'    Extension("{e.op}", ruled={e.ruled}, modules={e.modules!r}),' for e in extensions]
+    return ["", head, *entries, "))"]
 
 
 def import_line(module: str, names: Sequence[str]) -> str:
