@@ -35,7 +35,8 @@ def chain(seed: int, schedule: str, virtual_stages: int, recompute: str, segment
     buffers = microbatches * inputs * 0.5
     return Pieces(
         forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, along(10, 30), kept, inputs, 0.5 * kept,
-        0.8 * kept, along(0, 1), along(2, 6), along(0, 2), buffers, buffers, messages,
+        0.8 * kept, along(0, 1), along(2, 6), along(0, 2), buffers, buffers, 0.1 * inputs, along(0, 3), along(0, 2),
+        along(0, 4), messages,
         np.array([kind < kinds for kind in order]), recompute, schedule, ranks, virtual_stages, microbatches, 1e9,
         rounds_of(schedule, ranks, microbatches, virtual_stages),
     )  # fmt: skip

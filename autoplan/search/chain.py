@@ -28,6 +28,7 @@ class Chain:
     kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
     summed       [segments, tensor axes] bytes, likewise
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
+    doubled      bytes of what such a segment keeps that autograd keeps too: one storage, its inputs' aside
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
@@ -47,6 +48,7 @@ class Chain:
     repeated: np.ndarray
     selective: np.ndarray
     rebuilt: np.ndarray
+    doubled: np.ndarray
     again_s: np.ndarray
     exposed_s: np.ndarray
     kept_inputs: np.ndarray
@@ -63,6 +65,11 @@ class Chain:
         """Whether a parameter is read by more than one segment."""
         names = [name for held in self.held for name, _ in held]
         return len(set(names)) < len(names)
+
+    @cached_property
+    def largest_parameter(self) -> np.ndarray:
+        """[segments]: bytes of the largest parameter of each."""
+        return np.array([max((size for _, size in held), default=0) for held in self.held], dtype=float)
 
     @cached_property
     def distinct_inputs(self) -> tuple[list[float], np.ndarray]:
@@ -114,7 +121,8 @@ def chain_of(
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
-        rebuilt=along(b.selective.rebuilt_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        rebuilt=along(rebuilt_bytes(b) + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        doubled=along(doubled_bytes(b) for b in blocks),
         again_s=along(b.selective.again_s for b in blocks),
         exposed_s=along(waits_f) + along(waits_b),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
@@ -131,6 +139,18 @@ def held_by(model: Model, blocks: Sequence[BlockPrice]) -> Held:
         tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
         for segment in model.segments
     )
+
+
+def doubled_bytes(price: BlockPrice) -> int:
+    """Of what autograd keeps, what is not made again, the inputs aside."""
+    return max(0, price.kept_bytes - price.live.kept_inputs - price.selective.rebuilt_bytes)
+
+
+def rebuilt_bytes(price: BlockPrice) -> int:
+    """What stands beside what a segment keeps while it runs again: at the end of its forward all that this holds, with
+    the gradient of its result, which waits."""
+    waits = price.live.forward + price.output_bytes - doubled_bytes(price) - price.working_bytes
+    return max(price.selective.rebuilt_bytes, waits)
 
 
 def on_host(price: BlockPrice, data: DataAxis) -> BlockPrice:

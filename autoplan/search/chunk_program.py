@@ -17,7 +17,7 @@ and so is the dual bound of the solver. What a border costs, or a buffer on it, 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pulp
@@ -29,10 +29,7 @@ from autoplan.search.solve import pick_solver
 
 TIME_LIMIT_S = 30.0  # what is solved takes far less: a backstop
 Terms = dict[pulp.LpVariable, float]
-COLUMNS = (
-    "forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s", "states", "kept", "inputs", "selective",
-    "rebuilt", "constants", "working", "gathered", "received", "sent", "repeated",
-)  # fmt: skip
+COLUMNS = tuple(f.name for f in fields(Pieces) if f.type == "np.ndarray" and f.name != "messages_s")
 
 
 class Sum:
@@ -75,7 +72,7 @@ class Cells:
 def run_starts(pieces: Pieces) -> list[int]:
     """The first segment of each run, and last the number of segments."""
     table = np.stack([getattr(pieces, name).astype(float) for name in COLUMNS] + list(pieces.messages_s))
-    table[COLUMNS.index("received"), 0] = table[COLUMNS.index("sent"), 0] = -1.0
+    table[[COLUMNS.index(name) for name in ("received", "sent", "leaving")], 0] = -1.0
     differs = np.flatnonzero((table[:, 1:] != table[:, :-1]).any(axis=0)) + 1
     return [0, *differs.tolist(), len(pieces)]
 
@@ -259,13 +256,28 @@ class Master:
                     total.add(self.a[k, r], count * (part[r] - inputs[r]) * unit)
                     total.add(self.b[k, r], count * (kept[r] - part[r]) * unit)
             total.add(self.most("constants", [k], self.of("constants")), -count * unit * self.bytes_unit())
-            if k:
-                self.border(total, k, -self.of("received") * unit)
-            if k < p.stages - 1:
-                self.border(total, k + 1, -self.of("sent") * unit)
+            self.buffers(total, k, self.of("sent") + count * self.of("leaving"))
         for value in self.transients(rank):
             total.add(value, -unit * self.bytes_unit())
         self.at_least(total)
+
+    def add_emptied(self, rank: int) -> None:
+        """A rank's bytes with nothing in flight are within the wall."""
+        p, unit = self.pieces, 1.0 / self.pieces.wall
+        mine = list(range(rank, p.stages, p.ranks))
+        for summed, largest in ((self.of("updating"), "alone"), (0.0, "reduced")):
+            total = Sum(1.0)
+            for k in mine:
+                self.moved(total, k, -(self.of("states") + summed) * unit)
+                self.buffers(total, k, self.of("sent"))
+            self.at_least(total.add(self.most(largest, mine, self.of(largest)), -unit * self.bytes_unit()))
+
+    def buffers(self, total: Sum, stage: int, leaving: np.ndarray) -> None:
+        """Takes off what a stage receives into, and what it holds for the next one."""
+        if stage:
+            self.border(total, stage, -self.of("received") / self.pieces.wall)
+        if stage < self.pieces.stages - 1:
+            self.border(total, stage + 1, -leaving / self.pieces.wall)
 
     def bytes_unit(self) -> float:
         """Largest counts are in thousandths of the wall."""

@@ -29,6 +29,7 @@ CLOSE = 1.02       # times the limit, within which neighbours are run
 NEIGHBOURS = 48    # of a division, the most promising
 ACTIONS = 50_000   # of all schedules that are run on neighbours
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
+EMPTIED = -1       # the number of the moment at which nothing is in flight
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class _Search:
     def hold(self, master: Master, most: int) -> None:
         """Puts the fullest moments of all ranks into the program."""
         for rank, moments in enumerate(self.pieces.rounds.held):
-            for number in range(min(most, len(moments))):
+            for number in (*range(min(most, len(moments))), EMPTIED):
                 self.add_moment(master, rank, number)
 
     def hold_exceeded(self, master: Master, division: Division) -> None:
@@ -189,14 +190,19 @@ class _Search:
         rows = self.pieces.moments(division)
         ranks, _ = self.pieces.held_rows
         for rank in range(self.pieces.ranks):
-            own = rows[ranks == rank]
+            own = rows[: len(ranks)][ranks == rank]
             if own.max() > self.pieces.wall:
                 self.add_moment(master, rank, int(own.argmax()))
+            if rows[len(ranks) + rank] > self.pieces.wall:
+                self.add_moment(master, rank, EMPTIED)
 
     def add_moment(self, master: Master, rank: int, number: int) -> None:
         if (rank, number) not in self.moments:
             self.moments.add((rank, number))
-            master.add_moment(rank, self.pieces.rounds.held[rank][number])
+            if number == EMPTIED:
+                master.add_emptied(rank)
+            else:
+                master.add_moment(rank, self.pieces.rounds.held[rank][number])
 
     def result(self, master: Master) -> ChunkCuts | None:
         if self.best is None or self.bound_s >= self.limit_s:

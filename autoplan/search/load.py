@@ -19,6 +19,7 @@ from autoplan.search.choice import StageMemory
 from autoplan.search.recompute import Mix, Savings, range_max, savings
 
 Interval = tuple[int, int]
+Bytes = np.ndarray | float
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Loads:
             "working": range_max(chain.working),
             "constants": range_max(chain.constants),
             "parameters": range_max(chain.parameters),
+            "parameter": range_max(chain.largest_parameter),
         }
 
     @cached_property
@@ -88,7 +90,7 @@ class Loads:
         index = prefix(self.chain.repeated).astype(int)
         begin = np.broadcast_to(index[:, None], (size, size))
         count = index[None, :] - begin
-        runs = np.triu(self.within_host(wall) & (self.update_bytes() <= wall), 1)
+        runs = np.triu(self.within_host(wall) & (self.emptied_bytes(stage) <= wall), 1)
         over = self.bytes_without_recompute(stage) - wall
         if self.setting.recompute in ("full", "selective"):
             mix = self.recomputed_alike(stage, begin, np.maximum(count, 0), over)
@@ -131,20 +133,51 @@ class Loads:
         held = prefix(self.chain.parameters * share)
         return held[None, :] - held[:, None] <= self.data.host.memory_bytes
 
-    def update_bytes(self) -> np.ndarray:
-        """Bytes of every run of segments while the optimizer updates, nothing in flight: however much is recomputed."""
+    def emptied_bytes(self, stage: int) -> np.ndarray:
+        """Bytes of every run of segments on a stage with nothing in flight: however much is recomputed."""
         held = prefix(self.chain.parameters)
         total = held[None, :] - held[:, None]
-        beside = self.updating(total, self.largest["parameters"])
-        return total * parameter_share(self.data, self.states) + beside
+        beside = self.emptied(total, self.largest["parameter"], self.largest["parameters"])
+        return total * parameter_share(self.data, self.states) + beside + self.buffers(stage)
 
-    def updating(self, total: np.ndarray | float, largest: np.ndarray | float) -> np.ndarray | float:
-        """What the optimizer makes for a moment, of so many bytes of parameters, the largest of these."""
+    def emptied(self, total: Bytes, largest: Bytes, unit: Bytes) -> Bytes:
+        """What stands beside states and buffers with nothing in flight: what the optimizer makes for a moment, or,
+        before that, the gradients of one segment on their way to their shards.
+
+        total    bytes of parameters
+        largest  the largest parameter's, at most
+        unit     the largest segment's
+        """
+        return np.maximum(total * self.updates_together + self.largest_alone(largest), self.reduced(unit))
+
+    def reduced(self, unit: Bytes) -> Bytes:
+        """Bytes of a segment's gradients while fully_shard sends them to their shards."""
+        data = self.data
+        return unit * (data.prices.stored if data.zero and data.prices.training else 0.0)
+
+    @property
+    def updates_together(self) -> float:
+        """Bytes that the optimizer makes for a moment, for each byte of parameters that it updates at once."""
+        return self.updates(1.0, 0.0)
+
+    def largest_alone(self, parameter: Bytes) -> Bytes:
+        """The same of one parameter that is updated by itself."""
+        standing = self.whole.standing_bytes(parameter, self.data) if self.whole is not None else 0.0
+        return np.maximum(self.updates(0.0 * parameter, parameter), standing)
+
+    def updates(self, total: Bytes, largest: Bytes) -> Bytes:
         data = self.data
         if data.offloads or not data.prices.training:
             return 0.0 * total
         share = data.optimizer_share
         return update_bytes(total * share, largest * share, together=not data.prices.device.composes)
+
+    def buffers(self, stage: int) -> np.ndarray:
+        """[N+1, N+1]: bytes that a stage receives into, and of the gradients of what leaves it, of all microbatches."""
+        many, chain = self.setting.microbatches, self.chain
+        first = np.append(chain.inputs, 0.0) * (many if stage > 0 else 0)
+        last = np.insert(chain.outputs, 0, 0.0) * (many if stage < self.setting.pp - 1 else 0)
+        return first[:, None] + last[None, :]
 
     def bytes_without_recompute(self, stage: int) -> np.ndarray:
         """Bytes of every run of segments [first, last) on a stage, nothing recomputed; tied parameters counted as
@@ -156,13 +189,8 @@ class Loads:
         held = held + self.largest["working"] + self.largest["constants"] * self.in_flight[stage]
         whole, grads = data.gathered_segments
         held = held + (whole + grads) * self.largest["parameters"]
-        first = np.append(chain.inputs, 0.0) * (self.setting.microbatches if stage > 0 else 0)
-        last = np.insert(chain.outputs, 0, 0.0) * (self.leaving(stage) if stage < self.setting.pp - 1 else 0)
-        return held + first[:, None] + last[None, :]
-
-    def leaving(self, stage: int) -> int:
-        """How many of its results a stage holds: those in flight, and buffers for the gradients of all."""
-        return self.setting.microbatches + self.in_flight[stage]
+        leaving = self.in_flight[stage] if stage < self.setting.pp - 1 else 0
+        return held + self.buffers(stage) + np.insert(chain.outputs, 0, 0.0)[None, :] * leaving
 
     def recomputed(self, at: Interval, recompute: int, selective: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each segment of a run, whether it is recomputed in full, and whether selectively."""
@@ -180,23 +208,21 @@ class Loads:
         parameters = self.parameter_bytes(at)
         full, part = self.recomputed(at, recompute, selective)
         kept = np.where(full, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
-        once = kept.sum() + chain.constants[run].max()
-        activations = flight * once
-        if stage > 0:
-            activations += self.setting.microbatches * chain.inputs[first]
-        if stage < self.setting.pp - 1:
-            activations += self.leaving(stage) * chain.outputs[last - 1]
+        leaving = chain.outputs[last - 1] if stage < self.setting.pp - 1 else 0.0
+        flying = flight * (kept.sum() + chain.constants[run].max() + leaving)
+        buffers = self.setting.microbatches * (leaving + (chain.inputs[first] if stage > 0 else 0.0))
         whole, grads = data.gathered_segments
         transients = chain.working[run].max() + (whole + grads) * chain.parameters[run].max()
         transients += max(chain.kept[run][full].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
         training = data.prices.training
         most = max((size for held in chain.held[run] for _, size in held), default=0)
-        transients = max(transients, float(self.updating(parameters, most)) - activations)
+        emptied = self.emptied(parameters, most, chain.parameters[run].max())
+        transients = max(transients, float(emptied) - flying)
         return StageMemory(
             round(parameters * data.parameter_share),
             round(parameters * data.gradient_share) if training else 0,
             round(parameters * data.states_share(self.states)),
-            round(activations),
+            round(flying + buffers),
             round(transients),
             round(parameters * data.host_share(self.states) + flight * self.hosted_bytes(at, part)),
         )

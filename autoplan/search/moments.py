@@ -132,10 +132,11 @@ def stage_peaks(loads: Loads, stage: StageChoice, number: int, count: int) -> St
     leaving = chain.outputs[stage.last - 1] if number < count - 1 else 0.0
     constants = chain.constants[run].max()
     before = np.concatenate([[0.0], np.cumsum(kept + entry)])[:-1] + entry + constants
-    beside = np.where(part, selective, 0.0)
+    beside = np.where(part, selective - (0.0 if hosts else chain.doubled[run]), 0.0)
     forward = before + chain.live_forward[run] + gathered + beside * hosts
     rerun = np.where(again, chain.live_forward[run] + chain.outputs[run] + beside, 0.0)
-    back = (chain.live_adding[run], chain.live_backward[run])
+    # Where each microbatch's gradients are scattered, a segment's stand whole until then: ``gathered`` has them.
+    back = (chain.live_adding[run], chain.live_adding[run] if data.scatters_each else chain.live_backward[run])
     adding, first = (
         before + np.maximum(live - chain.kept_inputs[run] + beside, rerun) + gathered + leaving for live in back
     )

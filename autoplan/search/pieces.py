@@ -17,6 +17,8 @@ from autoplan.pricing.chunks import CriticalPath, Rounds, splits
 from autoplan.search.stages import Interval
 
 FULL, PART = "full", "selective"
+SUMMED = ("forward_s", "backward_s", "weights_s", "states", "kept", "updating")
+"""Columns of which a stage has the sum of its segments."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Pieces:
     rebuilt                            bytes that stand whole while a segment that recomputes selectively runs again
     constants, working, gathered       bytes, the largest of a stage's, or rank's, counts
     received, sent                     bytes of the buffers of a stage that begins with it, of one that ends before it
+    leaving                            bytes of the result, of each microbatch in flight, of a stage that ends before it
+    updating, alone, reduced           bytes that stand where nothing is in flight (``Loads.emptied``): all of the first
+                                       and the largest of the second, or the largest of the third
     messages_s                         [v·d, N]: of one message to a stage that begins with the segment
     repeated                           whether it may be recomputed
     recompute                          "none", "full", "selective" or "auto"
@@ -62,6 +67,10 @@ class Pieces:
     gathered: np.ndarray
     received: np.ndarray
     sent: np.ndarray
+    leaving: np.ndarray
+    updating: np.ndarray
+    alone: np.ndarray
+    reduced: np.ndarray
     messages_s: np.ndarray
     repeated: np.ndarray
     recompute: str
@@ -90,7 +99,7 @@ class Pieces:
         """Of each column the sums of the first 0, 1, … segments; of what recomputation costs and saves, those of the
         first 0, 1, … that may be recomputed."""
         places = self.repeated.astype(bool)
-        columns = {name: getattr(self, name) for name in ("forward_s", "backward_s", "weights_s", "states", "kept")}
+        columns = {name: getattr(self, name) for name in SUMMED}
         columns |= {"repeated": self.repeated.astype(float), "full_s": self.full_s[places]}
         columns |= {"part_s": self.part_s[places], "full": (self.kept - self.inputs)[places]}
         columns["part"] = (self.kept - self.selective)[places]
@@ -144,16 +153,24 @@ class Pieces:
         return of_stages.reshape(self.virtual_stages, self.ranks)
 
     def moments(self, division: Division) -> np.ndarray:
-        """[rows of ``held_rows``]: bytes on a device of a rank at a moment; a tied parameter as often as it is read."""
+        """[rows of ``held_rows``, and one more for each rank, nothing in flight]: bytes on a device of a rank at a
+        moment; a tied parameter as often as it is read."""
         begins = np.array([first for first, _ in division.stages])
         once = self.of_stages("kept", division) - self.again(division, "full", "part")
         once += np.maximum.reduceat(self.constants, begins)
+        once[:-1] += self.leaving[begins[1:]]
         rest = self.of_stages("states", division)
         rest[1:] += self.received[begins[1:]]
         rest[:-1] += self.sent[begins[1:]]
-        fixed = self.by_rank(rest).sum(axis=0) + self.transients(division, begins)
+        standing = self.by_rank(rest).sum(axis=0)
+        fixed = standing + self.transients(division, begins)
         rank, held = self.held_rows
-        return (held * self.by_rank(once).T[rank]).sum(axis=1) + fixed[rank]
+        running = (held * self.by_rank(once).T[rank]).sum(axis=1) + fixed[rank]
+        alone, reduced = (
+            self.by_rank(np.maximum.reduceat(column, begins)).max(axis=0) for column in (self.alone, self.reduced)
+        )
+        updating = self.by_rank(self.of_stages("updating", division)).sum(axis=0)
+        return np.concatenate([running, standing + np.maximum(updating + alone, reduced)])
 
     def transients(self, division: Division, begins: np.ndarray) -> np.ndarray:
         """[d]: the largest of each rank's."""
@@ -194,8 +211,10 @@ def fitted(pieces: Pieces, division: Division) -> Division | None:
     np.maximum.at(weight, rank_of_row, held)
     saving = max(1.0, float((pieces.kept - pieces.inputs).max()))
     while True:
-        excess = np.zeros(pieces.ranks)
-        np.maximum.at(excess, rank_of_row, pieces.moments(division) - pieces.wall)
+        excess, beyond = np.zeros(pieces.ranks), pieces.moments(division) - pieces.wall
+        if beyond[len(held):].max() > 0:
+            return None
+        np.maximum.at(excess, rank_of_row, beyond[: len(held)])
         if not excess.any():
             return division
         for rank in np.flatnonzero(excess).tolist():

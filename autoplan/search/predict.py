@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from autoplan.graph import Model
 from autoplan.pricing import Topology
 from autoplan.pricing.step import model_flops_per_s
-from autoplan.search.choice import Predicted, PricedCollective, StageMemory
+from autoplan.search.choice import Predicted, PricedCollective
 from autoplan.search.evaluate import Evaluated, once_s
 from autoplan.search.formulate import Prepared
 from autoplan.search.load import Loads
@@ -25,17 +25,10 @@ def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predict
         step_time_s=found.step_s,
         tokens_per_s=units(model) / found.step_s,
         mfu=utilisation(found, prepared, topology),
-        peak_bytes=peak_bytes(found),
+        peak_bytes=peaks_of(found.loads, found.stages, found.setting.pp),
         bubble_fraction=bubble_of(found),
         collectives=tuple(collectives(found, model)),
     )
-
-
-def peak_bytes(found: Evaluated) -> tuple[StageMemory, ...]:
-    """Of each pipeline rank, its busiest moment; or the account that the wall was held against, where that is lower:
-    of small eager programs the account lacks some of what stands for a moment (``moments``), a few per cent."""
-    peaks = peaks_of(found.loads, found.stages, found.setting.pp)
-    return tuple(min(pair, key=lambda m: m.total) for pair in zip(peaks, found.memory, strict=True))
 
 
 def bubble_of(found: Evaluated) -> float:

@@ -20,7 +20,7 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
     borders = [loads.border_s(rank)[:-1] for rank in range(setting.pp)]
     messages = np.tile(borders, (setting.virtual_stages, 1))
     messages[0] = 0.0
-    many = setting.microbatches
+    many, leaving = setting.microbatches, np.concatenate([[0.0], chain.outputs[:-1]])
     assert loads.rounds is not None
     return Pieces(
         forward_s=chain.forward_s,
@@ -38,7 +38,11 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
         working=chain.working,
         gathered=(whole + grads) * chain.parameters,
         received=received_times(loads) * chain.inputs,
-        sent=many * np.concatenate([[0.0], chain.outputs[:-1]]),
+        sent=many * leaving,
+        leaving=leaving,
+        updating=chain.parameters * loads.updates_together,
+        alone=np.asarray(loads.largest_alone(chain.largest_parameter)),
+        reduced=np.asarray(loads.reduced(chain.parameters)),
         messages_s=messages,
         repeated=chain.repeated,
         recompute=setting.recompute,
@@ -118,23 +122,27 @@ def rank_memory(loads: Loads, stages: tuple[StageChoice, ...], rank: int) -> Sta
         run = slice(stage.first, stage.last)
         full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
         kept = np.where(full, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
-        once.append(kept.sum() + chain.constants[run].max())
+        leaving = chain.outputs[stage.last - 1] if number < len(stages) - 1 else 0.0
+        once.append(kept.sum() + chain.constants[run].max() + leaving)
         there.append(loads.hosted_bytes((stage.first, stage.last), part))
         buffers += received_times(loads) * chain.inputs[stage.first] if number else 0.0
-        buffers += many * chain.outputs[stage.last - 1] if number < len(stages) - 1 else 0.0
+        buffers += many * leaving
         working = max(working, chain.working[run].max())
         parameter = max(parameter, chain.parameters[run].max())
         rebuilt = max(rebuilt, chain.kept[run][full].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
         held |= dict(pair for segment in chain.held[run] for pair in segment)
     parameters = sum(held.values())
     hosted = float((loads.rounds.held[rank] @ np.array(there)).max())
+    flight = float((loads.rounds.held[rank] @ np.array(once)).max())
     whole, grads = data.gathered_segments
+    transients = working + (whole + grads) * parameter + rebuilt
+    emptied = float(loads.emptied(parameters, max(held.values(), default=0), parameter))
     return StageMemory(
         round(parameters * data.parameter_share),
         round(parameters * data.gradient_share) if data.prices.training else 0,
         round(parameters * data.states_share(loads.states)),
-        round(float((loads.rounds.held[rank] @ np.array(once)).max()) + buffers),
-        round(working + (whole + grads) * parameter + rebuilt),
+        round(flight + buffers),
+        round(max(transients, emptied - flight)),
         round(parameters * data.host_share(loads.states) + hosted),
     )
 
