@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from autoplan.graph import Model, Parameter
 from autoplan.options import Inference, Training
 from autoplan.pricing.data import DataAxis
@@ -49,7 +51,7 @@ class WholeCost:
         return spent_s + whole_s + self.product_s * stored / prices.stored
 
 
-    def standing_bytes(self, largest: float, data: DataAxis) -> float:
+    def standing_bytes(self, largest: np.ndarray | float, data: DataAxis) -> np.ndarray | float:
         """Of the largest parameter's update, beside what is stored: what is gathered, its update and that orthogonal.
 
         largest  bytes of it that a device uses

@@ -158,7 +158,7 @@ class Loads:
     @property
     def updates_together(self) -> float:
         """Bytes that the optimizer makes for a moment, for each byte of parameters that it updates at once."""
-        return self.updates(1.0, 0.0)
+        return float(self.updates(1.0, 0.0))
 
     def largest_alone(self, parameter: Bytes) -> Bytes:
         """The same of one parameter that is updated by itself."""
