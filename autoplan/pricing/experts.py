@@ -49,11 +49,19 @@ class Travel:
     score_bytes: int
 
     @property
+    def mean_rows(self) -> float:
+        """That a rank receives in one direction on average, its own among them."""
+        return self.tokens * self.ways * share_reached(self.experts, self.experts // self.ways, self.choices)
+
+    @property
     def rows(self) -> float:
-        """That the busiest rank receives in one direction, its own among them."""
-        here = self.experts // self.ways
-        whole = self.tokens * self.ways
-        return min(whole, busiest(whole * share_reached(self.experts, here, self.choices), self.ways))
+        """That the busiest rank receives."""
+        return min(self.tokens * self.ways, busiest(self.mean_rows, self.ways))
+
+    @property
+    def imbalance(self) -> float:
+        """By how much of the mean the busiest rank is above it."""
+        return self.rows / self.mean_rows - 1
 
     @property
     def counts_bytes(self) -> int:

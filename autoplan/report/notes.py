@@ -6,6 +6,7 @@ from autoplan.emit.source import size_text
 from autoplan.mesh import TENSOR, Mesh
 from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
+from autoplan.report.experts import experts_notes
 from autoplan.report.kinds import unequal, walls_of
 from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
@@ -17,7 +18,8 @@ from autoplan.search.systems import CLASSICAL
 
 
 def notes_section(record: PlanRecord) -> str:
-    notes = [*staleness(record), *bounds(record), *classical(record), *batch_reasons(record), *record.model.notes]
+    notes = [*staleness(record), *bounds(record), *classical(record), *batch_reasons(record)]
+    notes += [*experts_notes(record), *record.model.notes]
     return "\n".join(["Why", *(paragraph(note) for note in notes)]) if notes else ""
 
 

@@ -1,0 +1,61 @@
+"""How the tokens of a mixture meet their experts, and what was assumed about their choices."""
+
+from __future__ import annotations
+
+from autoplan.emit.source import size_text
+from autoplan.mesh import TENSOR
+from autoplan.pricing.operator import Operator, operators_of, travel_of
+from autoplan.record import PlanRecord
+from autoplan.report.words import wide_axes
+from autoplan.rule import AxisStrategy
+from autoplan.strategies import Strategy
+
+OP = "autoplan.experts"
+
+
+def experts_notes(record: PlanRecord) -> list[str]:
+    """One note for each way in which experts are split, naming the blocks that have them so."""
+    found: dict[str, list[str]] = {}
+    for block, choice in zip(record.model.blocks, record.chosen.blocks, strict=True):
+        strategies, operators = dict(choice.strategies), operators_of(block, fuses=record.training.compile)
+        for node in block.nodes:
+            if node.op == OP:
+                found.setdefault(text_of(record, operators[node.name], strategies[node.name]), []).append(block.name)
+    return [f"Experts of {', '.join(dict.fromkeys(names))}: {text}" for text, names in found.items()]
+
+
+def text_of(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
+    """Of one mixture, axis by axis."""
+    axes = [axis for axis in wide_axes(record.chosen.mesh) if axis in TENSOR]
+    parts = [part for axis in axes if (part := axis_text(record, operator, strategy, axis))]
+    return f"{'; '.join(parts)}." if parts else "every rank has all of them for its own tokens."
+
+
+def axis_text(record: PlanRecord, operator: Operator, strategy: Strategy, axis: str) -> str:
+    way, size = strategy.on(axis), record.chosen.mesh.size(axis)
+    if way.body == "routed_experts":
+        return f"split over {axis}={size}, tokens travel to them by all-to-all{assumed(record, operator, strategy)}"
+    if way.body == "local_experts":
+        return (
+            f"split over {axis}={size}, where every rank has all tokens and what its experts give is summed up; it is "
+            "assumed that tokens choose evenly and independently"
+        )
+    return f"the inner dim of each is split over {axis}={size}, partial sums are added up" if splits_each(way) else ""
+
+
+def splits_each(way: AxisStrategy) -> bool:
+    """Whether every expert is split, not the experts."""
+    return any(state.kind == "S" and state.dim > 0 for state in way.inputs[3:])
+
+
+def assumed(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
+    """What a price says of loads that aren't known before a step."""
+    travel = travel_of(operator, strategy, record.chosen.mesh)
+    assert travel is not None
+    whole = travel.tokens * travel.ways
+    return (
+        f": each goes once to every rank that has any of its experts, and one row comes back; priced as tokens that "
+        f"choose evenly and independently, of which the busiest rank gets {100 * travel.rows / whole:.0f}% of its "
+        f"group's ({100 * travel.imbalance:.0f}% above the mean), {size_text(travel.there_bytes)} in a microbatch. How "
+        "many go where is counted in each step"
+    )
