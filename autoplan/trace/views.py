@@ -5,7 +5,8 @@ that merges them: nn.MultiheadAttention's [s, b, h * d] -> [s, b * h, d] -> [b *
 [s, b, h, d], permuted. In the longer chain heads could not be split, for in b * h they stand inside the batch.
 
 What is picked of a dim's outermost part is a slice of that dim: the queries of [b, s, 3 * h * d] -> [b, s, 3, h * d]
-are its first third, which ``clean.split_projections`` takes for a projection of its own.
+are its first third, and those of [b, s, (h + 2) * d] -> [b, s, h + 2, d], where all queries share one head of keys and
+values, its first h * d, which ``clean.split_projections`` takes for a projection of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from autoplan.trace.builder import Builder
 
 RESHAPE = "aten.reshape.default"
 PERMUTE = "aten.permute.default"
+SLICE = "aten.slice.Tensor"
+PICKS = ("aten.select.int", SLICE)
 Step = tuple[str, tuple[int, ...], tuple[int, ...]]  # an operator, its argument, the shape that it makes
 
 
@@ -67,7 +70,7 @@ def short_views(builder: Builder, nodes: Iterable[Node], output: str) -> tuple[t
     for node in nodes:
         node = renamed(node, names)
         view, sliced = follow(builder, node, views), None
-        if view is None and node.op == "aten.select.int":
+        if view is None and node.op in PICKS:
             view, sliced = picked(builder, node, views)
         steps = steps_of(view, node.type.shape) if view is not None else ()
         if view is None or not (sliced or (view.merging and len(steps) < view.nodes)):
@@ -150,20 +153,23 @@ def joined(parts: Iterator[Part]) -> tuple[Part, ...]:
 
 
 def picked(builder: Builder, node: Node, views: Mapping[str, View]) -> tuple[View, Node] | tuple[None, None]:
-    """What a node picks, as a view of a slice of the source, and that slice; None where it is no row of a dim's
-    outermost part."""
+    """What a node picks, as a view of a slice of the source, and that slice; None where it isn't some rows, one after
+    another, of a dim's outermost part."""
     view = operand_view(builder, node, views)
-    dim, index = node.args[1:]
-    assert isinstance(dim, int) and isinstance(index, int)
-    if len(view.dims[dim]) != 1:
+    dim, start, *rest = node.args[1:]
+    stop = rest[0] if rest else start + 1  # type: ignore[operator]
+    assert isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int)
+    if len(view.dims[dim]) != 1 or len(rest) > 1:
         return None, None
     (part,) = view.dims[dim]
     if part.inner == 1 or part.inner * part.size != view.shape[part.dim]:
         return None, None
-    shape = tuple(part.inner if at == part.dim else size for at, size in enumerate(view.shape))
-    args = (Ref(view.source), part.dim, index * part.inner, (index + 1) * part.inner)
-    sliced = made(builder, "aten.slice.Tensor", args, shape, node)
-    return View(sliced.name, shape, (*view.dims[:dim], *view.dims[dim + 1 :])), sliced
+    shape = tuple(part.inner * (stop - start) if at == part.dim else size for at, size in enumerate(view.shape))
+    args = (Ref(view.source), part.dim, start * part.inner, stop * part.inner)
+    sliced = made(builder, SLICE, args, shape, node)
+    left = (replace(part, size=stop - start),) if stop - start > 1 else ()
+    kept: Dims = (left,) if node.op == SLICE else ()
+    return View(sliced.name, shape, (*view.dims[:dim], *kept, *view.dims[dim + 1 :])), sliced
 
 
 def steps_of(view: View, shape: tuple[int, ...]) -> tuple[Step, ...]:

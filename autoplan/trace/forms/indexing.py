@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.rule import broadcast_shape
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.table import Builder, Ref, form, positive
 
 Place = tuple[str, int]  # ("x", dim of the tensor that is read) or ("i", dim of the indices' common shape)
 
@@ -33,6 +33,8 @@ def index(b: Builder, x: Ref, indices: Sequence[Ref | None]) -> Ref:
     given = {dim: ref for dim, ref in enumerate(indices) if ref is not None}
     if any(b.type(ref).dtype in ("bool", "uint8") for ref in given.values()):
         return b.emit("aten.index.Tensor", x, tuple(indices))
+    if (part := one_row(b, x, given)) is not None:
+        return part
     shape = broadcast_shape(*(b.shape(ref) for ref in given.values()))
     own = {dim: at for dim, ref in given.items() if (at := whole_range(b, ref, b.shape(x)[dim], shape)) is not None}
     own = {dim: at for dim, at in own.items() if list(own.values()).count(at) == 1}
@@ -43,6 +45,18 @@ def index(b: Builder, x: Ref, indices: Sequence[Ref | None]) -> Ref:
     if own and not any(varies(b, read, dim, at) for dim in others for at in own.values()):
         return viewed(b, read)
     return b.emit("aten.index.Tensor", x, tuple(indices))
+
+
+def one_row(b: Builder, x: Ref, given: Mapping[int, Ref]) -> Ref | None:
+    """x[.., [-1], ..]: read at one place that is known, a slice of length one."""
+    if len(given) != 1:
+        return None
+    ((dim, ref),) = given.items()
+    filled = b.maker(ref, "aten.full.default")
+    if filled is None or b.shape(ref) != (1,) or not isinstance(filled.args[1], int):
+        return None
+    start = positive(filled.args[1], b.shape(x)[dim])
+    return b.slice(x, dim, start, start + 1)
 
 
 def whole_range(b: Builder, ref: Ref, size: int, shape: tuple[int, ...]) -> int | None:
