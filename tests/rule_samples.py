@@ -222,6 +222,7 @@ def experts_samples() -> list[Sample]:
     found += [experts(x(4, 8), 1, (4, 12, 8), 1, (True, True)), experts(x(4, 8), 4, (8, 4, 8), 1, (False, False))]
     found += [experts(x(12, 8), 2, (4, 4, 8), 2, (False, False), few=True)]
     found += [s("autoplan.top_indices", x(4, 6, 8), 2, 2, True), s("autoplan.top_indices", c(8, 4), 3, 0, False)]
+    found += [s("autoplan.recurrence", x(4, 8, 2), x(4, 8, 2), 1), s("autoplan.recurrence", c(8, 4), x(8, 4), 0)]
     found += [s("autoplan.batch_total", x(4, 8)), s("autoplan.batch_count", c(4)), s("autoplan.batch_part", x())]
     found += [s("autoplan.scattered", ints(6, 4, 8), x(4, 8), 1, 6), s("autoplan.scattered", ints(4, 12), c(12), 0, 4)]
     found += [s("aten.scatter_add.default", x(4, 8), 1, ints(8, 4, 3), x(4, 3))]

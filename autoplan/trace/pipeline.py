@@ -17,6 +17,7 @@ from autoplan.trace.clean import split_projections, split_weights, used, without
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
 from autoplan.trace.modules import aliases_of, tree_of
+from autoplan.trace.recurrence import rolled
 from autoplan.trace.repeats import find_runs, kept_children
 from autoplan.trace.views import short_views
 from autoplan.trace.wrapping import Inputs, LossFn, WithLoss, bind
@@ -87,7 +88,8 @@ def naming(model: nn.Module, batch: Sequence[str], kept: Sequence[Kept]) -> Name
 def flatten(model: nn.Module, converted: Converted) -> Flat:
     """Runs the clean-up passes."""
     builder, parameters = converted.builder, parameters_of(model, converted)
-    nodes, output = short_views(builder, builder.nodes.values(), converted.output)
+    nodes, output = rolled(builder, builder.nodes.values(), converted.output)
+    nodes, output = short_views(builder, nodes, output)
     nodes = used(nodes, output)
     nodes, parameters = split_projections(builder, nodes, parameters)
     nodes, parameters = split_weights(builder, nodes, parameters)
