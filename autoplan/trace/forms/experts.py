@@ -58,6 +58,31 @@ def scatter_add(b: Builder, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
     return b.emit("aten.scatter_add.default", x, dim, index, source)
 
 
+@form("aten.histc.default")
+def histc(b: Builder, x: Ref, bins: int = 100, min: float = 0, max: float = 0) -> Ref:
+    """How often each was chosen, where what is counted are choices among as many as there are bins."""
+    index = choices_in(b, x, bins)
+    if index is None or (min, max) != (0, bins):
+        return b.emit("aten.histc.default", x, bins, min, max)
+    dtype = b.type(x).dtype
+    ones = b.full(b.shape(x), 1, dtype)
+    return b.emit(
+        "autoplan.scattered", b.reshape(index, b.shape(x)), ones, 0, bins, type=TensorType((bins,), dtype),
+        hint="chosen",
+    )  # fmt: skip
+
+
+def choices_in(b: Builder, x: Ref, among: int) -> Ref | None:
+    """The choices among so many that numbers are, cast and reshaped; None where they are something else."""
+    while len(b.shape(x)) == 1 or b.type(x).floating:
+        made = b.maker(x, "aten.to.dtype") or b.maker(x, "aten.reshape.default")
+        if made is None:
+            return None
+        x = made.args[0]
+    made = b.maker(x, "autoplan.top_indices")
+    return x if made is not None and b.shape(made.args[0])[made.args[2]] == among else None
+
+
 @form("aten.max.dim")
 def max_along(b: Builder, x: Ref, dim: int, keepdim: bool = False) -> tuple[Ref, Ref]:
     """The first of the greatest, and where it stands."""
