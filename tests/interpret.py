@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from autoplan.graph import Argument, DType, Model, Node, Parameter, Ref
-from autoplan.recurrence import recurrence
 from autoplan.runtime import bodies
 
 Values = dict[str, Tensor]
@@ -46,7 +45,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "autoplan.count_classes": bodies.count_classes,
     "autoplan.weighted_cross_entropy": bodies.weighted_cross_entropy,
     "autoplan.batch_norm": batch_norm,
-    "autoplan.recurrence": recurrence,
+    "autoplan.recurrence": bodies.recurrence,
     "autoplan.dropout": lambda x, p: F.dropout(x, p),
     "autoplan.uniform": lambda x, number: torch.rand_like(x),
 }

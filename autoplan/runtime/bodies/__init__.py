@@ -7,6 +7,7 @@ given operands in the states of its strategy, the result is in the strategy's st
 in the dual state to gradients in the dual states (autoplan.layout).
 """
 
+from autoplan.recurrence import recurrence
 from autoplan.runtime.bodies.attention import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.bodies.batch import batch_count, batch_part, batch_total
 from autoplan.runtime.bodies.embedding import vocab_parallel_embedding
@@ -37,6 +38,7 @@ __all__ = [
     "experts",
     "grouped_attention",
     "local_experts",
+    "recurrence",
     "ring_attention",
     "routed_experts",
     "scattered",
