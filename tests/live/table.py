@@ -17,9 +17,9 @@ SECTION = re.compile(r"(<!-- live -->\n)(.*?)(<!-- /live -->)", re.DOTALL)
 INTRODUCTION = """Written by `make bench-live` on {date}: four gloo processes, first on one node, then on two nodes,
 two on each, joined by a link of 200 Mbit/s. On each cluster `cost_models.calibrate` measured the profile; the plans of
 one small Llama ({rows} rows of {length} tokens, float32, AdamW) were made under it, exported, and run in {rounds}
-interleaved rounds of one optimizer step each, the slowest in fewer. Times are in seconds; of the measured ones the
-median over the rounds, and in brackets the least and the greatest. Places are those in the order of time, without the
-plan of `auto`.
+interleaved rounds of one optimizer step each, those far from the fastest in fewer. Times are in seconds; of the
+measured ones the median over the rounds, and in brackets the least and the greatest. Places are those in the order of
+time, without the plan of `auto`.
 """
 
 
