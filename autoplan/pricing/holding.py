@@ -64,8 +64,16 @@ COMPOSED: Mapping[str, Holds] = {"aten.rms_norm.default": Holds(saves="r", back=
 are kept; their gradient and what it is multiplied by stand beside it."""
 
 
-def holds_of(op: str, device: Device) -> Holds:
-    return (COMPOSED.get(op) if device.composes else None) or HOLDS.get(op, PLAIN)
+BODIES: Mapping[str, Holds] = {
+    "vocab_parallel_cross_entropy": Holds(back="x"),  # of each row two numbers; then the gradient, from the logits
+    "vocab_parallel_weighted_cross_entropy": Holds(back="x"),
+}
+"""By the body that runs in an operator's place."""
+
+
+def holds_of(op: str, device: Device, body: str = "") -> Holds:
+    """What an operator holds; ``body``: the name of what runs in its place, if something does."""
+    return BODIES.get(body) or (COMPOSED.get(op) if device.composes else None) or HOLDS.get(op, PLAIN)
 
 
 def passes_gradient(op: str, place: int) -> bool:

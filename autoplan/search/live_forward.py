@@ -24,12 +24,13 @@ ATTENTION = "aten.scaled_dot_product_attention.default"
 
 @dataclass(frozen=True)
 class Step:
-    """One operator, or one redistribution, in the order of the program."""
+    """One operator, or what runs in its place (``body``), or one redistribution, in the order of the program."""
 
     reads: tuple[Located, ...]
     makes: Located
     operator: Operator | None = None
     hop: Hop | None = None
+    body: str = ""
 
 
 def steps_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], mesh: Mesh) -> Iterator[Step]:
@@ -54,7 +55,8 @@ def steps_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator
             reads.append((name, layout))
         made = (node.name, strategy.output(len(node.type.shape), mesh))
         known.add(made)
-        yield Step(tuple(reads), made, operators[node.name])
+        bodies = [each.body for axis, each in strategy.axes if each.body and mesh.size(axis) > 1]
+        yield Step(tuple(reads), made, operators[node.name], body=bodies[0] if bodies else "")
     for name, layout in zip(block.outputs, choice.outputs, strict=True):
         yield from moved(name, layout)
 
@@ -119,7 +121,8 @@ class Walk:
 
     def compute(self, step: Step, operator: Operator) -> int:
         """Makes a result, or a view of an operand; bytes that the operator needs beside."""
-        holds, sizes = holds_of(operator.node.op, self.device), [self.bytes(at) for at in step.reads]
+        holds = holds_of(operator.node.op, self.device, step.body)
+        sizes = [self.bytes(at) for at in step.reads]
         result = self.bytes(step.makes)
         self.order[step.makes] = self.order_of(step, operator)
         if self.is_view(step, operator):
