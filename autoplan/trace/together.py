@@ -37,6 +37,8 @@ class Together:
             whole = self.lifted(parts)
         except Unlike:
             return None
+        if self.builder.shape(whole)[0] != len(parts):  # of one value several times, cat([x, x]), nothing is saved
+            return None
         rank = len(node.type.shape)
         turned = self.builder.permute(whole, (*range(1, dim + 1), 0, *range(dim + 1, rank + 1)))
         result = self.builder.reshape(turned, node.type.shape)
