@@ -61,7 +61,7 @@ def wide(kind: TensorType) -> TensorType:
 
 
 def wide_dtype(dtype: str) -> str:
-    return "float64" if dtype in FLOATING else dtype
+    return "float64" if dtype in FLOATING else "complex128" if dtype == "complex64" else dtype
 
 
 def wide_typed(value: Typed) -> Typed:

@@ -9,39 +9,11 @@ from torch import Tensor
 
 from autoplan.graph import Argument, DType
 from autoplan.rule_check.case import Sample
+from tests.rule_operands import GENERATOR, bits, c, ints, positive, s, targets, x
+from tests.rule_samples_operators import operator_samples
+from tests.rule_samples_tables import bag_samples
 
-_GENERATOR = torch.Generator().manual_seed(0)
-
-
-def x(*shape: int) -> Tensor:
-    """A tensor that carries a gradient."""
-    return torch.randn(shape, dtype=torch.float64, generator=_GENERATOR).requires_grad_()
-
-
-def c(*shape: int) -> Tensor:
-    """A constant."""
-    return torch.randn(shape, dtype=torch.float64, generator=_GENERATOR)
-
-
-def positive(*shape: int) -> Tensor:
-    return (c(*shape).abs() + 0.5).requires_grad_()
-
-
-def ints(high: int, *shape: int) -> Tensor:
-    return torch.randint(high, shape, generator=_GENERATOR)
-
-
-def bits(*shape: int) -> Tensor:
-    return torch.randint(2, shape, generator=_GENERATOR).bool()
-
-
-def targets(high: int, *shape: int) -> Tensor:
-    """Class numbers, some of them ignored."""
-    return torch.where(torch.rand(shape, generator=_GENERATOR) < 0.3, -100, ints(high, *shape))
-
-
-def s(op: str, *args: Argument, **kwargs: Argument) -> Sample:
-    return Sample(op, args, tuple(kwargs.items()))
+__all__ = ["Argument", "DType", "Sample", "bits", "c", "ints", "positive", "s", "samples", "targets", "x"]
 
 
 def elementwise_samples() -> list[Sample]:
@@ -194,7 +166,7 @@ def loss_samples() -> list[Sample]:
     op = "autoplan.weighted_cross_entropy"
     found += [s(op, x(4, 6, 8), targets(8, 4, 6), weight, counts, -100, 0.1)]
     found += [s(op, x(4, 8), targets(8, 4), weight, None, -100, 0.0)]
-    found += [s(op, x(4, 8), targets(8, 4), weight, None, 2, 0.1)]
+    found += [s(op, x(4, 8), ints(8, 4), weight, None, 2, 0.1)]
     return found
 
 
@@ -207,7 +179,7 @@ def experts_samples() -> list[Sample]:
         transposed, biased = flags
         count, inner, out = shape
         wide, hidden = 2 * inner // parts, h.shape[-1]
-        chosen = [torch.randperm(count, generator=_GENERATOR)[:choices] for _ in range(h.numel() // hidden)]
+        chosen = [torch.randperm(count, generator=GENERATOR)[:choices] for _ in range(h.numel() // hidden)]
         index = torch.arange(choices).repeat(len(chosen), 1) if few else torch.stack(chosen)
         first = tuple(x(count, hidden, wide) if transposed else x(count, wide, hidden) for _ in range(parts))
         down = x(count, inner, out) if transposed else x(count, out, inner)
@@ -296,8 +268,9 @@ def constant_samples() -> list[Sample]:
 
 
 MAKERS: tuple[Callable[[], list[Sample]], ...] = (
-    elementwise_samples, logical_samples, product_samples, view_samples, slicing_samples, attention_samples,
-    norm_samples, loss_samples, experts_samples, conv_samples, reduction_samples, constant_samples,
+    elementwise_samples, logical_samples, product_samples, bag_samples, view_samples, slicing_samples,
+    attention_samples, norm_samples, loss_samples, experts_samples, conv_samples, reduction_samples, constant_samples,
+    operator_samples,
 )  # fmt: skip
 
 

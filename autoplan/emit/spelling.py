@@ -24,7 +24,7 @@ FUNCTIONAL = frozenset(
     "linear gelu silu relu elu leaky_relu softplus hardswish layer_norm rms_norm group_norm max_pool2d avg_pool2d "
     "adaptive_avg_pool2d mish".split()
 )
-CREATION = frozenset(["arange", "full", "zeros", "ones"])
+CREATION = frozenset(["arange", "full", "zeros", "ones", "tril_indices", "triu_indices"])
 SHAPED = frozenset(["expand", "permute"])  # take their sizes or dims one by one
 
 
@@ -69,9 +69,9 @@ def unpack(source: str) -> list[str]:
 
 
 def index(args: Sequence[str], kwargs: Mapping[str, str], rank: int) -> str:
-    """``x[:, 2:4]``, or ``x[..., 2:4]`` on the last dim."""
+    """``x[:, 2:4]``, or ``x[..., 2:4]`` on the last dim; with a step where there is one."""
     dim = int(args[1])
-    part = f"{args[2]}:{args[3]}" if len(args) > 3 else args[2]
+    part = ":".join(args[2:])
     before = "..., " if dim == rank - 1 and dim > 1 else ":, " * dim
     return f"{args[0]}[{before}{part}]"
 

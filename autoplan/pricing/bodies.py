@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from autoplan.graph import DTYPE_BYTES
 from autoplan.mesh import Mesh
-from autoplan.pricing.operator import RING, ROUTED, Operator, local_shape, ring_of, travel_of
+from autoplan.pricing.operator import PLACED, RING, ROUTED, Operator, local_shape, lookups_of, ring_of, travel_of
+from autoplan.rules.windows import windows_of
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
 
 FLOAT32_BYTES = 4  # statistics are reduced in float32
 SEND, TO_ENDS = "send", "to_either_end"  # a kind of collective; an op
+HALO = "with_halo"
+WINDOWED = ("convolution_along", "max_pool_along", "avg_pool_along")  # how the bodies' names begin
 
 
 def cross_entropy(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
@@ -34,12 +37,29 @@ def total(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, 
     return (Collective("all_reduce", (axis,), (), "all-reduce", "", size, 0),)
 
 
+def scan(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
+    """Every part's total, gathered; backward their gradients, summed onto the rank that has the part."""
+    dim = scanned_dim(operator)
+    parts = operator.operands[0].shape[dim] // shape[dim]
+    size = parts * math.prod(shape) // shape[dim] * DTYPE_BYTES[operator.node.type.dtype]
+    return (Collective("all_gather", (axis,), (), "all-gather", "reduce-scatter", size, size),)
+
+
+def scanned_dim(operator: Operator) -> int:
+    dim = operator.node.args[1]
+    assert isinstance(dim, int)
+    return dim
+
+
 BODIES: Mapping[str, Callable[[Operator, list[int], str], tuple[Collective, ...]]] = {
     "vocab_parallel_cross_entropy": cross_entropy,
     "vocab_parallel_weighted_cross_entropy": cross_entropy,
     "sync_batch_norm": batch_norm,
     "batch_total": total,
     "batch_count": total,
+    "split_cumsum": scan,
+    "split_cumprod": scan,
+    "split_logcumsumexp": scan,
 }
 
 
@@ -70,9 +90,33 @@ def routed(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collecti
     )
 
 
+def placed(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
+    """Indices to where tables are, vectors back, and their gradients there; the bytes are those of the rank that sends
+    or receives most."""
+    axes = tuple(a for a, s in strategy.axes if s.body == PLACED)
+    if not axes:
+        return ()
+    found, kind = lookups_of(operator, strategy, mesh), "all-to-all"
+    return (
+        Collective(PLACED, axes, (), kind, "", found.index_bytes, 0),
+        Collective(PLACED, axes, (), kind, kind, found.vector_bytes, found.vector_bytes),
+    )
+
+
+def halos(operator: Operator, strategy: Strategy, mesh: Mesh) -> Iterator[Collective]:
+    """What windows see of the neighbours' parts, and its gradients back: to either side at once."""
+    for axis, chosen in strategy.axes:
+        if chosen.body.startswith(WINDOWED) and mesh.size(axis) > 1:
+            dim = chosen.output.dim
+            shape = local_shape(operator.operands[0], [(a, s.inputs[0]) for a, s in strategy.axes], mesh)
+            row = math.prod(shape) // shape[dim] * DTYPE_BYTES[operator.operands[0].dtype]
+            size = row * windows_of(operator.node, operator.operands)[dim - 2].halo
+            yield Collective(HALO, (axis,), (), SEND, SEND, size, size)
+
+
 def body_collectives(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
     """Every collective that an operator's bodies run, with local bytes."""
-    found: list[Collective] = [*ring(operator, strategy, mesh), *routed(operator, strategy, mesh)]
+    found = [each for of in (ring, routed, placed) for each in of(operator, strategy, mesh)]
     for axis, chosen in strategy.axes:
         if chosen.body in BODIES and mesh.size(axis) > 1:
             shape = local_shape(operator.operands[0], [(a, s.inputs[0]) for a, s in strategy.axes], mesh)

@@ -117,17 +117,17 @@ class Prices:
         found, goes_back = [], operator.result_carries and self.training
         ring = ring_of(operator, strategy, self.mesh, self.fuses)
         for step in body_collectives(operator, strategy, self.mesh):
-            if step.forward == SEND and ring is not None:
+            if step.forward == SEND:
                 found.append(self.sends(step, ring, goes_back))
             else:
                 cost = self.step(step, operator.result_carries)
                 found.append(Inside(step, cost.forward_s, cost.backward_s))
         return tuple(found)
 
-    def sends(self, step: Collective, ring: Ring, goes_back: bool) -> Inside:
-        """What a ring's ranks send one another: keys and values hide under the blocks, what goes to either end of the
-        sequence and back doesn't."""
-        if step.op == TO_ENDS:
+    def sends(self, step: Collective, ring: Ring | None, goes_back: bool) -> Inside:
+        """What ranks send one another: a ring's keys and values hide under the blocks, what goes to either end of the
+        sequence and back doesn't, nor does what windows see of the neighbours."""
+        if ring is None or step.op == TO_ENDS:
             seconds = [self.sent_s(size, step.axis) for size in (step.forward_bytes, step.backward_bytes)]
             return Inside(step, seconds[0], seconds[1] * goes_back)
         part_s, gradient_s = (self.sent_s(size, step.axis) for size in (ring.part_bytes, ring.gradient_bytes))

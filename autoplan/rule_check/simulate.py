@@ -149,7 +149,7 @@ def cut(x: Tensor, states: Sequence[State], mesh: Mesh) -> Parts:
 
 
 def random_like(x: Tensor) -> Tensor:
-    return torch.randn_like(x) if x.is_floating_point() else torch.randint_like(x, 5)
+    return torch.randn_like(x) if x.is_floating_point() or x.is_complex() else torch.randint_like(x, 5)
 
 
 def join(parts: Mapping[Coordinates, Tensor], states: Sequence[State], mesh: Mesh) -> tuple[Tensor, float]:

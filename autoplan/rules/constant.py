@@ -33,3 +33,9 @@ def arange(*bounds: float, **said: Argument) -> Rule:
 @rule("aten.scalar_tensor.default")
 def scalar_tensor(value: float, **said: Argument) -> Rule:
     return Rule(" -> []")
+
+
+@rule("aten.tril_indices.default", "aten.triu_indices.default")
+def triangle_indices(rows: int, columns: int, offset: int = 0, **said: Argument) -> Rule:
+    """Rows and columns of a triangle's elements."""
+    return Rule(" -> a n", whole=("a", "n"))

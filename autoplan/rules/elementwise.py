@@ -80,6 +80,43 @@ TABLE = {
     "aten.bitwise_not.default": NOTHING,
     "aten.isnan.default": NOTHING,
     "aten.isinf.default": NOTHING,
+    "aten.lerp.Scalar": Elementwise(linear=((0, 1),)),
+    "aten.lerp.Tensor": Elementwise(linear=((0, 1),), saved=(0, 1, 2)),
+    "aten.deg2rad.default": PASSES,
+    "aten.rad2deg.default": PASSES,
+    "aten.exp2.default": OUTPUT,
+    "aten.expm1.default": OUTPUT,
+    "aten.clamp.Tensor": Elementwise(saved=(0, 1, 2)),
+    "aten.clamp_min.Tensor": BOTH,
+    "aten.clamp_max.Tensor": BOTH,
+    "aten.ldexp.Tensor": BOTH,
+    "aten.xlogy.Tensor": BOTH,
+    "aten.copysign.Tensor": BOTH,
+    "aten.copysign.Scalar": INPUT,
+    "aten.fmod.Scalar": NOTHING,
+    "aten.fmod.Tensor": BOTH,
+    "aten.polygamma.default": INPUT,
+    "aten._prelu_kernel.default": BOTH,
+    "aten.smooth_l1_loss.default": BOTH,
+    "aten.huber_loss.default": BOTH,
+    "aten.binary_cross_entropy.default": Elementwise(saved=(0, 1, 2)),
+    "aten.binary_cross_entropy_with_logits.default": Elementwise(saved=(0, 1, 2, 3)),
+} | {
+    f"aten.{name}.default": INPUT
+    for name in (
+        "acos acosh angle asin asinh atan atanh celu cosh digamma erfc erfinv frac hardshrink i0 lgamma log10 log2 "
+        "log_sigmoid nan_to_num relu6 selu sinc sinh softshrink threshold"
+    ).split()
+} | {
+    f"aten.{name}.default": BOTH for name in ("atan2", "fmax", "fmin", "hypot", "logaddexp", "logaddexp2")
+} | {
+    f"aten.{name}.default": NOTHING
+    for name in "ceil round trunc sgn signbit gcd lcm heaviside nextafter".split()
+} | {
+    f"aten.{name}.{overload}": NOTHING
+    for name in ("bitwise_left_shift", "bitwise_right_shift") for overload in ("Tensor", "Tensor_Scalar")
+} | {
+    f"aten.__{name}__.{overload}": NOTHING for name in ("lshift", "rshift") for overload in ("Tensor", "Scalar")
 } | {
     f"aten.{name}.{overload}": NOTHING
     for name in ("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__")
@@ -90,19 +127,23 @@ TABLE = {
 
 
 def elementwise(entry: Elementwise, *args: Argument) -> Rule:
-    """The rule of an operator of the table; whatever is not a tensor is a number or a flag."""
+    """The rule of an operator of the table; whatever is not a tensor is a number or a flag.
+
+    With fewer tensors than the operator may take, some being left out or numbers, what is kept names no more of them.
+    """
     tensors = [a for a in args if isinstance(a, TensorType)]
     if len(tensors) == 1:
         linear = entry.linear if len(args) == 1 else ()
         if any(isinstance(args[p], TensorType) for p in entry.scaling if len(args) == 2):
             linear = ((0,),)
         return Rule(aligned(*tensors), linear=linear, saved=saved_of(entry))
-    return Rule(aligned(*tensors), linear=entry.linear, saved=entry.saved)
+    saved = tuple(s for s in entry.saved if isinstance(s, str) or s < len(tensors))
+    return Rule(aligned(*tensors), linear=entry.linear, saved=saved)
 
 
 def saved_of(entry: Elementwise) -> tuple[int | str, ...]:
     """What is kept with one tensor: a product with a number keeps nothing, any other operator what it always does."""
-    return () if entry.scaling else tuple(s for s in entry.saved if s != 1)
+    return () if entry.scaling else tuple(s for s in entry.saved if isinstance(s, str) or s == 0)
 
 
 def aligned(*tensors: TensorType) -> str:
@@ -114,7 +155,7 @@ def aligned(*tensors: TensorType) -> str:
 def register(op: str, entry: Elementwise) -> None:
     @rule(op)
     def entry_rule(*args: Argument, **flags: Argument) -> Rule:
-        return elementwise(entry, *args)
+        return elementwise(entry, *args, *(flag for flag in flags.values() if isinstance(flag, TensorType)))
 
 
 for _op, _entry in TABLE.items():

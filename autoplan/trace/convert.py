@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from autoplan.errors import NoRuleError, TraceError
 from autoplan.graph import DType, Ref, Typed
+from autoplan.rule import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
 from autoplan.trace.builder import Builder, Value, type_of
 from autoplan.trace.direct import (
@@ -26,6 +27,8 @@ from autoplan.trace.direct import (
     region_body,
     region_of,
 )
+from autoplan.trace.literal import literal
+from autoplan.trace.spelled import Speller
 from autoplan.trace.table import forms, positive
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
@@ -58,6 +61,7 @@ class Converter:
         self.names = names
         self.builder = Builder()
         self.table = forms()
+        self.speller = Speller()
         self.changed: set[str] = set()  # parameters, buffers and batch inputs that are changed in place
 
     def graph(self, module: fx.GraphModule, env: dict[str, Value]) -> dict[str, Value]:
@@ -66,6 +70,8 @@ class Converter:
             if node.op == "call_function":
                 self.builder.module = self.names.module(path_of(node)) or self.builder.module
                 env[node.name] = self.node(node, module, env)
+            elif node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.Tensor):
+                env[node.name] = constant(self.builder, str(node.target), held)
         return env
 
     def node(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
@@ -88,7 +94,20 @@ class Converter:
 
     def canonical(self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         known = self.table.get(op)
-        return known(self.builder, *args, **kwargs) if known else as_it_is(self.builder, node, op, args, kwargs)
+        if known:
+            return known(self.builder, *args, **kwargs)
+        if op not in registered() and self.speller.spells(node.target):
+            return self.spelled(node.target, args, kwargs)
+        return as_it_is(self.builder, node, op, args, kwargs)
+
+    def spelled(self, op: Callable[..., object], args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+        """An operator of which nothing is known, as those that torch makes it of."""
+        assert isinstance(op, torch._ops.OpOverload)
+        body, refs = self.speller.spell(self.builder, op, args, kwargs)
+        entering = [node.name for node in body.graph.nodes if node.op == "placeholder"]
+        env = self.graph(body, dict(zip(entering, refs, strict=True)))
+        (result,) = (node for node in body.graph.nodes if node.op == "output")
+        return translate(result.args[0], env)
 
     def replacing(
         self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value], env: dict[str, Value]
@@ -168,11 +187,12 @@ def enter_inputs(
 
 
 def constant(builder: Builder, name: str | None, value: object) -> Ref:
-    if isinstance(value, torch.Tensor) and value.numel() and bool((value == value.flatten()[0]).all()):
-        return builder.full(value.shape, value.flatten()[0].item(), type_of(value).dtype)
+    found = literal(builder, value) if isinstance(value, torch.Tensor) else None
+    if found is not None:
+        return found
     raise TraceError(
         f"constant {name!r}",
-        "the model makes a tensor of values in forward that no operator computes",
+        "the model makes a tensor of many values in forward that no operator computes",
         "register it as a buffer of its module",
     )
 

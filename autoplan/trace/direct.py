@@ -84,13 +84,11 @@ def readable(node: fx.Node, known: Collection[str]) -> bool:
         return True
     if op == AUTOCAST_REGION:
         return node.args[2] is False
-    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+    if not isinstance(node.target, torch._ops.OpOverload):
         return False
     if in_place(node.target):
         return out_of_place(op) is not None and unshared(node)
-    # there is no public way to ask whether an operator is made of others
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    return not node.target._schema.is_mutable and not node.target.has_kernel_for_dispatch_key(composite)
+    return not node.target._schema.is_mutable
 
 
 def in_place(op: torch._ops.OpOverload) -> bool:

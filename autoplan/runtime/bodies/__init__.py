@@ -9,9 +9,16 @@ in the dual state to gradients in the dual states (autoplan.layout).
 
 from autoplan.recurrence import recurrence
 from autoplan.runtime.bodies.attention import attention_with_dropout, causal_attention_rows, grouped_attention
+from autoplan.runtime.bodies.bags import (
+    embedding_bag,
+    ragged_bag,
+    vocab_parallel_embedding_bag,
+    vocab_parallel_ragged_bag,
+)
 from autoplan.runtime.bodies.batch import batch_count, batch_part, batch_total
 from autoplan.runtime.bodies.embedding import vocab_parallel_embedding
 from autoplan.runtime.bodies.experts import experts, local_experts, scattered, top_indices
+from autoplan.runtime.bodies.lookups import lookups, placed_lookups
 from autoplan.runtime.bodies.loss import (
     count_classes,
     count_valid,
@@ -19,33 +26,67 @@ from autoplan.runtime.bodies.loss import (
     weighted_cross_entropy,
 )
 from autoplan.runtime.bodies.norm import batch_norm, sync_batch_norm
+from autoplan.runtime.bodies.pooling import adaptive_avg_pool, adaptive_max_pool
 from autoplan.runtime.bodies.ring import ring_attention
 from autoplan.runtime.bodies.routed_experts import routed_experts
+from autoplan.runtime.bodies.scan import running_extreme, split_cumprod, split_cumsum, split_logcumsumexp
 from autoplan.runtime.bodies.split_loss import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
+from autoplan.runtime.bodies.windows import (
+    avg_pool_along_2,
+    avg_pool_along_3,
+    avg_pool_along_4,
+    convolution_along_2,
+    convolution_along_3,
+    convolution_along_4,
+    max_pool_along_2,
+    max_pool_along_3,
+    max_pool_along_4,
+)
 from autoplan.runtime.random import dropout
 
 __all__ = [
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
     "attention_with_dropout",
+    "avg_pool_along_2",
+    "avg_pool_along_3",
+    "avg_pool_along_4",
     "batch_count",
     "batch_norm",
     "batch_part",
     "batch_total",
     "causal_attention_rows",
+    "convolution_along_2",
+    "convolution_along_3",
+    "convolution_along_4",
     "count_classes",
     "count_valid",
     "cross_entropy",
     "dropout",
+    "embedding_bag",
     "experts",
     "grouped_attention",
     "local_experts",
+    "lookups",
+    "max_pool_along_2",
+    "max_pool_along_3",
+    "max_pool_along_4",
+    "placed_lookups",
+    "ragged_bag",
     "recurrence",
     "ring_attention",
     "routed_experts",
+    "running_extreme",
     "scattered",
+    "split_cumprod",
+    "split_cumsum",
+    "split_logcumsumexp",
     "sync_batch_norm",
     "top_indices",
     "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding",
+    "vocab_parallel_embedding_bag",
+    "vocab_parallel_ragged_bag",
     "vocab_parallel_weighted_cross_entropy",
     "weighted_cross_entropy",
 ]

@@ -3,6 +3,7 @@
 from autoplan.trace.forms import (
     arithmetic,
     attention,
+    bags,
     convolution,
     experts,
     factory,
@@ -10,16 +11,21 @@ from autoplan.trace.forms import (
     loss,
     matmul,
     norm,
+    penalties,
+    pooling,
+    products,
     random,
     reduction,
     resize,
     scatter,
+    sorting,
     view,
 )
 
 __all__ = [
     "arithmetic",
     "attention",
+    "bags",
     "convolution",
     "experts",
     "factory",
@@ -27,9 +33,13 @@ __all__ = [
     "loss",
     "matmul",
     "norm",
+    "penalties",
+    "pooling",
+    "products",
     "random",
     "reduction",
     "resize",
     "scatter",
+    "sorting",
     "view",
 ]

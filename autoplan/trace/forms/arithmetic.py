@@ -116,6 +116,17 @@ def dropout(b: Builder, x: Ref, p: float, train: bool) -> Ref:
     return b.emit("autoplan.dropout", x, p, type=b.type(x)) if train and p > 0 else x
 
 
+@form("aten.feature_dropout.default")
+def feature_dropout(b: Builder, x: Ref, p: float, train: bool) -> Ref:
+    """Whole channels of [b, c, ..]: a factor for each, which is dropped in place of its elements."""
+    if not train or p == 0:
+        return x
+    factor = x
+    for dim in range(2, len(b.shape(x))):
+        factor = b.slice(factor, dim, 0, 1)
+    return b.emit("aten.mul.Tensor", x, dropout(b, b.emit("aten.ones_like.default", factor), p, train))
+
+
 @form("aten.where.ScalarOther")
 def where_or_number(b: Builder, condition: Ref, x: Ref, number: float) -> Ref:
     return b.emit("aten.where.ScalarOther", condition, x, number)

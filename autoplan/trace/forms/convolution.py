@@ -1,9 +1,8 @@
-"""Convolutions and pooling."""
+"""Convolutions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from autoplan.trace.table import Builder, Ref, form
 
@@ -93,53 +92,3 @@ def conv_padded(
         far = tuple(amount for r in reversed(reach) for amount in (0, r % 2))
         x = b.emit("aten.constant_pad_nd.default", x, far, 0)
     return conv(b, x, weight, bias, stride, tuple(r // 2 for r in reach), dilation, groups)
-
-
-@form("aten.max_pool2d.default")
-def max_pool2d(
-    b: Builder,
-    x: Ref,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    ceil_mode: bool = False,
-) -> Ref:
-    kernel = several(kernel, 2)
-    stride = several(stride, 2) if stride else kernel
-    args = (kernel, stride, several(padding, 2), several(dilation, 2), ceil_mode)
-    return b.emit("aten.max_pool2d.default", x, *args)
-
-
-@form("aten.max_pool2d_with_indices.default")
-def max_pool2d_with_indices(b: Builder, *args: Any) -> tuple[Ref | None, ...]:
-    return max_pool2d(b, *args), None
-
-
-@form("aten.avg_pool2d.default")
-def avg_pool2d(
-    b: Builder,
-    x: Ref,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: int | Sequence[int] = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Ref:
-    kernel = several(kernel, 2)
-    stride = several(stride, 2) if stride else kernel
-    args = (kernel, stride, several(padding, 2), ceil_mode, count_include_pad, divisor_override)
-    return b.emit("aten.avg_pool2d.default", x, *args)
-
-
-@form("aten.adaptive_avg_pool2d.default", "aten._adaptive_avg_pool2d.default")
-def adaptive_avg_pool2d(b: Builder, x: Ref, size: Sequence[int]) -> Ref:
-    """One cell is the mean over both spatial dims."""
-    size = several(size, 2)
-    rank = len(b.shape(x))
-    if size == (1, 1):
-        return b.emit("aten.mean.dim", x, (rank - 2, rank - 1), True)
-    if size == b.shape(x)[-2:]:
-        return x
-    return b.emit("aten.adaptive_avg_pool2d.default", x, size)

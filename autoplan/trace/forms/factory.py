@@ -23,6 +23,8 @@ def arange_start(b: Builder, start: float, stop: float, *, dtype: DType | None =
 def arange_step(
     b: Builder, start: float, stop: float, step: float = 1, *, dtype: DType | None = None, **_: object
 ) -> Ref:
+    if dtype is None and any(isinstance(bound, float) for bound in (start, stop, step)):
+        dtype = DType("float32")  # said, so that it follows where the model is computed in another precision
     kwargs = () if dtype is None else (("dtype", dtype),)
     if step != 1:
         return b.emit("aten.arange.start_step", start, stop, step, kwargs=kwargs, hint="arange")

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from autoplan.graph import TensorType
+from autoplan.trace.forms.penalties import (
+    MEAN,
+    NONE,
+    SUM,
+    class_dim,
+    negative_likelihood,
+    row_losses,
+    soft_cross_entropy,
+)
 from autoplan.trace.table import Builder, Ref, form
-
-MEAN, SUM = 1, 2  # ATen's enumeration of reductions; 0 is none
 
 
 @form("aten.cross_entropy_loss.default")
@@ -18,8 +25,12 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Ref:
-    """Kept as it is, so that it is named as an operator without a rule: soft targets, no reduction."""
-    if b.type(target).floating or reduction not in (MEAN, SUM):
+    """Kept as it is, so that it is named as an operator without a rule: no reduction, beside weights or smoothing."""
+    if b.type(target).floating:
+        return soft_cross_entropy(b, logits, target, weight, reduction, label_smoothing)
+    if reduction == NONE and weight is None and label_smoothing == 0:
+        return row_losses(b, b.emit("aten.log_softmax.int", logits, class_dim(b, logits)), target, ignore_index)
+    if reduction not in (MEAN, SUM):
         as_it_was = (logits, target, weight, reduction, ignore_index, label_smoothing)
         return b.emit("aten.cross_entropy_loss.default", *as_it_was)
     logits, target = unflattened(b, *class_last(b, logits, target))
@@ -71,23 +82,9 @@ def nll_loss(
     """Of a log-softmax it is a cross-entropy."""
     before = b.maker(x, "aten.log_softmax.int")
     if before is None or before.args[1] != min(1, len(b.shape(x)) - 1):
+        if weight is None:
+            return negative_likelihood(b, x, target, reduction, ignore_index)
         return b.emit("aten.nll_loss_nd.default", x, target, weight, reduction, ignore_index)
     logits = before.args[0]
     assert isinstance(logits, Ref)
     return cross_entropy(b, logits, target, weight, reduction, ignore_index)
-
-
-def reduced(b: Builder, x: Ref, reduction: int) -> Ref:
-    if reduction == MEAN:
-        return b.emit("aten.mean.default", x)
-    return b.emit("aten.sum.default", x) if reduction == SUM else x
-
-
-@form("aten.mse_loss.default")
-def mse_loss(b: Builder, x: Ref, y: Ref, reduction: int = MEAN) -> Ref:
-    return reduced(b, b.emit("aten.pow.Tensor_Scalar", b.emit("aten.sub.Tensor", x, y), 2), reduction)
-
-
-@form("aten.l1_loss.default")
-def l1_loss(b: Builder, x: Ref, y: Ref, reduction: int = MEAN) -> Ref:
-    return reduced(b, b.emit("aten.abs.default", b.emit("aten.sub.Tensor", x, y)), reduction)

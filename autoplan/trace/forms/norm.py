@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autoplan.errors import TraceError
 from autoplan.trace.table import Builder, Ref, form
 
 
@@ -50,6 +51,31 @@ def native_group_norm(
     b: Builder, x: Ref, weight: Ref | None, bias: Ref | None, n: int, c: int, hxw: int, groups: int, eps: float
 ) -> tuple[Ref | None, ...]:
     return group_norm(b, x, groups, weight, bias, eps), None, None
+
+
+@form("aten.instance_norm.default")
+def instance_norm(
+    b: Builder,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    mean: Ref | None,
+    variance: Ref | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    *_: object,
+) -> Ref:
+    """A group norm whose groups are single channels; by its running statistics a batch norm that is evaluated."""
+    if use_input_stats and mean is not None:
+        raise TraceError(
+            "instance norm with track_running_stats=True",
+            "in training its statistics are means over the rows of the batch, which no rank has whole",
+            "leave it out: they serve in evaluation alone",
+        )
+    if use_input_stats:
+        return b.emit("aten.group_norm.default", x, b.shape(x)[1], weight, bias, eps)
+    return one_batch_norm(b, x, weight, bias, mean, variance, False, momentum, eps)
 
 
 @form("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default")

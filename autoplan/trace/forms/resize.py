@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from autoplan.trace.table import Builder, Ref, form
 
 NEAREST = tuple(f"aten.{name}{n}d.vec" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
-LINEAR = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
+LINEAR = (
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)  # fmt: skip
 
 
 def listed(numbers: Sequence[float] | None) -> tuple[float, ...] | None:
@@ -17,6 +20,10 @@ def listed(numbers: Sequence[float] | None) -> tuple[float, ...] | None:
 def nearest(op: str) -> None:
     @form(op)
     def resized(b: Builder, x: Ref, size: Sequence[int] | None, factors: Sequence[float] | None = None) -> Ref:
+        """A size that is a multiple is told by its factors: of the whole, and of a part alike."""
+        space = b.shape(x)[2:]
+        if size is not None and not any(new % old for new, old in zip(size, space, strict=True)):
+            size, factors = None, [float(new // old) for new, old in zip(size, space, strict=True)]
         return b.emit(op, x, listed(size), listed(factors), hint="upsample")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from autoplan.trace.table import Builder, Ref, form, positive
 
 
@@ -43,3 +46,17 @@ def select_scatter(b: Builder, x: Ref, source: Ref, dim: int, index: int) -> Ref
     dim = positive(dim, len(b.shape(x)))
     at = positive(index, b.shape(x)[dim])
     return slice_scatter(b, x, b.emit("aten.unsqueeze.default", source, dim), dim, at, at + 1)
+
+
+@form("aten.index_put.default")
+def index_put(b: Builder, x: Ref, indices: Sequence[Ref | None], values: Ref, accumulate: bool = False) -> Ref:
+    """Under a mask of leading dims one value is filled in; several have no shape that could be told."""
+    given = [ref for ref in indices if ref is not None]
+    mask = given[0]
+    if len(given) != 1 or indices[0] is None or b.type(mask).dtype != "bool" or math.prod(b.shape(values)) != 1:
+        return b.emit("aten.index_put.default", x, tuple(indices), values, bool(accumulate))
+    mask = b.reshape(mask, (*b.shape(mask), *(1 for _ in b.shape(x)[len(b.shape(mask)) :])))
+    value = b.cast(b.reshape(values, ()), b.type(x).dtype)
+    if not accumulate:
+        return b.emit("aten.where.self", mask, value, x)
+    return b.emit("aten.where.self", mask, b.emit("aten.add.Tensor", x, value), x)

@@ -1,0 +1,20 @@
+"""Pooling that torch has under another name for each number of dims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional
+
+LARGEST = {1: functional.adaptive_max_pool1d, 2: functional.adaptive_max_pool2d, 3: functional.adaptive_max_pool3d}
+MEAN = {1: functional.adaptive_avg_pool1d, 2: functional.adaptive_avg_pool2d, 3: functional.adaptive_avg_pool3d}
+
+
+def adaptive_max_pool(x: Tensor, size: Sequence[int]) -> Tensor:
+    """x [.., space..] -> [.., size..]: the greatest of windows that follow from the sizes."""
+    return LARGEST[len(size)](x, list(size))
+
+
+def adaptive_avg_pool(x: Tensor, size: Sequence[int]) -> Tensor:
+    return MEAN[len(size)](x, list(size))
