@@ -8,6 +8,7 @@
 #                   under torchrun, in float32
 # make test-kill    50 kills of ranks that train, saves included: nothing of it shows in the end
 # make two-nodes    each named system on two nodes, resumed there, against one node: docs/two_nodes.md
+# make rules        rules beside DTensor's strategies, every disagreement explained: docs/rules.md
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: docs/plans.md
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
@@ -32,7 +33,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness systems zoo test-kill two-nodes validate prices plans demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all correctness systems zoo test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -77,6 +78,9 @@ prices: $(DEV)
 
 plans: $(DEV)
 	$(BIN)/python -m tests.plans_document --write docs/plans.md
+
+rules: $(DEV)
+	$(BIN)/python -m tests.rules_document --write docs/rules.md
 
 demo: $(RUN)
 	$(BIN)/python examples/demo.py
