@@ -12,6 +12,8 @@ from autoplan.extensions import extensions_of
 from autoplan.graph import Model, Node, TensorType
 from autoplan.initialise import InitRecipe
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
+from autoplan.placing import SYSTEM as PLACED
+from autoplan.placing import placed
 from autoplan.precision import computed_in, in_precision, types_of
 from autoplan.record import Asked, PlanRecord
 from autoplan.rescale import rescale
@@ -65,6 +67,8 @@ def planned(
     model = accept_whole(model, asked.constraints)
     check_ruled(model)
     model = with_totals(model) if isinstance(training, Training) else model
+    if pinned.tensor_system == PLACED:
+        model, pinned = placed(model, cluster, training, pinned)
     chosen, alternatives, report = search(model, cluster, training, pinned, asked.constraints, asked.effort)
     extensions = extensions_of(model)
     record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions)

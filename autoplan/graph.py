@@ -97,11 +97,29 @@ class Typed:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A box of one of the user's matrices, which lies row after row in a flat parameter (``autoplan.tables``).
+
+    source, shape, aliases   the user's own parameter, the whole of it
+    first, size  the box' first row and column; how many it has
+    start        its first element in the flat parameter
+    """
+
+    source: str
+    shape: tuple[int, int]
+    first: tuple[int, int]
+    size: tuple[int, int]
+    start: int
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Parameter:
     """One parameter of the program, under the name the user's model has for it.
 
     A piece of a fused projection is ``c_attn.weight[:, 0:768]``: ``source`` is the whole one's name, ``dim``, ``start``
     and ``stop`` say which part. Otherwise ``source`` is the name itself. ``aliases``: further names of a tied one.
+    ``members``: what a flat one that is none of the user's consists of; between them is padding.
     """
 
     name: str
@@ -112,6 +130,7 @@ class Parameter:
     stop: int = 0
     aliases: tuple[str, ...] = ()
     trainable: bool = True
+    members: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True)

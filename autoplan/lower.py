@@ -245,6 +245,7 @@ def stored_parameters(model: Model, chosen: Chosen, mesh: Mesh) -> tuple[StoredP
                 stop=parameter.stop,
                 aliases=parameter.aliases,
                 trainable=parameter.trainable,
+                members=parameter.members,
             )
         )
     return tuple(stored)

@@ -21,7 +21,7 @@ Settings = tuple[tuple[str, object], ...]
 """Options by name, sorted: a mapping that can be hashed and written to plan.json."""
 TENSOR_SYSTEMS = (
     "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
-    "expert-all-to-all", "expert-partial-sum",
+    "expert-all-to-all", "expert-partial-sum", "table-parallel",
 )  # fmt: skip
 
 

@@ -17,6 +17,10 @@ from autoplan.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes
 
+ANY_ROWS = ("placed_lookups",)
+"""Bodies that don't mind which rows of the batch a rank has, so that other axes may split them too; what they split for
+themselves is their first operand alone."""
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -120,6 +124,8 @@ def bodies_agree(chosen: Sequence[AxisStrategy]) -> bool:
     if not bodies:
         return True
     taken = split_dims(bodies[0])
+    if bodies[0].body in ANY_ROWS:
+        taken = {(tensor, dim) for tensor, dim in taken if tensor == 0}
     return all(not taken & split_dims(s) for s in distinct if not s.body)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoplan.graph import Argument, TensorType, Typed
+from autoplan.graph import Argument, Member, TensorType, Typed
 from autoplan.layout import Layout
 from autoplan.mesh import Mesh
 from autoplan.rule import AxisStrategy
@@ -114,6 +114,7 @@ class StoredParameter:
     stages    pipeline stages that hold it, more than one where it is tied across stages
     source, dim, start, stop   which part of which of the model's own parameters it is (graph.Parameter)
     aliases   further names in the user's state dict
+    members   boxes of the user's parameters that a flat one consists of (graph.Parameter)
     """
 
     name: str
@@ -128,6 +129,7 @@ class StoredParameter:
     stop: int = 0
     aliases: tuple[str, ...] = ()
     trainable: bool = True
+    members: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from autoplan.graph import Block, Node, TensorType
 from autoplan.rule import Rule
 
-GATHERING = ("aten.embedding.default", "aten.index.Tensor", "aten.gather.default", "aten.index_select.default")
+GATHERING = (
+    "aten.embedding.default", "aten.index.Tensor", "aten.gather.default", "aten.index_select.default",
+    "autoplan.embedding_bag", "autoplan.ragged_bag",
+)  # fmt: skip
 """Operators that read of their first operand only what they return."""
 
 

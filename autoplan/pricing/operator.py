@@ -20,6 +20,8 @@ from autoplan.pricing.eager import Moved, backward_bytes, calls_seconds, forward
 from autoplan.pricing.experts import Grouped, Travel, busiest
 from autoplan.pricing.fusion import GATHERING, Traffic, apart, fused
 from autoplan.pricing.ring import Ring
+from autoplan.pricing.tables import Traffic as TableTraffic
+from autoplan.pricing.tables import traffic_of
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.strategies import Strategy
 from cost_models.compute import (
@@ -34,6 +36,7 @@ from cost_models.compute import (
 from cost_models.hardware import Device
 
 RING, ROUTED = "ring_attention", "routed_experts"  # bodies
+PLACED = "placed_lookups"  # the body
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,8 @@ def price_operator(
         cost = attention_cost(operator, strategy, mesh, device, fuses)
     elif kind == "experts" and multiplies:
         cost = experts_cost(operator, strategy, mesh, device)
+    elif kind == "lookups":
+        cost = lookups_cost(operator, strategy, mesh, device)
     else:
         cost = memory_cost(operator, strategy, mesh, device)
     goes_back = training and operator.result_carries
@@ -326,6 +331,21 @@ def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | No
         tokens_of(operator, local), ways, operator.sizes["e"], local["k"], local["h"], local[out],
         DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype],
     )  # fmt: skip
+
+
+def lookups_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Device) -> Cost:
+    """Look-ups in tables that lie together; their gradients fill the tables' own size."""
+    found = lookups_of(operator, strategy, mesh)
+    own_bytes = operator.operands[0].bytes / found.ways
+    return Cost(found.forward_s(device), found.backward_s(device, own_bytes))
+
+
+def lookups_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> TableTraffic:
+    """What look-ups in placed tables move under a strategy: one rank's rows of one microbatch."""
+    ways = math.prod(mesh.size(axis) for axis, s in strategy.axes if s.body == PLACED)
+    rows = local_shape(operator.node.type, [(a, s.output) for a, s in strategy.axes], mesh)[0]
+    flat, (tables, boxes) = operator.operands[0], operator.node.args[3:5]
+    return traffic_of(tables, boxes, flat.elements, ways, rows, flat.dtype)
 
 
 def is_causal(node: Node) -> bool:

@@ -18,7 +18,9 @@ from autoplan.runtime.spec import ProgramSpec
 from autoplan.typed import Compute, Lowered, LoweredBlock, Move
 
 BYTES = 256
-LOOKUP, LOSSES = "aten.embedding.default", ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
+LOOKUPS = ("aten.embedding.default", "autoplan.embedding_bag", "autoplan.ragged_bag")
+GROUPED = "autoplan.lookups"  # of several tables, the first of whose arguments are their rows
+LOSSES = ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
 TEXT_SUFFIXES = (".txt", ".md")
 
 
@@ -119,13 +121,23 @@ def elements_per_step(spec: ProgramSpec) -> tuple[int, str]:
 
 def use_of(lowered: Lowered, name: str) -> Use | None:
     """How the program uses an input; None where it neither looks it up nor compares with it."""
-    found = [(c, types) for c, types, operand in readers(lowered, name) if c.op in (LOOKUP, *LOSSES) and operand == 1]
+    used = list(readers(lowered, name))
+    found = [(c, types) for c, types, operand in used if c.op in (*LOOKUPS, *LOSSES) and operand == 1]
+    if rows := [size for c, _, operand in used if c.op == GROUPED for size in rows_of(c, operand)]:
+        return Use(min(rows), False, False)
     if not found:
         return None
-    classes = [types[first_operand(c)].shape[0 if c.op == LOOKUP else -1] for c, types in found]
+    classes = [types[first_operand(c)].shape[0 if c.op in LOOKUPS else -1] for c, types in found]
     slices = (c for c, _, _ in readers(lowered, name) if c.op == "aten.slice.Tensor")
     shifted = any(isinstance(c.args[2], int) and c.args[2] > 0 for c in slices)
     return Use(min(classes), any(c.op in LOSSES for c, _ in found), shifted)
+
+
+def rows_of(compute: Compute, operand: int) -> tuple[int, ...]:
+    """Rows of the table, of several that are looked up at once, that an operand holds indices of; none for another."""
+    _, indices, _, tables, _ = compute.args
+    assert isinstance(indices, tuple) and isinstance(tables, tuple)
+    return (tables[operand - 1][0],) if 1 <= operand <= len(indices) else ()
 
 
 def first_operand(compute: Compute) -> str:

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autoplan.runtime.held import HeldParameter
+from autoplan.runtime.members import matrices
 from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 from autoplan.typed import StoredParameter
 
@@ -134,11 +135,14 @@ def passed(tensor: Tensor | None, sender: int, target: int, device: torch.device
 
 
 def by_user_names(values: Iterator[tuple[StoredParameter, Tensor]]) -> dict[str, Tensor]:
-    """Pieces of fused projections put together, tied parameters under each of their names."""
+    """Pieces of fused projections put together, flat parameters taken apart, tied ones under each of their names."""
     pieces: dict[str, list[tuple[StoredParameter, Tensor]]] = {}
-    for stored, tensor in values:
-        pieces.setdefault(stored.source, []).append((stored, tensor))
     found: dict[str, Tensor] = {}
+    for stored, tensor in values:
+        if stored.members:
+            found |= matrices(stored, tensor)
+            continue
+        pieces.setdefault(stored.source, []).append((stored, tensor))
     for source, parts in pieces.items():
         first = parts[0][0]
         whole = parts[0][1] if first.dim < 0 else joined(parts)

@@ -21,12 +21,13 @@ from torch import Tensor
 from autoplan.errors import CheckpointError, InputsError
 from autoplan.runtime.checkpoint_files import sync_folder
 from autoplan.runtime.held import HeldParameter
+from autoplan.runtime.members import box_of, sources_of, values_of
 from autoplan.runtime.parts import Part, whole
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.state import Storage, gathered, whole_buffers
 from autoplan.runtime.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
 from autoplan.runtime.together import together
-from autoplan.runtime.weights import INDEX, source_shape
+from autoplan.runtime.weights import INDEX, own_parameters
 from autoplan.typed import StoredParameter
 
 MAX_FILE_BYTES = 5 * 10**9  # as save_pretrained had it for long: files that can be fetched again when one breaks
@@ -63,9 +64,12 @@ def write_weights(
     writers = {name: file.writer for file in files for name, _ in file.tensors}
     with ExitStack() as stack:
         output = together(lambda: stack.enter_context(Output(Path(folder), files)))
-        sources = gathered(spec, storage, held, lambda h: h.values, receiver=lambda stored: writers[stored.source])
+        sources = gathered(
+            spec, storage, held, lambda h: h.values, receiver=lambda p: writers[next(iter(names_in(p)))]
+        )
         for stored, value in sources:
-            output.write(stored.source, place_of(stored), value)
+            for name, place, part in parts_in(stored, value):
+                output.write(name, place, part)
         for name, value in rest.items():
             output.write(name, whole(tuple(value.shape)), value)
         together(output.finish)
@@ -78,22 +82,38 @@ def place_of(stored: StoredParameter) -> Part:
     return part if stored.dim < 0 else part.shifted(stored.dim, stored.start)
 
 
+def names_in(stored: StoredParameter) -> tuple[str, ...]:
+    """The user's own parameters of which one holds something."""
+    return tuple(sources_of(stored)) or (stored.source,)
+
+
+def parts_in(stored: StoredParameter, value: Tensor) -> Iterator[tuple[str, Part, Tensor]]:
+    """Of which of the user's own parameters a whole one has which box, and its values."""
+    if not stored.members:
+        yield stored.source, place_of(stored), value
+    for member in stored.members:
+        yield member.source, box_of(member), values_of(member, value)
+
+
 def planned(
     spec: ProgramSpec, rest: Mapping[str, Tensor], dtype: torch.dtype | None, max_file_bytes: int
 ) -> tuple[WeightFile, ...]:
-    """The files, alike on every rank. The first rank writes ``rest``, which it alone has; other files are dealt out."""
+    """The files, alike on every rank. The first rank writes ``rest``, which it alone has, and what comes out of one
+    flat parameter; other files are dealt out."""
     if dtype is not None and (dtype not in CODES or not dtype.is_floating_point):
         raise InputsError(f"dtype={dtype}", "it isn't a floating dtype of safetensors", "give torch.bfloat16, say")
     told: list[object] = [[(name, (value.dtype, tuple(value.shape))) for name, value in rest.items()]]
     dist.broadcast_object_list(told, src=0)
     first: list[tuple[str, Kind]] = told[0]  # type: ignore[assignment]
-    own = {p.source: (spec.storage_dtype(p.type), source_shape(spec, p)) for p in spec.lowered.parameters}
+    dtypes = {name: spec.storage_dtype(p.type) for p in spec.lowered.parameters for name in names_in(p)}
+    own = {source: (dtypes[source], shape) for source, _, shape in own_parameters(spec).values()}
+    flat = {name for p in spec.lowered.parameters if p.members for name in names_in(p)}
     groups = split([(name, converted(kind, dtype)) for name, kind in (*first, *own.items())], max_file_bytes)
     names = dict(first)
     files = []
     for index, group in enumerate(groups):
         name = f"model-{index + 1:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
-        writer = 0 if any(n in names for n, _ in group) else index % dist.get_world_size()
+        writer = 0 if any(n in names or n in flat for n, _ in group) else index % dist.get_world_size()
         files.append(WeightFile(name, writer, tuple(group)))
     return tuple(files)
 

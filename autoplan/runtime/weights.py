@@ -13,6 +13,7 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.initialise import InitRecipe, replay
+from autoplan.runtime import members
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.parts import Part, whole
 from autoplan.runtime.spec import ProgramSpec
@@ -137,7 +138,13 @@ def fill(
 ) -> None:
     with torch.no_grad():
         for parameter in held:
-            weights.read(names[parameter.name], in_source(parameter), parameter.values)
+            if parameter.stored.members:
+                members.fill(
+                    parameter.stored, parameter.part, parameter.values,
+                    lambda member, part, out: weights.read(names[member.source], part, out),
+                )  # fmt: skip
+            else:
+                weights.read(names[parameter.name], in_source(parameter), parameter.values)
         for name in buffers.keys() & names.keys():
             weights.read(names[name], whole(tuple(buffers[name].shape)), buffers[name])
     if absent := buffers.keys() & makes(spec.init) - names.keys():
@@ -152,12 +159,13 @@ def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, str]:
     model's recipe doesn't make, or where a shape differs.
     """
     lowered = spec.lowered
-    wanted = {p.name: (p.source, *p.aliases) for p in lowered.parameters}
+    own = own_parameters(spec)
+    wanted = {key: (source, *aliases) for key, (source, aliases, _) in own.items()}
     wanted |= {b.name: (b.name,) for b in lowered.buffers} | {u.name: (u.name, *u.aliases) for u in spec.unread}
-    shapes = {p.name: source_shape(spec, p) for p in lowered.parameters}
+    shapes = {key: shape for key, (_, _, shape) in own.items()}
     shapes |= {b.name: b.type.shape for b in lowered.buffers} | {u.name: u.type.shape for u in spec.unread}
     names = WeightNames(weights.names(), [name for each in wanted.values() for name in each])
-    needed = {p.name: "parameter" for p in lowered.parameters}
+    needed = dict.fromkeys(own, "parameter")
     needed |= {b.name: "buffer" for b in lowered.buffers if b.name not in makes(spec.init)}
     found = {}
     for key, candidates in wanted.items():
@@ -170,6 +178,17 @@ def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, str]:
             raise WeightsError(weights.where, said, REMEDY)
         if name is not None:
             found[key] = name
+    return found
+
+
+def own_parameters(spec: ProgramSpec) -> dict[str, tuple[str, tuple[str, ...], tuple[int, ...]]]:
+    """(name, aliases, shape) of the user's own parameter for each of the program's, by the program's name; of a flat
+    one for each matrix in it, by that one's."""
+    found: dict[str, tuple[str, tuple[str, ...], tuple[int, ...]]] = {}
+    for stored in spec.lowered.parameters:
+        if not stored.members:
+            found[stored.name] = (stored.source, stored.aliases, source_shape(spec, stored))
+        found |= {name: (name, m.aliases, m.shape) for name, m in members.sources_of(stored).items()}
     return found
 
 
@@ -203,7 +222,8 @@ def initialise(
     if spec.init is None:
         raise WeightsError("init_weights", "the plan doesn't know how its model is initialised", remedy)
     made = makes(spec.init)
-    wanted = [(p.source, *p.aliases) for p in spec.lowered.parameters] + [(b.name,) for b in spec.lowered.buffers]
+    wanted = [(source, *aliases) for source, aliases, _ in own_parameters(spec).values()]
+    wanted += [(b.name,) for b in spec.lowered.buffers]
     unknown = [names[0] for names in wanted if made.isdisjoint(names)]
     if unknown:
         raise WeightsError(unknown[0], "neither the constructor nor a reset_parameters fills it", remedy)
@@ -219,12 +239,30 @@ def draw(recipe: InitRecipe, seed: int, held: Sequence[HeldParameter], buffers: 
     """Of each whole tensor that the recipe makes, one by one and under the user's names, a rank keeps its boxes."""
     wanted: dict[str, list[HeldParameter]] = {}
     for parameter in held:
-        for name in (parameter.stored.source, *parameter.stored.aliases):
+        for name in names_of(parameter.stored):
             wanted.setdefault(name, []).append(parameter)
+        if parameter.stored.members:
+            parameter.values.zero_()
     with torch.no_grad():
         for name, tensor in replay(recipe, seed, names=(*wanted, *buffers)):
             for parameter in wanted.get(name, ()):
-                parameter.values.copy_(tensor[in_source(parameter).slices])
+                take(parameter, name, tensor)
             if name in buffers:
                 buffers[name].copy_(tensor)
             del tensor  # before the next one is made
+
+
+def names_of(stored: StoredParameter) -> tuple[str, ...]:
+    """Every name that the user has for what a parameter holds."""
+    inside = [(name, *member.aliases) for name, member in members.sources_of(stored).items()]
+    return tuple(name for names in (inside or [(stored.source, *stored.aliases)]) for name in names)
+
+
+def take(held: HeldParameter, name: str, tensor: Tensor) -> None:
+    """Of one of the user's whole parameters what a rank keeps in one of the program's."""
+    if not held.stored.members:
+        held.values.copy_(tensor[in_source(held).slices])
+    for piece in members.pieces(held.stored, held.part):
+        if name in (piece.member.source, *piece.member.aliases):
+            into = held.values[piece.values]
+            into.copy_(tensor[piece.rows.slices].reshape(-1)[piece.skip : piece.skip + into.numel()])

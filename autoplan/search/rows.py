@@ -32,7 +32,7 @@ from autoplan.strategies import Strategy
 
 AXIS, SEQUENCE = TENSOR[0], 1  # SEQUENCE: the dim of an activation [batch, sequence, features]
 EXPERT_BODIES = ("local_experts", "routed_experts")
-EXPERTS, LOOK_UP = "autoplan.experts", "aten.embedding.default"
+EXPERTS, LOOK_UP, TABLES = "autoplan.experts", "aten.embedding.default", "autoplan.lookups"
 LOSSES = ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
 Operators = Sequence[Mapping[str, Operator]]
 
@@ -43,7 +43,7 @@ class RowSystem:
 
     attention  how attention is split where activations are split along the sequence: "heads", "rows", "ring"; "" where
                rows of the batch will do
-    splits     the operators that are split by their parameters: "vocabulary", "experts"; "" for none
+    splits     the operators that are split by their parameters: "vocabulary", "experts", "tables"; "" for none
     travels    the body by which tokens meet experts; "" for any that splits them
     """
 
@@ -72,6 +72,8 @@ class RowSystem:
         for index, block in enumerate(model.blocks):
             if self.splits == "experts":
                 found |= {(index, n.name): "experts" for n in block.nodes if n.op == EXPERTS}
+            if self.splits == "tables":
+                found |= {(index, n.name): "tables" for n in block.nodes if n.op == TABLES}
             if self.splits == "vocabulary":
                 last = index == model.segments[-1].block
                 found |= {(index, n): role for n, role in vocabulary(block, operators[index], table_rows(model), last)}
@@ -85,6 +87,9 @@ class RowSystem:
         roles = set(self.special(model, operators).values())
         if self.splits == "experts" and not roles:
             raise ParallelismError(value, "the model has no mixture of experts", "use another system, such as 'zero3'")
+        if self.splits == "tables" and not roles:
+            cause = "the model has no tables that are looked up by rows of the batch, each once"
+            raise ParallelismError(value, cause, "use another system, such as 'zero3'")
         if self.splits == "vocabulary" and not roles & {"table", "head"}:
             raise ParallelismError(value, "the model has no table of tokens", "use another system, such as 'zero3'")
         size = table_rows(model)
@@ -164,6 +169,7 @@ class RowSystem:
             "head": lambda way: product_role(asked.operator, way) == "n",
             "between": lambda way: True,
             "loss": lambda way: way.body.startswith("vocab_parallel_"),
+            "tables": lambda way: way.body == "placed_lookups",
             "experts": lambda way: way.body in ((self.travels,) if self.travels else EXPERT_BODIES),
         }[asked.role]
         left = tuple(s for s in found if wanted(s.on(AXIS)))
@@ -231,6 +237,7 @@ ROW_SYSTEMS: Mapping[str, RowSystem] = {
     "vocab-parallel": RowSystem("vocab-parallel", splits="vocabulary"),
     "expert-parallel": RowSystem("expert-parallel", splits="experts"),
     "expert-all-to-all": RowSystem("expert-all-to-all", splits="experts", travels="routed_experts"),
+    "table-parallel": RowSystem("table-parallel", splits="tables"),
     "expert-partial-sum": RowSystem("expert-partial-sum", splits="experts", travels="local_experts"),
 }
 LAYOUTS: Mapping[str, System] = {**GRIDS, **ROW_SYSTEMS}

@@ -13,6 +13,8 @@ import torch
 from autoplan.graph import Model, Node, TensorType
 
 LOSSES = {"autoplan.cross_entropy": 3, "autoplan.weighted_cross_entropy": 4}  # which argument is the ignored label
+LOOK_UPS = ("aten.embedding.default", "autoplan.embedding_bag", "autoplan.ragged_bag")
+GROUPED = "autoplan.lookups"  # of several tables, the first of whose arguments are their rows
 IGNORED_SHARE = 0.2  # of the labels, where the loss ignores an index
 
 
@@ -46,8 +48,7 @@ def example_values(
 def integer_bounds(model: Model) -> dict[str, int]:
     """For each batch input the least number of entries of what its values index: embeddings, classes."""
     bounds: dict[str, int] = {}
-    for node, types, names in index_readers(model):
-        size = types[node.operands[0]].shape[0 if node.op.startswith("aten.embedding") else -1]
+    for _, names, size in index_readers(model):
         for name in names:
             bounds[name] = min(size, bounds.get(name, size))
     return bounds
@@ -57,23 +58,37 @@ def ignored_indices(model: Model) -> dict[str, int]:
     """For each batch input that is a loss' target, the label that the loss ignores."""
     return {
         name: int(str(node.args[LOSSES[node.op]]))
-        for node, _, names in index_readers(model)
+        for node, names, _ in index_readers(model)
         if node.op in LOSSES
         for name in names
     }
 
 
-def index_readers(model: Model) -> list[tuple[Node, Mapping[str, TensorType], frozenset[str]]]:
-    """Every node that uses integers as indices, with the block's types and the batch inputs that they come from."""
+def index_readers(model: Model) -> list[tuple[Node, frozenset[str], int]]:
+    """Every use of integers as indices: the node, the batch inputs that they come from, what they are less than."""
     origins = constant_origins(model)
-    found: list[tuple[Node, Mapping[str, TensorType], frozenset[str]]] = []
+    found: list[tuple[Node, frozenset[str], int]] = []
     for segment in model.segments:
         block = model.blocks[segment.block]
         external = {e.name: given for e, given in zip(block.externals, segment.externals, strict=True)}
         for node in block.nodes:
-            if node.op in ("aten.embedding.default", *LOSSES) and node.operands[1] in external:
-                found.append((node, block.types(), origins.get(external[node.operands[1]], frozenset())))
+            for name, size in indexed(node, block.types()):
+                if name in external:
+                    found.append((node, origins.get(external[name], frozenset()), size))
     return found
+
+
+def indexed(node: Node, types: Mapping[str, TensorType]) -> list[tuple[str, int]]:
+    """The operands of a node that are indices, and of what size is what they index."""
+    if node.op in LOSSES:
+        return [(node.operands[1], types[node.operands[0]].shape[-1])]
+    if node.op in LOOK_UPS:
+        return [(node.operands[1], types[node.operands[0]].shape[0])]
+    if node.op == GROUPED:
+        indices, tables = node.args[1], node.args[3]
+        assert isinstance(indices, tuple) and isinstance(tables, tuple)
+        return [(index.name, table[0]) for index, table in zip(indices, tables, strict=True)]
+    return []
 
 
 def constant_origins(model: Model) -> dict[str, frozenset[str]]:

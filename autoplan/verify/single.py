@@ -68,6 +68,9 @@ def random_state(model: Model, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes: dict[str, tuple[int, ...]] = {}
     for parameter in model.parameters:
+        shapes |= {member.source: member.shape for member in parameter.members}
+        if parameter.members:
+            continue
         shape = list(parameter.type.shape)
         if parameter.dim >= 0:
             shape[parameter.dim] = max(parameter.stop, shapes.get(parameter.source, shape)[parameter.dim])
@@ -75,6 +78,7 @@ def random_state(model: Model, seed: int) -> dict[str, torch.Tensor]:
     state = {name: random_parameter(shape, generator) for name, shape in shapes.items()}
     for parameter in model.parameters:
         state |= {alias: state[parameter.source] for alias in parameter.aliases}
+        state |= {alias: state[member.source] for member in parameter.members for alias in member.aliases}
     for buffer in model.buffers:
         if buffer.type.floating:
             state[buffer.name] = 0.5 + torch.rand(buffer.type.shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,80 @@
+"""A traced model with its tables placed on the devices of a tensor axis, by the prices of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import ParallelismError
+from autoplan.graph import DTYPE_BYTES, Model, batch_rows
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.pricing.step import optimizer_passes, optimizer_states, stored_ratio
+from autoplan.pricing.tables import SECTOR_BYTES, ByteSeconds
+from autoplan.runtime.optimizer import ELEMENTWISE
+from autoplan.tables.boxes import KINDS
+from autoplan.tables.grouping import Found, grouped, tables_of
+from autoplan.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
+
+SYSTEM = "table-parallel"
+WALL_SHARE = 0.9  # of a device's memory, that parameters and what belongs to them may take
+
+
+def placed(
+    model: Model, cluster: ClusterSpec, training: Training | Inference, pinned: Parallelism
+) -> tuple[Model, Parallelism]:
+    """The model whose tables lie in one flat parameter over ``pinned.tp`` devices, as is cheapest; those that are best
+    replicated are left as they are. Every device has rows of each microbatch: where nothing else is pinned, of one.
+
+    ParallelismError where the model has no such tables, or an optimizer looks at whole ones.
+    """
+    found, ways = tables_of(model), pinned.tp or cluster.devices_per_node
+    if not found:
+        raise ParallelismError(
+            f"parallelism={SYSTEM!r}", "the model has no tables that are looked up by rows of the batch, each once",
+            "use another system, such as 'zero3'",
+        )  # fmt: skip
+    if isinstance(training, Training) and training.optimizer not in ELEMENTWISE:
+        raise ParallelismError(
+            f"optimizer={training.optimizer!r}", "it looks at whole parameters, and placed tables lie in one",
+            f"use one of {', '.join(ELEMENTWISE)}",
+        )  # fmt: skip
+    chosen = choices(model, found, cluster, training, ways)
+    kept = [(each, choice) for each, choice in zip(found, chosen, strict=True) if choice != REPLICATED]
+    tables = [each.table for each, _ in kept]
+    model = grouped(model, [each for each, _ in kept], boxes_of(tables, [choice for _, choice in kept], ways))
+    if pinned.micro_batch is None:
+        pinned = replace(pinned, micro_batch=batch_rows(model) // (cluster.devices // ways))
+    return model, pinned
+
+
+def choices(
+    model: Model, found: Sequence[Found], cluster: ClusterSpec, training: Training | Inference, ways: int
+) -> tuple[Choice, ...]:
+    """One for each table; at least one table is placed."""
+    tables = [each.table for each in found]
+    itemsize = DTYPE_BYTES[found[0].node.type.dtype]
+    traffic = Traffic(batch_rows(model), ways, itemsize, SECTOR_BYTES)
+    rates = rates_of(model, found, cluster, training, ways)
+    chosen = place(tables, traffic, rates)
+    return place(tables, traffic, rates, KINDS) if all(choice == REPLICATED for choice in chosen) else chosen
+
+
+def rates_of(
+    model: Model, found: Sequence[Found], cluster: ClusterSpec, training: Training | Inference, ways: int
+) -> Rates:
+    """Seconds by the cluster's prices; the wall less what the other parameters take."""
+    itemsize = DTYPE_BYTES[found[0].node.type.dtype]
+    stored = itemsize * stored_ratio(training)
+    bytes_s = ByteSeconds.of(cluster.topology(), ways, optimizer_passes(training))
+    gradients = 1 if isinstance(training, Training) else 0
+    held = stored * (1 + gradients + optimizer_states(training))
+    taken = {each.parameter for each in found}
+    others = sum(p.type.elements for p in model.parameters if p.name not in taken)
+    return Rates(
+        per_element_s=stored * bytes_s.stored,
+        per_read_byte_s=bytes_s.read,
+        per_vector_byte_s=bytes_s.sent,
+        per_summed_s=stored * bytes_s.summed,
+        most_elements=max(0.0, WALL_SHARE * cluster.usable_bytes / held - others),
+    )

@@ -1,0 +1,1 @@
+"""Tables of embeddings placed on devices: whole, by rows or by columns, in one flat parameter."""
