@@ -50,6 +50,14 @@ def test_only_rounding_counts_as_zero():
     assert zero_gradients(exact) == {"b"}
 
 
+def test_a_buffer_of_rounding_alone_is_measured_against_all():
+    """The mean of what was centred before: its digits are chance, but it has to be as small."""
+    exact = run(a=[3.0, 4.0], mean=[1e-17, -2e-17])
+    assert parameter_error(run(a=[3.0, 4.0], mean=[-1e-17, 3e-17]), exact, frozenset()).error < 1e-15
+    worst = parameter_error(run(a=[3.0, 4.0], mean=[1e-3, 0.0]), exact, frozenset())
+    assert worst.error > 1e-4 and worst.name == "mean"
+
+
 def test_batches_hold_what_the_model_can_read():
     model = llama(vocab=64)
     assert integer_bounds(model) == {"input_ids": 64, "labels": 64}

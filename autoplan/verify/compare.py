@@ -75,9 +75,13 @@ def parameter_error(run: Run, reference: Run, zero: frozenset[str]) -> Worst:
     """The largest ‖p − p'‖ / ‖p'‖ over the parameters and buffers after the last step.
 
     zero  names whose error is measured against the global norm: where the gradient is rounding, Adam's step is, too
+
+    So are those that are themselves nothing but rounding (``ZERO``): the running mean of what was centred just before.
     """
-    whole = global_norm({name: t for name, t in reference.parameters.items() if t.is_floating_point()})
-    return tensor_error(run.parameters, reference.parameters, {name: whole for name in zero})
+    floating = {name: t for name, t in reference.parameters.items() if t.is_floating_point()}
+    whole = global_norm(floating)
+    rounding = {name for name, t in floating.items() if float(t.norm()) <= ZERO * whole}
+    return tensor_error(run.parameters, reference.parameters, {name: whole for name in zero | rounding})
 
 
 def tensor_error(given: Tensors, expected: Tensors, scales: Mapping[str, float]) -> Worst:
