@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -70,6 +70,15 @@ class Chain:
     def largest_parameter(self) -> np.ndarray:
         """[segments]: bytes of the largest parameter of each."""
         return np.array([max((size for _, size in held), default=0) for held in self.held], dtype=float)
+
+    @cached_property
+    def weighing(self) -> np.ndarray:
+        """[segments, columns]: all that what happens once a step depends on."""
+        return np.column_stack([self.forward_s, self.backward_s, self.parameters, self.summed])
+
+    def alike(self, at: tuple[int, int]) -> Hashable:
+        """The same for runs of segments for which the same happens once a step."""
+        return at if self.shares else self.weighing[slice(*at)].tobytes()
 
     @cached_property
     def distinct_inputs(self) -> tuple[list[float], np.ndarray]:

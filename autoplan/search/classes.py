@@ -30,6 +30,9 @@ def boundary_classes(model: Model) -> dict[tuple[int, str, int], int]:
 def stored_classes(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
     """("stored", block, local name) -> a name for how it is stored, one for all that share a parameter; and how many
     parameters of the model each of these names stands for."""
+    names = [name for segment in model.segments for name in segment.parameters]
+    if len(set(names)) == len(names):
+        return apart(model)
     union = Union()
     for segment in model.segments:
         block = model.blocks[segment.block]
@@ -38,6 +41,18 @@ def stored_classes(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
     numbers = union.numbers()
     counts = Counter(str(number) for item, number in numbers.items() if isinstance(item, str))
     return {item: str(number) for item, number in numbers.items() if isinstance(item, tuple)}, dict(counts)
+
+
+def apart(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
+    """The same where each parameter is read by one segment alone."""
+    uses = Counter(segment.block for segment in model.segments)
+    found: dict[GroupKey, str] = {}
+    counts = {}
+    for index, count in uses.items():
+        for parameter in model.blocks[index].parameters:
+            found["stored", index, parameter.name] = number = str(len(found))
+            counts[number] = count
+    return found, counts
 
 
 OperatorKey = tuple[int, str]  # block, name

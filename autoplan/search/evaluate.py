@@ -75,14 +75,18 @@ RUNNER_UP = 1.25  # a plan up to this many times slower than the best so far is 
 class Evaluator(Bounded):
     """Prices settings; keeps what it found until the search ends."""
 
-    def evaluate(self, setting: Setting, wall: float, limit_s: float = float("inf")) -> Evaluated | None:
+    def evaluate(
+        self, setting: Setting, wall: float, limit_s: float = float("inf"), known_s: float = 0.0
+    ) -> Evaluated | None:
         """The fastest plan of a setting under the wall, or None where none fits or none takes less than ``limit_s``.
+
+        known_s  that no plan of it undercuts
 
         The fastest operators that keep everything are the best where they fit. Where they don't, leaner ones, which
         may need less recomputation, are generated (``columns``).
         """
         fastest = self.operators.fastest(setting)
-        least_s = self.at_least_s(setting, fastest)
+        least_s = max(known_s, self.at_least_s(setting, fastest))
         if least_s >= limit_s:
             return None
         best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
@@ -90,10 +94,10 @@ class Evaluator(Bounded):
             return best
         if limit_s < float("inf") and (self.operators.quick or (best is None and runs_rounds(setting.schedule))):
             return best  # leaner operators seldom win where several stages on a rank have lost; the gap covers them
-        return self.with_columns(setting, best, wall, limit_s)
+        return self.with_columns(setting, best, wall, limit_s, least_s)
 
     def with_columns(
-        self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float
+        self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float, least_s: float
     ) -> Evaluated | None:
         """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before; then of
         those between what is too fast to fit and what fits."""
@@ -126,6 +130,8 @@ class Evaluator(Bounded):
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
                 limit_s = min(limit_s, best.step_s)
+                if best.step_s * (1 - TOLERANCE) <= least_s:
+                    break
         return best
 
     def idle(self, setting: Setting, point: Point) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -258,6 +259,17 @@ class Loads:
         copies beside those collectives)."""
         if not self.data.prices.training:
             return 0.0, 0.0, 0.0, 0.0
+        alike = self.chain.alike(at)
+        if alike not in self.onces:
+            self.onces[alike] = self.priced_once_s(at)
+        return self.onces[alike]
+
+    @cached_property
+    def onces(self) -> dict[Hashable, tuple[float, float, float, float]]:
+        """What ``once_s`` was of runs of segments that are alike."""
+        return {}
+
+    def priced_once_s(self, at: Interval) -> tuple[float, float, float, float]:
         parameters = self.parameter_bytes(at)
         forward_s, backward_s = self.forward_s(at), self.backward_s(at, 0)
         spent_s, hidden_s = self.data.once_s(self.unit_bytes(at), forward_s, backward_s)

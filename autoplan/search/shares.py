@@ -18,7 +18,9 @@ its segments, is no more than, for every λ (``Ranks.most``),
                                    0 ≤ x_b ≤ segments of b
 
 a knapsack in fractions, filled by μ_b for each second; and however fast, no more than its bytes allow. All ranks have
-to hold the chain: the least such T, by bisection, is the bound.
+to hold the chain: the least such T, by bisection, is the bound. The same with μ_b = 1 for segments that repeat and 0
+for others counts the former, of which a rank holds a whole number; beside them the first rank holds the chain's first
+segment and the last rank its last.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ HALVINGS = 14       # of what is open: 1e-4 of the bound
 ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
 MOST_TIMES = 64.0   # times what it takes were nothing short of bytes: what takes longer counts as not fitting
 LEAST = 1e-30
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -45,21 +48,30 @@ class Ranks:
 
     size    [ranks, rows, blocks] what all segments of a block take of a rank's budget
     worth   [ranks, rows, blocks] and how much of the chain they are
+    before  [ranks, rows, blocks] what the items before take
     fixed   [ranks, rows] a rank's budget beside the time
-    timed   [ranks, rows] whether the time counts in it
+    timed   [rows] whether the time counts in it
     """
 
     size: np.ndarray
     worth: np.ndarray
+    before: np.ndarray
     fixed: np.ndarray
     timed: np.ndarray
 
-    def most(self, left_s: float) -> float:
-        """How much of the chain all ranks together can hold in the time that is left."""
-        budget = np.maximum(self.fixed + self.timed * left_s, 0.0)[..., None]
-        before = np.cumsum(self.size, axis=-1) - self.size
-        share = np.clip((budget - before) / self.size, 0.0, 1.0)
-        return float((share * self.worth).sum(axis=-1).min(axis=-1).sum())
+    def most(self, left_s: float) -> np.ndarray:
+        """[ranks] how much of the chain each can hold in the time that is left."""
+        budget = (self.fixed + self.timed * left_s)[..., None]
+        share = np.clip((budget - self.before) / self.size, 0.0, 1.0)
+        return np.asarray((share * self.worth).sum(axis=-1).min(axis=-1))
+
+
+def knapsacks(size: np.ndarray, worth: np.ndarray, fixed: np.ndarray, timed: np.ndarray) -> Ranks:
+    """Those of blocks with these sizes and worths [blocks], the items sorted."""
+    worths = np.broadcast_to(worth, size.shape)
+    order = np.argsort(-worths / size, axis=-1)
+    size, worths = (np.take_along_axis(part, order, axis=-1) for part in (size, worths))
+    return Ranks(size, worths, np.cumsum(size, axis=-1) - size, fixed, timed)
 
 
 def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
@@ -68,11 +80,15 @@ def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
 
     rough_s  such seconds by the operators alone
     """
-    total, ranks, once_s = ranks_of(known, wall)
-    whole = total * (1 - 1e-9)
+    chain = known.loads.chain
+    parts, repeated, once_s = ranks_of(known, wall)
+    whole_s, count = float((chain.forward_s + chain.backward_s).sum()), int(chain.repeated.sum())
 
     def enough(step_s: float) -> bool:
-        return ranks.most(step_s - once_s) >= whole
+        left_s = step_s - once_s
+        if parts.most(left_s).sum() < whole_s * (1 - ROUNDING):
+            return False
+        return bool(np.floor(repeated.most(left_s) + count * ROUNDING).sum() >= count)
 
     if enough(rough_s):
         return rough_s
@@ -120,29 +136,29 @@ def beside(loads: Loads) -> list[float]:
     return found
 
 
-def ranks_of(known: Known, wall: float) -> tuple[float, Ranks, float]:
-    """(seconds of the whole chain, what bounds each rank, seconds once through the chain)."""
+def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
+    """(what bounds each rank, in seconds of the chain; the same in whole segments that repeat; seconds once through the
+    chain)."""
     loads, chain = known.loads, known.loads.chain
     uses = Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
-    count = np.array(list(uses.values()), dtype=float)
-    prices = known.rates
+    count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
     states = (known.least("parameters") * parameter_share(loads.data, loads.states))[first]
-    kept = least_kept(known)[first]
-    worth = (chain.forward_s + chain.backward_s)[first]
-    flight = np.array(flights(loads), dtype=float)
+    flight, prices = np.array(flights(loads), dtype=float), known.rates
     room = wall + loads.spare - np.array(beside(loads))
     rounds, hidden, once_s = rounds_of(loads)
     priced = known.stateless[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
-    timed = rounds * priced - hidden[:, None, None] * chain.forward_s[first]    # [ranks, λ, blocks]
-    held = (states + flight[:, None] * kept)[:, None, :]
-    size = np.maximum(np.concatenate([timed, held], axis=1), LEAST) * count
+    lasting = rounds * priced - hidden[:, None, None] * chain.forward_s[first]   # [ranks, λ, blocks]
+    held = (states + flight[:, None] * least_kept(known)[first])[:, None, :]
+    each = np.maximum(np.concatenate([lasting, held], axis=1), LEAST)            # and a row of bytes
     fixed = np.concatenate([rounds * prices * (room / flight)[:, None], room[:, None]], axis=1)
-    counts = np.concatenate([np.ones((len(flight), len(prices))), np.zeros((len(flight), 1))], axis=1)
-    all_worth = np.broadcast_to(worth * count, size.shape)
-    order = np.argsort(-all_worth / size, axis=-1)
-    sorted_size, sorted_worth = (np.take_along_axis(part, order, axis=-1) for part in (size, all_worth))
-    return float((worth * count).sum()), Ranks(sorted_size, sorted_worth, fixed, counts), once_s
+    timed = np.append(np.ones(len(prices)), 0.0)
+    parts = knapsacks(each * count, (chain.forward_s + chain.backward_s)[first] * count, fixed, timed)
+    beside_ends = fixed.copy()
+    for rank, end in ((0, 0), (-1, len(chain) - 1)):
+        if not chain.repeated[end]:
+            beside_ends[rank] -= each[rank, :, list(uses).index(known.blocks[end])]
+    return parts, knapsacks(each * count, again * count, beside_ends, timed), once_s
 
 
 def least_kept(known: Known) -> np.ndarray:

@@ -51,7 +51,10 @@ class Work:
         close = QUICK_TOLERANCE if self.operators.quick else TOLERANCE
         queue = [(lower_bound(self.operators, s), s, 0) for s in small]
         heapq.heapify(queue)
-        while queue:
+        later: list[tuple[float, Setting, int]] = []
+        while queue or later:
+            if later and (best is not None or not queue):  # with a limit most of them are given up at once
+                queue, later = list(heapq.merge(sorted(queue), sorted(later))), []
             bound_s, setting, asked = heapq.heappop(queue)
             limit_s = best.step_s * (1 - close) if best is not None else math.inf
             if bound_s >= limit_s:
@@ -59,6 +62,9 @@ class Work:
             if asked < len(self.bounds(setting)):
                 bound_s = max(bound_s, self.bounds(setting)[asked](setting, wall, limit_s))
                 heapq.heappush(queue, (bound_s, setting, asked + 1))
+                continue
+            if best is None and queue and self.dear(setting):
+                later.append((bound_s, setting, asked))
                 continue
             found = self.evaluate(setting, wall, limit_s)
             if found is not None and (best is None or found.step_s < best.step_s):
@@ -129,7 +135,7 @@ class Work:
         return 1 - least_s / best.step_s
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
-        found = self.evaluator.evaluate(setting, wall, limit_s)
+        found = self.evaluator.evaluate(setting, wall, limit_s, self.least.get((setting, wall), 0.0))
         if found is not None and found.exceeds_host:
             found = None
         self.found[setting] = found
