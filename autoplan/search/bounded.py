@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -85,10 +86,19 @@ class Bounded(Laid):
         fastest = self.operators.fastest(setting)
         leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
         loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
-        blocks = tuple(segment.block for segment in self.operators.prepared.model.segments)
-        own_s = np.array([fastest.prices[b].forward_s + fastest.prices[b].backward_s for b in blocks])
-        rates = rates_of(fastest.prices, Counter(blocks))
-        return Known(loads, lean, own_s, blocks, self.operators.floor(setting), rates)
+        own_s = np.array([price.forward_s + price.backward_s for price in fastest.prices])[list(self.blocks)]
+        rates = rates_of(fastest.prices, self.uses)
+        return Known(loads, lean, own_s, self.blocks, self.operators.floor(setting), rates)
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """Of each segment."""
+        return tuple(segment.block for segment in self.operators.prepared.model.segments)
+
+    @cached_property
+    def uses(self) -> Counter[int]:
+        """Segments of each block."""
+        return Counter(self.blocks)
 
     def least_chunked_s(self, setting: Setting, wall: float, enough_s: float, *, whole: bool) -> float:
         """The same where ranks have several stages, or the backward is split; what happens once a step is that of the

@@ -53,23 +53,30 @@ class Work:
         heapq.heapify(queue)
         later: list[tuple[float, Setting, int]] = []
         while queue or later:
-            if later and (best is not None or not queue):  # with a limit most of them are given up at once
-                queue, later = list(heapq.merge(sorted(queue), sorted(later))), []
+            if later and (best is not None or not self.any_cheap(queue)):
+                queue, later = sorted([*queue, *later]), []
             bound_s, setting, asked = heapq.heappop(queue)
             limit_s = best.step_s * (1 - close) if best is not None else math.inf
-            if bound_s >= limit_s:
+            if bound_s >= limit_s and not later:
                 break
+            if bound_s >= limit_s:  # nothing else that is quick to price fits
+                queue, later = sorted(later), []
+                continue
+            if best is None and asked and self.dear(setting) and self.any_cheap(queue):
+                later.append((bound_s, setting, asked))  # a limit first: at it most are given up
+                continue
             if asked < len(self.bounds(setting)):
                 bound_s = max(bound_s, self.bounds(setting)[asked](setting, wall, limit_s))
                 heapq.heappush(queue, (bound_s, setting, asked + 1))
-                continue
-            if best is None and queue and self.dear(setting):
-                later.append((bound_s, setting, asked))
                 continue
             found = self.evaluate(setting, wall, limit_s)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
         return best
+
+    def any_cheap(self, queue: Sequence[tuple[float, Setting, int]]) -> bool:
+        """Whether some setting is priced as soon as it is bounded."""
+        return not all(self.dear(setting) for _, setting, _ in queue)
 
     def bounds(self, setting: Setting) -> tuple[Callable[[Setting, float, float], float], ...]:
         """What is asked, before a setting is priced, of what no plan of it undercuts: quicker answers first."""
