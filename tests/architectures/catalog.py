@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from tests.architectures import decoders, encoders, others
+from tests.architectures import (
+    decoders,
+    decoders_further,
+    encoders,
+    encoders_further,
+    others,
+    speech,
+    state_space,
+    vision,
+)
 from tests.architectures.architecture import Architecture
 
-ALL = (*decoders.LISTED, *encoders.LISTED, *others.LISTED, *encoders.FURTHER)
+LISTED = (*decoders.LISTED, *encoders.LISTED, *others.LISTED)
+FURTHER = (
+    *decoders_further.FURTHER,
+    *encoders.FURTHER,
+    *encoders_further.FURTHER,
+    *vision.FURTHER,
+    *speech.FURTHER,
+    *state_space.FURTHER,
+)
+ALL = (*LISTED, *FURTHER)
 ARCHITECTURES: dict[str, Architecture] = {one.name: one for one in ALL}
