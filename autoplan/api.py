@@ -76,6 +76,9 @@ def check_module(model: object) -> None:
 
 def check_loss(traced: Model, training: bool) -> None:
     last = traced.blocks[traced.segments[-1].block]
+    if not last.outputs:
+        cause = "its result follows from the batch alone: no parameter reaches it, so there is nothing to learn"
+        raise InputsError(f"model {traced.name}", cause, "give a model with parameters that its result depends on")
     shape = last.types()[last.outputs[0]].shape
     if training and shape != ():
         raise InputsError(

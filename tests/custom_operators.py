@@ -76,6 +76,17 @@ lookup = custom("lookup", _lookup)
 centre = custom("centre", _centre)
 
 
+@torch.library.custom_op("tried::turned", mutates_args=())
+def turned(x: Tensor, *, dim: int = 0, copy: bool = False) -> Tensor:
+    """Arguments whose names mean something else in ATen."""
+    return x.roll(1, dim) if copy else x.clone()
+
+
+@turned.register_fake
+def _(x: Tensor, *, dim: int = 0, copy: bool = False) -> Tensor:
+    return torch.empty_like(x)
+
+
 @torch.library.custom_op("tried::leaky", mutates_args=())
 def leaky(x: Tensor) -> Tensor:
     """Gradients that are right as a whole, and wrong on a part of a row."""

@@ -89,6 +89,15 @@ def test_an_operator_of_which_nothing_is_known_is_named_with_how_to_teach_it(
     assert error.value.value == operator and how in error.value.remedy
 
 
+def test_a_model_in_which_nothing_is_learnt_is_named() -> None:
+    class Fixed(nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return torch.relu(rows)
+
+    with pytest.raises(InputsError, match="no parameter reaches it, so there is nothing to learn"):
+        autoplan.parallelize(Fixed(), "1x4 cpu", (torch.zeros(8, 8), torch.zeros(8, 8)), loss_fn=F.mse_loss)
+
+
 def test_the_model_is_left_as_it_was() -> None:
     model = Plain()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -18,6 +18,7 @@ from autoplan.errors import ExtensionError, NoRuleError, RuleError
 from autoplan.extensions import SESSION, Extension, check_exportable, extension_of, require
 from autoplan.options import Parallelism
 from autoplan.rule import Rule, registered
+from autoplan.trace import trace
 from tests import custom_operators
 from tests.custom_operators import rules_as_before
 from tests.planning import alone, parallelize_alone
@@ -53,6 +54,16 @@ def plan(parallelism: Parallelism | str = "auto", **options: object) -> autoplan
 def test_an_operator_of_ones_own_is_planned_and_equals_one_device(pins: Parallelism) -> None:
     autoplan.rule(custom_operators.scale)(scale_rule)
     assert plan(pins).verify().passed
+
+
+def test_the_arguments_of_an_operator_of_ones_own_stay_as_they_were_written() -> None:
+    class Turning(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return custom_operators.turned(super().forward(x), dim=-1, copy=True)
+
+    traced = trace(Turning(8, 8), (torch.randn(4, 8),), training=False)
+    (node,) = (node for block in traced.blocks for node in block.nodes if node.op == "tried.turned.default")
+    assert node.kwargs == (("copy", True), ("dim", -1))
 
 
 def test_without_a_rule_the_error_suggests_one() -> None:

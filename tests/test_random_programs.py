@@ -1,0 +1,84 @@
+"""Random graphs of 5 to 30 operators on random meshes, as the planner lays them out and as random pins do: equal to one
+device in value and gradient.
+
+A failure prints its seed and the program, with everything left out that it fails without. Again by itself:
+``python -m tests.programs SEED``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from autoplan.mesh import TENSOR
+from tests.programs.check import Pools, failures
+from tests.programs.draw import draw_program
+from tests.programs.program import APPLY, Module, Program, Step
+from tests.programs.setting import MESHES, draw_setting
+from tests.programs.shrink import shrink
+
+ALL, FEW, CHUNK = 500, 16, 25
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[Pools]:
+    with Pools() as pools:
+        yield pools
+
+
+def check(seeds: range, pools: Pools) -> None:
+    print(f"seeds {seeds.start} to {seeds.stop - 1}")
+    found = failures(seeds, pools)
+    assert not found, "\n\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("first", range(0, FEW, 4))
+def test_random_programs_equal_one_device(first: int, pools: Pools) -> None:
+    check(range(first, first + 4), pools)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(FEW, ALL, CHUNK))
+def test_many_random_programs_equal_one_device(first: int, pools: Pools) -> None:
+    check(range(first, min(ALL, first + CHUNK)), pools)
+
+
+def test_what_is_drawn_is_varied() -> None:
+    """Every operator, every mesh, one to three axes, up to eight ranks, values read more than once, several outputs."""
+    settings = [draw_setting(seed) for seed in range(ALL)]
+    assert {(s.dp, s.tensor, s.pp) for s in settings} == set(MESHES)
+    assert max(s.ranks for s in settings) == 8 and max(len(s.tensor) for s in settings) == len(TENSOR)
+    programs = [draw_program(seed, settings[seed]) for seed in range(0, ALL, 10)]
+    assert {step.op for program in programs for step in program.steps} == set(APPLY)
+    counts = [len(program.steps) for program in programs]
+    assert min(counts) >= 5 and max(counts) <= 30
+    assert sum(len(program.loose) > 1 for program in programs) > len(programs) / 2
+
+
+def test_a_seed_draws_the_same_again() -> None:
+    first, again = (draw_program(7, draw_setting(7)) for _ in range(2))
+    assert first == again
+    assert all(torch.equal(a, b) for a, b in zip(Module(first).parameters(), Module(again).parameters(), strict=True))
+
+
+def test_what_fails_is_made_as_small_as_it_fails() -> None:
+    program = next(
+        p
+        for p in (draw_program(seed, draw_setting(seed)) for seed in range(ALL))
+        if len(p.steps) > 10 and sum(step.op == "softmax" for step in p.steps) and p.layers == 1
+    )
+
+    def fails(smaller: Program) -> bool:
+        return any(step.op == "softmax" for step in smaller.steps)
+
+    small = shrink(program, fails)
+    assert fails(small) and len(small.steps) <= 4
+
+
+def test_a_program_can_be_read() -> None:
+    program = Program(0, 4, (8,), 0, (Step("linear", (0,), (), ((6, 8),)), Step("add", (1, 1))), 1, ("mean",))
+    assert str(program) == (
+        "v0 = input [4, 8]\nv1 = linear(v0, weight[6, 8])\nv2 = add(v1, v1)\nloss of v2 by ('mean',)"
+    )
