@@ -32,6 +32,7 @@ from autoplan.trace.spelled import Speller
 from autoplan.trace.table import forms, positive
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
+ATEN = "aten."
 DIMS = ("dim", "dim0", "dim1", "dims")
 
 
@@ -87,7 +88,8 @@ class Converter:
         if region_body(node) is not None:
             return self.region(node, module, env)
         args = tuple(translate(arg, env) for arg in node.args)
-        kwargs = {key: translate(value, env) for key, value in node.kwargs.items() if key not in PLACEMENT}
+        placed = PLACEMENT if op.startswith(ATEN) else ()  # a user's operator may mean something else by these words
+        kwargs = {key: translate(value, env) for key, value in node.kwargs.items() if key not in placed}
         if isinstance(node.target, torch._ops.OpOverload) and in_place(node.target):
             return self.replacing(node, op, args, kwargs, env)
         return self.canonical(node, op, args, kwargs)
@@ -229,6 +231,8 @@ def as_it_is(builder: Builder, node: fx.Node, op: str, args: tuple[Value, ...], 
             "tensor would draw otherwise than one device, and replicas otherwise than one another",
             "draw by dropout, rand_like, randn_like or bernoulli of a tensor, or hand the numbers in with the batch",
         )
+    if not op.startswith(ATEN):
+        return builder.emit(op, *args, kwargs=tuple(sorted(kwargs.items())))
     schema = node.target._schema.arguments
     rank = next((len(builder.shape(arg)) for arg in args if isinstance(arg, Ref)), 0)
     given = tuple(from_front(s.name, arg, rank) for s, arg in zip(schema, args, strict=False))
