@@ -48,27 +48,28 @@ def sized(layers: int) -> dict[str, int]:
     return {**SIZES, "num_hidden_layers": layers}
 
 
-def mixtral(layers: int) -> nn.Module:
-    return MixtralForCausalLM(MixtralConfig(**sized(layers), intermediate_size=48, num_local_experts=8))
+def mixtral(layers: int, **further: bool) -> nn.Module:
+    return MixtralForCausalLM(MixtralConfig(**sized(layers), intermediate_size=48, num_local_experts=8, **further))
 
 
-def qwen2(layers: int) -> nn.Module:
+def qwen2(layers: int, **further: bool) -> nn.Module:
     """A shared expert beside the others, gated."""
     sizes = {"intermediate_size": 64, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 32}
-    return Qwen2MoeForCausalLM(Qwen2MoeConfig(**sized(layers), **sizes, num_experts=8))
+    return Qwen2MoeForCausalLM(Qwen2MoeConfig(**sized(layers), **sizes, num_experts=8, **further))
 
 
-def qwen3(layers: int) -> nn.Module:
+def qwen3(layers: int, **further: bool) -> nn.Module:
     """Every other layer is dense."""
     sizes = {"head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16, "num_experts": 8}
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**sized(layers), **sizes, decoder_sparse_step=2, mlp_only_layers=[]))
+    sparse = {"decoder_sparse_step": 2, "mlp_only_layers": []}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**sized(layers), **sizes, **sparse, **further))
 
 
-def olmoe(layers: int) -> nn.Module:
-    return OlmoeForCausalLM(OlmoeConfig(**sized(layers), intermediate_size=16, num_experts=8))
+def olmoe(layers: int, **further: bool) -> nn.Module:
+    return OlmoeForCausalLM(OlmoeConfig(**sized(layers), intermediate_size=16, num_experts=8, **further))
 
 
-MODELS: dict[str, Callable[[int], nn.Module]] = {"mixtral": mixtral, "qwen2": qwen2, "qwen3": qwen3, "olmoe": olmoe}
+MODELS: dict[str, Callable[..., nn.Module]] = {"mixtral": mixtral, "qwen2": qwen2, "qwen3": qwen3, "olmoe": olmoe}
 
 
 def on_meta(name: str, layers: int = LAYERS) -> nn.Module:
@@ -222,8 +223,7 @@ def test_a_sharded_step_equals_one_device(name: str, parallelism: str) -> None:
 def balanced(layers: int) -> nn.Module:
     """With a load-balancing loss over all routers."""
     with torch.device("meta"):
-        config = MixtralConfig(**sized(layers), intermediate_size=48, num_local_experts=8, output_router_logits=True)
-        return MixtralForCausalLM(config).train()
+        return mixtral(layers, output_router_logits=True).train()
 
 
 def test_layers_fold_under_a_load_balancing_loss() -> None:
