@@ -27,6 +27,8 @@ def encode(value: object) -> object:
         return {"ref": value.name}
     if isinstance(value, DType):
         return {"dtype": value.name}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare}
     if isinstance(value, Mapping):
@@ -72,6 +74,8 @@ def decode_argument(data: object, where: str) -> Argument:
             return Ref(expect(data["ref"], str, where))
         if set(data) == {"dtype"}:
             return DType(expect(data["dtype"], str, where))
+        if set(data) == {"complex"}:
+            return complex(*decode_tuple((float, float), data["complex"], where))
         raise PlanFileError(f"{where} = {data!r}", "an argument is a number, a text, a list, a ref or a dtype", REMEDY)
     if isinstance(data, list):
         return tuple(decode_argument(item, f"{where}[{i}]") for i, item in enumerate(data))

@@ -207,7 +207,7 @@ INDEXING: Mapping[str, Function] = {
 SPECTRA: Mapping[str, Function] = {
     "rope": rotated,
     "fft": lambda h: torch.fft.fft(h, dim=1).real + torch.fft.fftn(h, dim=(1, 2)).real,
-    "rfft": lambda h: torch.fft.irfft(torch.fft.rfft(h, dim=1) * 2, n=LENGTH, dim=1),
+    "rfft": lambda h: torch.fft.irfft(torch.fft.rfft(h, dim=1) * 2j, n=LENGTH, dim=1),
     "complex": lambda h: torch.complex(h, h + 1).abs(),
     "factories": lambda h: h * torch.linspace(0, 1, WIDTH) + torch.eye(6, WIDTH) + torch.hann_window(WIDTH),
     "full": lambda h: h * torch.full((WIDTH,), 2.0) * torch.ones_like(h) + torch.empty_like(h).fill_(2.0),

@@ -26,6 +26,7 @@ ARGUMENTS = st.recursive(
         st.text(),
         st.builds(Ref, st.text()),
         st.builds(DType, st.sampled_from(["float32", "int64"])),
+        st.complex_numbers(allow_nan=False, allow_infinity=False),
     ),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=8,

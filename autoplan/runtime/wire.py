@@ -7,7 +7,8 @@ and, where something crossed, contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 import torch
 from torch import Tensor
@@ -18,6 +19,18 @@ from autoplan.runtime.axes import RankAxis
 # The operators below torch.distributed._functional_collectives are private, yet the only collectives that a compiler
 # can trace; that module's own functions change names between releases and return tensors still in flight.
 _wire = torch.ops._c10d_functional
+
+
+def _in_pairs(send: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Complex numbers cross as pairs, a last dim of two: no backend adds them up, and not all pass them on."""
+
+    @wraps(send)
+    def sent(x: Tensor, *arguments: object) -> Tensor:
+        if not x.is_complex():
+            return send(x, *arguments)
+        return torch.view_as_complex(send(torch.view_as_real(x.resolve_conj()), *arguments).contiguous())
+
+    return sent
 
 
 def keep(x: Tensor, axis: RankAxis) -> Tensor:
@@ -33,6 +46,7 @@ def divide(x: Tensor, axis: RankAxis) -> Tensor:
     return x / axis.size
 
 
+@_in_pairs
 def sum_up(x: Tensor, axis: RankAxis) -> Tensor:
     return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "sum", _group(axis)))
 
@@ -41,6 +55,7 @@ def greatest(x: Tensor, axis: RankAxis) -> Tensor:
     return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "max", _group(axis)))
 
 
+@_in_pairs
 def gather(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
     """All members' parts joined along dim."""
     stacked = _wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis))
@@ -50,6 +65,7 @@ def gather(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
     return torch.cat(_of_members(stacked.view(axis.size, *x.shape).unbind(), axis), dim)
 
 
+@_in_pairs
 def scatter_sum(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
     """This member's part, along dim, of the sum of the members' tensors."""
     return _scatter(x, dim, "sum", axis)
@@ -81,6 +97,7 @@ def pad(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
     return functional.pad(x, [*inner, before, after])
 
 
+@_in_pairs
 def all_to_all(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
     """From whole along target and split along source to the reverse: part j goes to member j."""
     _check(x, target, axis)
@@ -100,6 +117,9 @@ def swap(parts: Sequence[Tensor], lengths: Sequence[int], axis: RankAxis) -> lis
     parts    one flat tensor for each member, in the members' order
     lengths  elements of what comes back, in the members' order
     """
+    if parts[0].is_complex():
+        pairs = [torch.view_as_real(part.resolve_conj()).flatten() for part in parts]
+        return [torch.view_as_complex(part.view(-1, 2)) for part in swap(pairs, [2 * n for n in lengths], axis)]
     outgoing = _of_places(parts, axis)
     expected = [lengths[axis.places.index(place)] for place in range(axis.size)] if axis.places else list(lengths)
     sizes = [part.numel() for part in outgoing]

@@ -15,7 +15,7 @@ from autoplan.errors import NoRuleError, TraceError
 from autoplan.graph import DType, Ref, Typed
 from autoplan.rule import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
-from autoplan.trace.builder import Builder, Value, type_of
+from autoplan.trace.builder import Builder, Value, overload, type_of
 from autoplan.trace.direct import (
     DROPPED,
     GRAD_REGION,
@@ -81,6 +81,12 @@ class Converter:
             assert isinstance(source, fx.Node) and isinstance(index, int)
             several = env[source.name]
             assert isinstance(several, tuple)
+            if several[index] is None and any(user.op == "call_function" for user in node.users):
+                raise NoRuleError(
+                    str(source.target),
+                    f"module {self.builder.module or 'the root'!r} reads its result {index}, of which nothing is known",
+                    "compute what it holds by another operator",
+                )
             return several[index]
         op = str(node.target)
         if op in DROPPED:
@@ -98,13 +104,14 @@ class Converter:
         known = self.table.get(op)
         if known:
             return known(self.builder, *args, **kwargs)
-        if op not in registered() and self.speller.spells(node.target):
-            return self.spelled(node.target, args, kwargs)
+        if isinstance(node.target, torch._ops.OpOverload) and op not in registered():
+            plain = overload(op)  # in place of one that changes its operand
+            if self.speller.spells(plain):
+                return self.spelled(plain, args, kwargs)
         return as_it_is(self.builder, node, op, args, kwargs)
 
-    def spelled(self, op: Callable[..., object], args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+    def spelled(self, op: torch._ops.OpOverload, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """An operator of which nothing is known, as those that torch makes it of."""
-        assert isinstance(op, torch._ops.OpOverload)
         body, refs = self.speller.spell(self.builder, op, args, kwargs)
         entering = [node.name for node in body.graph.nodes if node.op == "placeholder"]
         env = self.graph(body, dict(zip(entering, refs, strict=True)))

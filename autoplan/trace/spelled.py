@@ -28,8 +28,8 @@ class Speller:
     def table(self) -> Decompositions:
         return torch.export.default_decompositions()
 
-    def spells(self, op: object) -> bool:
-        return isinstance(op, Operator) and not op._schema.is_mutable and (composite(op) or op in self.table)
+    def spells(self, op: Operator) -> bool:
+        return not op._schema.is_mutable and (composite(op) or op in self.table)
 
     def spell(
         self, builder: Builder, op: Operator, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
