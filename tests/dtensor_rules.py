@@ -52,12 +52,13 @@ class Behaviour:
 
 
 @contextmanager
-def silent_mesh(*sizes: int) -> Iterator[DeviceMesh]:
-    """A mesh of ranks none of which exists but this one."""
-    ranks = torch.arange(int(torch.tensor(sizes).prod())).reshape(sizes)
-    dist.init_process_group("fake", rank=0, world_size=ranks.numel(), store=FakeStore())
+def silent_meshes() -> Iterator[tuple[DeviceMesh, DeviceMesh]]:
+    """Two ranks, and two times two, none of which exists but this one."""
+    if dist.is_initialized():  # another test's, in the same process
+        dist.destroy_process_group()
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     try:
-        yield DeviceMesh("cpu", ranks, mesh_dim_names=tuple(f"a{i}" for i in range(len(sizes))))
+        yield DeviceMesh("cpu", torch.arange(2)), DeviceMesh("cpu", torch.arange(4).reshape(2, 2))
     finally:
         dist.destroy_process_group()
 

@@ -16,7 +16,7 @@ import torch
 import autoplan.rules  # noqa: F401  registers them
 from autoplan.rule import registered
 from cost_models.sensitivity.document import rewritten
-from tests.dtensor_rules import silent_mesh
+from tests.dtensor_rules import silent_meshes
 from tests.rule_samples import samples
 from tests.rules_compared import Way, comparable, products, ways
 from tests.rules_explained import EXPLANATIONS, explanation_of
@@ -57,12 +57,10 @@ def compared(cases: Iterable[Case]) -> dict[str, Compared]:
     """Every comparable sample's operator, compared on two ranks and on two times two."""
     cases = [case for case in cases if comparable(case)]
     found: dict[str, Compared] = {}
-    with silent_mesh(2) as mesh:
-        single = [ways(case, mesh) for case in cases]
-    with silent_mesh(2, 2) as mesh:
-        double = [products(case, one, mesh, PRODUCTS) for case, one in zip(cases, single, strict=True)]
-    for case, one, two in zip(cases, single, double, strict=True):
-        found.setdefault(case.node.op, Compared()).add(one, two)
+    with silent_meshes() as (pair, square):
+        for case in cases:
+            single = ways(case, pair)
+            found.setdefault(case.node.op, Compared()).add(single, products(case, single, square, PRODUCTS))
     return found
 
 
