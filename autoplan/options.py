@@ -160,7 +160,7 @@ class Parallelism:
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.tensor``), or over
                      one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
-                     "expert-all-to-all", "expert-partial-sum" (``search.rows``)
+                     "expert-all-to-all", "expert-partial-sum", "table-parallel" (``search.rows``)
     local_steps      steps that each data-parallel replica takes by itself between two averages of all (local SGD); None
                      or 1: gradients are summed in every step
     """

@@ -24,7 +24,7 @@ from tests.planning import alone
 
 CPU = ClusterSpec.parse("1x4 cpu")
 OF_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")
-NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", *OF_EXPERTS)  # than four devices, or experts
+NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", *OF_EXPERTS, "table-parallel")  # than four devices, experts, or tables
 
 
 def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: ClusterSpec = CPU, **more: object) -> Chosen:

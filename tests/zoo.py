@@ -99,6 +99,11 @@ def unet() -> nn.Module:
     return example("unet").make_model(width=8, levels=2, classes=12, groups=4)
 
 
+def dlrm(layers: int = 2) -> nn.Module:
+    """Tables of 10 to 50 rows; as deep as it is."""
+    return example("dlrm").make_model(rows=50, width=8, hidden=16, batch=BATCH)
+
+
 def t5(layers: int = 2) -> nn.Module:
     """The bias of positions is made by the first layer of a stack and read by all; the encoder's result by all layers
     of the decoder."""
@@ -109,7 +114,7 @@ def t5(layers: int = 2) -> nn.Module:
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "llama": llama, "gpt2": gpt2, "bert": bert, "vit": vit, "mlp": mlp, "convnet": convnet,
-    "resnet": resnet, "unet": unet, "t5": t5, "mixtral": mixtral,
+    "resnet": resnet, "unet": unet, "t5": t5, "mixtral": mixtral, "dlrm": dlrm,
 }  # fmt: skip
 NAMES = ("llama", "gpt2", "bert", "vit", "mlp", "convnet")
 LOSSES: dict[str, LossFn] = {name: F.cross_entropy for name in ("mlp", "convnet", "resnet", "unet")}
@@ -133,6 +138,9 @@ def batch_of(name: str, seed: int = 0) -> Batch:
         ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         labels = ids if name != "bert" else torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)
         return {"input_ids": ids, "labels": unevenly_ignored(labels)}
+    if name == "dlrm":
+        made = example("dlrm")
+        return made.clicks_of(made.table_sizes(50), BATCH, seed)
     if name == "t5":
         ids = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE + 4), generator=generator)
         labels = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), generator=generator)

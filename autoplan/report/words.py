@@ -26,6 +26,7 @@ TENSOR_SYSTEMS = {
     "vocab-parallel": "vocabulary split, rows elsewhere",
     "expert-parallel": "experts split, rows elsewhere",
     "expert-all-to-all": "experts split, tokens by all-to-all, rows elsewhere",
+    "table-parallel": "tables placed, rows elsewhere",
     "expert-partial-sum": "experts split, tokens gathered, rows elsewhere",
 }
 """Named systems of one tensor axis in plain words."""

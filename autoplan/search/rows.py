@@ -9,6 +9,8 @@
     expert-parallel   a mixture's experts split (Lepikhin et al. 2020), in whichever of two ways is cheaper:
     expert-all-to-all    tokens travel to the ranks that have their experts, and back
     expert-partial-sum   ranks have each other's tokens and add up what their experts give
+    table-parallel    a recommender's tables on the ranks that ``autoplan.tables`` places them on, whole, by rows or by
+                      columns; indices travel to them, and vectors back
 
 The first three split along the sequence whatever has one; in the others all else is split by rows, of the batch or of
 the sequence, as is cheaper: data parallel on that axis too. What is not said is left to the search.

@@ -9,8 +9,8 @@ from autoplan.search.systems import SYSTEMS, resolve
 from tests import zoo
 
 MODELS = ("llama", "gpt2", "bert")
-MIXTURE = "mixtral"
-SPLIT_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")  # systems that only a mixture of experts has something for
+MIXTURE, RECOMMENDER = "mixtral", "dlrm"
+SPLIT_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")  # what only a mixture has
 RANKS = (4, 8)
 LAYERS = 6  # with what stands before and behind them eight segments: two stages on each of four ranks
 MIXED = Training(optimizer="adamw", precision="bf16-mixed", learning_rate=1e-3)
@@ -25,6 +25,8 @@ def made(model: str, seed: int = 0) -> zoo.Made:
 
 
 def models_of(system: str) -> tuple[str, ...]:
+    if system == "table-parallel":
+        return (RECOMMENDER,)
     return (MIXTURE,) if system in SPLIT_EXPERTS else MODELS
 
 
