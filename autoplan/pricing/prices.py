@@ -11,7 +11,7 @@ import numpy as np
 
 from autoplan.errors import LayoutError
 from autoplan.graph import DTYPE_BYTES, TensorType
-from autoplan.layout import Layout, R, State
+from autoplan.layout import Layout, P, R, State
 from autoplan.mesh import Axis, Mesh
 from autoplan.pricing.bodies import SEND, TO_ENDS, body_collectives
 from autoplan.pricing.links import ClusterLinks
@@ -30,12 +30,12 @@ COPYING = (
 )  # fmt: skip
 """Steps of a redistribution that write a part of a tensor anew."""
 
+HALF = ("bfloat16", "float16")
 SPLIT = State("S")  # along any dim
 
-Line = tuple[bool, int, int, int, bool, State, State]
-"""A redistribution along one axis: as a single step or the cheapest way, the axis' size and stride, bytes of the part
-that it may split, whether that carries a gradient, the states before and after."""
-
+Line = tuple[bool, bool, int, int, int, bool, State, State]
+"""A redistribution along one axis: as a single step or the cheapest way, whether of half precision, the axis' size and
+stride, bytes of the part that it may split, whether that carries a gradient, the states before and after."""
 
 Group = tuple[str, int, tuple[tuple[int, int], ...]]
 """A collective of so many bytes over axes of these sizes and strides."""
@@ -175,7 +175,13 @@ class Prices:
     def steps_between(
         self, kind: TensorType, source: Layout, target: Layout, carries: bool
     ) -> tuple[Collective, ...] | None:
-        """The steps of a redistribution; None where there is no way, or, where these are asked for, no single step."""
+        """The steps of a redistribution; None where there is no way, or, where these are asked for, no single step.
+
+        In half precision a whole value doesn't become a summand: added to partial results before these are summed, a
+        residual is rounded on its rank and in the sum, again and again along the layers.
+        """
+        if kind.dtype in HALF and any(target.state(a) == P != source.state(a) for a in self.mesh.names):
+            return None
         if self.direct:
             return single_step(kind, source, target, carries, self.mesh)
         try:
@@ -225,7 +231,9 @@ class Prices:
             whole_bytes *= local
         before, after = dict(source.rest), dict(target.rest)
         ends = (before.pop(axis.name, SPLIT), after.pop(axis.name, SPLIT))
-        return None if before != after else (self.direct, axis.size, axis.stride, whole_bytes, carries, *ends)
+        return None if before != after else (
+            self.direct, kind.dtype in HALF, axis.size, axis.stride, whole_bytes, carries, *ends,
+        )  # fmt: skip
 
     @cached_property
     def sizes(self) -> dict[str, int]:
