@@ -12,8 +12,7 @@ from autoplan.extensions import extensions_of
 from autoplan.graph import Model, Node, TensorType
 from autoplan.initialise import InitRecipe
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
-from autoplan.placing import SYSTEM as PLACED
-from autoplan.placing import placed
+from autoplan.placing import searched
 from autoplan.precision import computed_in, in_precision, types_of
 from autoplan.record import Asked, PlanRecord
 from autoplan.rescale import rescale
@@ -22,7 +21,6 @@ from autoplan.rule_check import suggested_rule
 from autoplan.rule_faults import check_users_rule
 from autoplan.runtime.optimizer import check_optimizer
 from autoplan.runtime.rates import check_schedule
-from autoplan.search import search
 from autoplan.search.constraints import Constraint, accept_whole
 from autoplan.search.systems import resolve as resolve_parallelism
 from autoplan.search.totals import with_totals
@@ -67,9 +65,7 @@ def planned(
     model = accept_whole(model, asked.constraints)
     check_ruled(model)
     model = with_totals(model) if isinstance(training, Training) else model
-    if pinned.tensor_system == PLACED:
-        model, pinned = placed(model, cluster, training, pinned)
-    chosen, alternatives, report = search(model, cluster, training, pinned, asked.constraints, asked.effort)
+    model, (chosen, alternatives, report) = searched(model, cluster, training, pinned, asked)
     extensions = extensions_of(model)
     record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions)
     record.lowered()

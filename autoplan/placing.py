@@ -2,22 +2,90 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
-from autoplan.errors import ParallelismError
+from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.graph import DTYPE_BYTES, Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.pricing.step import optimizer_passes, optimizer_states, stored_ratio
 from autoplan.pricing.tables import SECTOR_BYTES, ByteSeconds
+from autoplan.record import Asked
 from autoplan.runtime.optimizer import ELEMENTWISE
+from autoplan.search import search
+from autoplan.search.choice import Alternative, Chosen, SearchReport
+from autoplan.search.systems import resolve
 from autoplan.tables.boxes import KINDS
-from autoplan.tables.grouping import Found, grouped, tables_of
+from autoplan.tables.grouping import Found as FoundTable
+from autoplan.tables.grouping import grouped, tables_of
 from autoplan.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
 
 SYSTEM = "table-parallel"
 WALL_SHARE = 0.9  # of a device's memory, that parameters and what belongs to them may take
+
+
+Found = tuple[Chosen, tuple[Alternative, ...], SearchReport]
+
+
+def searched(
+    model: Model, cluster: ClusterSpec, training: Training | Inference, pinned: Parallelism, asked: Asked
+) -> tuple[Model, Found]:
+    """The search's answer, and the model that it is of: with tables placed where that is asked for, and where nothing
+    is pinned and it is quicker, or all that fits. Raises as ``search`` does."""
+    if pinned.tensor_system == SYSTEM:
+        return with_tables(model, cluster, training, pinned, asked)
+    if pinned.pinned() or asked.constraints or not recommends(model):
+        return model, search(model, cluster, training, pinned, asked.constraints, asked.effort)
+    beside = resolve(SYSTEM, cluster) if cluster.devices > 1 else None
+    try:
+        plain = search(model, cluster, training, pinned, asked.constraints, asked.effort)
+    except DoesNotFitError:
+        if beside is None:
+            raise
+        return with_tables(model, cluster, training, beside, asked)
+    try:
+        trial = None if beside is None else with_tables(model, cluster, training, beside, replace(asked, effort="fast"))
+    except (DoesNotFitError, ParallelismError) as error:
+        return model, beside_it(plain, Alternative(SYSTEM, Parallelism(), math.inf, 0, f"{error.value}: {error.cause}"))
+    if trial is None:
+        return model, plain
+    other = trial[1][0]
+    if other.predicted.step_time_s < plain[0].predicted.step_time_s:
+        return with_tables(model, cluster, training, other.parallelism, asked)
+    return model, beside_it(plain, Alternative(SYSTEM, other.parallelism, other.predicted.step_time_s, 0))
+
+
+def recommends(model: Model) -> bool:
+    """Whether a model looks like a recommender: several tables, of each of which a row of the batch has one vector."""
+    return sum(found.table.places == 1 for found in tables_of(model)) > 1
+
+
+def beside_it(found: Found, other: Alternative) -> Found:
+    """With another alternative among those of a plan, in their order."""
+    chosen, alternatives, report = found
+    left = [a for a in alternatives if a.name != SYSTEM]
+    ranked = sorted([other, *left], key=lambda a: (bool(a.why_not), a.over_bytes, a.step_time_s))
+    return chosen, tuple(ranked), report
+
+
+def with_tables(
+    model: Model, cluster: ClusterSpec, training: Training | Inference, pinned: Parallelism, asked: Asked
+) -> tuple[Model, Found]:
+    """The plan with tables placed on the devices of a node; where that doesn't fit, and no size is pinned, of all
+    nodes."""
+    sizes = [pinned.tp] if asked.parallelism.tp else list(dict.fromkeys((pinned.tp, cluster.devices)))
+    for last, tp in zip((*(False for _ in sizes[1:]), True), sizes, strict=True):
+        try:
+            grouped_model, asked_for = placed(model, cluster, training, replace(pinned, tp=tp))
+            found = search(grouped_model, cluster, training, asked_for, asked.constraints, asked.effort)
+        except DoesNotFitError:
+            if last:
+                raise
+        else:
+            return grouped_model, found
+    raise AssertionError("the last size gave a plan or an error")
 
 
 def placed(
@@ -49,7 +117,7 @@ def placed(
 
 
 def choices(
-    model: Model, found: Sequence[Found], cluster: ClusterSpec, training: Training | Inference, ways: int
+    model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int
 ) -> tuple[Choice, ...]:
     """One for each table; at least one table is placed."""
     tables = [each.table for each in found]
@@ -61,7 +129,7 @@ def choices(
 
 
 def rates_of(
-    model: Model, found: Sequence[Found], cluster: ClusterSpec, training: Training | Inference, ways: int
+    model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int
 ) -> Rates:
     """Seconds by the cluster's prices; the wall less what the other parameters take."""
     itemsize = DTYPE_BYTES[found[0].node.type.dtype]

@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> autoplan.Plan:
     print(plan.report())
     print(plan.verify())
     plan.export(options.export)
-    print(f"torchrun --nproc-per-node {plan.cluster.devices} {options.export}/train.py")
+    print(f"torchrun --nproc-per-node {plan.record.cluster.devices} {options.export}/train.py")
     return plan
 
 

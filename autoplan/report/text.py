@@ -9,6 +9,7 @@ from autoplan.report.notes import notes_section
 from autoplan.report.prices import alternatives_section, collectives_section, memory_section, search_section
 from autoplan.report.program import blocks_section
 from autoplan.report.table import WIDTH
+from autoplan.report.tables import tables_section
 from autoplan.report.words import headline, seconds_text, shape_text
 
 
@@ -18,6 +19,7 @@ def report_text(record: PlanRecord) -> str:
         summary_section(record),
         memory_section(record),
         notes_section(record),
+        tables_section(record),
         alternatives_section(record),
         collectives_section(record),
         blocks_section(record),

@@ -198,5 +198,6 @@ def spread(weight: Tensor, gradient: Tensor, pooling: str, rows: Tensor, shares:
         weight.scatter_add_(0, rows, gradient * shares)
         return
     gradient = gradient.view(*rows.shape, -1) if pooling == "none" else gradient.unsqueeze(1)
-    each = gradient * shares.unsqueeze(-1)
-    weight.index_add_(0, rows.reshape(-1), each.expand(*rows.shape, -1).reshape(-1, each.shape[-1]))
+    for place in range(rows.shape[1]):  # one index of each bag at a time: all at once are as many rows as were read
+        each = gradient[:, min(place, gradient.shape[1] - 1)] * shares[:, place, None]
+        weight.index_add_(0, rows[:, place], each)

@@ -1,0 +1,77 @@
+"""Where each table of a recommender lies, and what it costs to look it up."""
+
+from __future__ import annotations
+
+from autoplan.emit.source import size_text
+from autoplan.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
+from autoplan.mesh import TENSOR
+from autoplan.pricing.tables import INDEX_BYTES, read_bytes
+from autoplan.record import PlanRecord
+from autoplan.report.table import table
+from autoplan.tables.boxes import Placed
+from autoplan.tables.grouping import LOOKUPS, Found, tables_of
+from autoplan.tables.place import Choice, chosen_in
+
+POOLS = {"none": "single"}
+Row = tuple[str, Placed, int, Choice, str]
+
+
+def tables_section(record: PlanRecord) -> str:
+    """Rows, columns, bytes, place and traffic of each table; "" where none is placed."""
+    grouped = [(block, node) for block in record.model.blocks for node in block.nodes if node.op == LOOKUPS]
+    if not grouped:
+        return ""
+    ways = record.chosen.mesh.size(TENSOR[0])
+    rows = [row for block, node in grouped for row in placed_rows(record, block, node, ways)]
+    rows += [replicated_row(found, record) for found in tables_of(record.model)]
+    header = ("table", "rows", "columns", "bytes", "looked up", "placement", "reads a step", "crosses links")
+    return f"Tables, traffic of all devices together in one step\n{table(header, rows, right=(1, 2, 3, 6, 7))}"
+
+
+def placed_rows(record: PlanRecord, block: Block, node: Node, ways: int) -> list[tuple[str, ...]]:
+    flat = block.types()[node.operands[0]]
+    given, boxes = node.args[3:5]
+    assert isinstance(given, tuple) and isinstance(boxes, tuple)
+    placed = Placed.of(given, boxes, flat.elements)
+    chosen, names, asked = chosen_in(placed, ways), names_of(record, node, placed), batch_rows(record.model)
+    return [
+        (names[i], *figures(placed, i, flat), place_text(chosen[i]), *traffic(placed, i, flat, asked))
+        for i in range(len(placed.tables))
+    ]
+
+
+def names_of(record: PlanRecord, node: Node, placed: Placed) -> list[str]:
+    """The user's name of each table."""
+    (flat,) = [p for p in record.model.parameters if p.members and p.type.elements == placed.elements]
+    by_start = {member.start: member.source for member in flat.members}
+    return [next(by_start[box.start] for box in placed.boxes if box.table == i) for i in range(len(placed.tables))]
+
+
+def figures(placed: Placed, index: int, flat: TensorType) -> tuple[str, ...]:
+    one = placed.tables[index]
+    size = one.rows * one.width * DTYPE_BYTES[flat.dtype]
+    return f"{one.rows:,}", str(one.width), size_text(size), f"{POOLS.get(one.pooling, one.pooling)} of {one.length}"
+
+
+def traffic(placed: Placed, index: int, flat: TensorType, asked: int) -> tuple[str, str]:
+    """Rows read at random; indices there, vectors back and their gradients there again."""
+    one, itemsize = placed.tables[index], DTYPE_BYTES[flat.dtype]
+    boxes = [box for box in placed.boxes if box.table == index]
+    read = sum(read_bytes(one, box.rows, box.columns, asked, itemsize) for box in boxes)
+    sent = asked * (len(boxes) * one.length * INDEX_BYTES + 2 * placed.columns(boxes) * itemsize)
+    return size_text(round(read)), size_text(sent)
+
+
+def place_text(choice: Choice) -> str:
+    kind, device = choice
+    return {"table": f"whole on {device}", "rows": "rows on all", "columns": "columns on all"}[kind]
+
+
+def replicated_row(found: Found, record: PlanRecord) -> tuple[str, ...]:
+    """Of a table that every device has: gradients of all of it are summed."""
+    one, dtype = found.table, found.node.type.dtype
+    size = one.rows * one.width * DTYPE_BYTES[dtype]
+    read = read_bytes(one, one.rows, one.width, batch_rows(record.model), DTYPE_BYTES[dtype])
+    looked = f"{POOLS.get(one.pooling, one.pooling)} of {one.length}"
+    cells = (f"{one.rows:,}", str(one.width), size_text(size), looked, "replicated", size_text(round(read)))
+    return (found.parameter, *cells, f"{size_text(size)} summed")
