@@ -62,7 +62,8 @@ def windows_of(node: Node, operands: Sequence[TensorType]) -> tuple[Window, ...]
         stride, padding, dilation = (sizes(node.args[i]) for i in (3, 4, 5))
         return convolving(operands[1].shape[2:], stride, padding, dilation)
     dilation = sizes(node.args[4]) if node.op.startswith("aten.max") and len(node.args) > 4 else ()
-    return pooling(sizes(node.args[1]), *(sizes(a) for a in node.args[2:4]), dilation=dilation)
+    stride, padding = (sizes(node.args[i]) if len(node.args) > i else () for i in (2, 3))
+    return pooling(sizes(node.args[1]), stride, padding, dilation)
 
 
 def sizes(argument: Argument) -> tuple[int, ...]:

@@ -78,7 +78,8 @@ class Placed:
 
     def of_members(self, ways: int) -> list[list[Box]]:
         """The boxes of each member; every one lies within one member's part."""
-        share, found = self.elements // ways, [[] for _ in range(ways)]
+        share = self.elements // ways
+        found: list[list[Box]] = [[] for _ in range(ways)]
         for box in self.boxes:
             assert box.start // share == max(box.start, box.stop - 1) // share, f"{box} lies on two of {ways} members"
             found[box.start // share].append(box)

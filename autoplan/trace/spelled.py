@@ -18,7 +18,7 @@ from autoplan.graph import Argument, DType, Ref, walk_refs
 from autoplan.trace.builder import Builder, torch_dtype
 
 Operator = torch._ops.OpOverload
-Decompositions = Mapping[Operator, Callable[..., object]]
+Decompositions = dict[Operator, Callable[..., object]]
 
 
 class Speller:
@@ -26,7 +26,7 @@ class Speller:
 
     @cached_property
     def table(self) -> Decompositions:
-        return torch.export.default_decompositions()
+        return dict(torch.export.default_decompositions().items())
 
     def spells(self, op: Operator) -> bool:
         return not op._schema.is_mutable and (composite(op) or op in self.table)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 from torch.nn import functional
 
-LARGEST = {1: functional.adaptive_max_pool1d, 2: functional.adaptive_max_pool2d, 3: functional.adaptive_max_pool3d}
-MEAN = {1: functional.adaptive_avg_pool1d, 2: functional.adaptive_avg_pool2d, 3: functional.adaptive_avg_pool3d}
+LARGEST: Mapping[int, Callable[..., Tensor]] = {
+    1: functional.adaptive_max_pool1d, 2: functional.adaptive_max_pool2d, 3: functional.adaptive_max_pool3d,
+}  # fmt: skip
+MEAN: Mapping[int, Callable[..., Tensor]] = {
+    1: functional.adaptive_avg_pool1d, 2: functional.adaptive_avg_pool2d, 3: functional.adaptive_avg_pool3d,
+}  # fmt: skip
 
 
 def adaptive_max_pool(x: Tensor, size: Sequence[int]) -> Tensor:

@@ -78,9 +78,13 @@ def choices_in(b: Builder, x: Ref, among: int) -> Ref | None:
         made = b.maker(x, "aten.to.dtype") or b.maker(x, "aten.reshape.default")
         if made is None:
             return None
-        x = made.args[0]
+        x = Ref(made.operands[0])
     made = b.maker(x, "autoplan.top_indices")
-    return x if made is not None and b.shape(made.args[0])[made.args[2]] == among else None
+    if made is None:
+        return None
+    dim = made.args[2]
+    assert isinstance(dim, int)
+    return x if b.shape(Ref(made.operands[0]))[dim] == among else None
 
 
 @form("aten.max.dim")

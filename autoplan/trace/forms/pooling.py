@@ -13,7 +13,8 @@ DIMS = (1, 2, 3)
 
 def max_pool(b: Builder, x: Ref, space: int, args: Sequence[object]) -> Ref:
     """args: kernel, stride, padding, dilation, and whether a window may reach over the end."""
-    kernel, stride, padding, dilation, ceil = [*args, *((), 0, 1, False)[len(args) - 1 :]]
+    defaults: tuple[object, ...] = ((), 0, 1, False)
+    kernel, stride, padding, dilation, ceil = [*args, *defaults[len(args) - 1 :]]
     sizes = several(kernel, space)  # type: ignore[arg-type]
     strides = several(stride, space) if stride else sizes  # type: ignore[arg-type]
     rest = several(padding, space), several(dilation, space)  # type: ignore[arg-type]
@@ -22,7 +23,8 @@ def max_pool(b: Builder, x: Ref, space: int, args: Sequence[object]) -> Ref:
 
 def average(b: Builder, x: Ref, space: int, args: Sequence[object]) -> Ref:
     """args: kernel, stride, padding, over the end, whether what is padded counts, and what to divide by instead."""
-    kernel, stride, padding, *options = [*args, *((), 0)[len(args) - 1 :]]
+    missing: tuple[object, ...] = ((), 0)
+    kernel, stride, padding, *options = [*args, *missing[len(args) - 1 :]]
     sizes = several(kernel, space)  # type: ignore[arg-type]
     strides = several(stride, space) if stride else sizes  # type: ignore[arg-type]
     defaults = (False, True) if space == 1 else (False, True, None)  # in one dim there is nothing to divide by instead

@@ -22,8 +22,9 @@ def nearest(op: str) -> None:
     def resized(b: Builder, x: Ref, size: Sequence[int] | None, factors: Sequence[float] | None = None) -> Ref:
         """A size that is a multiple is told by its factors: of the whole, and of a part alike."""
         space = b.shape(x)[2:]
-        if size is not None and not any(new % old for new, old in zip(size, space, strict=True)):
-            size, factors = None, [float(new // old) for new, old in zip(size, space, strict=True)]
+        pairs = list(zip(size, space, strict=True)) if size is not None else []
+        if pairs and not any(new % old for new, old in pairs):
+            size, factors = None, [float(new // old) for new, old in pairs]
         return b.emit(op, x, listed(size), listed(factors), hint="upsample")
 
 
