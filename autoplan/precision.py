@@ -89,7 +89,7 @@ def widened_nodes(nodes: Sequence[Node], types: Mapping[str, TensorType]) -> tup
     kept = []
     for node in nodes:
         source = node.args[0] if node.op == "aten.to.dtype" else None
-        if isinstance(source, Ref) and node.type.floating and types[source.name].floating:
+        if isinstance(source, Ref) and node.type.floating and wide(types[source.name]) == wide(node.type):
             names[node.name] = gone[node] = names.get(source.name, source.name)
             continue
         args, kwargs = wide_argument(node.args, names), wide_argument(node.kwargs, names)

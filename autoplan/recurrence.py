@@ -56,8 +56,8 @@ def _backward(gradient: Tensor, factor: Tensor, states: Tensor, dim: int) -> lis
             torch.addcmul(given[at], scales[at + 1], found[at + 1], out=found[at])
     length = states.shape[dim]
     d_factor.narrow(dim, 0, 1).zero_()
-    later = d_added.narrow(dim, 1, length - 1) * states.narrow(dim, 0, length - 1)
-    d_factor.narrow(dim, 1, length - 1).copy_(later)
+    later = (d_added.narrow(dim, 1, length - 1), states.narrow(dim, 0, length - 1))
+    torch.mul(*later, out=d_factor.narrow(dim, 1, length - 1))
     return [d_factor, d_added]
 
 

@@ -103,7 +103,7 @@ BINARY: Mapping[str, Function] = {
     "logaddexp": lambda h: torch.logaddexp(h, h * 2) + torch.logaddexp2(h, h * 2),
     "copysign": lambda h: torch.copysign(h, h * 2),
     "pow": lambda h: positive(h) ** h + 2**h + torch.float_power(h, 2),
-    "division": lambda h: h // 0.3 + torch.div(h, 0.3, rounding_mode="trunc") + 1 / positive(h),
+    "division": lambda h: h.detach() // 0.3 + torch.div(h, 0.3, rounding_mode="trunc") + 1 / positive(h),
     "where": lambda h: torch.where(h > 0, h, h * 2) + torch.where(h > 0, h, 0.5) + h.masked_fill(h > 0, 1.0),
     "logic": lambda h: h * (~(h > 0) | ((h > 0) ^ (h < 1))) + h * torch.isfinite(h) * torch.isclose(h, h + 1),
     "bits": lambda h: h * (((whole_numbers(h) & 3) | (whole_numbers(h) << 1)) ^ 5) / 100 + h * (whole_numbers(h) >> 2),

@@ -31,6 +31,21 @@ def test_a_model_in_fp64_has_no_other_floating_dtype(dtype: str) -> None:
     assert casts == []
 
 
+class Spectrum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real((x * self.weight).to(torch.complex64) * 1j).sum()
+
+
+def test_a_cast_to_complex_numbers_stays_one() -> None:
+    model = in_precision(trace(Spectrum(), (torch.randn(4, 8),), training=True), "fp64")
+    casts = [n for b in model.blocks for n in b.nodes if n.op == "aten.to.dtype"]
+    assert [n.type.dtype for n in casts] == ["complex128"]
+
+
 def test_other_precisions_are_as_traced() -> None:
     module, batch, _ = zoo.small("mlp", device="meta")
     traced = trace(module, batch, loss_fn=zoo.LOSSES["mlp"], training=True)

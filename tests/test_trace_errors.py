@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from autoplan.errors import InputsError, NoRuleError, TraceError
 from autoplan.trace import trace
+from autoplan.trace.literal import MOST
+from tests.interpret import interpret
 
 X = torch.zeros(4, 8)
 
@@ -59,12 +61,15 @@ class WrongShape(nn.Module):
 
 
 class Drawn(nn.Module):
-    def __init__(self) -> None:
+    """Multiplied by this many numbers in turn, written down in forward."""
+
+    def __init__(self, stretches: int) -> None:
         super().__init__()
         self.fc = nn.Linear(8, 8)
+        self.numbers = [0.5 if at % 2 else 0.25 for at in range(stretches)]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.fc(x) * torch.tensor([0.5] * 7 + [0.25])).sum()
+        return (self.fc(x).mean() * torch.tensor(self.numbers)).sum()
 
 
 class Sorting(nn.Module):
@@ -73,7 +78,17 @@ class Sorting(nn.Module):
         self.fc = nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x).sort()[0].sum()
+        values, places = self.fc(x).sort()
+        return (values * places).sum()
+
+
+class Orthogonal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.qr(self.fc(x).T)[0].sum()
 
 
 @pytest.mark.parametrize("module", [Branching, DataSized])
@@ -98,14 +113,21 @@ def test_state_that_forward_changes_is_named() -> None:
         trace(Counting(), (X,), training=True)
 
 
-def test_values_written_in_forward_are_an_error() -> None:
+def test_too_many_values_written_in_forward_are_an_error() -> None:
     with pytest.raises(TraceError, match="register it as a buffer"):
-        trace(Drawn(), (X,), training=True)
+        trace(Drawn(MOST + 1), (X,), training=True)
 
 
 def test_an_operator_with_several_results_is_named() -> None:
-    with pytest.raises(NoRuleError, match=r"aten\.sort\.default"):
-        trace(Sorting(), (X,), training=True)
+    with pytest.raises(NoRuleError, match=r"aten\.linalg_qr\.default"):
+        trace(Orthogonal(), (X,), training=True)
+
+
+@pytest.mark.parametrize("module", [Drawn(MOST), Drawn(1), Sorting()])
+def test_numbers_and_several_results_that_there_are_rules_for(module: nn.Module) -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    traced = trace(module, (x,), training=True)
+    torch.testing.assert_close(interpret(traced, dict(module.named_parameters()), {"x": x}), module(x))
 
 
 def test_a_model_without_a_loss_says_what_to_give() -> None:
