@@ -29,8 +29,9 @@ def from_parts(real: TensorType, imaginary: TensorType) -> Rule:
 
 @rule("aten.polar.default")
 def polar(radius: TensorType, angle: TensorType) -> Rule:
-    """Linear in the radius."""
-    return Rule(aligned(radius, angle), linear=((0,),), saved=(1, "out"))
+    """radius · exp(i · angle), which is linear in the radius, but torch's gradient isn't: it goes along the result's sign,
+    which is the opposite of exp(i · angle) where the radius is negative, as summands of it may be."""
+    return Rule(aligned(radius, angle), saved=(1, "out"))
 
 
 @rule("aten._conj_physical.default", "aten.conj_physical.default")
