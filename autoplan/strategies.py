@@ -17,9 +17,9 @@ from autoplan.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes
 
-ANY_ROWS = ("placed_lookups",)
-"""Bodies that don't mind which rows of the batch a rank has, so that other axes may split them too; what they split for
-themselves is their first operand alone."""
+ANY_ROWS: Mapping[str, range] = {"placed_lookups": range(1), "routed_experts": range(3, 99)}
+"""Bodies that don't mind which rows of the batch a rank has, so that other axes may split them too, and the operands
+that they split for themselves: tables, or experts' weights."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,9 @@ def bodies_agree(chosen: Sequence[AxisStrategy]) -> bool:
     if not bodies:
         return True
     taken = split_dims(bodies[0])
-    if bodies[0].body in ANY_ROWS:
-        taken = {(tensor, dim) for tensor, dim in taken if tensor == 0}
+    own = ANY_ROWS.get(bodies[0].body)
+    if own is not None:
+        taken = {(tensor, dim) for tensor, dim in taken if tensor in own}
     return all(not taken & split_dims(s) for s in distinct if not s.body)
 
 

@@ -7,7 +7,7 @@ A failure prints its seed and the program, with everything left out that it fail
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -19,7 +19,9 @@ from tests.programs.program import APPLY, Module, Program, Step
 from tests.programs.setting import MESHES, draw_setting
 from tests.programs.shrink import shrink
 
-ALL, FEW, CHUNK = 500, 16, 25
+ALL, FEW, CHUNK = 500, 12, 25
+QUICK = [seed for seed in range(ALL) if len(draw_setting(seed).tensor) < 2][:FEW]
+"""The first whose search takes a second: over several tensor axes it takes up to a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +30,19 @@ def pools() -> Iterator[Pools]:
         yield pools
 
 
-def check(seeds: range, pools: Pools) -> None:
-    print(f"seeds {seeds.start} to {seeds.stop - 1}")
+def check(seeds: Sequence[int], pools: Pools) -> None:
+    print(f"seeds {seeds}")
     found = failures(seeds, pools)
     assert not found, "\n\n".join(map(str, found))
 
 
 @pytest.mark.parametrize("first", range(0, FEW, 4))
 def test_random_programs_equal_one_device(first: int, pools: Pools) -> None:
-    check(range(first, first + 4), pools)
+    check(QUICK[first : first + 4], pools)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(FEW, ALL, CHUNK))
+@pytest.mark.parametrize("first", range(0, ALL, CHUNK))
 def test_many_random_programs_equal_one_device(first: int, pools: Pools) -> None:
     check(range(first, min(ALL, first + CHUNK)), pools)
 
