@@ -185,3 +185,12 @@ def explanation_of(way: Way) -> Explanation | None:
     """The first that covers a disagreement on one axis."""
     assert not way.agree
     return next((e for e in EXPLANATIONS if e.covers(way)), None)
+
+
+def split_twice(way: Way) -> bool:
+    """Why a product of two ways that both take may be taken by ours alone: a linear layer merges its leading dims and
+    parts them again, and DTensor's private strided placement of the merged dim, where both axes split an inner one of
+    them, isn't undone: "Cannot unflatten tensor with _StridedShard placement"."""
+    first = way.inputs[0]
+    inner = first[0].kind == "S" and 0 < first[0].dim < len(way.case.tensors[0].shape) - 1
+    return called(way, "linear") and inner and len(set(first)) == 1 and bool(way.ours) and way.theirs.kind == "fails"
