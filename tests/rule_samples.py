@@ -92,6 +92,7 @@ def view_samples() -> list[Sample]:
 
 def slicing_samples() -> list[Sample]:
     found = [s("aten.slice.Tensor", x(4, 8), 1, 2, 6), s("aten.slice.Tensor", x(4, 8), 0, 0, 2)]
+    found += [s("aten.slice.Tensor", x(4, 8), 1, 1, 8, 2), s("aten.slice.Tensor", x(4, 8), 0, 0, 4, 3)]
     found += [s("aten.select.int", x(4, 2, 8), 1, 1), s("aten.select.int", x(4), 0, 2)]
     found += [s("aten.cat.default", (x(4, 8), x(4, 4)), 1), s("aten.cat.default", (x(2, 8), c(4, 8), x(2, 8)), 0)]
     found += [s("aten.stack.default", (x(4, 8), x(4, 8)), 1), s("aten.constant_pad_nd.default", x(4, 8), (1, 2), 0.0)]
@@ -130,6 +131,8 @@ def attention_samples() -> list[Sample]:
     found.append(s(op, *qkv(heads=12, kv=4), None, 0.0, False, enable_gqa=True))
     found.append(s(op, *qkv(heads=12, kv=3), x(2, 12, 8, 8), 0.0, False, enable_gqa=True))
     found.append(s(op, *qkv(heads=4, kv=1, rows=8), None, 0.0, True, enable_gqa=True))
+    found += [s(op, *qkv(kv=1), None, 0.0, True), s(op, *qkv(kv=1), masks[0], 0.0, False)]
+    found.append(s(op, x(2, 4, 8, 4), x(1, 4, 8, 4), x(1, 4, 8, 4), None, 0.0, False))
     found.append(s(op, x(4, 8, 4), x(4, 8, 4), x(4, 8, 6), None, 0.0, True))
     found.append(s(op, x(8, 4), x(8, 4), x(8, 4)))
     return found
