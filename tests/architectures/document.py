@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import torch
@@ -14,16 +15,17 @@ from tests.architectures.cells import CLUSTER, FLOAT32, PARALLELISMS, Outcome
 HEAD = f"""\
 # Models
 
-Architectures of transformers {transformers.__version__}, unmodified, as `make zoo` printed them (torch
-{torch.__version__.split("+")[0]}, gloo on CPU). Each is built small from its configuration with random weights,
-traced on the meta device, planned for `{CLUSTER}` under each parallelism, exported to a folder, loaded from it by four
-ranks, and run on a batch of eight rows whose labels hold -100 unevenly. Nothing in autoplan knows an architecture by
+Architectures of transformers {transformers.__version__}, unmodified, as `make zoo` runs them (torch
+{torch.__version__.split("+")[0]}, gloo on CPU); `python -m tests.architectures --only NAME --keep FOLDER --write
+docs/models.md` runs some, `--float64-only` spares torchrun. Each is built small from its configuration with random
+weights, traced on the meta device, planned for `{CLUSTER}` under each parallelism, exported to a folder, loaded from
+it by four ranks, and run on a batch of eight rows whose labels hold -100 unevenly. Nothing in autoplan knows an architecture by
 its name.
 
 **Float64**: relative errors, in the 2-norm, of the loss and of the worst gradient against the user's module on one
 device; both bounds are {FLOAT64.loss:.0e}. **Float32**: the same plans under torchrun, against the module in float32;
 both bounds are {FLOAT32.gradients:.0e}. A gradient that is zero in float64 (a key projection's bias, which softmax
-doesn't see) is measured against the global norm.
+doesn't see) is measured against the global norm. "equal" is so in both, "equal, fp64" wasn't run in float32.
 """
 
 
@@ -84,4 +86,7 @@ def document(outcomes: Sequence[Outcome]) -> str:
         parts += ["## Further ones", "", table(further), "", tally(further), ""]
     if wrong := failures(outcomes):
         parts += ["## What isn't equal, and why", "", f"```text\n{wrong}\n```", ""]
+    if absent := [name for name in ARCHITECTURES if all(o.architecture != name for o in outcomes)]:
+        parts += ["## Not run", "", "Their configurations are in `tests/architectures/`, without a row here yet:", ""]
+        parts += [*textwrap.wrap(", ".join(absent) + ".", 120), ""]
     return "\n".join([*parts, "## Figures", "", figures(outcomes), ""])
