@@ -29,8 +29,8 @@ def from_parts(real: TensorType, imaginary: TensorType) -> Rule:
 
 @rule("aten.polar.default")
 def polar(radius: TensorType, angle: TensorType) -> Rule:
-    """radius · exp(i · angle), which is linear in the radius, but torch's gradient isn't: it goes along the result's sign,
-    which is the opposite of exp(i · angle) where the radius is negative, as summands of it may be."""
+    """radius · exp(i · angle), which is linear in the radius, but torch's gradient isn't: it goes along the result's
+    sign, which is the opposite of exp(i · angle) where the radius is negative, as summands of it may be."""
     return Rule(aligned(radius, angle), saved=(1, "out"))
 
 

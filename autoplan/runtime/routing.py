@@ -95,8 +95,8 @@ def packed(parts: Sequence[Tensor]) -> Tensor:
 
 
 def unpacked(message: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors that ``packed`` made one, with the dtypes and widths of these. Each is copied out even where it is one
-    row, which counts as contiguous wherever it begins, so that it begins where its dtype may."""
+    """The tensors that ``packed`` made one, with the dtypes and widths of these. Each is copied out even where it is
+    one row, which counts as contiguous wherever it begins, so that it begins where its dtype may."""
     widths = [math.prod(x.shape[1:]) * x.element_size() for x in like]
     apart = [part.clone(memory_format=torch.contiguous_format) for part in message.split(widths, 1)]
     return tuple(part.view(x.dtype) for part, x in zip(apart, like, strict=True))
