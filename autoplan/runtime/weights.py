@@ -262,6 +262,7 @@ def take(held: HeldParameter, name: str, tensor: Tensor) -> None:
     """Of one of the user's whole parameters what a rank keeps in one of the program's."""
     if not held.stored.members:
         held.values.copy_(tensor[in_source(held).slices])
+        return
     for piece in members.pieces(held.stored, held.part):
         if name in (piece.member.source, *piece.member.aliases):
             into = held.values[piece.values]
