@@ -54,7 +54,8 @@ def test_a_convolution_multiplies_once_for_each_place_of_its_smaller_side(transp
     block = Block("Conv", (x,), (), (w,), (), (node,), ("conv",))
     conv = operators_of(block, fuses=True)["conv"]
     places = 4 * (16 * 16 if transposed else 8 * 8)
-    assert matmul_extents(conv, conv.sizes) == (places, 12, 8 * 2 * 2, 1)
+    columns, inner = (12 * 2 * 2, 8) if transposed else (12, 8 * 2 * 2)  # each place becomes 2x2 places of the result
+    assert matmul_extents(conv, conv.sizes) == (places, columns, inner, 1)
 
 
 def test_a_split_divides_the_factor_that_it_names() -> None:
