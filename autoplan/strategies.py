@@ -17,7 +17,7 @@ from autoplan.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.mesh import Mesh
 from autoplan.rule import AxisStrategy, Rule, Term, factor_sizes
 
-ANY_ROWS: Mapping[str, range] = {"placed_lookups": range(1), "routed_experts": range(3, 99)}
+ANY_ROWS: Mapping[str, slice] = {"placed_lookups": slice(1), "routed_experts": slice(3, None)}
 """Bodies that don't mind which rows of the batch a rank has, so that other axes may split them too, and the operands
 that they split for themselves: tables, or experts' weights."""
 
@@ -126,7 +126,8 @@ def bodies_agree(chosen: Sequence[AxisStrategy]) -> bool:
     taken = split_dims(bodies[0])
     own = ANY_ROWS.get(bodies[0].body)
     if own is not None:
-        taken = {(tensor, dim) for tensor, dim in taken if tensor in own}
+        operands = range(len(bodies[0].inputs))[own]
+        taken = {(tensor, dim) for tensor, dim in taken if tensor in operands}
     return all(not taken & split_dims(s) for s in distinct if not s.body)
 
 

@@ -100,7 +100,7 @@ class Trial:
         whole = Rule(f"{', '.join('[]' for _ in self.operands)} -> []")
         try:
             return tuple(Case.of(self.sample(shapes, dtype), whole).result.shape)
-        except Exception:
+        except Exception:  # an operator of the user's may refuse sizes by any error; a guess is all that is lost
             return None
 
 

@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 from autoplan.graph import TensorType
 from autoplan.rule import Rule, broadcast, broadcast_shape, letters, rule
 
 PASSES = ((0,),)
 
 
+@dataclass(frozen=True)
+class Indexed:
+    """Some dims of a tensor read, or written, at tensors of indices.
+
+    given   the indices by the dim that they index
+    shape   that they broadcast to
+    terms   of the tensor: w and the dim's number where it is indexed, d and its number where not
+    chosen  terms of the common shape
+    where   the dim in front of which they stand: where the indexed ones stood, or first where those aren't neighbours
+    """
+
+    given: Mapping[int, TensorType]
+    shape: tuple[int, ...]
+    terms: tuple[str, ...]
+    chosen: tuple[str, ...]
+    where: int
+
+    @staticmethod
+    def of(x: TensorType, indices: Sequence[TensorType | None]) -> Indexed:
+        """Masks are refused: how many values they choose depends on values."""
+        given = {d: t for d, t in enumerate(indices) if t is not None}
+        assert all(t.dtype not in ("bool", "uint8") for t in given.values()), "what a mask chooses has no shape"
+        shape = broadcast_shape(*(t.shape for t in given.values()))
+        terms = tuple(f"w{d}" if d in given else f"d{d}" for d in range(len(x.shape)))
+        chosen = tuple(letters(len(shape), "i").split()) if shape else ()
+        first, last = min(given), max(given)
+        return Indexed(given, shape, terms, chosen, first if last - first == len(given) - 1 else 0)
+
+
 @rule("aten.index.Tensor")
 def index(x: TensorType, indices: tuple[TensorType | None, ...]) -> Rule:
-    """x[i, :, j]: the indices broadcast to one shape, whose dims stand where the indexed ones stood, or first where
-    those aren't neighbours. Masks are refused: the size of the result would depend on values."""
-    given = {d: t for d, t in enumerate(indices) if t is not None}
-    assert all(t.dtype not in ("bool", "uint8") for t in given.values()), "an index by a mask has no shape of its own"
-    shape = broadcast_shape(*(t.shape for t in given.values()))
-    terms = [f"w{d}" if d in given else f"d{d}" for d in range(len(x.shape))]
-    chosen = letters(len(shape), "i").split() if shape else []
-    first, last = min(given), max(given)
-    where = first if last - first == len(given) - 1 else 0
-    before = [t for d, t in enumerate(terms) if d not in given and d < where]
-    after = [t for d, t in enumerate(terms) if d not in given and d >= where]
-    operands = [" ".join(terms), *(broadcast(t, shape, "i") for t in given.values())]
+    """x[i, :, j]: the indices broadcast to one shape, whose dims stand where ``Indexed`` says."""
+    at = Indexed.of(x, indices)
+    before = [t for d, t in enumerate(at.terms) if d not in at.given and d < at.where]
+    after = [t for d, t in enumerate(at.terms) if d not in at.given and d >= at.where]
+    operands = [" ".join(at.terms), *(broadcast(t, at.shape, "i") for t in at.given.values())]
     return Rule(
-        f"{', '.join(operands)} -> {' '.join([*before, *chosen, *after]) or '[]'}",
-        whole=frozenset(f"w{d}" for d in given),
+        f"{', '.join(operands)} -> {' '.join([*before, *at.chosen, *after]) or '[]'}",
+        whole=frozenset(f"w{d}" for d in at.given),
         linear=PASSES,
         saved=tuple(range(1, len(operands))),
     )

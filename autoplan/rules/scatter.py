@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autoplan.graph import TensorType
-from autoplan.rule import Rule, broadcast, broadcast_shape, letters, rule
+from autoplan.rule import Rule, broadcast, letters, rule
+from autoplan.rules.indexing import Indexed
 from autoplan.rules.slicing import along
 
 
@@ -43,15 +44,9 @@ def scatter_reduce(
 def index_put(
     x: TensorType, indices: tuple[TensorType | None, ...], values: TensorType, accumulate: bool = False
 ) -> Rule:
-    """x[i, :, j] = values: the indices' common dims stand in the values where the indexed ones stood, or first where
-    those aren't neighbours. Under a mask the number of values depends on the mask: all is whole, but one number."""
-    given = {d: t for d, t in enumerate(indices) if t is not None}
-    assert all(t.dtype not in ("bool", "uint8") for t in given.values()), "a write by a mask has no shape of its own"
-    shape = broadcast_shape(*(t.shape for t in given.values()))
-    terms = [f"w{d}" if d in given else f"d{d}" for d in range(len(x.shape))]
-    chosen = letters(len(shape), "i").split() if shape else []
-    first, last = min(given), max(given)
-    where = first if last - first == len(given) - 1 else 0
+    """x[i, :, j] = values: the indices' common dims stand in the values where ``Indexed`` says."""
+    at = Indexed.of(x, indices)
+    given, shape, terms, chosen, where = at.given, at.shape, at.terms, at.chosen, at.where
     free = [(d, t) for d, t in enumerate(terms) if d not in given]
     written = [*(t for d, t in free if d < where), *chosen, *(t for d, t in free if d >= where)]
     sizes = [*(x.shape[d] for d, _ in free if d < where), *shape, *(x.shape[d] for d, _ in free if d >= where)]
