@@ -16,6 +16,7 @@ from autoplan.errors import ParallelismError
 from autoplan.options import SHAPES, Schedule, Training
 from autoplan.runtime.optimizer import build_optimizer
 from autoplan.runtime.rates import NOT_DATA, LearningRates, check_schedule, scheduler_class
+from autoplan.runtime.updates import Updates
 
 CLASSES = {
     "StepLR": {"step_size": 3, "gamma": 0.5},
@@ -106,6 +107,17 @@ def test_another_learning_rate_moves_the_whole_course() -> None:
     whole = course(LearningRates(Schedule("cosine", steps=10), optimizer()), [1.0] * 8)
     assert before == whole[:4]
     assert [rate for [(rate, _), _] in after] == pytest.approx([2 * rate for [(rate, _), _] in whole[4:]])
+
+
+@pytest.mark.parametrize("rate", [-0.1, math.nan, "0.1", True])
+def test_what_is_no_learning_rate_is_refused(rate: object) -> None:
+    made = optimizer()
+    updates = Updates(Training(), made, (), torch.device("cpu"))
+    with pytest.raises(ParallelismError, match=r"learning_rate=.*at least 0"):
+        updates.set_learning_rate(rate)  # type: ignore[arg-type]
+    assert settings(made)[0][0] == 0.25
+    updates.set_learning_rate(0.125)
+    assert settings(made)[0][0] == 0.125
 
 
 def test_one_device_follows_it_too() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from autoplan.pricing.chunks import least_chunk_rounds, least_held, rank_paths, rounds_of
-from autoplan.search.chunk_bound import least_chunks_s
+from autoplan.search.chunk_bound import Leaner, least_chunks_s
 from autoplan.search.chunks import choose_chunks
+from autoplan.search.moves import elsewhere
 from autoplan.search.pieces import Division, Pieces, even_stages
 from cost_models.pipeline import in_flight, simulate
 from cost_models.pipeline.shared import Sharing
@@ -82,6 +83,53 @@ def test_the_cuts_are_the_best_there_are(
         assert pieces.over(found.division) <= 0
     if quick is not None:
         assert quick.cuts.bound_s <= best_s * (1 + 1e-9) <= quick.cuts.objective_s * (1 + 2e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_operators_undercut_the_bound_of_all(seed: int) -> None:
+    """Three ways to run the repeated segments, each with all cuts and counts under a tight wall, against one bound."""
+    rng, schedule = random.Random(seed), ("interleaved", "zero-bubble")[seed % 4 == 3]
+    fast = walled(chain(2 * seed, schedule, 2, "auto", 6, 4), rng.choice([0.8, 0.85, 0.9]))
+    ways = [fast, *(slower(fast, rng) for _ in range(2))]
+    kept, states = (np.minimum.reduce([getattr(way, name) for way in ways]) for name in ("kept", "states"))
+    lean = replace(fast, kept=kept, states=states, selective=np.minimum.reduce([way.selective for way in ways]))
+    prices, flight = np.array([0.0, 0.1, 0.3, 1.0, 3.0]), float(fast.rounds.held[0][0].mean())
+    spent_s = [way.forward_s + way.backward_s for way in ways]
+    held = [way.kept + way.states / flight for way in ways]
+    all_s = np.array([s[:, None] + prices * h[:, None] for s, h in zip(spent_s, held, strict=True)]).min(axis=0)
+    slower_s = all_s - spent_s[0][:, None] - prices * (kept + states / flight)[:, None]
+    spread = float((fast.kept - kept)[fast.repeated].max())
+    leaner = Leaner(prices, prices / flight, 1.0, slower_s, fast.repeated, spread)
+    best_s = min(w.step_s(d) for w in ways for d in divisions(w) if w.over(d) <= 0)
+    rough_s, bound_s = least_chunks_s(lean, leaner), least_chunks_s(lean, leaner, whole=True)
+    assert 0.7 * best_s <= rough_s <= bound_s * (1 + 1e-9) and bound_s <= best_s * (1 + 1e-6) < np.inf
+
+
+def slower(fast: Pieces, rng: random.Random) -> Pieces:
+    """Other operators for the repeated segments: longer, and keeping less, or with fewer bytes of parameters."""
+    mine = fast.repeated.astype(float)
+    longer, less, states = (1 + rng.uniform(0, 0.3) * mine for _ in range(3))
+    forward_s, kept = fast.forward_s * longer, fast.kept / less
+    return replace(
+        fast, forward_s=forward_s, backward_s=fast.backward_s * longer, full_s=forward_s, part_s=0.3 * forward_s,
+        weights_s=fast.weights_s * longer, whole_s=fast.whole_s * longer, kept=kept, selective=0.5 * kept,
+        states=fast.states * rng.choice([states, 1 / states]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("virtual", [2, 3])
+def test_what_is_recomputed_moves_within_its_rank(virtual: int) -> None:
+    pieces = chain(5, "interleaved", virtual, "auto", 12, 6)
+    division = replace(pieces.pinned(even_stages(pieces)), full=(1, 0) * virtual)
+    near = list(elsewhere(pieces, division, pieces.rounds.paths))
+    assert near and len(set(near)) == len(near)
+    for moved in near:
+        assert moved.stages == division.stages and moved.part == division.part
+        assert all(0 <= n <= most for n, most in zip(moved.full, pieces.counts(division.stages), strict=True))
+        assert [sum(moved.full[r::2]) for r in range(2)] == [sum(division.full[r::2]) for r in range(2)]
+        assert sum(abs(a - b) for a, b in zip(moved.full, division.full, strict=True)) == 2
+    by_hand = [float(np.tensordot(pieces.rounds.paths, pieces.durations_s(moved), 2).max()) for moved in near]
+    assert by_hand[0] == pytest.approx(min(by_hand), rel=0.02)
 
 
 def test_what_cannot_win_is_given_up() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from autoplan.cluster import ClusterSpec
@@ -82,6 +82,7 @@ STATES = (S(0), S(1), R, I, P)
     ),
     st.booleans(),
 )  # fmt: skip
+@example(Mesh.of(dp=2, tp=4, mb=1), [(S(0), S(0), S(0), 16, False), (S(0), S(0), S(1), 16, False)], False)
 def test_moves_that_are_alike_cost_what_each_costs_by_itself(mesh: Mesh, asked: list, direct: bool) -> None:
     together = price_list(mesh, direct=direct)
     for data, here, there, size, carries in asked:

@@ -198,7 +198,7 @@ class Prices:
 
     def move_s(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> float | None:
         """The seconds of ``move``; of moves along the innermost axis those that are alike are priced once."""
-        line = self.line(kind, source, target, carries)
+        line = self.line(kind, source, target, carries) if source != target else None
         if line is not None and line in self.lines:
             return self.lines[line]
         found = self.move(kind, source, target, carries)
@@ -215,8 +215,8 @@ class Prices:
         return axes[-1] if axes and all(rate(axis) <= rate(axes[-1]) for axis in axes) else None
 
     def line(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> Line | None:
-        """All that a redistribution along the innermost axis depends on; None where another may take part, where sizes
-        don't divide, and where operands of max are among what moves."""
+        """All that a redistribution along the innermost axis depends on, whose ends differ; None where another axis may
+        take part, where sizes don't divide, and where operands of max are among what moves."""
         axis = self.innermost
         if axis is None or any(state.reduce == "max" for _, state in (*source.rest, *target.rest)):
             return None

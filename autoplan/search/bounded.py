@@ -112,7 +112,8 @@ class Bounded(Laid):
         else:
             known = self.known(setting)
             lean = loads.chain.holding({name: known.least(name) for name in BYTES})
-            pieces, leaner = pieces_of(replace(loads, chain=lean), wall), leaner_of(known)
+            pieces = pieces_of(replace(loads, chain=lean), wall)
+            leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
         schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, whole=whole) / gain

@@ -23,6 +23,7 @@ or the fastest operators that are known, whichever is less; all else holds for e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -149,17 +150,28 @@ def tied(full_s: np.ndarray, part_s: np.ndarray, full: np.ndarray, part: np.ndar
     return np.unique(np.append(prices, 3 * prices.max()))
 
 
-def leaner_of(known: Known) -> Leaner:
-    """What keeping less than the fastest do costs the segments that may be recomputed."""
-    chain, prices = known.loads.chain, known.rates
-    kept = known.least("kept") - known.loads.data.cast_share * chain.parameters
+def leaner_of(known: Known, flight: float) -> Leaner:
+    """What keeping less than the fastest do costs the segments that may be recomputed.
+
+    flight  microbatches of which about a stage holds what is kept, by which bytes of parameters are priced beside these
+    """
+    chain, prices, data = known.loads.chain, known.rates, known.loads.data
+    share = parameter_share(data, known.loads.states)
+    state = 2.0 ** math.floor(math.log2(share / flight))  # a few, for many settings
+    parameters, kept = known.least("parameters"), known.least("kept") - data.cast_share * known.least("parameters")
     slower = np.zeros((len(known.blocks), len(prices)))
     places = np.flatnonzero(chain.repeated)
+    held: dict[int, float] = dict.fromkeys(known.blocks, 0.0)
+    for place in places.tolist():
+        held[known.blocks[place]] += float(chain.kept[place])
     for block in sorted({known.blocks[place] for place in places}):
         mine = [place for place in places if known.blocks[place] == block]
-        least_s = np.array([known.floor(block, Weights(0.0, price)) for price in prices.tolist()])
-        slower[mine] = least_s - known.own_s[mine[0]] - prices * kept[mine[0]]
-    return Leaner(prices, slower)
+        least_s = np.array([known.floor(block, Weights(price * state, price)) for price in prices.tolist()])
+        least_s = least_s - known.own_s[mine[0]]
+        slower[mine] = least_s - prices * (kept[mine] + state * parameters[mine])[:, None]
+    heaviest = chain.repeated & (np.array(known.blocks) == max(held, key=held.__getitem__))
+    spread = float((chain.kept - known.least("kept"))[heaviest].max(initial=0.0))
+    return Leaner(prices, prices * state, share, slower, heaviest, spread)
 
 
 def segment_s(known: Known, prices: np.ndarray, share: float | None = None) -> np.ndarray:

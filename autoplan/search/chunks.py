@@ -8,17 +8,17 @@ ones where these are few, and by moving single segments between stages where the
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from autoplan.search.chunk_program import Found, Master
+from autoplan.search.moves import descend, elsewhere, promising
 from autoplan.search.pieces import Division, Pieces, even_stages, fitted
 from autoplan.search.stages import Cuts
 
 GAP = 0.005
+SETTLED = 12       # schedules run on what moves of recomputation lead to
 NEAR = 1.05        # times the limit that even stages may take: better cuts seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
@@ -26,7 +26,6 @@ FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
 MOVES = 8          # schedules run on what moves along known paths lead to
 CLOSE = 1.02       # times the limit, within which neighbours are run
-NEIGHBOURS = 48    # of a division, the most promising
 ACTIONS = 50_000   # of all schedules that are run on neighbours
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 EMPTIED = -1       # the number of the moment at which nothing is in flight
@@ -149,7 +148,43 @@ class _Search:
             self.take(start)
             self.paths.append(self.pieces.path(start).counts)
         if self.best is not None and self.best_s < self.limit_s * CLOSE:
+            self.settle()
             self.climb()
+
+    def settle(self) -> None:
+        """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
+        Begun from two ends, since of stages that hold as much either may be on the way of fewer others."""
+        if self.best is None or not any(self.best.full):
+            return
+        for start in (self.best, fitted(self.pieces, self.pieces.pinned(self.best.stages), late=True)):
+            now = start
+            for _ in range(SETTLED):
+                if now is None or self.done:
+                    break
+                self.run_once(now)
+                paths, moved = np.array(self.paths), None
+                while (near := self.recomputed_elsewhere(now, paths)) is not None:
+                    now = moved = near
+                if moved is None:
+                    break
+
+    def run_once(self, held: Division) -> None:
+        """The schedule on a division that fits; its path is known from then on."""
+        path = self.pieces.path(held)
+        self.tried.add(held)
+        self.paths.append(path.counts)
+        if path.step_s < self.best_s:
+            self.best, self.best_s = held, path.step_s
+
+    def recomputed_elsewhere(self, division: Division, paths: np.ndarray) -> Division | None:
+        """The most promising of such neighbours that fit and shorten the longest path, if any."""
+        longest_s = np.tensordot(paths, self.pieces.durations_s(division), 2).max()
+        for near in elsewhere(self.pieces, division, paths):
+            if np.tensordot(paths, self.pieces.durations_s(near), 2).max() >= longest_s * (1 - 1e-9):
+                return None
+            if self.pieces.over(near) <= 0:
+                return near
+        return None
 
     def climb(self) -> None:
         """The best division's neighbours, the most promising first, until none of them is quicker."""
@@ -210,41 +245,3 @@ class _Search:
         cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *master.size)
         return ChunkCuts(cuts, self.best)
 
-
-def descend(pieces: Pieces, division: Division, paths: np.ndarray) -> Division:
-    """The division that moves of single segments lead to, each the one that shortens the longest path most.
-
-    paths  [paths, 3, v·d]
-    """
-    longest_s = float(np.tensordot(paths, pieces.durations_s(division), 2).max())
-    for _ in range(2 * pieces.stages):
-        near = next(promising(pieces, division, paths), None)
-        if near is None:
-            break
-        after_s = float(np.tensordot(paths, pieces.durations_s(near), 2).max())
-        if after_s >= longest_s * (1 - 1e-9):
-            break
-        division, longest_s = near, after_s
-    return division
-
-
-def promising(pieces: Pieces, division: Division, paths: np.ndarray) -> Iterator[Division]:
-    """Divisions in which one stage has a segment less and another one more, by the length of their longest path, were
-    all segments like the last of their stage."""
-    spent = pieces.durations_s(division)
-    ends = np.array([first for first, _ in division.stages] + [len(pieces)])
-    last = ends[1:] - 1
-    one = np.stack([pieces.forward_s[last], (pieces.backward_s - pieces.weights_s)[last], pieces.weights_s[last]])
-    left = np.einsum("pas,as->ps", paths, one)
-    gained = np.einsum("pas,at->pts", paths, one)                           # a segment of stage t on stage s
-    lengths = np.tensordot(paths, spent, 2)[:, None, None] - left[:, :, None] + gained
-    reached = lengths.max(axis=0)
-    reached[ends[1:] - ends[:-1] < 2, :] = np.inf
-    np.fill_diagonal(reached, np.inf)
-    for place in np.argsort(reached, axis=None, kind="stable")[:NEIGHBOURS].tolist():
-        source, target = divmod(place, pieces.stages)
-        if not np.isfinite(reached[source, target]):
-            return
-        moved, (low, high) = ends.copy(), sorted((source, target))
-        moved[low + 1 : high + 1] += -1 if source < target else 1
-        yield pieces.pinned(tuple(itertools.pairwise(moved.tolist())))

@@ -16,6 +16,14 @@ TIME_LIMIT_S = 30.0  # of what takes far less: a backstop
 
 
 @dataclass(frozen=True)
+class Solved:
+    """bound: what no values undercut; values: those found, None where there are none."""
+
+    bound: float
+    values: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
 class Linear:
     """minimise v[0] with rows·v ≥ least, low ≤ v ≤ high.
 
@@ -34,9 +42,13 @@ class Linear:
         whole   as well as so many nodes of the search for whole numbers prove it, which are the same on a slow machine
         enough  beyond which it doesn't matter how much it is
         """
+        return self.solved(whole=whole, nodes=nodes, gap=gap, enough=enough).bound
+
+    def solved(self, *, whole: bool = False, nodes: int = 0, gap: float = 0.0, enough: float = np.inf) -> Solved:
+        """The same, and the values that were found."""
         return self.by_highs(whole, nodes, gap, enough) if INSTALLED else self.by_cbc(whole, nodes, gap)
 
-    def by_highs(self, whole: bool, nodes: int, gap: float, enough: float = np.inf) -> float:
+    def by_highs(self, whole: bool, nodes: int, gap: float, enough: float = np.inf) -> Solved:
         inside, (count, variables) = highspy.Highs(), self.rows.shape
         for option, value in (
             ("output_flag", False), ("threads", 1), ("time_limit", TIME_LIMIT_S), ("mip_rel_gap", gap),
@@ -55,14 +67,17 @@ class Linear:
         inside.run()
         status, info = inside.getModelStatus(), inside.getInfo()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-            return np.inf
+            return Solved(np.inf)
         if status == highspy.HighsModelStatus.kObjectiveBound:
-            return enough
+            return Solved(enough)
+        values = np.array(inside.getSolution().col_value) if info.primal_solution_status else None
         if whole and self.integers.any():
-            return max(float(info.mip_dual_bound), 0.0)
-        return float(info.objective_function_value) if status == highspy.HighsModelStatus.kOptimal else 0.0
+            return Solved(max(float(info.mip_dual_bound), 0.0), values)
+        if status != highspy.HighsModelStatus.kOptimal:
+            return Solved(0.0)
+        return Solved(float(info.objective_function_value), values)
 
-    def by_cbc(self, whole: bool, nodes: int, gap: float) -> float:
+    def by_cbc(self, whole: bool, nodes: int, gap: float) -> Solved:
         model = pulp.LpProblem("bound", pulp.LpMinimize)
         highs = [None if np.isinf(high) else high for high in self.high.tolist()]
         kinds = [pulp.LpInteger if number else pulp.LpContinuous for number in (self.integers & whole).tolist()]
@@ -75,7 +90,8 @@ class Linear:
         limits = {"timeLimit": TIME_LIMIT_S, "gapRel": gap, "maxNodes": nodes or None}
         status = model.solve(pulp.PULP_CBC_CMD(msg=False, threads=1, **limits))
         if status == pulp.LpStatusInfeasible:
-            return np.inf
+            return Solved(np.inf)
         if status != pulp.LpStatusOptimal or model.sol_status != pulp.LpSolutionOptimal:
-            return 0.0
-        return float(variables[0].varValue or 0.0) * (1 - gap)
+            return Solved(0.0)
+        values = np.array([variable.varValue or 0.0 for variable in variables])
+        return Solved(float(values[0]) * (1 - gap), values)

@@ -149,8 +149,8 @@ class Pieces:
         return spent
 
     def by_rank(self, of_stages: np.ndarray) -> np.ndarray:
-        """[v, d]."""
-        return of_stages.reshape(self.virtual_stages, self.ranks)
+        """[…, v, d] of […, v·d]."""
+        return of_stages.reshape(*of_stages.shape[:-1], self.virtual_stages, self.ranks)
 
     def moments(self, division: Division) -> np.ndarray:
         """[rows of ``held_rows``, and one more for each rank, nothing in flight]: bytes on a device of a rank at a
@@ -200,9 +200,9 @@ class Pieces:
         return self.path(division).step_s
 
 
-def fitted(pieces: Pieces, division: Division) -> Division | None:
+def fitted(pieces: Pieces, division: Division, *, late: bool = False) -> Division | None:
     """The same stages with as many segments recomputed in full, where that is free, as the wall asks for; those first
-    of which most is held. None where all are not enough."""
+    of which most is held, of a rank's stages alike its first, or its last. None where all are not enough."""
     if pieces.recompute != "auto":
         return division if pieces.over(division) <= 0 else None
     counts, full, part = pieces.counts(division.stages), list(division.full), list(division.part)
@@ -225,7 +225,7 @@ def fitted(pieces: Pieces, division: Division) -> Division | None:
                 free = [k for k in mine if full[k] < counts[k]]
                 if not free:
                     return None
-                chosen = max(free, key=lambda k: (weight[rank, k // pieces.ranks], -k))
+                chosen = max(free, key=lambda k: (weight[rank, k // pieces.ranks], k if late else -k))
                 full[chosen] += 1
                 part[chosen] = min(part[chosen], counts[chosen] - full[chosen])
         division = replace(division, full=tuple(full), part=tuple(part))
