@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
+from multiprocessing.connection import Pipe
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 from autoplan.errors import LayoutError
-from autoplan.runtime.ranks import RankError, RankPool
+from autoplan.runtime.ranks import RankError, RankPool, _Outcome, _Worker
 
 
 def total(rank: int, size: int, x: torch.Tensor) -> tuple[int, torch.Tensor, int]:
@@ -53,8 +56,25 @@ def fail_on(rank: int, size: int, bad: int, how: str) -> None:
     distributed.barrier()
 
 
+def keep_groups(rank: int, size: int, kept: list) -> int:
+    """Groups that something holds when they are destroyed, as torch's caches hold meshes."""
+    kept += [distributed.new_group(list(range(size))) for _ in range(3)]
+    held.append(kept)
+    return os.getpid()
+
+
 def unpicklable(rank: int, size: int) -> object:
     return lambda: rank
+
+
+held: list[list] = []
+
+
+def test_ranks_that_gather_threads_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autoplan.runtime.ranks.MOST_THREADS", 20)
+    with RankPool(2, fork=True) as pool:
+        processes = [pool.run(keep_groups, [])[0] for _ in range(6)]
+    assert 1 < len(set(processes)) < len(processes)
 
 
 def test_results_come_in_the_order_of_ranks_and_workers_live_on():
@@ -112,6 +132,17 @@ def test_one_of_our_own_errors_comes_along_as_the_cause():
         pool.run(fail_on, 1, "autoplan")
     assert isinstance(caught.value.__cause__, LayoutError)
     assert str(caught.value.__cause__) == "x: its layout is wrong. mend it."
+
+
+def test_the_rank_that_failed_first_is_named_whoever_is_heard_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipes = [Pipe(), Pipe()]
+    for (_, theirs), what, when in zip(pipes, ("its peer is gone", "its own mistake"), (2.0, 1.0), strict=True):
+        theirs.send_bytes(pickle.dumps(_Outcome(error=what, ended_s=when)))
+    with RankPool(2) as pool:
+        workers = [_Worker(0, ours, Path(), lambda: None, lambda seconds: 0) for ours, _ in pipes]
+        monkeypatch.setattr(pool, "_workers", workers)
+        with pytest.raises(RankError, match=r"rank 1 failed:\nits own mistake"):
+            pool._receive(0, pipes[0][0])
 
 
 def test_a_rank_that_hangs_is_shown_where_it_stands():

@@ -146,7 +146,7 @@ def test_what_the_recipe_does_not_make_is_named_on_every_rank(pool: RankPool) ->
     recipe = record(tiny.reference())
     lacking = replace(recipe, tensors=tuple(t for t in recipe.tensors if t[0] != "layers.1.scale"))
     for said, _ in pool.run(initialised, PLANS[2], lacking):
-        assert said.startswith("layers.1.scale: neither the constructor nor a reset_parameters fills it")
+        assert said.startswith("layers.1.scale: no reset_parameters fills it")
     for said, _ in pool.run(initialised, PLANS[0], None):
         assert said.startswith("init_weights: the plan doesn't know how its model is initialised")
 

@@ -29,21 +29,27 @@ def microbatches(
     batch   the whole batch, or this rank's rows of it: by name, or in the order of the plan's inputs
     InputsError where a name, a shape or a kind of dtype isn't the plan's.
     """
-    given = named(spec, batch)
+    given = named([value.name for value in spec.lowered.batch], batch)
     coordinates = {name: axis.rank for name, axis in axes.items()}
     return {v.name: stacked(spec, v, given[v.name].to(device), coordinates) for v in spec.lowered.batch}
 
 
-def named(spec: ProgramSpec, batch: Batch) -> dict[str, Tensor]:
-    names = [value.name for value in spec.lowered.batch]
+def named(names: Sequence[str], batch: Batch) -> dict[str, Tensor]:
+    """A batch by name; InputsError where it isn't one of the plan's inputs."""
+    wanted = f"the plan's inputs are {names}"
     if isinstance(batch, Mapping):
-        if set(batch) == set(names):
-            return dict(batch)
-        raise InputsError(f"a batch of {sorted(batch)}", f"the plan's inputs are {names}", "pass exactly these")
-    values = [batch] if isinstance(batch, Tensor) else list(batch)
-    if len(values) != len(names):
-        raise InputsError(f"a batch of {len(values)} tensors", f"the plan's inputs are {names}", "pass one for each")
-    return dict(zip(names, values, strict=True))
+        if set(batch) != set(names):
+            raise InputsError(f"a batch of {sorted(batch)}", wanted, "pass exactly these")
+        given = dict(batch)
+    else:
+        values = list(batch) if isinstance(batch, Sequence) else [batch]
+        if len(values) != len(names):
+            raise InputsError(f"a batch of {len(values)} tensors", wanted, "pass one for each")
+        given = dict(zip(names, values, strict=True))
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise InputsError(f"{name} of type {type(value).__name__}", "it is no tensor", "convert it first")
+    return given
 
 
 def stacked(spec: ProgramSpec, value: TypedValue, tensor: Tensor, coordinates: Mapping[str, int]) -> Tensor:

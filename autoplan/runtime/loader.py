@@ -70,7 +70,7 @@ class Batches:
 
 def rows_of(spec: ProgramSpec, batch: Batch) -> int:
     """How many rows of the data a batch has: the fewest of its inputs that have rows."""
-    given = named(spec, batch)
+    given = named([value.name for value in spec.lowered.batch], batch)
     return min((given[v.name].shape[0] for v in spec.lowered.batch if v.type.shape), default=0)
 
 

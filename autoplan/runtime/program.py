@@ -156,7 +156,8 @@ class Program:
         self.updates.set_learning_rate(rate)
 
     def init_weights(self, seed: int = 0) -> None:
-        """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``.
+        """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``: one
+        of transformers by its constructor, any other by ``reset_parameters`` of each submodule, in their order.
 
         WeightsError where the plan doesn't know how they are made.
         """

@@ -23,7 +23,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -34,6 +34,7 @@ from torch import distributed
 from autoplan.errors import AutoplanError
 
 GRACE_S = 0.5  # time for the end of a killed process, or for a stack dump, to be seen
+MOST_THREADS = 96  # of a forked rank: each of gloo's groups has three, one of which wakes 100 times a second
 
 
 class RankError(RuntimeError):
@@ -47,11 +48,17 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a rank sends back: a result, or an error as text (and as itself, where it is one of autoplan's own)."""
+    """What a rank sends back: a result, or an error as text (and as itself, where it is one of autoplan's own).
+
+    threads  how many it has by then
+    ended_s  on the clock that all processes share
+    """
 
     result: object = None
     error: str = ""
     cause: AutoplanError | None = None
+    threads: int = 1
+    ended_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,8 @@ class RankPool:
         except BaseException:
             self._end(kill=True)
             raise
+        if self.fork and max(outcome.threads for outcome in outcomes) > MOST_THREADS:
+            self._end()  # torch's caches hold meshes, and so groups that were destroyed; forks are quickly made again
         return [outcome.result for outcome in outcomes]
 
     def _start(self, folder: Path) -> None:
@@ -144,22 +153,27 @@ class RankPool:
         except (EOFError, ConnectionResetError):
             raise self._died(rank) from None
         if outcome.error:
-            self._blame_the_dead(rank)
-            raise RankError([rank], "failed:", outcome.error) from outcome.cause
+            first, outcome = self._first_failure(rank, outcome)
+            raise RankError([first], "failed:", outcome.error) from outcome.cause
         return outcome
 
-    def _blame_the_dead(self, failed: int) -> None:
-        """A rank that dies makes its peers fail; where one has died since, it is named rather than the peer."""
+    def _first_failure(self, failed: int, outcome: _Outcome) -> tuple[int, _Outcome]:
+        """A rank that fails or dies makes its peers fail, whose words may be heard first: the rank that failed before
+        all others, with what it says. RankError where one has died."""
+        failures = {failed: outcome}
         peers = {w.connection: rank for rank, w in enumerate(self._workers) if rank != failed}
         deadline = time.monotonic() + GRACE_S
         while peers and (ready := wait(list(peers), max(0.0, deadline - time.monotonic()))):
             for connection in ready:
                 assert isinstance(connection, Connection)
                 try:
-                    connection.recv_bytes()
+                    said = pickle.loads(connection.recv_bytes())
                 except (EOFError, ConnectionResetError):
                     raise self._died(peers[connection]) from None
+                failures |= {peers[connection]: said} if said.error else {}
                 del peers[connection]
+        first = min(failures, key=lambda rank: failures[rank].ended_s)
+        return first, failures[first]
 
     def _died(self, rank: int) -> RankError:
         code = self._workers[rank].join(2.0)
@@ -254,6 +268,12 @@ def _serve(rank: int, size: int, connection: Connection, stacks: Path, inherited
                 distributed.destroy_process_group()
 
 
+def _threads() -> int:
+    """Of this process, native ones included; 1 where the system doesn't say."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.is_dir() else 1
+
+
 def _perform(rank: int, size: int, job: bytes) -> bytes:
     """One job's outcome, pickled. After a failure the group is left open until the outcome is sent: the peers, who
     fail when it closes, must not be heard first."""
@@ -266,10 +286,10 @@ def _perform(rank: int, size: int, job: bytes) -> bytes:
             world_size=size,
             timeout=timedelta(seconds=timeout_s + 30),  # the parent, who can name the rank that hangs, speaks first
         )
-        outcome = pickle.dumps(_Outcome(function(rank, size, *args)))
+        result = function(rank, size, *args)
         distributed.barrier()
         distributed.destroy_process_group()
-        return outcome
+        return pickle.dumps(_Outcome(result, threads=_threads()))
     except Exception as error:
         cause = error if isinstance(error, AutoplanError) else None
         return pickle.dumps(_Outcome(error=traceback.format_exc(), cause=cause))

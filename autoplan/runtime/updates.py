@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from autoplan.errors import DivergedError
-from autoplan.options import Training
+from autoplan.errors import DivergedError, ParallelismError
+from autoplan.options import Training, is_number
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.rates import LearningRates
 from autoplan.runtime.scaling import LossScaling, unscaled
@@ -77,7 +77,12 @@ class Updates:
         return DivergedError(value, f"{cause}; it may be {causes}", f"{last}, with a lower learning rate{clipped}")
 
     def set_learning_rate(self, rate: float) -> None:
-        """Another learning rate from here on; a schedule is where it would be had it started from that one."""
+        """Another learning rate from here on; a schedule is where it would be had it started from that one.
+
+        ParallelismError for what is none.
+        """
+        if not is_number(rate) or rate < 0:
+            raise ParallelismError(f"learning_rate={rate!r}", "it is a number of at least 0", "give 0 or more")
         if self.rates is not None:
             self.rates.restart(rate, self.rates.updates)
             return

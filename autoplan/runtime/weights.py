@@ -206,6 +206,9 @@ def source_shape(spec: ProgramSpec, stored: StoredParameter) -> tuple[int, ...]:
     return tuple(whole if d == stored.dim else size for d, size in enumerate(stored.type.shape))
 
 
+NOT_MADE = "no reset_parameters fills it; a constructor is run again for models of transformers alone"
+
+
 def initialise(
     spec: ProgramSpec,
     seed: int,
@@ -218,7 +221,7 @@ def initialise(
     unread  likewise, where the recipe makes it
     WeightsError, before anything is changed and on every rank, where the plan doesn't know how one is made.
     """
-    remedy = "use load_weights with a state dict or safetensors files"
+    remedy = "use load_weights with a state dict or safetensors files, or plan again with a reset_parameters for it"
     if spec.init is None:
         raise WeightsError("init_weights", "the plan doesn't know how its model is initialised", remedy)
     made = makes(spec.init)
@@ -226,7 +229,7 @@ def initialise(
     wanted += [(b.name,) for b in spec.lowered.buffers]
     unknown = [names[0] for names in wanted if made.isdisjoint(names)]
     if unknown:
-        raise WeightsError(unknown[0], "neither the constructor nor a reset_parameters fills it", remedy)
+        raise WeightsError(unknown[0], NOT_MADE, remedy)
     draw(spec.init, seed, held, {**buffers, **unread})
 
 

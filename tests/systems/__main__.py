@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from autoplan.codec import decode, encode
 from autoplan.runtime.ranks import RankPool
 from autoplan.search.systems import SYSTEMS
 from tests.systems import cases
@@ -17,11 +19,13 @@ from tests.systems.cells import Outcome, check
 from tests.systems.document import document, failures, figures, matrix, tally, verdict
 from tests.systems.reference import references
 
+TIMEOUT_S = 900
+
 
 @contextmanager
 def pools() -> Iterator[dict[int, RankPool]]:
-    """A pool of ranks of each size that a system needs."""
-    with RankPool(4, timeout_s=240) as four, RankPool(8, timeout_s=240) as eight:
+    """A pool of ranks of each size that a system needs; eight ranks on a few cores take minutes for what one does."""
+    with RankPool(4, timeout_s=TIMEOUT_S) as four, RankPool(8, timeout_s=TIMEOUT_S) as eight:
         yield {4: four, 8: eight}
 
 
@@ -35,17 +39,37 @@ def run(cells: Sequence[cases.Cell]) -> Iterator[Outcome]:
             yield outcome
 
 
+def keep(folder: Path, outcome: Outcome) -> None:
+    """One file a cell, so that a matrix can be made of several runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{outcome.system} {outcome.model}.json").write_text(json.dumps(encode(outcome), indent=1))
+
+
+def kept(folder: Path) -> list[Outcome]:
+    """What runs kept there, in the order of the matrix."""
+    files = [folder / f"{system} {model}.json" for system, model in cases.cells()]
+    return [decode(Outcome, json.loads(file.read_text()), file.name) for file in files if file.exists()]
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.systems", description=__doc__)
     parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
     parser.add_argument("--model", action="append", choices=[*cases.MODELS, cases.MIXTURE], help="likewise")
+    parser.add_argument("--keep", type=Path, help="a folder of results: those that it has aren't run again")
     parser.add_argument("--write", type=Path, help="also write the matrix into this document")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     wanted = [
         (s, m) for s, m in cases.cells() if s in (given.system or SYSTEMS) and m in (given.model or (m,))
     ]
-    outcomes = list(run(wanted))
+    known = kept(given.keep) if given.keep else []
+    done = {(outcome.system, outcome.model) for outcome in known}
+    outcomes = []
+    for outcome in run([cell for cell in wanted if cell not in done]):
+        outcomes.append(outcome)
+        if given.keep:
+            keep(given.keep, outcome)
+    outcomes = kept(given.keep) if given.keep else outcomes
     print(f"{matrix(outcomes)}\n\n{figures(outcomes)}\n\n{tally(outcomes)}")
     if given.write:
         given.write.write_text(document(outcomes))

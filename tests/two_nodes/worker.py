@@ -45,6 +45,7 @@ def run(job: Job) -> None:
     work, batches = Path(job.work), load_file(job.batches)
     program = autoplan.load(job.folder).program()
     if job.first == 0:
+        torch.manual_seed(dist.get_rank())  # unseeded, each start of a process has a random state of its own
         program.load_weights(job.weights)
     else:
         found = latest_checkpoint(work)
