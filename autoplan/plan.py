@@ -18,6 +18,7 @@ from autoplan.folder import program_module, program_spec, read_folder, write_fol
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
+from autoplan.runtime.batches import Batch
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
 from autoplan.search.choice import Alternative, Predicted, SearchReport
@@ -112,7 +113,7 @@ class Plan:
             name: encode(getattr(self.record, name)) for name in parts
         }
 
-    def verify(self, *, seed: int = 0, raises: bool = True) -> Verification:
+    def verify(self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None) -> Verification:
         """Runs the sharded program on local processes and compares it with one device.
 
         Loss, every gradient, and the parameters after three optimizer steps, in float64.
@@ -120,8 +121,10 @@ class Plan:
         without the model at hand, whose replicas no one device is, with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
         raises  VerificationError where they differ; otherwise look at the result's ``passed``
+        batch   by name or in order, for a model that can't compute with random values: floats are drawn normal,
+                integers as small as what they index, booleans are True. InputsError where it can't
         """
-        return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises)
+        return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises, given=batch)
 
     def export(self, folder: str | os.PathLike) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.

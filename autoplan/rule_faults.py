@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 
-from autoplan.errors import RuleError
+from autoplan.errors import AutoplanError, RuleError
 from autoplan.graph import Argument, Node, TensorType
 from autoplan.layout import State
 from autoplan.notation import Rule, factor_sizes, parse_terms
@@ -28,12 +28,18 @@ def check_users_rule(node: Node, types: Mapping[str, TensorType]) -> None:
     except TypeError as error:
         cause = f"the operator is called with {called(args, kwargs)}: {error}"
         raise RuleError(where, cause, "let it take the operator's own arguments, defaults included") from None
-    rule = function(*args, **kwargs)
+    operands = [types[name] for name in node.operands]
+    shapes = shapes_text(operands, node.type)
+    try:
+        rule = function(*args, **kwargs)
+    except AutoplanError:
+        raise
+    except Exception as error:  # whatever a user's function comes to
+        cause = f"it fails with {type(error).__name__}: {error}; the operator is {shapes}"
+        raise RuleError(where, cause, "let it return an autoplan.Rule for each shape that the model has") from error
     if not isinstance(rule, Rule):
         raise RuleError(where, f"it returns a {type(rule).__name__}", "return an autoplan.Rule")
-    operands = [types[name] for name in node.operands]
     for cause, remedy in faults(rule, operands, node.type):
-        shapes = shapes_text(operands, node.type)
         raise RuleError(f"{where}, {rule.spec!r}", f"{cause}; the operator is {shapes}", remedy)
 
 

@@ -208,6 +208,8 @@ def failing_step(rank: int, world: int, batch: dict) -> float:
             "tokens of shape (6, 3): the plan is for a batch of (8, 3), of which a rank's rows are (4, 3)",
         ),
         ((torch.zeros(8, 3), torch.zeros(8, 3, dtype=torch.int64)), "tokens of torch.float32: the plan has int64"),
+        (([[0] * 3] * 8, torch.zeros(8, 3, dtype=torch.int64)), "tokens of type list: it is no tensor"),
+        (None, "a batch of 1 tensors"),
     ],
 )
 def test_another_batch_is_an_error_that_says_what_the_plan_is_for(pool: RankPool, batch: object, said: str) -> None:

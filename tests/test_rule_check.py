@@ -111,6 +111,27 @@ def test_rules_of_this_package_are_checked_too_those_whose_ranks_communicate_inc
     assert "S(2), R, R -> I" in {row.states for row in report.rows}
 
 
+def one_argument(given: TensorType) -> Rule:
+    return Rule("a b -> a b")
+
+
+def unfinished(given: TensorType, weight: TensorType, factor: float = 1.0) -> Rule:
+    raise ValueError("not written")
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (one_argument, r"the rule of tried\.scale\.default, one_argument of .*the operator is called with .*too many"),
+        (unfinished, r"the rule of .*, unfinished of .*fails with ValueError: not written; the operator is \[4, 8\]"),
+    ],
+)
+def test_a_rule_that_can_not_be_asked_is_told_of_as_the_rules_fault(rule: object, says: str) -> None:
+    autoplan.rule(custom_operators.scale)(rule)  # type: ignore[arg-type]
+    with pytest.raises(RuleError, match=says):
+        autoplan.check_rule(custom_operators.scale, (x(4, 8), x(8)), meshes=SMALL)
+
+
 def test_what_can_not_be_checked() -> None:
     with pytest.raises(NoRuleError, match="it has no rule to be checked"):
         autoplan.check_rule(custom_operators.scale, (x(4, 8), x(8)))

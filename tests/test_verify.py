@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import autoplan
-from autoplan.errors import VerificationError
+from autoplan.errors import InputsError, VerificationError
 from autoplan.graph import Node
 from autoplan.verify import verify
 from autoplan.verify.atoms import Atoms, Dim
@@ -66,6 +68,31 @@ def test_batches_hold_what_the_model_can_read():
     assert batch["input_ids"].min() >= 0 and batch["input_ids"].max() < 64
     valid = (batch["labels"] != -100).sum(1)
     assert valid.min() < valid.max() == batch["labels"].shape[1]
+
+
+def test_a_model_that_does_not_take_any_numbers_is_verified_on_a_batch_of_its_own():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
+    batch = (torch.randn(4, 4), torch.rand(4, 4))
+    plan = parallelize_alone(model, "1x2 cpu", batch, loss_fn=F.binary_cross_entropy, parallelism="ddp")
+    with pytest.raises(InputsError, match=r"verification draws.*between 0 and 1.*batch="):
+        plan.verify()
+    assert plan.verify(batch=batch).passed
+    with pytest.raises(InputsError, match=r"target of shape \(8, 4\).*\(4, 4\)"):
+        plan.verify(batch=(batch[0], torch.rand(8, 4)))
+    with pytest.raises(InputsError, match="the batch: the model can't compute"):
+        plan.verify(batch=(batch[0], batch[1] + 2))
+
+
+def test_a_loss_that_is_not_finite_is_the_batches_fault():
+    batch = (torch.randn(4, 4), torch.rand(4, 4))
+
+    def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (output * target.log()).mean()
+
+    plan = parallelize_alone(nn.Linear(4, 4), "1x2 cpu", batch, loss_fn=loss_fn, parallelism="ddp")
+    with pytest.raises(InputsError, match="the model's loss is nan"):
+        plan.verify()
+    assert plan.verify(batch={"input": batch[0], "target": batch[1]}).passed
 
 
 def test_atoms_split_and_join():

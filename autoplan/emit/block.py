@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoplan.emit.dropout import (
+    FIRST,
     KEY,
     dropout_axes,
     dropouts,
@@ -14,8 +15,8 @@ from autoplan.emit.dropout import (
     random_arguments,
     random_function,
 )
+from autoplan.emit.naming import free, module_attributes
 from autoplan.emit.source import (
-    attribute_names,
     collective_comment,
     commented,
     identifier,
@@ -159,7 +160,8 @@ def emit_block(
     stored_dtype  dtype in which floating parameters are stored where it differs from the one they are used in
     """
     block = lowered.blocks[index]
-    attributes = attribute_names(tuple(v.name for v in (*block.parameters, *block.buffers)))
+    axes = map(axis_source, block_axes(block, live))
+    attributes = module_attributes([v.name for v in (*block.parameters, *block.buffers)], axes)
     names, ranks = block_names(block, attributes, reserved | {KEY}, stored_dtype)
     scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)))
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
@@ -195,12 +197,8 @@ def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str
     chosen: dict[str, str] = {}
     taken = set(reserved)
     for name in dict.fromkeys(names):
-        candidate, n = identifier(name), 1
-        while candidate in taken:
-            n += 1
-            candidate = f"{identifier(name)}_{n}"
-        taken.add(candidate)
-        chosen[name] = candidate
+        chosen[name] = free(identifier(name), taken)
+        taken.add(chosen[name])
     return chosen
 
 
@@ -209,10 +207,9 @@ def emit_init(
 ) -> list[str]:
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis]) -> None:"]
     lines.append("        super().__init__()")
-    axes = dict.fromkeys((*axes_used(block.body), *dropout_axes(block, live)))
-    lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in axes]
+    lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in block_axes(block, live)]
     if dropouts(block):
-        code = f"self.first_dropout = {most_dropouts} * parameters.number"
+        code = f"self.{FIRST} = {most_dropouts} * parameters.number"
         lines.append(commented(code, "so that no two segments drop alike", 8))
     for value in block.parameters:
         code = f'self.{attributes[value.name]} = parameters("{value.name}")'
@@ -230,6 +227,11 @@ def parameter_comment(value: TypedValue, live: frozenset[str]) -> str:
     local = f"[{', '.join(map(str, value.local_shape))}]"
     split = placement(value.layout, live)
     return f"{whole} -> {local}   {split}" if split else whole
+
+
+def block_axes(block: LoweredBlock, live: frozenset[str]) -> tuple[str, ...]:
+    """The axes that a block's lines name."""
+    return tuple(dict.fromkeys((*axes_used(block.body), *dropout_axes(block, live))))
 
 
 def axes_used(statements: Sequence[Compute | Move]) -> tuple[str, ...]:

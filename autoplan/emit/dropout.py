@@ -12,6 +12,7 @@ from autoplan.mesh import MICROBATCH
 from autoplan.typed import Compute, Lowered, LoweredBlock
 
 KEY = "dropout_key"
+FIRST = "first_dropout"  # the attribute that holds the number of a segment's first call
 ATTENTION = "aten.scaled_dot_product_attention.default"
 DROPOUT_ARGUMENT = 4  # of attention
 HASHED = ("autoplan.dropout", "autoplan.uniform")
@@ -43,7 +44,7 @@ def random_arguments(
     """For each such operator its further arguments, as source."""
     found = {}
     for number, compute in enumerate(dropouts(block)):
-        call = f"self.first_dropout + {number}" if number else "self.first_dropout"
+        call = f"self.{FIRST} + {number}" if number else f"self.{FIRST}"
         dims = [[a for a in axes if a in live] for axes in compute.value.layout.dims]
         if compute.op == ATTENTION:
             dims[-1] = []  # of the scores: the keys are whole

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from autoplan.emit.block import emit_block
+from autoplan.emit.naming import REST, stage_class, with_class_names
 from autoplan.emit.source import live_axes
 from autoplan.emit.stage import emit_counts, emit_stage, stage_key
 from autoplan.extensions import Extension
@@ -39,7 +40,7 @@ MODULES = {
 }  # fmt: skip
 RESERVED = frozenset(
     name for names in MODULES.values() for name in names
-) | {"torch", "F", "nn", "checkpoint", "Parameters", "RankAxis", "self", "unused", "layer", "float", "i", "partial"}
+) | {"torch", "F", "nn", "checkpoint", "Parameters", "RankAxis", "self", REST, "layer", "float", "i", "partial"}
 
 
 def emit_program(
@@ -51,7 +52,7 @@ def emit_program(
     extensions  operators of users, and the modules that define them
     """
     stored = "float32" if training.precision in ("bf16-mixed", "fp16-mixed") else None
-    live = live_axes(lowered.mesh)
+    lowered, live = with_class_names(lowered, RESERVED), live_axes(lowered.mesh)
     indices = range(len(lowered.blocks))
     parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED, stored) for i in indices]
     classes, entries = stage_classes(lowered)
@@ -133,7 +134,7 @@ def stage_classes(lowered: Lowered) -> tuple[list[list[str]], list[str]]:
     keys = [stage_key(lowered, stage) for stage in lowered.stages]
     for number, (stage, key) in enumerate(zip(lowered.stages, keys, strict=True)):
         if key not in kinds:
-            kinds[key] = f"Stage{number}"
+            kinds[key] = stage_class(number)
             alike = [i for i, other in enumerate(keys) if other == key]
             classes.append(emit_stage(lowered, stage, kinds[key], stage_place(lowered, stage, alike), RESERVED))
         entries.append(f"partial({kinds[key]}, first={stage.first})")

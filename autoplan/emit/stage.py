@@ -7,13 +7,14 @@ block is a ModuleList; stages that differ only in where they begin share a class
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from autoplan.emit.block import Scope, axes_used, emit_body, local_names, read_by
 from autoplan.emit.dropout import KEY, dropouts
+from autoplan.emit.naming import REST, free, keyword_arguments
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
 from autoplan.typed import Compute, Lowered, LoweredSegment, LoweredStage, Move
 
@@ -42,7 +43,8 @@ def runs_of(lowered: Lowered, stage: LoweredStage) -> tuple[Run, ...]:
         end = position + 1
         while end < stage.last and same_call(lowered.segments[end], segment):
             end += 1
-        attribute = free_name(run_name(lowered, position, end), taken)
+        attribute = free(run_name(lowered, position, end), taken)
+        taken.add(attribute)
         runs.append(Run(attribute, position, end, segment.externals))
         position = end
     return tuple(runs)
@@ -59,15 +61,6 @@ def run_name(lowered: Lowered, first: int, last: int) -> str:
     several = last - first > 1 and words
     name = identifier(words[-1] if several else snake_case(lowered.blocks[lowered.segments[first].block].name))
     return f"{name}_" if hasattr(nn.Module, name) else name
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    candidate, n = name, 1
-    while candidate in taken:
-        n += 1
-        candidate = f"{name}_{n}"
-    taken.add(candidate)
-    return candidate
 
 
 def stage_key(lowered: Lowered, stage: LoweredStage) -> tuple:
@@ -184,17 +177,17 @@ def numbered(base: str, count: int) -> tuple[str, ...]:
 
 def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope: Scope) -> list[str]:
     entering = activation_names(lowered, stage) if stage.inputs else ()
-    keywords = [scope.names.get(n, identifier(n)) for n in stage_reads(lowered, stage)]
-    given = stage_reads(lowered, stage)
-    assert keywords == list(given), f"batch names {given} are not free identifiers"
+    read = stage_reads(lowered, stage)
+    keywords, renamed = keyword_arguments(read, scope.names, 8)
     if any(dropouts(lowered.blocks[s.block]) for s in lowered.segments[stage.first : stage.last]):
         keywords.append(KEY)
-    arguments = ", ".join(["self", *entering, *(["*", *keywords] if keywords else []), "**unused"])
+    arguments = ", ".join(["self", *entering, *(["*", *keywords] if keywords else []), f"**{REST}"])
     lines = [f"    def forward({arguments}):"]
     lines += [f"        # {n} {shape_comment(v, scope.live)}" for n, v in zip(entering, stage.inputs, strict=False)]
+    lines += renamed
     statements = stage_statements(lowered, stage)
     if any(isinstance(s, Compute) and is_creation(s) for s in statements):
-        source = (*entering, *keywords)[0] if (entering or keywords) else "next(self.parameters())"
+        source = (*entering, *map(scope, read), "next(self.parameters())")[0]
         lines.append(f"        device = {source}.device")
     lines += emit_body(statements, scope, 8)
     current = entering
@@ -251,16 +244,17 @@ def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
             wanted |= set(read_by(statement))
     needed.reverse()
     assert not axes_used(needed), "what is counted once a step is counted on each rank's own rows"
-    keywords = [v.name for v in lowered.batch if v.name in wanted]
-    words = local_names([s.value.name for s in needed], reserved | set(keywords) | {"device"})
-    names: Mapping[str, str] = {**{k: k for k in keywords}, **words}
+    read = [v.name for v in lowered.batch if v.name in wanted]
+    names = local_names([*read, *(s.value.name for s in needed)], reserved | {"device"})
+    keywords, renamed = keyword_arguments(read, names, 4)
     values = [*lowered.batch, *(s.value for s in needed)]
     scope = Scope(names, {v.name: len(v.local_shape) for v in values}, live_axes(lowered.mesh))
-    arguments = ", ".join([*(["*", *keywords] if keywords else []), "**unused"])
+    arguments = ", ".join([*(["*", *keywords] if keywords else []), f"**{REST}"])
     lines = [f"def counts({arguments}):"]
     lines.append('    """This rank\'s share of each denominator, of one microbatch; the program sums them up."""')
+    lines += renamed
     if any(isinstance(s, Compute) and is_creation(s) for s in needed):
-        lines.append(f"    device = {keywords[0]}.device")
+        lines.append(f"    device = {scope(read[0])}.device")
     lines += emit_body(needed, scope, 4)
     result = ", ".join(f'"{n}": {scope(n)}' for n in lowered.counts)
     lines.append(f"    return {{{result}}}")

@@ -103,7 +103,7 @@ def buffer_values(model: nn.Module) -> dict[str, torch.Tensor]:
 def unfilled(name: str) -> WeightsError:
     return WeightsError(
         name,
-        "it is on the meta device, and neither the constructor nor a reset_parameters fills it",
+        "it is on the meta device, and no reset_parameters fills it, nor a constructor that could be run again",
         "build the model on the CPU, or give its module a reset_parameters",
     )
 

@@ -12,6 +12,7 @@ from autoplan.graph import Argument, DType, Node, Ref, TensorType
 from autoplan.mesh import Mesh
 from autoplan.operators import OWN, known_overload
 from autoplan.rule import Rule, rule_of
+from autoplan.rule_faults import check_users_rule
 from autoplan.runtime import bodies
 from autoplan.runtime.random import dropout, step_keys, uniform
 from autoplan.strategies import Strategy, strategies
@@ -61,8 +62,11 @@ class Case:
         result = call_whole(Node("y", sample.op, args, kwargs, TensorType((), "")), copies(tensors))
         node = Node("y", sample.op, args, kwargs, type_of(result))
         types = tuple(map(type_of, tensors))
-        found = rule_of(node, dict(zip(node.operands, types, strict=True))) if rule is None else rule
-        return Case(sample, node, tuple(tensors), types, tuple(t.requires_grad for t in tensors), found, result)
+        if rule is None:
+            by_name = dict(zip(node.operands, types, strict=True))
+            check_users_rule(node, by_name)
+            rule = rule_of(node, by_name)
+        return Case(sample, node, tuple(tensors), types, tuple(t.requires_grad for t in tensors), rule, result)
 
     def strategies(self, mesh: Mesh) -> tuple[Strategy, ...]:
         return strategies(self.rule, self.types, self.node.type, self.carries, mesh)

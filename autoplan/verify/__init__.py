@@ -6,6 +6,7 @@ the parameters afterwards are compared in float64, where Adam doesn't amplify ro
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,15 +16,16 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from autoplan.errors import ParallelismError, VerificationError
+from autoplan.errors import InputsError, ParallelismError, VerificationError
 from autoplan.folder import write_folder
 from autoplan.graph import Model, Node
 from autoplan.initialise import init_model
 from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
+from autoplan.runtime.batches import Batch
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify.asynchronous import train_by_rule
-from autoplan.verify.batch import example_batch
+from autoplan.verify.batch import example_batch, given_batch
 from autoplan.verify.compare import (
     FLOAT64,
     Run,
@@ -83,7 +85,13 @@ class Verification:
 
 
 def verify(
-    record: PlanRecord, module: nn.Module | None, loss_fn: Callable | None, *, seed: int, raises: bool
+    record: PlanRecord,
+    module: nn.Module | None,
+    loss_fn: Callable | None,
+    *,
+    seed: int,
+    raises: bool,
+    given: Batch | None = None,
 ) -> Verification:
     """Compares a plan's program with one device; see ``Plan.verify``."""
     if not isinstance(record.training, Training):
@@ -93,9 +101,13 @@ def verify(
     exact, note = record.in_float64(), ""
     training = record.training.with_precision("fp64")
     if record.chosen.mesh.devices > MOST_RANKS:
+        if given is not None:
+            cause = f"it is verified with smaller sizes, for it has more than {MOST_RANKS} ranks"
+            raise InputsError(f"a batch for a plan of {record.chosen.mesh.devices} ranks", cause, "leave it out")
         exact, note = shrink(exact)
         module = None
-    batch, against = example_batch(exact.model, seed), "one device"
+    batch = example_batch(exact.model, seed) if given is None else given_batch(exact.model, given)
+    against = "one device"
     if exact.chosen.parallelism.steps_locally and (module is None or drops(exact.model)):
         exact = synchronous(exact)
         note = "; ".join(filter(None, (note, "no one device takes its replicas' steps: with gradients summed in each")))
@@ -118,7 +130,7 @@ def verify(
             rule = (chosen.parallelism, chosen.microbatches)
             expected = train_by_rule(reference, loss_fn, batch, training, *rule, STEPS)
         else:
-            expected = train_eagerly(reference, loss_fn, batch, training, STEPS)
+            expected = train_of_user(reference, loss_fn, batch, training, drawn=given is None)
     sharded = train_plan(exact, batch, state)
     result = replace(compared(sharded, expected, exact.chosen.mesh.devices, note), against=against)
     if raises and not result.passed:
@@ -128,6 +140,24 @@ def verify(
             "report it with the plan.json: a plan that differs is autoplan's mistake",
         )
     return result
+
+
+def train_of_user(
+    reference: nn.Module, loss_fn: Callable | None, batch: Tensors, training: Training, drawn: bool
+) -> Run:
+    """The user's module on one device. InputsError where it can't compute with the batch.
+
+    drawn  whether the batch is of random numbers, which needn't be what the model takes
+    """
+    whose = "the batch that verification draws" if drawn else "the batch"
+    remedy = "give plan.verify(batch=...) a batch that the model trains on"
+    try:
+        run = train_eagerly(reference, loss_fn, batch, training, STEPS)
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise InputsError(whose, f"the model can't compute with it on one device: {error}", remedy) from error
+    if not math.isfinite(run.losses[0]):
+        raise InputsError(whose, f"the model's loss is {run.losses[0]} on one device", remedy)
+    return run
 
 
 def synchronous(record: PlanRecord) -> PlanRecord:

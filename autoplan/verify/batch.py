@@ -10,12 +10,24 @@ from collections.abc import Mapping
 
 import torch
 
+from autoplan.errors import InputsError
 from autoplan.graph import Model, Node, TensorType
+from autoplan.runtime.batches import Batch, named
 
 LOSSES = {"autoplan.cross_entropy": 3, "autoplan.weighted_cross_entropy": 4}  # which argument is the ignored label
 LOOK_UPS = ("aten.embedding.default", "autoplan.embedding_bag", "autoplan.ragged_bag")
 GROUPED = "autoplan.lookups"  # of several tables, the first of whose arguments are their rows
 IGNORED_SHARE = 0.2  # of the labels, where the loss ignores an index
+
+
+def given_batch(model: Model, batch: Batch) -> dict[str, torch.Tensor]:
+    """A user's batch by name, in the dtypes of a model; InputsError where it isn't one of its shapes."""
+    given = named([value.name for value in model.batch], batch)
+    for value in model.batch:
+        if tuple(given[value.name].shape) != value.type.shape:
+            shape, cause = tuple(given[value.name].shape), f"the plan is for a batch of {value.type.shape}"
+            raise InputsError(f"{value.name} of shape {shape}", cause, "give one of that size")
+    return {value.name: given[value.name].to("cpu", getattr(torch, value.type.dtype)) for value in model.batch}
 
 
 def example_batch(model: Model, seed: int) -> dict[str, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -12,17 +11,13 @@ from torch import nn
 from autoplan.options import Training
 from autoplan.precision import widened
 from autoplan.runtime.optimizer import build_optimizer
+from autoplan.trace.wrapping import WithLoss, bind_named
 from autoplan.verify.compare import Run
 
 
 def loss_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The loss of one batch: what forward names goes to forward, the rest, in order, are the loss' targets."""
-    accepted = inspect.signature(module.forward).parameters
-    output = module(**{name: value for name, value in batch.items() if name in accepted})
-    targets = [value for name, value in batch.items() if name not in accepted]
-    if loss_fn is not None:
-        return loss_fn(output, *targets)
-    return output if isinstance(output, torch.Tensor) else output.loss
+    """The loss of one batch, by name in the order of the trace: as it was traced."""
+    return WithLoss(module, bind_named(module, batch, loss_fn), loss_fn, training=True)(*batch.values())
 
 
 def train_eagerly(
