@@ -11,7 +11,7 @@ from autoplan.graph import Model
 from autoplan.trace import pipeline, trace
 from autoplan.trace.repeats import find_runs, runs
 from tests import zoo
-from tests.interpret import interpret
+from tests.traced import assert_traced
 
 torch.set_num_threads(1)
 SEGMENTS = {"llama": 6, "gpt2": 6, "bert": 7, "vit": 6, "mlp": 4, "convnet": 4}
@@ -155,14 +155,6 @@ class Skipping(Chain):
         for layer in self.layers[1:]:
             x = layer(x).relu() + first
         return x
-
-
-def assert_traced(module: nn.Module) -> Model:
-    batch = (torch.randn(4, 8), torch.randn(4, 8))
-    model = trace(module, batch, loss_fn=F.mse_loss, training=True)
-    got = interpret(model, dict(module.named_parameters()), dict(zip(("x", "target"), batch, strict=True)))
-    torch.testing.assert_close(got, F.mse_loss(module(batch[0]), batch[1]))
-    return model
 
 
 @pytest.mark.parametrize("module", [Counting(6, 0), Counting(6, 1), Enumerating(6, 3), Measuring(6, 0)])

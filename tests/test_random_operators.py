@@ -19,6 +19,7 @@ DRAWS = {
     "rand_like": lambda h: h * (torch.rand_like(h) + 0.5),
     "randn_like": lambda h: h + 0.1 * torch.randn_like(h),
     "bernoulli": lambda h: h * torch.bernoulli(torch.sigmoid(h).detach()),
+    "uniform": lambda h: h * torch.empty_like(h).uniform_(0.5, 1.5),
     "exponential": lambda h: h * torch.ones_like(h).exponential_(2.0),
 }
 
@@ -54,9 +55,10 @@ def batch() -> dict[str, Tensor]:
         ("rand_like", Parallelism(dp=2, tp=1, pp=1, micro_batch=2)),
         ("randn_like", Parallelism(dp=1, tp=2, pp=1, micro_batch=4, recompute="full")),
         ("bernoulli", Parallelism(dp=1, tp=1, pp=2, micro_batch=2, recompute="selective")),
+        ("uniform", Parallelism(dp=1, tp=2, pp=1, micro_batch=4)),
         ("exponential", Parallelism(dp=2, tp=1, pp=1, micro_batch=1, zero=3)),
     ],
-    ids=["rand_like", "randn_like", "bernoulli", "exponential"],
+    ids=["rand_like", "randn_like", "bernoulli", "uniform", "exponential"],
 )
 def test_every_plan_draws_what_one_device_draws(draw: str, pins: Parallelism) -> None:
     plan = parallelize_alone(Model(draw), "1x2 cpu", batch(), parallelism=pins)

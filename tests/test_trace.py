@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from torch import nn
-from transformers import FalconConfig, FalconForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
+from transformers import (
+    FalconConfig,
+    FalconForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+)
 
 from autoplan.graph import Model
 from autoplan.precision import in_precision, widened
@@ -104,7 +111,14 @@ def gemma3() -> nn.Module:
     return Gemma3ForCausalLM(Gemma3TextConfig(**sizes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("make", [falcon, gemma3])
+def olmo3() -> nn.Module:
+    """A layer that attends to everything follows three of a window: of those one is left out of the trace."""
+    grouped = {"num_key_value_heads": 2, "sliding_window": 4}
+    sizes = {**SIZES, **SPECIAL, **grouped, "num_hidden_layers": 4, "intermediate_size": 64}
+    return Olmo3ForCausalLM(Olmo3Config(**sizes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [falcon, gemma3, olmo3])
 def test_models_that_attend_in_other_ways(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module, batch = make().train(), zoo.batch_of("llama")

@@ -91,3 +91,26 @@ def test_a_projection_of_queries_and_one_head_of_keys_is_three() -> None:
     shapes = sorted(p.type.shape for block in model.blocks for p in block.parameters)
     assert shapes == [(WIDTH,), (WIDTH,), (WIDTH, HIDDEN), (WIDTH, HIDDEN), (HIDDEN,), (HIDDEN, HIDDEN)]
     assert not any(node.op in ("aten.index.Tensor", "aten.slice.Tensor") for node in nodes_of(model))
+
+
+class Batched(nn.Module):
+    """Gate and up of every expert in one batch of products: Llama-4's manner."""
+
+    def __init__(self, bias: tuple[int, ...] | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(ROWS, HIDDEN, 2 * HIDDEN))
+        self.bias = None if bias is None else nn.Parameter(torch.randn(bias))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        fused = torch.bmm(x, self.weight)
+        gate, up = (fused if self.bias is None else fused + self.bias).chunk(2, dim=-1)
+        return (F.silu(gate) * up).square().mean()
+
+
+@pytest.mark.parametrize("bias", [None, (2 * HIDDEN,), (ROWS, 1, 2 * HIDDEN), (ROWS, 1, 1)])
+def test_fused_projections_in_a_batch_come_apart_along_their_last_dim(bias: tuple[int, ...] | None) -> None:
+    torch.manual_seed(0)
+    model = traced(Batched(bias))
+    shapes = [p.type.shape for p in model.parameters if p.source == "weight"]
+    whole = bias is not None and bias[-1] == 1
+    assert shapes == ([(ROWS, HIDDEN, 2 * HIDDEN)] if whole else [(ROWS, HIDDEN, HIDDEN)] * 2)

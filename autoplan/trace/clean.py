@@ -132,7 +132,11 @@ def fused_projection(
     if node.op not in ("aten.linear.default", "aten.matmul.default") or not own(node.operands[1], readers, parameters):
         return None
     biased = next((r for r in readers.get(node.name, ()) if r.op == "aten.add.Tensor"), None)
+    if len(parameters[node.operands[1]].type.shape) < 2:
+        return None
     if biased is not None and not (len(readers[node.name]) == 1 and own(biased.operands[-1], readers, parameters)):
+        return None
+    if biased is not None and parameters[biased.operands[-1]].type.shape[-1:] != node.type.shape[-1:]:
         return None
     slices = readers.get((biased or node).name, ())
     last = len(node.type.shape) - 1
@@ -162,7 +166,7 @@ def split_one(
     product, biased = fused.product, fused.biased
     weight = parameters[product.operands[1]]
     bias = parameters[biased.operands[-1]] if biased else None
-    dim = 0 if product.op == "aten.linear.default" else 1
+    dim = 0 if product.op == "aten.linear.default" else len(weight.type.shape) - 1
     made: dict[str, tuple[Node, ...]] = {}
     pieces: dict[str, tuple[Parameter, ...]] = {p.name: () for p in (weight, bias) if p is not None}
     for cut in fused.slices:
@@ -173,7 +177,7 @@ def split_one(
         builder.types[name] = cut.type
         made[cut.name] = (replace(product, name=name, args=(product.args[0], Ref(part.name)), type=cut.type),)
         if bias is not None and biased is not None:
-            part = piece(bias, 0, start, stop)
+            part = piece(bias, len(bias.type.shape) - 1, start, stop)
             pieces[bias.name] += (part,)
             made[cut.name] += (replace(biased, name=cut.name, args=(Ref(name), Ref(part.name)), type=cut.type),)
     return made, pieces

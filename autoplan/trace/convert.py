@@ -22,6 +22,7 @@ from autoplan.trace.direct import (
     SCATTERS,
     base_of,
     functional,
+    idle_nodes,
     in_place,
     out_of_place,
     region_body,
@@ -67,8 +68,9 @@ class Converter:
 
     def graph(self, module: fx.GraphModule, env: dict[str, Value]) -> dict[str, Value]:
         """Converts a graph whose placeholders are in ``env``; gives ``env`` with every node."""
+        idle = idle_nodes(module.graph)
         for node in module.graph.nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and node not in idle:
                 self.builder.module = self.names.module(path_of(node)) or self.builder.module
                 env[node.name] = self.node(node, module, env)
             elif node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.Tensor):
@@ -105,6 +107,7 @@ class Converter:
         if known:
             return known(self.builder, *args, **kwargs)
         if isinstance(node.target, torch._ops.OpOverload) and op not in registered():
+            check_values_unread(node, node.target, self.builder.module)
             plain = overload(op)  # in place of one that changes its operand
             if self.speller.spells(plain):
                 return self.spelled(plain, args, kwargs)
@@ -255,6 +258,21 @@ def from_front(name: str, argument: Value, rank: int) -> Value:
     if isinstance(argument, tuple):
         return tuple(positive(d, rank) if isinstance(d, int) else d for d in argument)
     return argument
+
+
+def check_values_unread(node: fx.Node, op: torch._ops.OpOverload, module: str) -> None:
+    """Sizes and branches that follow from a tensor's values are none of the graph's.
+
+    An operator's tags say what it may do: a one-hot encoding that is told its classes has a fixed shape all the same.
+    """
+    result = node.meta.get("val")
+    fixed = isinstance(result, torch.Tensor) and all(isinstance(size, int) for size in result.shape)
+    if torch.Tag.data_dependent_output in op.tags or (torch.Tag.dynamic_output_shape in op.tags and not fixed):
+        raise TraceError(
+            f"{op} in module {module or 'the root'!r}",
+            "it makes a number or a shape that depends on a tensor's values",
+            "write it without reading the values: a fixed size and a mask for a shape, torch.where for a branch",
+        )
 
 
 def check_changed(changed: Collection[str], builder: Builder) -> None:

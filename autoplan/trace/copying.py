@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autoplan.errors import TraceError
 from autoplan.trace.builder import torch_dtype
+from autoplan.trace.per_child import rearranged
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str, kept: Iterable
         raise TraceError(
             type(model).__name__, f"it can't be copied ({error})", "keep open files, locks and the like out of it"
         ) from error
+    for (owner, name), entries in (rearranged(model, chosen) or {}).items():
+        vars(memo[owner])[name] = type(vars(memo[owner])[name])(entries)
     for path, children in chosen.items():
         drop_children(twin.get_submodule(path), children)
     return twin

@@ -46,12 +46,29 @@ def functional(program: ExportedProgram, known: Collection[str]) -> ExportedProg
 
 
 def all_nodes(graph_module: fx.GraphModule) -> Iterator[fx.Node]:
-    """The nodes that run operators, those in regions included."""
+    """The nodes that run operators, those in regions included, and those that nothing comes of left out."""
+    idle = idle_nodes(graph_module.graph)
     for node in graph_module.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and node not in idle:
             yield node
             if region_body(node) is not None:
                 yield from all_nodes(region_of(node, graph_module))
+
+
+def idle_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that only assertions read, or nobody: ``torch._check(lengths.max().item() <= 512)`` computes nothing."""
+    idle: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and (str(node.target) in DROPPED or pure(node)) and idle.issuperset(node.users):
+            idle.add(node)
+    return idle
+
+
+def pure(node: fx.Node) -> bool:
+    """Whether a node does nothing but give its result: an operator, or Python's own on what operators gave."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return not node.target._schema.is_mutable
+    return getattr(node.target, "__module__", None) in ("_operator", "math")
 
 
 def region_body(node: fx.Node) -> int | None:

@@ -16,8 +16,10 @@ MOST = 64  # stretches of one number, each an operator
 def literal(b: Builder, value: Tensor) -> Ref | None:
     """A full, an arange, or stretches of one number put together; None where that would be too many."""
     kind, numbers = type_of(value), value.flatten().tolist()
-    if not numbers or value.is_complex():
+    if value.is_complex():
         return None
+    if not numbers:
+        return b.full(kind.shape, 0, kind.dtype)
     runs = [(number, len(list(same))) for number, same in groupby(numbers)]
     if len(runs) == 1:
         return b.full(kind.shape, numbers[0], kind.dtype)

@@ -16,6 +16,7 @@ from autoplan.trace.capture import capture
 from autoplan.trace.clean import split_projections, split_weights, used, without_detaching, without_duplicates
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
+from autoplan.trace.functions import check_backwards, watched
 from autoplan.trace.modules import aliases_of, tree_of
 from autoplan.trace.recurrence import rolled
 from autoplan.trace.repeats import find_runs, kept_children
@@ -41,18 +42,22 @@ def trace(
 
     Raises InputsError where inputs and model don't fit, TraceError, naming the line, where the model can't be traced.
     """
-    runs = find_runs(model)
-    kept = kept_children(model, runs)
-    try:
-        short = fold(flat_of(model, inputs, loss_fn, training, dtype, kept))
-    except TraceError:
-        if not kept:
-            raise
-        short = None  # a forward that counts its layers (self.layers[7]) misses those that were left out
-    full = None if short is None else expand(short, runs)
-    if full is None:  # the repeats look alike but trace differently: trace every one
+    full = from_repeats(model, inputs, loss_fn, training, dtype)
+    if full is None:  # nothing repeats, or the repeats look alike but trace differently: trace every one
         full = fold(flat_of(model, inputs, loss_fn, training, dtype, ()))
     return in_order(full, model)
+
+
+def from_repeats(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str) -> Model | None:
+    """The chain from a trace of two repeats of each run; None where that doesn't give it."""
+    runs = find_runs(model)
+    kept = kept_children(model, runs)
+    if not kept:
+        return None
+    try:
+        return expand(fold(flat_of(model, inputs, loss_fn, training, dtype, kept)), runs)
+    except TraceError:  # a forward that counts its layers (self.layers[7]) misses those that were left out
+        return None
 
 
 def flat_of(
@@ -65,7 +70,10 @@ def flat_of(
     huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
     tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
-    program = capture(WithLoss(twin, binding, loss_fn, training).train(training), batch)
+    with watched() as calls:
+        program = capture(WithLoss(twin, binding, loss_fn, training).train(training), batch)
+    if training:
+        check_backwards(calls)
     return flatten(model, convert(program, naming(model, binding.names, kept)))
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from torch import nn
 
 
-def tells_apart(holder: nn.Module, name: str) -> bool:
-    """Whether the forward of the module that holds list ``name`` reads the list's length, or computes with, or
-    compares, the index it enumerates it by. Indexing by it is fine: what is indexed is compared on the graph."""
+def tells_apart(holder: nn.Module, name: str, known: Container[str] = ()) -> bool:
+    """Whether the forward of the module that holds list ``name`` reads the list's length, or does anything with the
+    index it enumerates it by, but for reading an attribute with an entry a child.
+
+    known  names of such attributes; what they hold tells children apart beforehand (``repeats.kinds_of``)
+    """
     try:
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(type(holder).forward)))
         tree = ast.parse(source)
@@ -25,8 +28,15 @@ def tells_apart(holder: nn.Module, name: str) -> bool:
     if any(called(node, "len") and mentions(node, name) for node in ast.walk(tree)):
         return True
     indices = {index for loop in ast.walk(tree) for index in enumerated(loop, name)}
-    computed = [node for node in ast.walk(tree) if isinstance(node, (ast.Compare, ast.BinOp))]
-    return any(isinstance(n, ast.Name) and n.id in indices for node in computed for n in ast.walk(node))
+    subscripts = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    harmless = {id(node.slice) for node in subscripts if names(node.value, known)}
+    read = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return any(node.id in indices and id(node) not in harmless for node in read)
+
+
+def names(value: ast.AST, known: Container[str]) -> bool:
+    """Whether an expression is one of these attributes."""
+    return isinstance(value, ast.Attribute) and value.attr in known
 
 
 def enumerated(loop: ast.AST, name: str) -> Iterator[str]:

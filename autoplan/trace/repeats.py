@@ -11,26 +11,16 @@ import functools
 import inspect
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import nn
 
 from autoplan.blocks import Run
 from autoplan.trace.copying import Kept
+from autoplan.trace.per_child import lists_of, plain, rearranged, settings_by_child
 from autoplan.trace.positions import tells_apart
 
 LONGEST_PERIOD = 8
 TRACED = 2  # repeats that are traced of each run: two, so that one can be checked against the other
 PRIVATE = frozenset({"_parameters", "_buffers", "_modules", "training"})
-PLAIN = (int, float, str, bool, type(None), torch.dtype)
-
-
-def lists_of(model: nn.Module) -> tuple[str, ...]:
-    """Paths of ModuleLists and Sequentials with several children, outermost first."""
-    return tuple(
-        path
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1
-    )
 
 
 def find_runs(model: nn.Module) -> tuple[Run, ...]:
@@ -39,7 +29,8 @@ def find_runs(model: nn.Module) -> tuple[Run, ...]:
     for path in lists_of(model):
         inside = any(path.startswith(f"{run.path}." if run.path else "") for run in found)
         holder, _, name = path.rpartition(".")
-        if not inside and not (path and tells_apart(model.get_submodule(holder), name)):
+        known = {setting for _, setting in settings_by_child(model, path)}
+        if not inside and not (path and tells_apart(model.get_submodule(holder), name, known)):
             kinds = kinds_of(model, path)
             found += [Run(path, *run) for run in runs(kinds) if run[2] > TRACED]
     return tuple(found)
@@ -66,7 +57,10 @@ def repeats_of(kinds: Sequence[object], start: int, period: int) -> int:
 
 
 def kept_children(model: nn.Module, found: Sequence[Run]) -> tuple[Kept, ...]:
-    """What the copy holds of each list that has runs: two repeats of each, and all that doesn't repeat."""
+    """What the copy holds of each list that has runs: two repeats of each, and all that doesn't repeat.
+
+    Nothing is left out where what forward reads by a child's place can't be told to the copy.
+    """
     kept = []
     for path in dict.fromkeys(run.path for run in found):
         dropped = {
@@ -77,25 +71,15 @@ def kept_children(model: nn.Module, found: Sequence[Run]) -> tuple[Kept, ...]:
         }
         children = range(len(list(model.get_submodule(path).children())))
         kept.append(Kept(path, tuple(index for index in children if index not in dropped)))
-    return tuple(kept)
+    told = rearranged(model, {k.path: k.children for k in kept})
+    return tuple(kept) if told is not None else ()
 
 
 def kinds_of(model: nn.Module, path: str) -> list[tuple]:
     """The kind of each child of a list."""
     children = list(model.get_submodule(path).children())
-    perlayer = layer_settings(model, len(children))
-    return [(kind_of(child, index), *(setting[index] for setting in perlayer)) for index, child in enumerate(children)]
-
-
-def layer_settings(model: nn.Module, count: int) -> list[Sequence[object]]:
-    """Settings of a Hugging Face config that hold one entry a layer, such as ``layer_types``."""
-    config = getattr(model, "config", None)
-    settings = vars(config).values() if hasattr(config, "to_dict") else ()
-    return [s for s in settings if isinstance(s, (list, tuple)) and len(s) == count and all(map(plain, s))]
-
-
-def plain(value: object) -> bool:
-    return isinstance(value, PLAIN)
+    held = [vars(owner)[name] for owner, name in settings_by_child(model, path)]
+    return [(kind_of(child, index), *(values[index] for values in held)) for index, child in enumerate(children)]
 
 
 def kind_of(child: nn.Module, position: int) -> tuple:

@@ -34,31 +34,55 @@ class Binding:
 
 def bind(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None) -> Binding:
     """Of a mapping, the keys that forward accepts are its keywords and the others are loss_fn's targets, in order; of
-    a sequence, forward's positional parameters take the first ones. InputsError where something is left over."""
-    parameters = inspect.signature(model.forward).parameters.values()
+    a sequence, forward's positional parameters take the first ones, and where forward takes any number of them all but
+    those that loss_fn needs. InputsError where something is left over."""
+    parameters = tuple(inspect.signature(model.forward).parameters.values())
     if isinstance(inputs, Mapping):
         open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters) and loss_fn is None
         accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         forward = tuple(name for name in inputs if open_ended or name in accepted)
         binding = Binding(tuple(inputs), forward, tuple(n for n in inputs if n not in forward), True)
     else:
-        binding = bind_positions(parameters, len(inputs), loss_fn is not None)
+        binding = bind_positions(parameters, len(inputs), loss_fn)
     check(model, binding, loss_fn)
     return binding
 
 
-def bind_positions(parameters: Any, count: int, has_loss: bool) -> Binding:
+def bind_named(model: nn.Module, batch: Mapping[str, torch.Tensor], loss_fn: LossFn | None) -> Binding:
+    """The binding whose names these are, of a sequence or of a mapping."""
+    given = bind_positions(tuple(inspect.signature(model.forward).parameters.values()), len(batch), loss_fn)
+    return given if given.names == tuple(batch) else bind(model, batch, loss_fn)
+
+
+def bind_positions(parameters: Any, count: int, loss_fn: LossFn | None) -> Binding:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if has_loss:  # optional parameters are left alone where that leaves loss_fn nothing
+    if loss_fn is not None:  # optional parameters are left alone where that leaves loss_fn nothing
         required = [p for p in positional if p.default is p.empty]
         positional = positional if len(positional) < count else required
-    unnamed = len(positional) < count and not has_loss and any(p.kind is p.VAR_POSITIONAL for p in parameters)
     names = [p.name for p in positional[:count]]
-    taken = count if unnamed else len(names)
-    targets = count - taken
-    names += [f"input_{i}" for i in range(len(names), taken)]
-    names += ["target"] if targets == 1 else [f"target_{i}" for i in range(targets)]
+    taken = len(names)
+    if taken < count and any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        taken = count if loss_fn is None else max(taken, count - targets_of(loss_fn))
+    known = {p.name for p in parameters}
+    further = [f"input_{i}" for i in range(len(names), taken)]
+    further += ["target"] if count - taken == 1 else [f"target_{i}" for i in range(count - taken)]
+    for name in further:
+        while name in known or name in names:
+            name = f"{name}_"
+        names.append(name)
     return Binding(tuple(names), tuple(names[:taken]), tuple(names[taken:]), False)
+
+
+def targets_of(loss_fn: LossFn) -> int:
+    """How many tensors a loss needs beside the model's output, where forward takes any number of them."""
+    try:
+        called = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError) as error:
+        cause = f"forward takes any number of tensors, and {loss_fn!r} doesn't say how many it takes ({error})"
+        raise InputsError("example_inputs", cause, "give loss_fn as a function of Python") from error
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return max(sum(p.default is p.empty for p in positional) - 1, 0)
 
 
 def check(model: nn.Module, binding: Binding, loss_fn: LossFn | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.architectures import (
     decoders,
     decoders_further,
+    decoders_recent,
     encoders,
     encoders_further,
     others,
@@ -17,6 +18,7 @@ from tests.architectures.architecture import Architecture
 LISTED = (*decoders.LISTED, *encoders.LISTED, *others.LISTED)
 FURTHER = (
     *decoders_further.FURTHER,
+    *decoders_recent.FURTHER,
     *encoders.FURTHER,
     *encoders_further.FURTHER,
     *vision.FURTHER,

@@ -11,6 +11,7 @@ LONGER = {**STANDARD, "max_position_embeddings": 66}
 XLNET = {"vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "d_inner": 2 * HIDDEN}
 
 FURTHER: tuple[Architecture, ...] = (
+    encoder("mpnet", "MPNet", LONGER),
     encoder("xlm_roberta", "XLMRoberta", LONGER),
     Architecture("xlnet", "encoder", "XLNetLMHeadModel", "XLNetConfig", XLNET, text),
     seq2seq("mt5", "MT5", OF_T5),

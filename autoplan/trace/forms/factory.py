@@ -45,6 +45,12 @@ def zeros(b: Builder, shape: Sequence[int], *, dtype: DType | None = None, **_: 
     return b.full(shape, 0, dtype.name if dtype else "float32")
 
 
+@form("aten.empty.memory_format")
+def empty(b: Builder, shape: Sequence[int], *, dtype: DType | None = None, **_: object) -> Ref:
+    """What it holds is whatever lay there: zeros will do."""
+    return zeros(b, shape, dtype=dtype)
+
+
 @form("aten.ones.default")
 def ones(b: Builder, shape: Sequence[int], *, dtype: DType | None = None, **_: object) -> Ref:
     return b.full(shape, 1, dtype.name if dtype else "float32")
@@ -65,6 +71,11 @@ def new_zeros(b: Builder, x: Ref, shape: Sequence[int], *, dtype: DType | None =
     return b.full(shape, 0, dtype.name if dtype else b.type(x).dtype)
 
 
+@form("aten.new_empty.default")
+def new_empty(b: Builder, x: Ref, shape: Sequence[int], *, dtype: DType | None = None, **_: object) -> Ref:
+    return new_zeros(b, x, shape, dtype=dtype)
+
+
 @form("aten.new_full.default")
 def new_full(b: Builder, x: Ref, shape: Sequence[int], value: float, *, dtype: DType | None = None, **_: object) -> Ref:
     return b.full(shape, value, dtype.name if dtype else b.type(x).dtype)
@@ -80,7 +91,7 @@ def ones_like(b: Builder, x: Ref, **kwargs: Any) -> Ref:
     return full_like(b, x, 1, **kwargs)
 
 
-@form("aten.zeros_like.default")
+@form("aten.zeros_like.default", "aten.empty_like.default")
 def zeros_like(b: Builder, x: Ref, **kwargs: Any) -> Ref:
     return full_like(b, x, 0, **kwargs)
 

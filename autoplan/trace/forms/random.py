@@ -36,6 +36,12 @@ def bernoulli_p(b: Builder, x: Ref, p: float = 0.5) -> Ref:
     return b.cast(b.emit("aten.lt.Scalar", uniform(b, x), p), b.type(x).dtype)
 
 
+@form("aten.uniform.default")
+def uniform_between(b: Builder, x: Ref, start: float = 0.0, stop: float = 1.0) -> Ref:
+    """In place of x, as ``uniform_`` fills it."""
+    return b.emit("aten.add.Tensor", b.emit("aten.mul.Tensor", uniform(b, x), float(stop - start)), float(start))
+
+
 @form("aten.exponential.default")
 def exponential(b: Builder, x: Ref, rate: float = 1.0) -> Ref:
     """By the inverse of its distribution, -log(1 - u)/rate."""

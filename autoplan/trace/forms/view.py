@@ -170,8 +170,13 @@ def unbind(b: Builder, x: Ref, dim: int = 0) -> tuple[Ref, ...]:
 
 @form("aten.cat.default")
 def cat(b: Builder, parts: Sequence[Ref], dim: int = 0) -> Ref:
-    dim = positive(dim, len(b.shape(parts[0])))
-    return parts[0] if len(parts) == 1 else b.emit("aten.cat.default", tuple(parts), dim)
+    """What has no entries adds none; torch takes an empty vector beside tensors of any shape, as an empty cache is."""
+    rank = max(len(b.shape(part)) for part in parts)
+    dim = positive(dim, rank)
+    kind = b.type(next(part for part in parts if len(b.shape(part)) == rank)).dtype
+    held = [p for p in parts if b.type(p).dtype != kind or (len(b.shape(p)) == rank and b.shape(p)[dim] > 0)]
+    held = held or list(parts[:1])
+    return held[0] if len(held) == 1 else b.emit("aten.cat.default", tuple(held), dim)
 
 
 @form("aten.stack.default")
