@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.runtime.axes import RankAxis, index_over
+from autoplan.runtime.bodies.ranges import check_rows
 
 
 def embedding_bag(
@@ -43,7 +44,8 @@ def vocab_parallel_embedding_bag(
 
     What another rank has counts as zero, so the ranks' results sum up to the bag.
     """
-    index, _ = index_over(axes)
+    index, ways = index_over(axes)
+    check_rows(indices, ways * weight.shape[0])
     local, here = own_rows(indices, index * weight.shape[0], weight.shape[0], padding_idx)
     shares = shares_of(weight, here, scales)
     if mode == "mean":
@@ -56,7 +58,8 @@ def vocab_parallel_ragged_bag(
     padding_idx: int = -1, *, axes: Sequence[RankAxis],
 ) -> Tensor:  # fmt: skip
     """The same of bags as offsets say: weight S(0) [v/n, h], all else R -> P [b, h]; sums and means."""
-    index, _ = index_over(axes)
+    index, ways = index_over(axes)
+    check_rows(indices, ways * weight.shape[0])
     local, here = own_rows(indices, index * weight.shape[0], weight.shape[0], padding_idx)
     result = ragged_bag(weight, local, offsets, shares_of(weight, here, scales))
     if mode == "mean":

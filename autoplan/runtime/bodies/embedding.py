@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.runtime.axes import RankAxis, index_over
+from autoplan.runtime.bodies.ranges import check_rows
 
 
 def vocab_parallel_embedding(
@@ -19,7 +20,8 @@ def vocab_parallel_embedding(
     Ids that another rank has give zeros, so the ranks' results sum up to the look-up. (Shoeybi et al. 2019, section 3.)
     The row ``padding_idx`` (of the whole table) gets no gradient.
     """
-    index, _ = index_over(axes)
+    index, ways = index_over(axes)
+    check_rows(ids, ways * weight.shape[0])
     local = ids - index * weight.shape[0]
     other = (local < 0) | (local >= weight.shape[0])
     rows = functional.embedding(local.masked_fill(other, 0), weight)

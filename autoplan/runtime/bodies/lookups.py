@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from autoplan.runtime import wire
 from autoplan.runtime.axes import RankAxis
+from autoplan.runtime.bodies.ranges import check_tables
 from autoplan.tables.boxes import Box, Placed
 
 ALONE = RankAxis("", 1, 0)
@@ -130,7 +131,9 @@ class _Lookups(Function):
     ) -> Tensor:
         small = all(table.rows <= torch.iinfo(torch.int32).max for table in placed.tables)
         kind = torch.int32 if small else torch.int64  # half the bytes on their way
-        indices = {t: i.reshape(len(i), -1).to(kind) for t, i in enumerate(given[:count])}
+        asked = [i.reshape(len(i), -1) for i in given[:count]]
+        check_tables(asked, [table.rows for table in placed.tables])
+        indices = {t: i.to(kind) for t, i in enumerate(asked)}
         scaled = [t for t, table in enumerate(placed.tables) if table.scaled]
         means = [t for t, table in enumerate(placed.tables) if table.pooling == "mean"]
         shares = {t: share_of(placed, t, indices[t], flat.dtype) for t in means}

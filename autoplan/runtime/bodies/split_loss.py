@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from autoplan.runtime.axes import RankAxis, index_over
+from autoplan.runtime.bodies.ranges import check_classes
 from autoplan.runtime.collectives import all_reduce, all_reduce_max
 
 PIECES = 16  # that rows are taken in
@@ -74,6 +75,7 @@ class _VocabParallel(Function):
         axes: tuple[RankAxis, ...],
     ) -> Tensor:
         index, ways = index_over(axes)
+        check_classes(target, logits.shape[-1] * ways, ignore_index)
         size, narrow = logits.shape[-1], logits.dtype in (torch.bfloat16, torch.float16)
         wide = torch.float32 if narrow else logits.dtype
         own_weights = weight[index * size : (index + 1) * size].to(wide) if weight is not None else None
