@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from autoplan.pricing.chunks import least_chunk_rounds, least_held, rank_paths, rounds_of
-from autoplan.search.chunk_bound import Leaner, least_chunks_s
+from autoplan.search.chunk_bound import known_paths, least_chunks_s
+from autoplan.search.chunk_rows import Leaner, Rows, Tilt
+from autoplan.search.chunk_timeline import short, timeline
 from autoplan.search.chunks import choose_chunks
 from autoplan.search.moves import elsewhere
 from autoplan.search.pieces import Division, Pieces, even_stages
@@ -100,21 +102,56 @@ def test_no_operators_undercut_the_bound_of_all(seed: int) -> None:
     slower_s = all_s - spent_s[0][:, None] - prices * (kept + states / flight)[:, None]
     spread = float((fast.kept - kept)[fast.repeated].max())
     leaner = Leaner(prices, prices / flight, 1.0, slower_s, fast.repeated, spread)
+    tilt = Tilt(*(
+        np.max([getattr(fast, name) - getattr(way, name) for way in ways], axis=0)
+        for name in ("forward_s", "backward_s")
+    ))  # fmt: skip
     best_s = min(w.step_s(d) for w in ways for d in divisions(w) if w.over(d) <= 0)
-    rough_s, bound_s = least_chunks_s(lean, leaner), least_chunks_s(lean, leaner, whole=True)
-    assert 0.7 * best_s <= rough_s <= bound_s * (1 + 1e-9) and bound_s <= best_s * (1 + 1e-6) < np.inf
+    rough_s, bound_s = least_chunks_s(lean, leaner), least_chunks_s(lean, leaner, tilt=tilt, whole=True)
+    assert 0.7 * best_s <= rough_s <= bound_s * (1 + 1e-6) and bound_s <= best_s * (1 + 1e-6) < np.inf
+    assert least_chunks_s(lean, leaner, best_s * 1.001, tilt, whole=True) <= best_s * (1 + 1e-6)
+    known = least_chunks_s(lean, leaner, best_s * 0.999, tilt, whole=True)
+    assert known <= best_s * (1 + 1e-6)
 
 
 def slower(fast: Pieces, rng: random.Random) -> Pieces:
     """Other operators for the repeated segments: longer, and keeping less, or with fewer bytes of parameters."""
     mine = fast.repeated.astype(float)
     longer, less, states = (1 + rng.uniform(0, 0.3) * mine for _ in range(3))
-    forward_s, kept = fast.forward_s * longer, fast.kept / less
+    there = 1 + rng.uniform(-0.2, 0.3) * mine if fast.schedule != "zero-bubble" else longer
+    forward_s, kept = fast.forward_s * there, fast.kept / less
+    backward_s = (fast.forward_s + fast.backward_s) * longer - forward_s
     return replace(
-        fast, forward_s=forward_s, backward_s=fast.backward_s * longer, full_s=forward_s, part_s=0.3 * forward_s,
+        fast, forward_s=forward_s, backward_s=backward_s, full_s=np.maximum(fast.full_s, forward_s),
+        part_s=np.maximum(fast.part_s, 0.3 * forward_s),
         weights_s=fast.weights_s * longer, whole_s=fast.whole_s * longer, kept=kept, selective=0.5 * kept,
         states=fast.states * rng.choice([states, 1 / states]),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_schedule_in_fractions_is_the_schedule_where_nothing_is_left_to_divide(seed: int) -> None:
+    """One segment on each stage: the linear program's time is that of the schedule as run."""
+    pieces = chain(seed, "interleaved", 3, "none", 6, (2, 4, 6, 8)[seed])
+    rows = Rows(pieces, None, list(known_paths(pieces)))
+    by_hand = pieces.step_s(pieces.pinned(even_stages(pieces)))
+    assert short(pieces) and timeline(rows).bound() / rows.scale == pytest.approx(by_hand, rel=1e-6)
+    assert rows.linear().bound() / rows.scale <= by_hand
+
+
+def test_a_schedule_in_fractions_bounds_all_divisions_and_more_than_paths_do() -> None:
+    pieces = walled(chain(2, "interleaved", 2, "none", 9, 4), 1.05)
+    best_s = min(pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0)
+    rows = Rows(pieces, None, list(known_paths(pieces)))
+    by_paths_s = rows.linear().bound() / rows.scale
+    fractions_s, whole_s = (
+        timeline(Rows(pieces, None, rows.paths), whole=whole).bound(whole=whole, nodes=10_000) / rows.scale
+        for whole in (False, True)
+    )
+    assert by_paths_s <= fractions_s * (1 + 1e-6) and fractions_s <= whole_s * (1 + 1e-6)
+    assert whole_s <= best_s * (1 + 1e-6)
+    limited = timeline(Rows(pieces, None, rows.paths), whole_s * 0.99, whole=True)
+    assert np.isinf(limited.bound(whole=True, nodes=10_000))
 
 
 @pytest.mark.parametrize("virtual", [2, 3])

@@ -14,6 +14,7 @@ from autoplan.pricing.step import sharing_of, straggling
 from autoplan.search.bounds import Known, leaner_of, least_schedule_s, rates_of
 from autoplan.search.candidates import Setting
 from autoplan.search.chunk_bound import least_chunks_s, roomy
+from autoplan.search.chunk_rows import Tilt
 from autoplan.search.columns import steep
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
@@ -116,5 +117,12 @@ class Bounded(Laid):
             leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
-        schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, whole=whole) / gain
+        tilt = self.tilt(setting) if whole else None  # what is quick to say has no need of it
+        schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, tilt, whole=whole) / gain
         return max(self.rough_s(setting), (schedule_s + once) * slowed)
+
+    def tilt(self, setting: Setting) -> Tilt:
+        """By what a segment's forward, and its backward, may be quicker than with the operators of the least time."""
+        pairs = zip(self.operators.fastest(setting).prices, self.operators.parts_s(setting), strict=True)
+        each = [(p.forward_s - least.forward_s, p.backward_s - least.backward_s) for p, least in pairs]
+        return Tilt(*np.maximum(np.array(each)[list(self.blocks)].T, 0.0))

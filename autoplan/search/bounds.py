@@ -32,7 +32,7 @@ import numpy as np
 
 from autoplan.search.account import BlockPrice
 from autoplan.search.chain import Chain
-from autoplan.search.chunk_bound import Leaner
+from autoplan.search.chunk_rows import Leaner
 from autoplan.search.load import Loads, parameter_share, range_max
 from autoplan.search.problem import Group, Problem, Tensor
 from autoplan.search.solve import Weights

@@ -20,9 +20,9 @@ from autoplan.graph import Block
 from autoplan.layout import Layout, R
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
-from autoplan.pricing import Device, Prices, Topology
+from autoplan.pricing import Cost, Device, Operator, Prices, Topology
 from autoplan.pricing.prices import Group as Links
-from autoplan.pricing.prices import Line
+from autoplan.pricing.prices import Line, split_of
 from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
@@ -241,6 +241,22 @@ class Operators:
                 for index, operators in enumerate(form.operators)
             )
         return entry.floor_s[device]
+
+    def parts_s(self, setting: Setting) -> tuple[Cost, ...]:
+        """Of one segment of each block what its forward alone, and its backward alone, take at least: every operator
+        at its quickest in it, and nothing redistributed."""
+        form, prices = self.entry(setting).form, self.entry(setting).prices
+
+        def least(block: int, name: str, operator: Operator) -> Cost:
+            distinct = {split_of(option): option for option in form.options[block, name]}
+            costs = [prices.operator(operator, option) for option in distinct.values()]
+            return Cost(min(cost.forward_s for cost in costs), min(cost.backward_s for cost in costs))
+
+        each = (
+            (least(index, name, operator) for name, operator in operators.items())
+            for index, operators in enumerate(form.operators)
+        )
+        return tuple(sum(costs, Cost()) for costs in each)
 
     def fastest(self, setting: Setting) -> Point:
         """The operators of the least time, whatever they hold."""
