@@ -164,3 +164,22 @@ def test_a_model_with_dropout_is_verified_with_its_masks_and_its_trace_without()
     assert result.passed and "with the same random numbers" in result.note
     with pytest.raises(VerificationError, match="the traced graph on one device differs"):
         verify(plan.record, Doubled(), None, seed=0, raises=True)
+
+
+class Contrastive(nn.Module):
+    """Two towers whose rows are compared with one another: the targets are made of no input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 16), nn.Linear(12, 16)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        scores = F.normalize(self.left(a), dim=-1) @ F.normalize(self.right(b), dim=-1).T
+        targets = torch.arange(len(scores), device=scores.device)
+        return (F.cross_entropy(scores, targets) + F.cross_entropy(scores.T, targets)) / 2
+
+
+def test_targets_that_no_input_gives_are_counted():
+    batch = {"a": torch.randn(8, 8), "b": torch.randn(8, 12)}
+    pins = autoplan.Parallelism(dp=1, tp=4, pp=1)
+    assert parallelize_alone(Contrastive(), "1x4 cpu", batch, parallelism=pins).verify()

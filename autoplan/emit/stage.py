@@ -254,7 +254,8 @@ def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
     lines.append('    """This rank\'s share of each denominator, of one microbatch; the program sums them up."""')
     lines += renamed
     if any(isinstance(s, Compute) and is_creation(s) for s in needed):
-        lines.append(f"    device = {scope(read[0])}.device")
+        source = scope(read[0]) if read else f"next(iter({REST}.values()))"  # targets may be made of no input
+        lines.append(f"    device = {source}.device")
     lines += emit_body(needed, scope, 4)
     result = ", ".join(f'"{n}": {scope(n)}' for n in lowered.counts)
     lines.append(f"    return {{{result}}}")
