@@ -23,7 +23,7 @@ from autoplan.search.chunk_rows import Rows
 from autoplan.search.linear import Linear
 from autoplan.search.pieces import Pieces
 
-ACTIONS = 6_000  # of a schedule: half a second for each 2,000
+ACTIONS = 8_000  # of a schedule: half a second for each 2,000
 NOBODY = -1      # who fills a slot that is full from the first
 
 
