@@ -19,7 +19,7 @@ from autoplan.search.stages import Cuts
 
 GAP = 0.005
 SETTLED = 12       # schedules run on what moves of recomputation lead to
-NEAR = 1.05        # times the limit that even stages may take: better cuts seldom gain more
+NEAR = 1.2         # times the limit that even stages may take: better cuts seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
