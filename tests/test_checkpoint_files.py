@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,9 +86,19 @@ def of_another_version(folder: Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, damage, said: str) -> None:
     good, bad = make(tmp_path / "step-1"), make(tmp_path / "step-2")
     damage(bad)
-    assert latest_checkpoint(tmp_path) == good
+    with nullcontext() if damage is unfinish else pytest.warns(UserWarning, match="left out"):
+        assert latest_checkpoint(tmp_path) == good
     with pytest.raises(WeightsError, match=said):
         files.complete(bad)
+
+
+def test_a_folder_whose_checkpoints_are_all_damaged_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    for number in (1, 2):
+        cut(make(tmp_path / f"step-{number}"))
+    with pytest.warns(UserWarning), pytest.raises(WeightsError, match=r"no checkpoint in it is whole.*step-2"):
+        latest_checkpoint(tmp_path)
+    unfinish(make(tmp_path / "other" / "step-1"))
+    assert latest_checkpoint(tmp_path / "other") is None
 
 
 class Ended(BaseException):

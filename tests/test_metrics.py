@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from autoplan.errors import InputsError
 from autoplan.runtime.metrics import MetricsFile
 
 
@@ -34,3 +37,12 @@ def test_a_run_from_the_beginning_begins_the_file_anew(tmp_path: Path) -> None:
 
 def test_nothing_is_written_without_a_path() -> None:
     MetricsFile(None, 0).add(1, {"loss": 2.0})
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("# A project\n\nwords\n")
+    for wrong in (path, tmp_path, tmp_path / "none" / "metrics.jsonl"):
+        with pytest.raises(InputsError, match=r"give a file of its own"):
+            MetricsFile(wrong, 0)
+    assert path.read_text() == "# A project\n\nwords\n"

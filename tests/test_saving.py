@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -91,6 +92,37 @@ def test_an_asynchronous_save_holds_the_values_of_its_moment(pool: RankPool, tmp
     then = found[0][1]
     assert steps == 1 and loaded.keys() == then.keys()
     assert all(torch.equal(loaded[name], then[name]) for name in then)
+
+
+def repeated_from_the_start(rank: int, world: int, folder: str) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """Parameters after the same steps, by a fresh program and by one that went back to before its first update."""
+    batches = list(tiny.batches(2))
+    with started() as program:
+        program.save_checkpoint(Path(folder) / "step-0")
+        train(program, batches)
+        fresh = program.full_state_dict()
+        program.load_checkpoint(Path(folder) / "step-0")
+        train(program, batches)
+        return fresh, program.full_state_dict()
+
+
+def test_a_checkpoint_of_before_the_first_update_brings_no_moments(pool: RankPool, tmp_path: Path) -> None:
+    fresh, again = pool.run(repeated_from_the_start, str(tmp_path))[0]
+    assert fresh and all(torch.equal(fresh[name], again[name]) for name in fresh)
+
+
+def load_with_more_moments(rank: int, world: int, folder: str) -> str:
+    training = replace(TRAINING, optimizer_options={"amsgrad": True})
+    with Program(tiny.spec(**PLAN, training=training), tiny.program(PLAN.get("pp", 1))) as program:
+        with pytest.raises(WeightsError, match="it has no max_exp_avg_sq of") as caught:
+            program.load_checkpoint(folder)
+        return str(caught.value)
+
+
+def test_a_checkpoint_that_lacks_what_the_optimizer_keeps_is_refused(pool: RankPool, tmp_path: Path) -> None:
+    pool.run(saved_while_training, str(tmp_path))
+    for said in pool.run(load_with_more_moments, str(tmp_path / "step-1")):
+        assert "plan with the optimizer_options" in said
 
 
 class FullDisk(io.FileIO):

@@ -19,21 +19,24 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
+from autoplan.options import Training
 from autoplan.runtime import plain
 from autoplan.runtime.checkpoint_files import CheckpointState, check_keep, complete, latest_checkpoint
 from autoplan.runtime.held import HeldParameter, local
+from autoplan.runtime.optimizer import build_optimizer
 from autoplan.runtime.saving import Saver, failures
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.state import Storage
@@ -112,6 +115,8 @@ def load(snapshot: Snapshot, folder: str | os.PathLike) -> CheckpointState:
     for held in snapshot.held:
         if held.name in moments:
             snapshot.optimizer.state[held.updated] = moments[held.name]
+        else:  # the checkpoint is of before its first update
+            snapshot.optimizer.state.pop(held.updated, None)
         if held.name in snapshot.stale and f"stale/{held.name}" not in saved:  # of a plan that has one version
             snapshot.stale[held.name].copy_(held.values)
     for group in snapshot.optimizer.param_groups:
@@ -202,11 +207,35 @@ def check(snapshot: Snapshot, state: CheckpointState, saved: Mapping[str, object
     if state.optimizer != wanted_kind:
         said = f"its optimizer is {state.optimizer!r}, the plan's {wanted_kind!r}"
         raise WeightsError(source, said, "plan with the same")
+    check_moments(snapshot, saved, source)
     lacking = snapshot.states.keys() - state.states.keys()
     if lacking:
         raise WeightsError(
             source, f"it holds no state of the {sorted(lacking)[0]}", "plan with the precision and schedule that it had"
         )
+
+
+def check_moments(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
+    """WeightsError where the optimizer, by its options, keeps more of a parameter than the checkpoint has."""
+    found: dict[str, set[str]] = {}
+    for name, field, _ in saved_moments(saved):
+        found.setdefault(name, set()).add(field)
+    dims = {p.name: len(p.type.shape) for p in snapshot.spec.lowered.parameters}
+    kept = {n: fields_kept(snapshot.spec.training, n) for n in {dims[name] for name in found if name in dims}}
+    for name, fields in found.items():
+        lacking = sorted(kept[dims[name]] - fields) if name in dims else []
+        if lacking:
+            remedy = "plan with the optimizer_options that it had"
+            raise WeightsError(source, f"it has no {lacking[0]} of {name}", remedy)
+
+
+def fields_kept(training: Training, dims: int) -> set[str]:
+    """What the planned optimizer has of a parameter of so many dims after an update."""
+    parameter = nn.Parameter(torch.zeros((2,) * dims))
+    optimizer = build_optimizer([parameter], replace(training, schedule=None))
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return {field for field, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
 
 
 def new_optimizer_state(snapshot: Snapshot, saved: Mapping[str, object]) -> dict[str, dict[str, Tensor]]:

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -261,8 +262,22 @@ def complete(folder: Path) -> tuple[Path, CheckpointState]:
 
 
 def latest_checkpoint(folder: str | os.PathLike) -> Path | None:
-    """The finished checkpoint of the most steps among a folder's ``step-<number>``; None where there is none."""
+    """The finished checkpoint of the most steps among a folder's ``step-<number>``; None where there is none.
+
+    One that was finished and has been damaged since is left out, with a warning. WeightsError where all have been:
+    training that begins anew beside them would be mistaken for one that went on.
+    """
+    damaged = None
     for _, path in sorted(numbered(Path(folder)), reverse=True):
-        if path.suffix != ".tmp" and finished(path):
-            return path.with_name(path.name.removesuffix(".old"))
+        if path.suffix == ".tmp" or not (path / STATE).is_file():
+            continue
+        try:
+            read_state(path)
+        except WeightsError as error:
+            damaged = damaged or error
+            warnings.warn(f"left out: {error}", stacklevel=2)
+            continue
+        return path.with_name(path.name.removesuffix(".old"))
+    if damaged is not None:
+        raise WeightsError(folder, f"no checkpoint in it is whole; the latest: {damaged}", "give another folder")
     return None

@@ -55,7 +55,7 @@ def batch_source(spec: ProgramSpec, text: Path | None, seed: int) -> Callable[[i
 
 
 def generator(seed: int, step: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed * 1_000_003 + step)
+    return torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
 
 
 def read_text(path: Path) -> Tensor:

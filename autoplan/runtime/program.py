@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from autoplan.errors import WeightsError
 from autoplan.mesh import MICROBATCH
 from autoplan.runtime import checkpoint, launch, weights
 from autoplan.runtime.axes import rank_axes
@@ -238,11 +239,19 @@ class Program:
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
         """The last finished checkpoint among a folder's ``step-<number>``, as the first rank sees it; None without one.
+        WeightsError, on every rank, where there are some and none is whole.
 
         Nodes may see a shared folder as it was a moment ago: so all go on from the same.
         """
-        found: list[object] = [checkpoint.latest_checkpoint(folder) if self.rank == 0 else None]
+        found: list[object] = [None]
+        if self.rank == 0:
+            try:
+                found = [checkpoint.latest_checkpoint(folder)]
+            except WeightsError as error:  # told to all, or the others would wait for it
+                found = [error]
         dist.broadcast_object_list(found, src=0)
+        if isinstance(found[0], WeightsError):
+            raise found[0]
         return found[0] if isinstance(found[0], Path) else None
 
     def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:

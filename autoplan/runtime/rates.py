@@ -46,7 +46,15 @@ class LearningRates:
             assert loss is not None
             self.scheduler.step(float(loss))
         else:
+            self.step()
+
+    def step(self) -> None:
+        """ParallelismError where the schedule is over, and says so."""
+        try:
             self.scheduler.step()
+        except ValueError as error:
+            said = f"it has no learning rate for the step after {self.updates} updates: {error}"
+            raise ParallelismError(f"the schedule {self.schedule}", said, "plan with a longer one") from None
 
     def restart(self, rate: float, updates: int) -> None:
         """As it is after so many updates from that learning rate on.
@@ -62,7 +70,7 @@ class LearningRates:
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.optimizer._opt_called = True  # type: ignore[attr-defined]  # else torch warns of steps out of order
             for _ in range(updates):
-                self.scheduler.step()
+                self.step()
 
     def state_dict(self) -> dict[str, float]:
         """Plain numbers, from which it goes on exactly."""
