@@ -7,15 +7,19 @@ A failure prints its seed and the program, with everything left out that it fail
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 
+from autoplan.api import traced_model
+from autoplan.errors import ParallelismError
 from autoplan.mesh import TENSOR
 from tests.programs.check import Pools, failures
 from tests.programs.draw import draw_program
-from tests.programs.program import APPLY, Module, Program, Step
+from tests.programs.plans import TRAINING, planned_with, random_pins
+from tests.programs.program import APPLY, Module, Program, Step, batch_of
 from tests.programs.setting import MESHES, draw_setting
 from tests.programs.shrink import shrink
 
@@ -84,3 +88,13 @@ def test_a_program_can_be_read() -> None:
     assert str(program) == (
         "v0 = input [4, 8]\nv1 = linear(v0, weight[6, 8])\nv2 = add(v1, v1)\nloss of v2 by ('mean',)"
     )
+
+
+def test_pins_that_no_layouts_meet_together_are_an_error_of_the_plan() -> None:
+    """Each leaves its operator a way; together they leave none. (Found by seed 150.)"""
+    setting = draw_setting(150)
+    program = draw_program(150, setting)
+    traced = traced_model(Module(program), batch_of(program), None, TRAINING)
+    pins = random_pins(traced, setting, random.Random("pins 150"))
+    with pytest.raises(ParallelismError, match="no way to lie on these axes together"):
+        planned_with(traced, setting, [pin for each in pins for pin in each])

@@ -354,17 +354,27 @@ class Operators:
                     f"tensor={setting_text(entry.prices.mesh)}", "the model's sizes leave no way to lie on these axes",
                     "pin other factors, or leave tensor_system out",
                 ) from None  # fmt: skip
-            if not self.split_weights:
-                raise
-            entry.form, entry.shared = self.form(entry.prices, False)
-            entry.seconds = {}
-            entry.problem = entry.build()
-            entry.solver = None
-            solution = self.solver(entry).solve(weights)
+            solution = self.without_split_weights(entry, weights)
         assert entry.problem is not None
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
         return self.point(entry, block_choices(entry.form, entry.problem, solution), solution)
+
+    def without_split_weights(self, entry: _Problem, weights: Weights) -> Solution:
+        """The answer where no operator has to split a weight; ParallelismError where there is none either."""
+        try:
+            if not self.split_weights:
+                raise Infeasible("no weight has to be split as it is")
+            entry.form, entry.shared = self.form(entry.prices, False)
+            entry.seconds, entry.problem, entry.solver = {}, None, None
+            entry.problem = entry.build()
+            return self.solver(entry).solve(weights)
+        except Infeasible:
+            raise ParallelismError(
+                f"tensor={setting_text(entry.prices.mesh)}",
+                "what is constrained leaves the operators no way to lie on these axes together",
+                "leave out a constraint, or pin other factors",
+            ) from None
 
     def point(self, entry: _Problem, choices: tuple[BlockChoice, ...], solution: Solution) -> Point:
         operators: tuple[Mapping, ...] = entry.form.operators
