@@ -19,16 +19,17 @@ from rich.console import Console
 from cost_models.calibrate import collectives, operators, sizes
 from cost_models.calibrate.cases import Collective, Operator, Sample, split
 from cost_models.calibrate.fit_device import blank_device, fit_device
-from cost_models.calibrate.fit_links import fit_links, predict
+from cost_models.calibrate.fit_links import fit_links, predict, with_meeting
 from cost_models.calibrate.measure import measure
-from cost_models.calibrate.overlap import measure_overlap, measure_sharing
+from cost_models.calibrate.overlap import measure_meeting, measure_overlap, measure_sharing
 from cost_models.calibrate.report import error_table, held_out_errors, mean_error, rows
 from cost_models.calibrate.world import Machine, World, join, machine
 from cost_models.calibrate.write import Origin, check_writable, profile_text, table_text, write_profile, write_text
 from cost_models.errors import ProfileError
 
 SECONDS, QUICK_SECONDS = 90.0, 15.0
-_OPERATORS, _SHARED = 0.45, 0.08      # shares of the budget; the rest is the collectives'
+_OPERATORS, _SHARED = 0.42, 0.08      # shares of the budget; the rest is the collectives'
+_MEETING = 0.06                      # of the budget too, where devices share processors
 _LONGEST = 0.004                     # of the budget, that one run of a case may take
 _LARGEST_BYTES = 2**26
 _DTYPES = ("float32", "bfloat16", "float64", "float16")
@@ -89,10 +90,10 @@ def _calibrate(options: argparse.Namespace, world: World) -> int:
     known = machine(world)
     console.print(f"{world.nodes}x{world.devices_per_node} {world.device.type} ({known.name}), {budget_s:.0f} s")
     measured_operators = _operators(world, known, budget_s, console)
-    shared = _shared(world, budget_s, console)
+    shared, meeting_s = _shared(world, budget_s, console)
     measured_collectives = _collectives(world, budget_s, console)
     if world.rank == 0:
-        _write(options.out, world, known, measured_operators, measured_collectives, shared, console)
+        _write(options.out, world, known, measured_operators, measured_collectives, shared, meeting_s, console)
     return 0
 
 
@@ -107,22 +108,28 @@ def _operators(world: World, known: Machine, budget_s: float, console: Console) 
     return samples
 
 
-def _shared(world: World, budget_s: float, console: Console) -> dict[str, Any]:
-    """The figures of ``Device`` that tell what is taken from compute by others' compute, and by collectives."""
+def _shared(world: World, budget_s: float, console: Console) -> tuple[dict[str, Any], float]:
+    """The figures of ``Device`` that tell what is taken from compute by others' compute, and by collectives; and what
+    sharing takes from each collective, in seconds."""
     began = time.perf_counter()
     slowdown = measure_overlap(world, budget_s * _SHARED / 2)
     sharers, alone = measure_sharing(world, budget_s * _SHARED / 2)
-    told = f"{sharers} devices share, one alone is {alone:.1f} times as fast" if sharers > 1 else "no devices share"
+    meeting_s = 0.0
+    told = "no devices share"
+    if sharers > 1:
+        meeting_s = measure_meeting(world, budget_s * _MEETING)
+        told = f"{sharers} devices share, one alone is {alone:.1f} times as fast, collectives between "
+        told += f"computing start {meeting_s * 1e3:.1f} ms later"
     console.print(
         f"processors: {told}; an all-reduce slows compute by {slowdown:.0%}, {time.perf_counter() - began:.0f} s"
     )
-    return {"overlap_slowdown": slowdown, "sharers": sharers, "alone": alone}
+    return {"overlap_slowdown": slowdown, "sharers": sharers, "alone": alone}, meeting_s
 
 
 def _collectives(world: World, budget_s: float, console: Console) -> list[Sample[Collective]]:
     """Over each axis in its share of what is left of the budget."""
     found: list[Sample[Collective]] = []
-    share_s = budget_s * (1 - _OPERATORS - _SHARED) / len(world.axes)
+    share_s = budget_s * (1 - _OPERATORS - _SHARED - _MEETING) / len(world.axes)
     for axis in world.axes:
         cases, began = sizes.collectives([axis], _LARGEST_BYTES), time.perf_counter()
         samples, rounds = measure(
@@ -144,7 +151,7 @@ def _tell(
 
 def _write(
     path: Path, world: World, known: Machine, measured_operators: list[Sample[Operator]],
-    measured_collectives: list[Sample[Collective]], shared: dict[str, Any], console: Console,
+    measured_collectives: list[Sample[Collective]], shared: dict[str, Any], meeting_s: float, console: Console,
 ) -> None:  # fmt: skip
     """Fits, tells the error, and writes the profile and the table of all points."""
     operator_points, collective_points = split(measured_operators), split(measured_collectives)
@@ -156,17 +163,19 @@ def _write(
     console.print(error_table([*operator_errors, *collective_errors]))
     where = f"{world.nodes}x{world.devices_per_node} processes at once on {known.name}, PyTorch {torch.__version__}"
     backend = dist.get_backend()
+    turns = f", {meeting_s * 1e3:.2f} ms in the startup of what isn't a send, for ranks' turns" if meeting_s else ""
     origin = Origin(
         title=f"Measured by cost_models.calibrate with {where}",
         date=date.today().isoformat(),
         operators=f"{where}: mean error {mean_error(operator_errors):.1%} on sizes not fitted",
-        links=f"{where}, {backend}: mean error {mean_error(collective_errors):.1%} on sizes not fitted",
+        links=f"{where}, {backend}: mean error {mean_error(collective_errors):.1%} on sizes not fitted{turns}",
     )
     table = [
         *rows(operator_points, lambda case: case.predict(device)),
         *rows(collective_points, lambda case: predict(case, links)),
     ]
-    write_profile(path, profile_text(device, links, world.nodes, world.devices_per_node, origin))
+    met = with_meeting(links, meeting_s)
+    write_profile(path, profile_text(device, met, world.nodes, world.devices_per_node, origin))
     write_text(path.with_suffix(".csv"), table_text(table))
     console.print(f"wrote {path} and {path.with_suffix('.csv')}: ClusterSpec.of({str(path)!r})")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cost_models.calibrate.cases import Collective, Sample
 from cost_models.calibrate.fit import fit
@@ -33,6 +34,18 @@ def fit_links(samples: Sequence[Sample[Collective]]) -> dict[str, Link]:
     by_kind = {kind: _fit_kind([sample for sample in samples if sample.case.kind == kind]) for kind in kinds}
     levels = dict.fromkeys(level for links in by_kind.values() for level in links)
     return {level: _joined({kind: link[level] for kind, link in by_kind.items() if level in link}) for level in levels}
+
+
+def with_meeting(links: Links, meeting_s: float) -> dict[str, Link]:
+    """The links on which every collective starts ``meeting_s`` later, as ``measure_meeting`` found it: they were timed
+    one after another, and a step has computing between them. A send waits for nobody: who receives it does, and that is
+    the schedule's to tell."""
+    return {level: _later(link, meeting_s) for level, link in links.items()}
+
+
+def _later(link: Link, seconds: float) -> Link:
+    kinds = tuple((kind, own if kind == "send" else _later(own, seconds)) for kind, own in link.kinds)
+    return replace(link, startup_s=link.startup_s + seconds, kinds=kinds)
 
 
 def _joined(kinds: Mapping[str, Link]) -> Link:
