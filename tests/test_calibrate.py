@@ -18,7 +18,7 @@ from cost_models.calibrate.fit_links import fit_links, predict, with_meeting
 from cost_models.calibrate.overlap import sharing, slowdown
 from cost_models.calibrate.report import held_out_errors, mean_error, rows
 from cost_models.calibrate.world import cluster_axes, members
-from cost_models.collective import COLLECTIVES, overlapped
+from cost_models.collective import COLLECTIVES, overlapped, send_seconds
 from cost_models.hardware import Link
 
 CPU = replace(
@@ -168,14 +168,14 @@ def test_devices_that_gain_by_the_others_waiting_share_processors():
     assert sharing(2.0, 1.0, 1.0, 2, 2) == (4, 2.0)      # two nodes that are parts of one machine
 
 
-def test_ranks_that_wait_for_their_turns_start_every_collective_later_and_no_send():
+def test_ranks_that_wait_for_their_turns_start_every_collective_and_every_send_later():
     send, gather = Link(1e-4, 1e9, 1e-5), Link(1e-4, 8e8, 2e-5)
     links = {"node": Link(1e-4, 5e8, 2e-4, kinds=(("send", send), ("all-gather", gather)))}
-    met = with_meeting(links, 1e-3)["node"]
-    assert met.of("send") == send
+    met = with_meeting(links, 1e-3, 2e-3)["node"]
+    assert send_seconds(2**20, met) - send_seconds(2**20, links["node"]) == pytest.approx(2e-3)
     path, later = ((4, links["node"]),), ((4, met),)
     for kind in ("all-gather", "all-reduce"):
         seconds = COLLECTIVES[kind](2**20, later) - COLLECTIVES[kind](2**20, path)
         assert seconds == pytest.approx(1e-3)
     assert COLLECTIVES["all-reduce"](2**20, ((1, met),)) == 0
-    assert with_meeting(links, 0.0) == links
+    assert with_meeting(links, 0.0, 0.0) == links

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from cost_models.calibrate.write import Origin, check_writable, profile_text, ta
 from cost_models.errors import ProfileError
 
 SECONDS, QUICK_SECONDS = 90.0, 15.0
-_OPERATORS, _SHARED = 0.42, 0.08      # shares of the budget; the rest is the collectives'
-_MEETING = 0.06                      # of the budget too, where devices share processors
+_OPERATORS, _SHARED = 0.40, 0.08      # shares of the budget; the rest is the collectives'
+_MEETING = 0.10                      # of the budget too, where devices share processors
 _LONGEST = 0.004                     # of the budget, that one run of a case may take
 _LARGEST_BYTES = 2**26
 _DTYPES = ("float32", "bfloat16", "float64", "float16")
@@ -90,10 +90,10 @@ def _calibrate(options: argparse.Namespace, world: World) -> int:
     known = machine(world)
     console.print(f"{world.nodes}x{world.devices_per_node} {world.device.type} ({known.name}), {budget_s:.0f} s")
     measured_operators = _operators(world, known, budget_s, console)
-    shared, meeting_s = _shared(world, budget_s, console)
+    shared = _shared(world, budget_s, console)
     measured_collectives = _collectives(world, budget_s, console)
     if world.rank == 0:
-        _write(options.out, world, known, measured_operators, measured_collectives, shared, meeting_s, console)
+        _write(options.out, world, known, measured_operators, measured_collectives, shared, console)
     return 0
 
 
@@ -108,22 +108,34 @@ def _operators(world: World, known: Machine, budget_s: float, console: Console) 
     return samples
 
 
-def _shared(world: World, budget_s: float, console: Console) -> tuple[dict[str, Any], float]:
-    """The figures of ``Device`` that tell what is taken from compute by others' compute, and by collectives; and what
-    sharing takes from each collective, in seconds."""
+@dataclass(frozen=True)
+class _Shared:
+    """What devices take from one another.
+
+    figures    of ``Device``
+    meeting_s  by which a collective between computing starts later, and by which a send does
+    """
+
+    figures: dict[str, Any]
+    meeting_s: tuple[float, float] = (0.0, 0.0)
+
+
+def _shared(world: World, budget_s: float, console: Console) -> _Shared:
     began = time.perf_counter()
     slowdown = measure_overlap(world, budget_s * _SHARED / 2)
     sharers, alone = measure_sharing(world, budget_s * _SHARED / 2)
-    meeting_s = 0.0
+    found = _Shared({"overlap_slowdown": slowdown, "sharers": sharers, "alone": alone})
     told = "no devices share"
     if sharers > 1:
-        meeting_s = measure_meeting(world, budget_s * _MEETING)
-        told = f"{sharers} devices share, one alone is {alone:.1f} times as fast, collectives between "
-        told += f"computing start {meeting_s * 1e3:.1f} ms later"
+        each_s = budget_s * _MEETING / 2
+        collective_s, send_s = (measure_meeting(world, kind, each_s) for kind in ("all-reduce", "send"))
+        found = replace(found, meeting_s=(collective_s, send_s))
+        told = f"{sharers} devices share, one alone is {alone:.1f} times as fast; between computing collectives start "
+        told += f"{collective_s * 1e3:.1f} ms later, sends {send_s * 1e3:.1f} ms"
     console.print(
         f"processors: {told}; an all-reduce slows compute by {slowdown:.0%}, {time.perf_counter() - began:.0f} s"
     )
-    return {"overlap_slowdown": slowdown, "sharers": sharers, "alone": alone}, meeting_s
+    return found
 
 
 def _collectives(world: World, budget_s: float, console: Console) -> list[Sample[Collective]]:
@@ -151,19 +163,20 @@ def _tell(
 
 def _write(
     path: Path, world: World, known: Machine, measured_operators: list[Sample[Operator]],
-    measured_collectives: list[Sample[Collective]], shared: dict[str, Any], meeting_s: float, console: Console,
+    measured_collectives: list[Sample[Collective]], shared: _Shared, console: Console,
 ) -> None:  # fmt: skip
     """Fits, tells the error, and writes the profile and the table of all points."""
     operator_points, collective_points = split(measured_operators), split(measured_collectives)
     blank = blank_device(path.stem, known.memory_bytes, known.reserved_bytes, known.multiprocessors, known.accelerated)
-    device = replace(fit_device(blank, operator_points.fitted), **shared)
+    device = replace(fit_device(blank, operator_points.fitted), **shared.figures)
     links = fit_links(collective_points.fitted)
     operator_errors = held_out_errors(operator_points, lambda case: case.predict(device))
     collective_errors = held_out_errors(collective_points, lambda case: predict(case, links))
     console.print(error_table([*operator_errors, *collective_errors]))
     where = f"{world.nodes}x{world.devices_per_node} processes at once on {known.name}, PyTorch {torch.__version__}"
     backend = dist.get_backend()
-    turns = f", {meeting_s * 1e3:.2f} ms in the startup of what isn't a send, for ranks' turns" if meeting_s else ""
+    startup_ms = " and ".join(f"{seconds * 1e3:.2f} ms" for seconds in shared.meeting_s)
+    turns = f"; startups hold {startup_ms} (sends) for ranks' turns" if any(shared.meeting_s) else ""
     origin = Origin(
         title=f"Measured by cost_models.calibrate with {where}",
         date=date.today().isoformat(),
@@ -174,7 +187,7 @@ def _write(
         *rows(operator_points, lambda case: case.predict(device)),
         *rows(collective_points, lambda case: predict(case, links)),
     ]
-    met = with_meeting(links, meeting_s)
+    met = with_meeting(links, *shared.meeting_s)
     write_profile(path, profile_text(device, met, world.nodes, world.devices_per_node, origin))
     write_text(path.with_suffix(".csv"), table_text(table))
     console.print(f"wrote {path} and {path.with_suffix('.csv')}: ClusterSpec.of({str(path)!r})")

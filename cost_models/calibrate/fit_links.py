@@ -36,16 +36,15 @@ def fit_links(samples: Sequence[Sample[Collective]]) -> dict[str, Link]:
     return {level: _joined({kind: link[level] for kind, link in by_kind.items() if level in link}) for level in levels}
 
 
-def with_meeting(links: Links, meeting_s: float) -> dict[str, Link]:
-    """The links on which every collective starts ``meeting_s`` later, as ``measure_meeting`` found it: they were timed
-    one after another, and a step has computing between them. A send waits for nobody: who receives it does, and that is
-    the schedule's to tell."""
-    return {level: _later(link, meeting_s) for level, link in links.items()}
+def with_meeting(links: Links, meeting_s: float, send_s: float) -> dict[str, Link]:
+    """The links on which every collective starts ``meeting_s`` later and every send ``send_s``, as ``measure_meeting``
+    found it: they were timed one after another, and a step has computing between them."""
+    return {level: _later(link, meeting_s, send_s) for level, link in links.items()}
 
 
-def _later(link: Link, seconds: float) -> Link:
-    kinds = tuple((kind, own if kind == "send" else _later(own, seconds)) for kind, own in link.kinds)
-    return replace(link, startup_s=link.startup_s + seconds, kinds=kinds)
+def _later(link: Link, meeting_s: float, send_s: float) -> Link:
+    kinds = tuple((kind, _later(own, send_s if kind == "send" else meeting_s, send_s)) for kind, own in link.kinds)
+    return replace(link, startup_s=link.startup_s + meeting_s, kinds=kinds)
 
 
 def _joined(kinds: Mapping[str, Link]) -> Link:

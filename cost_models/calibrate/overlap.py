@@ -9,6 +9,9 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from cost_models.calibrate.cases import Collective
+from cost_models.calibrate.collectives import start
+from cost_models.calibrate.operators import Run
 from cost_models.calibrate.world import World
 
 _ROUNDS = 5
@@ -17,8 +20,8 @@ _SIDE = 384             # of the square matrices that are multiplied
 _SHARES = 1.2           # times as fast as with the others at work: those who share processors
 _LEAST_BYTES = 2**18
 _LARGEST_BYTES = 2**26
-_MEETING_BYTES = 2**18  # of the all-reduce between computing: as small as what tensor parallelism adds up
-_BETWEEN_S = 0.006      # computing from one such all-reduce to the next: a few of a scheduler's slices
+_MEETING_BYTES = 2**18  # of a collective between computing: as small as what tensor parallelism adds up
+_BETWEEN_S = 0.012      # computing from one to the next: a few of a scheduler's slices
 _LONGEST_SHARE = 0.95   # of a collective's time that the compute is told to lose: beyond, slowdowns have no bound
 
 
@@ -68,34 +71,34 @@ def measure_overlap(world: World, budget_s: float) -> float:
     return statistics.median(slowdown(*times) for times in rounds)
 
 
-def measure_meeting(world: World, budget_s: float) -> float:
-    """Seconds by which an all-reduce takes longer where devices come to it from computing than where one follows
-    another, as ``collectives`` are timed: at least 0.
+def measure_meeting(world: World, kind: str, budget_s: float) -> float:
+    """Seconds by which a collective, or a send, takes longer where devices come to it from computing than where one
+    follows another, as ``collectives`` are timed: at least 0.
 
-    Where devices share processors, a scheduler runs them in turns, and the first to arrive waits for the turn of the
+    Where devices share processors, a scheduler runs them in turns, and who is there first waits for the turn of the
     last. Over the groups of the innermost axis, each as often as fits into the budget.
     """
-    group = world.group(world.axes[0])
-    x = torch.ones(_MEETING_BYTES // 4, device=world.device)
+    axis = world.axes[0]
+    meet = start(Collective(kind, axis, _MEETING_BYTES), world.group(axis), world.device)
     y = torch.randn(_SIDE, _SIDE, device=world.device)
     products = max(1, round(_BETWEEN_S / _seconds(lambda: _multiply(y, 16), world) * 16))
-    turn_s = _seconds(lambda: _meet(x, y, products, 4, group), world) / 4
+    turn_s = _seconds(lambda: _meet(meet, y, products, 4), world) / 4
     turns = max(8, round(budget_s / (2 * _MEETING_ROUNDS) / turn_s))
 
     def more() -> float:
-        """Of one all-reduce between products, over the two apart."""
-        both_s = _seconds(lambda: _meet(x, y, products, turns, group), world)
+        """Of one of them between products, over the two apart."""
+        both_s = _seconds(lambda: _meet(meet, y, products, turns), world)
         compute_s = _seconds(lambda: _multiply(y, products * turns), world)
-        comm_s = _seconds(lambda: _meet(x, y, 0, turns, group), world)
+        comm_s = _seconds(lambda: _meet(meet, y, 0, turns), world)
         return (both_s - compute_s - comm_s) / turns
 
     return max(0.0, statistics.median(more() for _ in range(_MEETING_ROUNDS)))
 
 
-def _meet(x: torch.Tensor, y: torch.Tensor, products: int, turns: int, group: dist.ProcessGroup) -> None:
-    for _ in range(turns):
+def _meet(meet: Run, y: torch.Tensor, products: int, turns: int) -> None:
+    for turn in range(turns):
         _multiply(y, products)
-        dist.all_reduce(x, group=group)
+        meet(turn)
 
 
 def slowdown(comm_s: float, compute_s: float, both_s: float) -> float:
