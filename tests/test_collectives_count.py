@@ -1,10 +1,13 @@
-"""Dense decoders under tp=4 hold the collectives of Megatron-LM's hand-written layers, or fewer.
+"""Decoders under tp=4 hold the collectives of Megatron-LM's hand-written layers, or fewer.
 
 Megatron's layer (Shoeybi et al. 2019, figure 4) has two all-reduces forward, behind attention and behind the MLP, and
 two backward; its embedding one forward, its output head one backward, its loss over split classes three small ones
 forward. A reduce-scatter and an all-gather are one all-reduce (Korthikanti et al. 2022, section 4.2.2). Where there are
 fewer heads of keys than ranks Megatron gathers queries, keys and values in front of attention, so here there are as
-many. Mixtures of experts aren't counted: what their routers say takes more here than in Megatron's dispatchers.
+many. A mixture of experts has no more than a dense one: its router is whole on every rank, and what the experts give is
+added up. (Megatron's dispatcher gathers what the router says, too: the experts chosen and their shares, whose gradients
+go back; core/transformer/moe/token_dispatcher.py, ``MoEAllGatherTokenDispatcher``.) OLMoE's queries and keys are
+normalised over all heads together, for which Megatron has no layer: these gather them, and their gradients behind.
 """
 
 from __future__ import annotations
@@ -26,9 +29,12 @@ TIMES = {"all-reduce": 1.0} | dict.fromkeys(
     ("all-gather", "reduce-scatter", "all-to-all", "all-to-all-v", "permute"), 0.5
 )
 FORWARD = BACKWARD = 2 * LAYERS + 1
+OF_NORMS = 1.0 * LAYERS  # of queries and of keys over all heads, half an all-reduce each way
 OF_LOSS = 3
 QUICK = ("gpt2", "bloom")
 MORE = ("gpt_neox", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "falcon", "opt")
+
+MIXTURES = ("mixtral", "qwen2_moe", "gpt_oss")
 
 
 def with_heads_for_all(one: Architecture) -> Architecture:
@@ -64,6 +70,20 @@ def test_a_decoder_has_megatrons_collectives_or_fewer(name: str) -> None:
     forward, backward = units(plan)
     assert forward <= FORWARD, list(steps(plan))
     assert backward <= BACKWARD, list(steps(plan))
+    assert_nothing_else(plan)
+
+
+@pytest.mark.parametrize("name", [MIXTURES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MIXTURES[1:])])
+def test_a_mixture_of_experts_has_no_more(name: str) -> None:
+    plan = planned(with_heads_for_all(ARCHITECTURES[name]))
+    assert units(plan) == (FORWARD - 0.5, BACKWARD), list(steps(plan))
+    assert_nothing_else(plan)
+
+
+@pytest.mark.slow
+def test_norms_over_all_heads_gather_them() -> None:
+    plan = planned(with_heads_for_all(ARCHITECTURES["olmoe"]))
+    assert units(plan) == (FORWARD - 0.5 + OF_NORMS, BACKWARD + OF_NORMS), list(steps(plan))
     assert_nothing_else(plan)
 
 

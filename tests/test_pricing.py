@@ -234,3 +234,10 @@ def test_one_stage_holds_one_microbatch() -> None:
     assert held_microbatches("gpipe", 1, 8) == (1,)
     assert held_microbatches("1f1b", 4, 8) == (4, 3, 2, 1)
     assert held_microbatches("gpipe", 2, 8) == (8, 8)
+
+
+def test_gradients_of_parameters_alike_are_summed_in_one_collective_and_updated_one_by_one() -> None:
+    kind = f32(8, 8)
+    whole, kept = (Layout.of(2, {"dp": I, "mb": I, "tp": s}, MESH) for s in (R, I))
+    assert prices().stored_s(kind, kept, 4) == pytest.approx(4 * prices().stored_s(kind, kept))
+    assert prices().stored_s(kind, kept, 4) < prices().stored_s(kind, whole, 4) < 4 * prices().stored_s(kind, whole)

@@ -284,17 +284,18 @@ class Prices:
         """Seconds to stream what was last touched so long ago that it is in no cache: parameters, gradients."""
         return float(memory_bound_seconds(bytes, replace(self.device, cache_bytes=0.0)))
 
-    def stored_s(self, kind: TensorType, layout: Layout) -> float:
-        """A parameter's share of a microbatch: its gradient's reductions and its update, once a step."""
+    def stored_s(self, kind: TensorType, layout: Layout, count: int = 1) -> float:
+        """The share of a microbatch of ``count`` parameters alike, as those of layers that repeat: their gradients'
+        reductions, which are one collective, and their updates, once a step."""
         if not self.training:
             return 0.0
         local = self.stored * layout_bytes(kind, layout, self.mesh)
         seconds = sum(
-            self.collective_s("all-reduce", local, axis.name)
+            self.collective_s("all-reduce", count * local, axis.name)
             for axis in self.mesh.device_axes
             if layout.state(axis.name) == R
         )
-        update_s = float(update_seconds(self.optimizer_passes * local, self.device))
+        update_s = count * float(update_seconds(self.optimizer_passes * local, self.device))
         return (seconds + update_s) / self.microbatches
 
 

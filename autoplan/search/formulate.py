@@ -17,7 +17,7 @@ from autoplan.search.batch import BatchSplit, split_batch
 from autoplan.search.classes import OperatorKey, alike_operators
 from autoplan.search.constraints import Constraint, permitted
 from autoplan.search.formulation import Formulation, Prices
-from autoplan.search.tensor import Asked, System, splitting
+from autoplan.search.tensor import Asked, System, holds_few, splitting
 from autoplan.strategies import Strategy, strategies
 
 Options = Mapping[tuple[int, str], tuple[Strategy, ...]]
@@ -74,7 +74,8 @@ def formulate(
 ) -> Formulation:
     """The operator problem's parts on one mesh (without the pipeline's axis).
 
-    split_weights  matmuls must split a weight on every tensor axis where sizes allow: what a pinned ``tp`` asks for
+    split_weights  matmuls must split a weight on every tensor axis where sizes allow: what a pinned ``tp`` asks for;
+                   not those of few parameters (``holds_few``)
     sequence       whether activations between segments are split along the sequence; None: whatever is cheaper
     system         a named system on the tensor axes, all of which have several members
     free           an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
@@ -178,5 +179,6 @@ def node_options(
     if system is not None:
         rows = prepared.batch["dp"].strategies[here].factor if "dp" in prepared.batch else ""
         return system.ways(Asked(operator, weights_of(block), mesh, rows, roles.get(here, "")), found)
-    axes = [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1]
-    return splitting(operator, weights_of(block), found, axes) if split_weights else found
+    if not split_weights or holds_few(block, operator):
+        return found
+    return splitting(operator, weights_of(block), found, [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1])

@@ -140,7 +140,7 @@ def group(form: Formulation, decision: Decision, seconds: Seconds) -> Group:
     if decision.stored is None:
         return Group(decision.key, decision.options, zeros, zeros, zeros)
     layouts = [option for option in decision.options if isinstance(option, Layout)]
-    time_s = np.array([decision.count * form.prices.stored_s(decision.stored, layout) for layout in layouts])
+    time_s = np.array([form.prices.stored_s(decision.stored, layout, decision.count) for layout in layouts])
     state = [decision.count * local_bytes(decision.stored, layout, form.mesh) for layout in layouts]
     return Group(decision.key, decision.options, time_s, np.array(state, dtype=float), zeros)
 

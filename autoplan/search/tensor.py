@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from autoplan.graph import Model, TensorType
+from autoplan.graph import Block, Model, TensorType
 from autoplan.layout import I, S, State
 from autoplan.mesh import TENSOR, Mesh
 from autoplan.pricing import GATHERING, Operator
@@ -27,6 +27,7 @@ from autoplan.rule import AxisStrategy
 from autoplan.strategies import Strategy
 
 FIRST, SECOND, THIRD = TENSOR
+FEW = 0.01  # of a block's parameters, which a product may hold whole under a pinned axis
 
 
 @dataclass(frozen=True)
@@ -155,13 +156,22 @@ def product_role(operator: Operator, chosen: AxisStrategy) -> str:
     return {(True, False, True): "m", (False, True, True): "n", (True, True, False): "k"}.get(places, "")
 
 
+def holds_few(block: Block, operator: Operator) -> bool:
+    """Whether a product has so few of its block's parameters, as an experts' router does, that to split them saves less
+    than the collectives which that takes."""
+    names = {p.name for p in block.parameters}
+    types = block.types()
+    held = sum(types[name].bytes for name in names.intersection(operator.node.operands))
+    return operator.rule.cost == "matmul" and 0 < held <= FEW * sum(types[name].bytes for name in names)
+
+
 def splitting(
     operator: Operator, weights: frozenset[str], found: Sequence[Strategy], axes: Iterable[str]
 ) -> tuple[Strategy, ...]:
     """Of an operator's strategies those that use every tensor axis: a matmul's weight or a table is split, so are the
     heads of an attention, and what a body reduces (the classes of a loss). An axis on which none does is left out."""
     held = [i for i, name in enumerate(operator.node.operands) if name in weights]
-    splits = operator.rule.cost in ("matmul", "attention", "experts") or operator.node.op in GATHERING
+    splits = operator.rule.cost in ("matmul", "attention", "experts") or bool(held and operator.node.op in GATHERING)
     left = tuple(found)
     for axis in axes:
         if splits:
