@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autoplan.pricing.chunks import least_chunk_rounds, least_held, rank_paths, rounds_of
+from autoplan.search import chunk_bound, chunk_rows
 from autoplan.search.chunk_bound import known_paths, least_chunks_s
 from autoplan.search.chunk_rows import Leaner, Rows, Tilt
 from autoplan.search.chunk_timeline import short, timeline
@@ -88,7 +89,7 @@ def test_the_cuts_are_the_best_there_are(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_operators_undercut_the_bound_of_all(seed: int) -> None:
+def test_no_operators_undercut_the_bound_of_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ways to run the repeated segments, each with all cuts and counts under a tight wall, against one bound."""
     rng, schedule = random.Random(seed), ("interleaved", "zero-bubble")[seed % 4 == 3]
     fast = walled(chain(2 * seed, schedule, 2, "auto", 6, 4), rng.choice([0.8, 0.85, 0.9]))
@@ -112,6 +113,10 @@ def test_no_operators_undercut_the_bound_of_all(seed: int) -> None:
     assert least_chunks_s(lean, leaner, best_s * 1.001, tilt, whole=True) <= best_s * (1 + 1e-6)
     known = least_chunks_s(lean, leaner, best_s * 0.999, tilt, whole=True)
     assert known <= best_s * (1 + 1e-6)
+    for module, limit in ((chunk_bound, "WHOLE_STAGES"), (chunk_rows, "FEW_STAGES")):
+        monkeypatch.setattr(module, limit, 2)  # fewer than the stages: whole numbers on each rank
+    by_ranks_s = least_chunks_s(lean, leaner, tilt=tilt, whole=True)
+    assert rough_s <= by_ranks_s * (1 + 1e-6) and by_ranks_s <= best_s * (1 + 1e-6)
 
 
 def slower(fast: Pieces, rng: random.Random) -> Pieces:

@@ -33,9 +33,11 @@ ENOUGH = 1e-3        # a relative gap of that one that is as good as none
 ROUNDS = 16          # of paths that answers in fractions lead to
 STALLED = 2          # such rounds that may raise nothing, one after another
 RANGES = 24          # of bytes kept that are looked at
-TIMED_RANGES = 6     # the same by whole schedules
+TIMED_RANGES = 2     # the same by whole schedules
 NARROW = 8           # parts of the spread that a range is divided into before whole numbers are sought
-WHOLE_STAGES = 16    # of more stages whole numbers, and ranges of whole schedules, take seconds to say little
+WHOLE_STAGES = 16    # of more stages whole numbers on each, and ranges of whole schedules, take seconds to say little
+RANKS_STAGES = 64    # the same of whole numbers on each rank
+TELLING = 0.98       # of the whole schedule's bound, which paths say at least where whole numbers by them are worth it
 
 
 def least_chunks_s(
@@ -57,14 +59,18 @@ def least_chunks_s(
     if len(pieces) < pieces.stages:
         return np.inf
     asked = _Asked(pieces, leaner, limit_s, tilt, list(known_paths(pieces)))
-    bound_s = asked.by_paths_s()
-    if not whole or bound_s >= limit_s:
+    paths_s = asked.by_paths_s()
+    if not whole or paths_s >= limit_s:
+        return paths_s
+    bound_s = max(paths_s, asked.in_fractions_s(ROUNDS))
+    many = pieces.stages > WHOLE_STAGES
+    if bound_s >= limit_s or (many and (pieces.stages > RANKS_STAGES or paths_s < TELLING * bound_s)):
         return bound_s
-    bound_s = max(bound_s, asked.in_fractions_s(ROUNDS))
-    if bound_s >= limit_s or (short(pieces) and pieces.stages > WHOLE_STAGES):
+    bound_s = max(bound_s, asked.in_whole_numbers_s())
+    if bound_s >= limit_s or (many and short(pieces)):
         return bound_s
     if leaner is None or not leaner.heaviest.any() or pieces.recompute != "auto":
-        return max(bound_s, asked.in_whole_numbers_s())
+        return bound_s
     return asked.in_ranges_s(leaner, bound_s)
 
 
@@ -99,7 +105,8 @@ class _Asked:
                 break
             heapq.heappop(queue)
             if np.isinf(high) or high - low <= leaner.spread / NARROW:
-                whole_s = self.within(leaner, low, high).in_whole_numbers_s()
+                few = self.pieces.stages <= WHOLE_STAGES
+                whole_s = self.within(leaner, low, high).in_whole_numbers_s() if few else 0.0
                 heapq.heappush(queue, (max(bound_s, whole_s), low, high, True))
             else:
                 look(low, (low + high) / 2)
@@ -131,10 +138,10 @@ class _Asked:
         return bound_s
 
     def in_whole_numbers_s(self) -> float:
-        if self.pieces.stages > WHOLE_STAGES:
-            return 0.0
+        """In whole numbers: of few stages the segments on each, by the whole schedule where it is short; else those of
+        each rank, by the paths."""
         rows = self.rows()
-        if short(self.pieces):
+        if short(self.pieces) and self.pieces.stages <= WHOLE_STAGES:
             found = timeline(rows, self.limit_s, whole=True).bound(whole=True, nodes=TIMED_NODES, gap=ENOUGH)
             return min(found / rows.scale, self.limit_s)
         program = rows.linear()

@@ -125,11 +125,10 @@ class Work:
         """
         least_s, open_ = best.step_s * (1 - PROVEN), []
         for setting in candidates:
-            found = self.found.get(setting)
+            found, known_s = self.found.get(setting), self.least.get((setting, wall), 0.0)
             if found is not None and not found.recomputes and not found.loads.ranks:
-                least_s = min(least_s, found.step_s * (1 - found.gap))
-            elif found is not None or setting in self.found or (setting, wall) in self.least:
-                known_s = self.least.get((setting, wall), 0.0)
+                open_.append((max(known_s, found.step_s * (1 - found.gap)), setting))
+            elif setting in self.found or (setting, wall) in self.least:
                 open_.append((max(known_s, self.evaluator.rough_s(setting)), setting))
         proofs = PROOFS
         for bound_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
