@@ -19,6 +19,8 @@ import pytest
 
 from autoplan.options import Parallelism
 from autoplan.plan import Plan
+from autoplan.pricing import operators_of
+from autoplan.search.tensor import routers
 from autoplan.typed import Collective, Compute, Move
 from tests.architectures.architecture import HEADS, LAYERS, Architecture
 from tests.architectures.catalog import ARCHITECTURES
@@ -78,6 +80,14 @@ def test_a_mixture_of_experts_has_no_more(name: str) -> None:
     plan = planned(with_heads_for_all(ARCHITECTURES[name]))
     assert units(plan) == (FORWARD - 0.5, BACKWARD), list(steps(plan))
     assert_nothing_else(plan)
+
+
+def test_routers_alone_need_not_be_split() -> None:
+    found = {}
+    for name in ("mixtral", "llama"):
+        blocks = planned(with_heads_for_all(ARCHITECTURES[name])).record.model.blocks
+        found[name] = frozenset[str]().union(*(routers(b, operators_of(b, fuses=False)) for b in blocks))
+    assert found == {"mixtral": {"gate"}, "llama": frozenset()}
 
 
 @pytest.mark.slow

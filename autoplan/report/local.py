@@ -60,7 +60,8 @@ def local_options(record: PlanRecord, index: int, node: Node, axis: str) -> list
     operator = operators_of(block, fuses=training.compile)[node.name]
     chosen = dict(choice.strategies)[node.name]
     ways = neighbours(operator, chosen, mesh, axis)
-    options = [price(s, s == chosen, operator, block, choice, prices) for s in ways]
+    count = sum(segment.block == index for segment in record.model.segments)
+    options = [price(s, s == chosen, operator, block, choice, prices, count) for s in ways]
     distinct: dict[str, Option] = {}
     for option in sorted(options, key=lambda o: (not o.chosen, o.total_s is None, o.total_s or 0.0)):
         distinct.setdefault(way_text(option.strategy.on(axis)), option)
@@ -75,8 +76,9 @@ def neighbours(operator: Operator, chosen: Strategy, mesh: Mesh, axis: str) -> I
 
 
 def price(
-    strategy: Strategy, chosen: bool, operator: Operator, block: Block, choice: BlockChoice, prices: Prices
+    strategy: Strategy, chosen: bool, operator: Operator, block: Block, choice: BlockChoice, prices: Prices, count: int
 ) -> Option:
+    """``count`` segments are this block; their parameters' gradients are summed together."""
     mesh, node = prices.mesh, operator.node
     kinds, parameters = block.types(), {p.name for p in block.parameters}
     carries = block.carries_gradient()
@@ -85,7 +87,7 @@ def price(
     for position, name in enumerate(node.operands):
         wanted = strategy.input(position, len(kinds[name].shape), mesh)
         if name in parameters:
-            stored_s += prices.stored_s(kinds[name], wanted)
+            stored_s += prices.stored_s(kinds[name], wanted, count) / count
             parameter_bytes += layout_bytes(kinds[name], wanted, mesh)
         else:
             moves.append(prices.move_s(kinds[name], home(name, block, choice, mesh), wanted, name in carries))

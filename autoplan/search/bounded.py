@@ -18,6 +18,7 @@ from autoplan.search.chunk_rows import Tilt
 from autoplan.search.columns import steep
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
+from autoplan.search.load import Loads
 from autoplan.search.ranks import pieces_of
 from autoplan.search.shares import least_shared_s, short_of_bytes
 
@@ -42,7 +43,7 @@ class Bounded(Laid):
         loads = self.loads(setting, fastest)
         if not np.isfinite(wall) or not short_of_bytes(loads, wall):
             return rough_s
-        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
+        once = once_at_least_s(loads) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
         slowed *= 1 - fastest.gap if runs_rounds(setting.schedule) else 1.0
         schedule_s = least_shared_s(self.known(setting), wall, max(rough_s / slowed - once, 0.0))
@@ -64,7 +65,7 @@ class Bounded(Laid):
             return self.rough_s(setting)
         ranks = self.known_at(setting)
         schedule_s = least_schedule_s(ranks, wall)
-        once = min(exposed(*known.loads.once_s((0, len(known.blocks)))) for known in ranks) / setting.pp
+        once = min(once_at_least_s(known.loads) for known in ranks) / setting.pp
         step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
         return max(step_s, self.rough_s(setting))
 
@@ -108,14 +109,15 @@ class Bounded(Laid):
         gain = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain
         loads, leaner = self.loads(setting, fastest), None
         pieces = pieces_of(loads, wall)
+        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         if roomy(pieces):
             pieces = replace(pieces, recompute="none")
         else:
+            once = once_at_least_s(loads) / setting.pp
             known = self.known(setting)
             lean = loads.chain.holding({name: known.least(name) for name in BYTES})
             pieces = pieces_of(replace(loads, chain=lean), wall)
             leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
-        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
         tilt = self.tilt(setting) if whole else None  # what is quick to say has no need of it
         schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, tilt, whole=whole) / gain
@@ -126,3 +128,10 @@ class Bounded(Laid):
         pairs = zip(self.operators.fastest(setting).prices, self.operators.parts_s(setting), strict=True)
         each = [(p.forward_s - least.forward_s, p.backward_s - least.backward_s) for p, least in pairs]
         return Tilt(*np.maximum(np.array(each)[list(self.blocks)].T, 0.0))
+
+
+def once_at_least_s(loads: Loads) -> float:
+    """Seconds once a step of the whole chain, but for sums of gradients over the tensor axes: operators that are slower
+    in a microbatch may have none."""
+    spent_s, hidden_s, _, update_s = loads.once_s((0, len(loads.chain)))
+    return exposed(spent_s, hidden_s, 0.0, update_s)

@@ -34,16 +34,12 @@ from autoplan.search.account import BlockPrice
 from autoplan.search.chain import Chain
 from autoplan.search.chunk_rows import Leaner
 from autoplan.search.load import Loads, parameter_share, range_max
-from autoplan.search.problem import Group, Problem, Tensor
+from autoplan.search.problem import Problem, Tensor
 from autoplan.search.solve import Weights
 from autoplan.search.stages import choose_cuts
 
 FloorOf = Callable[[int, Weights], float]
 """B_b at prices of (state bytes, kept bytes), of one segment of a block."""
-
-StoredPrice = Callable[[Group], np.ndarray]
-"""Seconds in a microbatch of what no compute hides of each way to store a parameter."""
-
 
 @dataclass(frozen=True)
 class Known:
@@ -84,15 +80,15 @@ class Known:
         return np.minimum(getattr(self.loads.chain, name), getattr(self.lean, name))
 
 
-def alone(problem: Problem, block: int, stored_s: StoredPrice) -> Problem:
-    """The part of a problem that belongs to one block: its operators and the ways of its values. Borders cost nothing;
-    of what a parameter costs once a step stays what no compute hides."""
+def alone(problem: Problem, block: int) -> Problem:
+    """The part of a problem that belongs to one block: its operators and the ways of its values. Borders cost nothing,
+    nor does what a parameter costs once a step, however it is stored: a stage's gradients are summed together."""
     tensors = [t for t in problem.tensors if t.block == block]
     mine = {t.source for t in tensors} | {g for t in tensors for g, _ in t.sinks}
     mine |= {i for i, group in enumerate(problem.groups) if group.key[:2] == ("node", block)}
     place = {old: new for new, old in enumerate(sorted(mine))}
     groups = [problem.groups[old] for old in sorted(mine)]
-    groups = [replace(g, time_s=stored_s(g)) if g.key[0] == "stored" else g for g in groups]
+    groups = [replace(g, time_s=0 * g.time_s) if g.key[0] == "stored" else g for g in groups]
     return Problem(tuple(groups), tuple(moved(t, place) for t in tensors))
 
 

@@ -17,7 +17,7 @@ from autoplan.search.batch import BatchSplit, split_batch
 from autoplan.search.classes import OperatorKey, alike_operators
 from autoplan.search.constraints import Constraint, permitted
 from autoplan.search.formulation import Formulation, Prices
-from autoplan.search.tensor import Asked, System, holds_few, splitting
+from autoplan.search.tensor import Asked, System, routers, splitting
 from autoplan.strategies import Strategy, strategies
 
 Options = Mapping[tuple[int, str], tuple[Strategy, ...]]
@@ -75,7 +75,7 @@ def formulate(
     """The operator problem's parts on one mesh (without the pipeline's axis).
 
     split_weights  matmuls must split a weight on every tensor axis where sizes allow: what a pinned ``tp`` asks for;
-                   not those of few parameters (``holds_few``)
+                   not an experts' router (``routers``)
     sequence       whether activations between segments are split along the sequence; None: whatever is cheaper
     system         a named system on the tensor axes, all of which have several members
     free           an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
@@ -88,8 +88,12 @@ def formulate(
     if system is not None:
         system.check(prepared.model, prepared.operators, mesh)
         roles = system.special(prepared.model, prepared.operators)
+    unsplit = [
+        routers(block, operators) if split_weights else None
+        for block, operators in zip(prepared.model.blocks, prepared.operators, strict=True)
+    ]
     options = options or {
-        (index, node.name): node_options(prepared, index, block, node, mesh, split_weights, system, known, roles)
+        (index, node.name): node_options(prepared, index, block, node, mesh, unsplit[index], system, known, roles)
         for index, block in enumerate(prepared.model.blocks)
         for node in block.nodes
     }
@@ -151,13 +155,17 @@ def node_options(
     block: Block,
     node: Node,
     mesh: Mesh,
-    split_weights: bool,
+    unsplit: frozenset[str] | None,
     system: System | None,
     known: Known,
     roles: Mapping[tuple[int, str], str],
 ) -> tuple[Strategy, ...]:
-    """The strategies of one operator; ``known`` are those of others on the same mesh, ``roles`` what certain ones are
-    to the system."""
+    """The strategies of one operator.
+
+    unsplit  operators that needn't split a weight, where the others must; None where none has to
+    known    those of others on the same mesh
+    roles    what certain ones are to the system
+    """
     operator = prepared.operators[index][node.name]
     pinned = {axis: split.strategies[index, node.name] for axis, split in prepared.batch.items()}
     pinned |= {axis: pinned["dp"] for axis in system.whole} if system is not None else {}
@@ -179,6 +187,6 @@ def node_options(
     if system is not None:
         rows = prepared.batch["dp"].strategies[here].factor if "dp" in prepared.batch else ""
         return system.ways(Asked(operator, weights_of(block), mesh, rows, roles.get(here, "")), found)
-    if not split_weights or holds_few(block, operator):
+    if unsplit is None or node.name in unsplit:
         return found
     return splitting(operator, weights_of(block), found, [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1])

@@ -13,11 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
-
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block
-from autoplan.layout import Layout, R
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Cost, Device, Operator, Prices, Topology
@@ -32,7 +29,7 @@ from autoplan.search.formulate import Options, Prepared, SplitSizes, divisibilit
 from autoplan.search.formulation import Formulation
 from autoplan.search.kinds import kinds_of
 from autoplan.search.outline import Outline, outline_of
-from autoplan.search.problem import Group, Problem, Seconds, build, operators_s
+from autoplan.search.problem import Problem, Seconds, build, operators_s
 from autoplan.search.prune import pruned_if_large
 from autoplan.search.rows import LAYOUTS
 from autoplan.search.sizes import Sizes, sizes_of
@@ -323,22 +320,12 @@ class Operators:
             if (block, weights) not in entry.floors:
                 start = time.perf_counter()
                 if block not in entry.alone:
-                    entry.alone[block] = Solver(alone(problem, block, lambda group: self.summed_s(entry, group)))
+                    entry.alone[block] = Solver(alone(problem, block))
                 entry.floors[block, weights] = entry.alone[block].bound(weights) / uses[block]
                 self.seconds += time.perf_counter() - start
             return entry.floors[block, weights]
 
         return floor_of
-
-    def summed_s(self, entry: _Problem, group: Group) -> np.ndarray:
-        """Of each layout of a stored parameter: the sum of its gradient over the tensor axes, per microbatch."""
-        prices, share = entry.prices, group.state_bytes * entry.prices.stored
-        seconds = [
-            sum(prices.collective_s("all-reduce", size, a) for a in entry.form.searched if layout.state(a) == R)
-            for layout, size in zip(group.options, share, strict=True)
-            if isinstance(layout, Layout)
-        ]
-        return np.array(seconds) / prices.microbatches
 
     def solver(self, entry: _Problem) -> Solver:
         assert entry.problem is not None

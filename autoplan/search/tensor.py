@@ -27,7 +27,7 @@ from autoplan.rule import AxisStrategy
 from autoplan.strategies import Strategy
 
 FIRST, SECOND, THIRD = TENSOR
-FEW = 0.01  # of a block's parameters, which a product may hold whole under a pinned axis
+FEW = 0.05  # of the parameters of a block's products, its experts' aside, that a pinned axis needn't split
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,25 @@ def product_role(operator: Operator, chosen: AxisStrategy) -> str:
     return {(True, False, True): "m", (False, True, True): "n", (True, True, False): "k"}.get(places, "")
 
 
-def holds_few(block: Block, operator: Operator) -> bool:
-    """Whether a product has so few of its block's parameters, as an experts' router does, that to split them saves less
-    than the collectives which that takes."""
-    names = {p.name for p in block.parameters}
-    types = block.types()
-    held = sum(types[name].bytes for name in names.intersection(operator.node.operands))
-    return operator.rule.cost == "matmul" and 0 < held <= FEW * sum(types[name].bytes for name in names)
+def routers(block: Block, operators: Mapping[str, Operator]) -> frozenset[str]:
+    """Beside experts the products with the fewest parameters, as a router and what scales a shared expert: to split
+    them saves less than the collectives which that takes. All together they have a few of what isn't the experts'."""
+    if not any(operator.rule.cost == "experts" for operator in operators.values()):
+        return frozenset()
+    types, weights = block.types(), {p.name for p in block.parameters}
+    held = {
+        name: sum(types[w].bytes for w in weights.intersection(operator.node.operands))
+        for name, operator in operators.items()
+        if operator.rule.cost == "matmul"
+    }
+    few, left = set(), FEW * sum(held.values())
+    for name, size in sorted(held.items(), key=lambda pair: pair[1]):
+        left -= size
+        if left < 0:
+            break
+        if size:
+            few.add(name)
+    return frozenset(few)
 
 
 def splitting(
