@@ -25,7 +25,7 @@ STALLED = 2e-4     # less than that, as a share, and a further cut is not worth 
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
 MOVES = 8          # schedules run on what moves along known paths lead to
-CLOSE = 1.02       # times the limit, within which neighbours are run
+CLOSE = 1.05       # times the limit, within which neighbours are run: they gain up to that much
 ACTIONS = 50_000   # of all schedules that are run on neighbours
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 EMPTIED = -1       # the number of the moment at which nothing is in flight
@@ -91,7 +91,7 @@ class _Search:
                     break
         elif not self.done:
             for start in (self.best, self.last):
-                if start is not None and (start == self.best or self.best_s < self.limit_s):
+                if start is not None and (start == self.best or self.best_s < self.limit_s * CLOSE):
                     self.move(self.pieces.pinned(start.stages))
         return self.result(master)
 
