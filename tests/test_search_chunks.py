@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from autoplan.pricing.chunks import least_chunk_rounds, least_held, rank_paths, rounds_of
 from autoplan.search import chunk_bound, chunk_rows
+from autoplan.search.cells import Cell, Cells
 from autoplan.search.chunk_bound import known_paths, least_chunks_s
 from autoplan.search.chunk_rows import Leaner, Rows, Tilt
 from autoplan.search.chunk_timeline import short, timeline
@@ -101,8 +103,7 @@ def test_no_operators_undercut_the_bound_of_all(seed: int, monkeypatch: pytest.M
     held = [way.kept + way.states / flight for way in ways]
     all_s = np.array([s[:, None] + prices * h[:, None] for s, h in zip(spent_s, held, strict=True)]).min(axis=0)
     slower_s = all_s - spent_s[0][:, None] - prices * (kept + states / flight)[:, None]
-    spread = float((fast.kept - kept)[fast.repeated].max())
-    leaner = Leaner(prices, prices / flight, 1.0, slower_s, fast.repeated, spread)
+    leaner = Leaner(prices, prices / flight, 1.0, slower_s, np.zeros(len(fast)))
     tilt = Tilt(*(
         np.max([getattr(fast, name) - getattr(way, name) for way in ways], axis=0)
         for name in ("forward_s", "backward_s")
@@ -113,10 +114,41 @@ def test_no_operators_undercut_the_bound_of_all(seed: int, monkeypatch: pytest.M
     assert least_chunks_s(lean, leaner, best_s * 1.001, tilt, whole=True) <= best_s * (1 + 1e-6)
     known = least_chunks_s(lean, leaner, best_s * 0.999, tilt, whole=True)
     assert known <= best_s * (1 + 1e-6)
-    for module, limit in ((chunk_bound, "WHOLE_STAGES"), (chunk_rows, "FEW_STAGES")):
-        monkeypatch.setattr(module, limit, 2)  # fewer than the stages: whole numbers on each rank
+    divided = Ways(ways), partial(held_by, ways, lean, leaner)
+    in_cells_s = least_chunks_s(lean, leaner, tilt=tilt, divided=divided, whole=True)
+    assert rough_s <= in_cells_s * (1 + 1e-6) and in_cells_s <= best_s * (1 + 1e-6)
+    for module in (chunk_bound, chunk_rows):
+        monkeypatch.setattr(module, "FEW_STAGES", 2)  # fewer than the stages: whole numbers on each rank
     by_ranks_s = least_chunks_s(lean, leaner, tilt=tilt, whole=True)
     assert rough_s <= by_ranks_s * (1 + 1e-6) and by_ranks_s <= best_s * (1 + 1e-6)
+    monkeypatch.setattr(chunk_bound, "EASY", 0)  # no whole numbers in cells
+    in_cells_s = least_chunks_s(lean, leaner, tilt=tilt, divided=divided, whole=True)
+    assert rough_s <= in_cells_s * (1 + 1e-6) and in_cells_s <= best_s * (1 + 1e-6)
+
+
+class Ways(Cells):
+    """Cells of given ways to run the repeated segments: seconds and bytes as times those of the first of them."""
+
+    def __init__(self, ways: list[Pieces]) -> None:
+        place = int(np.flatnonzero(ways[0].repeated)[0])
+        columns = [np.array([getattr(way, name)[place] for way in ways]) for name in ("states", "kept")]
+        spent = np.array([(way.forward_s + way.backward_s)[place] for way in ways])
+        self.ways = list(zip(*(part / part[0] for part in (spent, *columns)), strict=True))
+        self.leanest = min(state for _, state, _ in self.ways)
+
+    def answer(self, cell: Cell) -> tuple[float, float, float] | None:
+        left = [way for way in self.ways if way[1] < cell.state_below and way[2] < cell.kept_below]
+        return min(left, default=None)
+
+
+def held_by(ways: list[Pieces], lean: Pieces, leaner: Leaner, cell: Cell) -> tuple[Pieces, Leaner]:
+    fast, mine = ways[0], ways[0].repeated
+    sure_s = np.maximum(cell.least_s - 1, 0.0) * (fast.forward_s + fast.backward_s)
+    more = (
+        np.where(mine, np.maximum(times * held - least, 0.0), 0.0)
+        for times, held, least in ((cell.kept, fast.kept, lean.kept), (cell.state, fast.states, lean.states))
+    )
+    return leaner.within(lean, np.where(mine, sure_s, 0.0), *more)
 
 
 def slower(fast: Pieces, rng: random.Random) -> Pieces:

@@ -34,6 +34,10 @@ def odd_cycle() -> Program:
     )
 
 
+def all_of(made: Program, integers: bool) -> np.ndarray:
+    return np.full(made.options, integers)
+
+
 def both(made: Program) -> tuple[Engine, Engine]:
     return Highs(made), Cbc(made)
 
@@ -45,7 +49,7 @@ def test_both_find_the_same_least_cost(seed: int) -> None:
     for weights in PRICES:
         cost = made.cost(*weights) * 1e6
         for integers in (False, True, False):
-            one, other = (engine.run(cost, integers, LIMIT_S, 0.0) for engine in (highs, cbc))
+            one, other = (engine.run(cost, all_of(made, integers), LIMIT_S, 0.0) for engine in (highs, cbc))
             assert one.values is not None and other.values is not None
             least = float(cost @ one.values)
             assert float(cost @ other.values) == pytest.approx(least, rel=1e-6, abs=1e-6)
@@ -58,12 +62,12 @@ def test_both_find_the_same_least_cost(seed: int) -> None:
 def test_fractions_bound_what_whole_numbers_reach(kind: type[Highs] | type[Cbc]) -> None:
     engine = kind(made := odd_cycle())
     cost = made.cost(0.0, 0.0)
-    relaxed = engine.run(cost, False, LIMIT_S, 0.0)
+    relaxed = engine.run(cost, all_of(made, False), LIMIT_S, 0.0)
     assert relaxed.bound == pytest.approx(4.5)
-    whole = engine.run(cost, True, LIMIT_S, 0.0)
+    whole = engine.run(cost, all_of(made, True), LIMIT_S, 0.0)
     assert whole.values is not None and float(cost @ whole.values) == pytest.approx(5.0)
     assert whole.bound <= 5.0 + 1e-9
-    assert engine.run(cost, False, LIMIT_S, 0.0).bound == pytest.approx(4.5)
+    assert engine.run(cost, all_of(made, False), LIMIT_S, 0.0).bound == pytest.approx(4.5)
 
 
 @pytest.mark.parametrize("kind", (Highs, Cbc))
@@ -74,13 +78,13 @@ def test_what_has_no_solution_is_told(kind: type[Highs] | type[Cbc]) -> None:
         np.where(np.arange(6) < 3, made.least, 2.5), np.where(np.arange(6) < 3, made.most, 2.5),
     )  # fmt: skip
     with pytest.raises(Infeasible):
-        kind(impossible).run(made.cost(0.0, 0.0), True, LIMIT_S, 0.0)
+        kind(impossible).run(made.cost(0.0, 0.0), all_of(made, True), LIMIT_S, 0.0)
 
 
 def test_a_gap_is_that_of_the_solver_where_fractions_leave_one() -> None:
     """HiGHS proves what the relaxation can't."""
     engine = Highs(made := odd_cycle())
-    assert engine.run(made.cost(0.0, 0.0), True, LIMIT_S, 0.0).bound == pytest.approx(5.0)
+    assert engine.run(made.cost(0.0, 0.0), all_of(made, True), LIMIT_S, 0.0).bound == pytest.approx(5.0)
 
 
 def test_without_highs_cbc_solves(monkeypatch: pytest.MonkeyPatch) -> None:

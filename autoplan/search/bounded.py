@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from autoplan.pricing import Device
 from autoplan.pricing.chunks import runs_rounds
 from autoplan.pricing.step import sharing_of, straggling
-from autoplan.search.bounds import Known, leaner_of, least_schedule_s, rates_of
+from autoplan.search.bounds import Known, held_in, leaner_of, least_schedule_s, rates_of
 from autoplan.search.candidates import Setting
+from autoplan.search.cells import Cell, Cells, least_of_cells
 from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunk_rows import Tilt
 from autoplan.search.columns import steep
@@ -64,10 +66,14 @@ class Bounded(Laid):
         if not alone:
             return self.rough_s(setting)
         ranks = self.known_at(setting)
-        schedule_s = least_schedule_s(ranks, wall)
         once = min(once_at_least_s(known.loads) for known in ranks) / setting.pp
-        step_s = (schedule_s + once) * straggling(topology.devices // topology.levels[0].size, topology.device)
-        return max(step_s, self.rough_s(setting))
+        slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
+        schedule_s = least_schedule_s(ranks, wall)
+        cells = self.cells(setting, ranks[0]) if whole and len({id(known) for known in ranks}) == 1 else None
+        if cells is not None:
+            limit_s = enough_s / slowed - once
+            schedule_s = least_of_cells(cells, partial(least_in_s, ranks, wall), limit_s, schedule_s)
+        return max((schedule_s + once) * slowed, self.rough_s(setting))
 
     def known_at(self, setting: Setting) -> list[Known]:
         """What is known on each pipeline rank's devices, with the operators that are best there."""
@@ -107,7 +113,7 @@ class Bounded(Laid):
         fastest operators, evenly on all ranks."""
         fastest, topology = self.operators.fastest(setting), self.operators.topology
         gain = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain
-        loads, leaner = self.loads(setting, fastest), None
+        loads, leaner, divided = self.loads(setting, fastest), None, None
         pieces = pieces_of(loads, wall)
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         if roomy(pieces):
@@ -118,16 +124,31 @@ class Bounded(Laid):
             lean = loads.chain.holding({name: known.least(name) for name in BYTES})
             pieces = pieces_of(replace(loads, chain=lean), wall)
             leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
+            cells = self.cells(setting, known) if whole else None
+            divided = None if cells is None else (cells, partial(held_in, known, pieces, leaner))
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
-        tilt = self.tilt(setting) if whole else None  # what is quick to say has no need of it
-        schedule_s = least_chunks_s(pieces, leaner, (enough_s / slowed - once) * gain, tilt, whole=whole) / gain
+        tilt, limit_s = self.tilt(setting) if whole else None, (enough_s / slowed - once) * gain
+        schedule_s = least_chunks_s(pieces, leaner, limit_s, tilt, divided, whole=whole) / gain
         return max(self.rough_s(setting), (schedule_s + once) * slowed)
+
+    def cells(self, setting: Setting, known: Known) -> Cells | None:
+        """What the operators of the heaviest block can be; None where that isn't divided: without a tensor axis they
+        are one, and what is kept on the host isn't counted among what they keep."""
+        if setting.tp == 1 or known.heaviest is None or known.loads.data.offload == "activations":
+            return None
+        leanest = float(known.least("parameters")[known.blocks.index(known.heaviest)])
+        return self.operators.cells(setting, known.heaviest, leanest)
 
     def tilt(self, setting: Setting) -> Tilt:
         """By what a segment's forward, and its backward, may be quicker than with the operators of the least time."""
         pairs = zip(self.operators.fastest(setting).prices, self.operators.parts_s(setting), strict=True)
         each = [(p.forward_s - least.forward_s, p.backward_s - least.backward_s) for p, least in pairs]
         return Tilt(*np.maximum(np.array(each)[list(self.blocks)].T, 0.0))
+
+
+def least_in_s(ranks: Sequence[Known], wall: float, cell: Cell) -> float:
+    """``least_schedule_s`` of ranks of one kind where the heaviest block's operators are in a cell."""
+    return least_schedule_s([ranks[0].within(cell)] * len(ranks), wall)
 
 
 def once_at_least_s(loads: Loads) -> float:

@@ -31,9 +31,11 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.search.account import BlockPrice
+from autoplan.search.cells import Cell
 from autoplan.search.chain import Chain
 from autoplan.search.chunk_rows import Leaner
 from autoplan.search.load import Loads, parameter_share, range_max
+from autoplan.search.pieces import Pieces
 from autoplan.search.problem import Problem, Tensor
 from autoplan.search.solve import Weights
 from autoplan.search.stages import choose_cuts
@@ -78,6 +80,32 @@ class Known:
     def least(self, name: str) -> np.ndarray:
         """[segments] the lesser of the fastest's and the leanest's."""
         return np.minimum(getattr(self.loads.chain, name), getattr(self.lean, name))
+
+    @cached_property
+    def heaviest(self) -> int | None:
+        """The block whose segments keep most, of those that may be recomputed."""
+        held = dict.fromkeys(self.blocks, 0.0)
+        for block, kept, again in zip(self.blocks, self.loads.chain.kept, self.loads.chain.repeated, strict=True):
+            held[block] += float(kept) if again else 0.0
+        return max(held, key=held.__getitem__) if self.loads.chain.repeated.any() else None
+
+    def within(self, cell: Cell) -> Known:
+        """The same where the operators of the heaviest block are in a cell."""
+        mine, floor = np.array(self.blocks) == self.heaviest, self.floor
+
+        def floor_in(block: int, weights: Weights) -> float:
+            inside_s = cell.least_s + weights.state * cell.state + weights.kept * cell.kept
+            return max(floor(block, weights), inside_s) if block == self.heaviest else floor(block, weights)
+
+        def held(chain: Chain) -> Chain:
+            kept = cell.kept + self.loads.data.cast_share * cell.state
+            states, keeps = np.where(mine, cell.state, 0.0), np.where(mine, kept, 0.0)
+            return chain.holding(
+                {"parameters": np.maximum(chain.parameters, states), "kept": np.maximum(chain.kept, keeps)}
+            )
+
+        loads = replace(self.loads, chain=held(self.loads.chain))
+        return Known(loads, held(self.lean), self.own_s, self.blocks, floor_in, self.rates)
 
 
 def alone(problem: Problem, block: int) -> Problem:
@@ -157,17 +185,20 @@ def leaner_of(known: Known, flight: float) -> Leaner:
     parameters, kept = known.least("parameters"), known.least("kept") - data.cast_share * known.least("parameters")
     slower = np.zeros((len(known.blocks), len(prices)))
     places = np.flatnonzero(chain.repeated)
-    held: dict[int, float] = dict.fromkeys(known.blocks, 0.0)
-    for place in places.tolist():
-        held[known.blocks[place]] += float(chain.kept[place])
     for block in sorted({known.blocks[place] for place in places}):
         mine = [place for place in places if known.blocks[place] == block]
         least_s = np.array([known.floor(block, Weights(price * state, price)) for price in prices.tolist()])
         least_s = least_s - known.own_s[mine[0]]
         slower[mine] = least_s - prices * (kept[mine] + state * parameters[mine])[:, None]
-    heaviest = chain.repeated & (np.array(known.blocks) == max(held, key=held.__getitem__))
-    spread = float((chain.kept - known.least("kept"))[heaviest].max(initial=0.0))
-    return Leaner(prices, prices * state, share, slower, heaviest, spread)
+    return Leaner(prices, prices * state, share, slower, np.zeros(len(known.blocks)))
+
+
+def held_in(known: Known, pieces: Pieces, leaner: Leaner, cell: Cell) -> tuple[Pieces, Leaner]:
+    """The same where the operators of the heaviest block are in a cell."""
+    mine, least = np.array(known.blocks) == known.heaviest, known.least("parameters")
+    kept = known.least("kept") - known.loads.data.cast_share * least
+    more = (np.where(mine, np.maximum(held, 0.0), 0.0) for held in (cell.kept - kept, cell.state - least))
+    return leaner.within(pieces, np.where(mine, np.maximum(cell.least_s - known.own_s, 0.0), 0.0), *more)
 
 
 def segment_s(known: Known, prices: np.ndarray, share: float | None = None) -> np.ndarray:

@@ -4,9 +4,8 @@ The linear program of ``chunk_rows``, over stages in fractions of segments. A ra
 segment: where that bound leaves a gap, the segments of each type that a rank holds (of few stages: that each holds),
 and those that it recomputes, are whole numbers.
 
-All segments of a block have the same operators, recomputed or not: where those of the heaviest block keep at most K'
-bytes, it is all d of its segments that take so much more, with λ·(K' - K) for each in the place of λ·x. What these
-bytes may be is divided into ranges, the one with the least bound again and again (``Leaner.within``).
+All segments of a block have the same operators, recomputed or not. What those of the heaviest can be is divided into
+cells (``cells``), the one with the least bound again and again.
 
 The schedule is in it as a whole where it is short (``chunk_timeline``). Of others some paths are: those of
 ``known_paths``, and the longest through the schedule with each answer's seconds, for as long as these raise the bound.
@@ -14,30 +13,31 @@ The schedule is in it as a whole where it is short (``chunk_timeline``). Of othe
 
 from __future__ import annotations
 
-import heapq
-import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autoplan.pricing.chunks import rank_paths, splits
-from autoplan.search.chunk_rows import Leaner, Rows, Tilt
+from autoplan.search.cells import MOST_CELLS, Cell, Cells, least_of_cells
+from autoplan.search.chunk_rows import FEW_STAGES, Leaner, Rows, Tilt
 from autoplan.search.chunk_timeline import short, timeline
 from autoplan.search.pieces import Pieces, even_stages
 
 NODES = 50           # of the search for whole numbers
-TIMED_NODES = 500    # the same by whole schedules, of those done by a limit: there are few, and seldom any
 CHUNKS = 4           # on which paths turn from one rank to another
 SPARE = 0.3          # of the wall, that even stages of the fastest leave: then bytes don't matter
 ENOUGH = 1e-3        # a relative gap of that one that is as good as none
 ROUNDS = 16          # of paths that answers in fractions lead to
 STALLED = 2          # such rounds that may raise nothing, one after another
-RANGES = 24          # of bytes kept that are looked at
-TIMED_RANGES = 2     # the same by whole schedules
-NARROW = 8           # parts of the spread that a range is divided into before whole numbers are sought
-WHOLE_STAGES = 16    # of more stages whole numbers on each, and ranges of whole schedules, take seconds to say little
-RANKS_STAGES = 64    # the same of whole numbers on each rank
+RANKS_STAGES = 128   # of more stages whole numbers on each rank take seconds to say little
+EASY = 5_000         # actions, times stages, of a schedule that is looked at in whole numbers in each cell
+TIMED = 10_000       # the same of one that is, in whole numbers, at all
+FEW_CELLS = 16       # that are divided, of many stages
 TELLING = 0.98       # of the whole schedule's bound, which paths say at least where whole numbers by them are worth it
+
+Held = Callable[[Cell], tuple[Pieces, Leaner]]
+"""The pieces, and what leaner operators take, where those of the heaviest block are in a cell."""
 
 
 def least_chunks_s(
@@ -45,33 +45,34 @@ def least_chunks_s(
     leaner: Leaner | None = None,
     limit_s: float = np.inf,
     tilt: Tilt | None = None,
+    divided: tuple[Cells, Held] | None = None,
     *,
     whole: bool = False,
 ) -> float:
     """Seconds that no cuts of the chain undercut, whatever of it is recomputed and however leanly its operators run;
     ``limit_s`` is enough.
 
-    pieces  of the fastest operators, holding what the leanest do
-    leaner  None: no bytes matter
-    tilt    None: all operators take the forward and the backward as the fastest do
-    whole   as tight as is known, which takes many times as long
+    pieces   of the fastest operators, holding what the leanest do
+    leaner   None: no bytes matter
+    tilt     None: all operators take the forward and the backward as the fastest do
+    divided  what the heaviest block's operators can be; None: that isn't divided
+    whole    as tight as is known, which takes many times as long
     """
     if len(pieces) < pieces.stages:
         return np.inf
-    asked = _Asked(pieces, leaner, limit_s, tilt, list(known_paths(pieces)))
-    paths_s = asked.by_paths_s()
-    if not whole or paths_s >= limit_s:
-        return paths_s
-    bound_s = max(paths_s, asked.in_fractions_s(ROUNDS))
-    many = pieces.stages > WHOLE_STAGES
-    if bound_s >= limit_s or (many and (pieces.stages > RANKS_STAGES or paths_s < TELLING * bound_s)):
+    root = _Asked(pieces, leaner, limit_s, tilt, list(known_paths(pieces)))
+    bound_s = root.by_paths_s()
+    if not whole or bound_s >= limit_s:
         return bound_s
-    bound_s = max(bound_s, asked.in_whole_numbers_s())
-    if bound_s >= limit_s or (many and short(pieces)):
+    single, few = pieces.stages == len(pieces), pieces.stages <= FEW_STAGES
+    if divided is not None and (single or root.easy):
+        bound_s = root.in_cells_s(*divided, bound_s, MOST_CELLS if few else FEW_CELLS)
+    if bound_s >= limit_s or (single and not few):
         return bound_s
-    if leaner is None or not leaner.heaviest.any() or pieces.recompute != "auto":
-        return bound_s
-    return asked.in_ranges_s(leaner, bound_s)
+    paths_s, bound_s = root.in_fractions_s(bound_s)
+    if divided is not None and bound_s < limit_s and few and not root.easy:
+        bound_s = root.in_cells_s(*divided, bound_s, MOST_CELLS)
+    return bound_s if bound_s >= limit_s else max(bound_s, root.as_whole_s(paths_s >= TELLING * bound_s))
 
 
 @dataclass(frozen=True)
@@ -87,42 +88,44 @@ class _Asked:
     def rows(self) -> Rows:
         return Rows(self.pieces, self.leaner, self.paths, self.tilt)
 
-    def in_ranges_s(self, leaner: Leaner, bound_s: float) -> float:
-        """The bytes that the heaviest block keeps divided into ranges, the one with the least bound first; where it is
-        narrow, in whole numbers."""
-        queue: list[tuple[float, float, float, bool]] = []
+    def in_fractions_s(self, known_s: float) -> tuple[float, float]:
+        """In fractions of segments: by paths; and by the whole schedule where it is short and they aren't enough."""
+        paths_s = max(known_s, self.by_paths_s(ROUNDS))
+        timed = paths_s < self.limit_s and short(self.pieces)
+        return paths_s, max(paths_s, self.by_schedule_s()) if timed else paths_s
 
-        def look(low: float, high: float) -> None:
-            part_s = self.within(leaner, low, high).in_fractions_s()
-            heapq.heappush(queue, (max(bound_s, part_s), low, high, False))
+    def in_cells_s(self, cells: Cells, held: Held, known_s: float, most: int) -> float:
+        """By what it is in each cell of the heaviest block's operators. In those that hold no less than an answer that
+        is all they hold: there the bound is sought in whole numbers, where that is easy."""
 
-        middle = leaner.spread / 2
-        for low, high in itertools.pairwise((0.0, middle, leaner.spread, np.inf) if middle else (0.0, np.inf)):
-            look(low, high)
-        for _ in range(TIMED_RANGES if short(self.pieces) else RANGES):
-            bound_s, low, high, settled = queue[0]
-            if bound_s >= self.limit_s or settled:
-                break
-            heapq.heappop(queue)
-            if np.isinf(high) or high - low <= leaner.spread / NARROW:
-                few = self.pieces.stages <= WHOLE_STAGES
-                whole_s = self.within(leaner, low, high).in_whole_numbers_s() if few else 0.0
-                heapq.heappush(queue, (max(bound_s, whole_s), low, high, True))
-            else:
-                look(low, (low + high) / 2)
-                look((low + high) / 2, high)
-        return queue[0][0]
+        def of(cell: Cell) -> _Asked:
+            pieces, leaner = held(cell)
+            return replace(self, pieces=pieces, leaner=leaner, paths=list(self.paths))
 
-    def within(self, leaner: Leaner, low: float, high: float) -> _Asked:
-        pieces, leaner = leaner.within(self.pieces, low, high)
-        return replace(self, pieces=pieces, leaner=leaner)
+        def whole_s(cell: Cell) -> float:
+            asked = of(cell)
+            assert asked.leaner is not None
+            return replace(asked, leaner=asked.leaner.unpriced()).as_whole_s(telling=True)
 
-    def in_fractions_s(self, rounds: int = 1) -> float:
-        """In fractions of segments: by the whole schedule, or by paths."""
-        if not short(self.pieces):
-            return self.by_paths_s(rounds)
-        rows = self.rows()
-        return timeline(rows).bound() / rows.scale
+        slower = (whole_s,) if self.easy else ()
+        return least_of_cells(cells, lambda cell: of(cell).by_paths_s(), self.limit_s, known_s, slower, most)
+
+    @property
+    def easy(self) -> bool:
+        """Whether whole numbers are sought in cells: of small schedules, or where each stage has one segment."""
+        return self.size <= EASY or self.pieces.stages == len(self.pieces)
+
+    @property
+    def size(self) -> int:
+        """Actions, times stages."""
+        return int(self.pieces.rounds.script.kinds.size) * self.pieces.stages
+
+    def as_whole_s(self, telling: bool) -> float:
+        """In whole numbers: by the whole schedule where it is short, of few stages; else by the paths, where these
+        tell what counts."""
+        if short(self.pieces) and self.pieces.stages <= FEW_STAGES:
+            return self.by_schedule_s(whole=True) if self.size <= TIMED else 0.0
+        return self.in_whole_numbers_s() if telling else 0.0
 
     def by_paths_s(self, rounds: int = 1) -> float:
         """By the paths, which grow by those that the answers lead to, in so many rounds."""
@@ -138,14 +141,20 @@ class _Asked:
         return bound_s
 
     def in_whole_numbers_s(self) -> float:
-        """In whole numbers: of few stages the segments on each, by the whole schedule where it is short; else those of
-        each rank, by the paths."""
+        """By the paths, in whole numbers: of few stages the segments on each, else those of each rank."""
+        if self.pieces.stages > RANKS_STAGES:
+            return 0.0
         rows = self.rows()
-        if short(self.pieces) and self.pieces.stages <= WHOLE_STAGES:
-            found = timeline(rows, self.limit_s, whole=True).bound(whole=True, nodes=TIMED_NODES, gap=ENOUGH)
-            return min(found / rows.scale, self.limit_s)
         program = rows.linear()
         return program.bound(whole=True, nodes=NODES, gap=ENOUGH) / rows.scale if program.integers.any() else 0.0
+
+    def by_schedule_s(self, *, whole: bool = False) -> float:
+        """By the whole schedule, in fractions or in whole numbers."""
+        rows = self.rows()
+        if not whole:
+            return timeline(rows).bound() / rows.scale
+        found = timeline(rows, self.limit_s, whole=True).bound(whole=True, nodes=NODES, gap=ENOUGH)
+        return min(found / rows.scale, self.limit_s)
 
 
 def roomy(pieces: Pieces) -> bool:

@@ -10,14 +10,15 @@ which a[k,p] are recomputed in full and b[k,p] - a[k,p] selectively, in fraction
     Σ_{k on ρ} h_k·(kept(d, a, b) + x_k) + states(d, y) + least buffers and transients  ≤  wall     Rows.moment
                                                            each rank ρ, moments h that hold most
     e_k  ≥  Σ_p (B_p(λ) - T_p - λ·K_p - σ·S_p)·(d - b)[k,p] - λ·x_k - σ·y_k     for each price λ    Rows.leaner_than
+    e_k  ≥  Σ_p s_p·d[k,p]                                                                          Rows.leaner_than
     -Σ_p φ_p·d[k,p]  ≤  f_k  ≤  e_k + Σ_p ψ_p·d[k,p]                                                Rows.tilted
 
 Seconds T_p are the fastest operators', bytes K_p kept and S_p of parameters the leanest ones'. B_p(λ) is the least time
 + λ·kept bytes + σ·bytes of parameters of a segment over all its operators (``bounds.alone``): d - b segments that
 recompute nothing, and together keep x bytes and have y bytes of parameters above the leanest, take e seconds more than
-the fastest, f of these in the forward and e - f in the backward. Other operators than the fastest may be quicker in
-one of both, by no more than φ and ψ. Of each stage the message, buffers and constants are the least of the
-segments that it can begin with or hold.
+the fastest, f of these in the forward and e - f in the backward; s_p is what is sure of it (``cells``). Other operators
+than the fastest may be quicker in one of both, by no more than φ and ψ. Of each stage the message, buffers and
+constants are the least of the segments that it can begin with or hold.
 """
 
 from __future__ import annotations
@@ -56,26 +57,27 @@ class Leaner:
     state     [λ] seconds a byte of parameters beside it
     share     bytes of states that stand for each of these
     slower_s  [segments, λ]: B_p(λ) - T_p - λ·K_p - σ·S_p
-    heaviest  [segments] whether a segment is of the block that keeps most in all, of those that may be recomputed
-    spread    bytes that the fastest operators of such a one keep above the leanest
-    most      bytes that such a one keeps above the leanest at most; None: it isn't said
+    sure_s    [segments] by what a segment is slower in any case, recomputed or not
     """
 
     prices: np.ndarray
     state: np.ndarray
     share: float
     slower_s: np.ndarray
-    heaviest: np.ndarray
-    spread: float
-    most: float | None = None
+    sure_s: np.ndarray
 
-    def within(self, pieces: Pieces, low: float, high: float) -> tuple[Pieces, Leaner]:
-        """The same where segments of the heaviest block keep so many bytes above the leanest, at least and at most."""
-        slower_s = self.slower_s.copy()
-        slower_s[self.heaviest] -= self.prices * low
-        kept = pieces.kept + low * self.heaviest
-        most = high - low if np.isfinite(high) else None
-        return replace(pieces, kept=kept), replace(self, slower_s=slower_s, most=most)
+    def within(
+        self, pieces: Pieces, sure_s: np.ndarray, kept: np.ndarray, parameters: np.ndarray
+    ) -> tuple[Pieces, Leaner]:
+        """The same where segments are that much slower at least, and keep and have so many bytes more than the leanest
+        [segments]."""
+        slower_s = self.slower_s - self.prices * kept[:, None] - self.state * parameters[:, None]
+        held = replace(pieces, kept=pieces.kept + kept, states=pieces.states + self.share * parameters)
+        return held, replace(self, slower_s=np.maximum(slower_s, sure_s[:, None]), sure_s=sure_s)
+
+    def unpriced(self) -> Leaner:
+        """The same without prices: what a segment is sure to take is all that is said."""
+        return replace(self, prices=self.prices[:1], state=self.state[:1], slower_s=self.slower_s[:, :1])
 
 
 class Rows:
@@ -93,13 +95,13 @@ class Rows:
         self.share = 0.0 if leaner is None else leaner.share
         table = np.stack([getattr(pieces, name).astype(float) for name in COLUMNS])
         slower_s = np.zeros((len(pieces), 0)) if leaner is None else leaner.slower_s
-        heaviest = np.zeros(len(pieces)) if leaner is None else leaner.heaviest
+        sure_s = np.zeros(len(pieces)) if leaner is None else leaner.sure_s
         tilts = np.zeros((2, len(pieces))) if tilt is None else np.stack([tilt.forward_s, tilt.backward_s])
-        table = np.concatenate([table, slower_s.T, heaviest[None], tilts])
+        table = np.concatenate([table, slower_s.T, sure_s[None], tilts])
         distinct, kinds, counts = np.unique(table, axis=1, return_inverse=True, return_counts=True)
         self.types, self.sizes = dict(zip(COLUMNS, distinct, strict=False)), counts
         self.kinds = kinds.reshape(-1)
-        self.slower_s, self.heaviest, self.tilts = distinct[len(COLUMNS) : -3].T, distinct[-3], distinct[-2:]
+        self.slower_s, self.sure_s, self.tilts = distinct[len(COLUMNS) : -3].T, distinct[-3], distinct[-2:]
         auto = pieces.recompute == "auto" and leaner is not None
         self.again = np.flatnonzero(self.types["repeated"] * auto)
         stages, types, again = pieces.stages, len(counts), len(self.again)
@@ -251,12 +253,11 @@ class Rows:
         for number in range(len(price)):
             slower = self.slower_s[:, number] * self.scale
             each_s, kept_s, state_s = slower * self.of("repeated"), price[number] * unit, state[number] * unit
-            rows = [self.slower_than(each_s, slower[self.again], kept_s, state_s)]
-            if leaner.most is not None:  # the heaviest block's do, whatever is recomputed
-                all_s = (slower - price[number] * leaner.most * self.scale) * self.heaviest
-                rows.append(self.slower_than(all_s, 0.0 * slower[self.again], 0.0, state_s))
-            for found in rows:
-                self.add(found, np.zeros(len(found)))
+            found = self.slower_than(each_s, slower[self.again], kept_s, state_s)
+            self.add(found, np.zeros(len(found)))
+        if self.sure_s.any():
+            found = self.slower_than(self.sure_s * self.scale, np.zeros(len(self.again)), 0.0, 0.0)
+            self.add(found, np.zeros(len(found)))
 
     def slower_than(self, each_s: np.ndarray, again_s: np.ndarray, kept: float, state: float) -> np.ndarray:
         """e ≥ each_s·d - again_s·b - kept·x - state·y of each stage"""

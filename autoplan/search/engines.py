@@ -36,8 +36,14 @@ class Answer:
 
 
 class Engine(Protocol):
-    def run(self, cost: np.ndarray, integers: bool, time_limit_s: float, gap: float) -> Answer:
-        """The least cost·v. integers: whether options are 0 or 1, or anything between. Raises Infeasible."""
+    program: Program
+
+    def run(self, cost: np.ndarray, integers: np.ndarray, time_limit_s: float, gap: float) -> Answer:
+        """The least cost·v. integers: [options] whether each is 0 or 1, or anything between. Raises Infeasible."""
+        ...
+
+    def limit(self, most: tuple[float, float]) -> None:
+        """What the last two rows come to at most, of a program that is ``walled``."""
         ...
 
 
@@ -61,7 +67,7 @@ class Highs:
     simplex method as they are."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.integers = program, False
+        self.program, self.integers = program, np.zeros(program.options, dtype=bool)
         self.inside = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1)):
             self.inside.setOptionValue(option, value)
@@ -74,15 +80,17 @@ class Highs:
             program.factors, np.zeros(program.variables, dtype=np.int32),
         )  # fmt: skip
 
-    def run(self, cost: np.ndarray, integers: bool, time_limit_s: float, gap: float) -> Answer:
+    def run(self, cost: np.ndarray, integers: np.ndarray, time_limit_s: float, gap: float) -> Answer:
         """As ``Engine.run``."""
         self.inside.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
-        if integers != self.integers:
+        whole = bool(integers.any())
+        if (integers != self.integers).any():
             options = np.arange(self.program.options, dtype=np.int32)
-            kind = highspy.HighsVarType.kInteger if integers else highspy.HighsVarType.kContinuous
-            self.inside.changeColsIntegrality(len(options), options, np.full(len(options), kind.value, np.uint8))
+            kinds = (highspy.HighsVarType.kContinuous.value, highspy.HighsVarType.kInteger.value)
+            self.inside.changeColsIntegrality(len(options), options, np.where(integers, *kinds[::-1]).astype(np.uint8))
             self.integers = integers
-        self.inside.setOptionValue("presolve", "choose" if integers else "off")
+        presolves = whole and not self.program.units  # under limits of bytes it takes several times as long
+        self.inside.setOptionValue("presolve", "choose" if presolves else "off")
         self.inside.setOptionValue("mip_rel_gap", gap)
         self.inside.setOptionValue("time_limit", self.inside.getRunTime() + time_limit_s)  # it counts all runs
         self.inside.run()
@@ -92,9 +100,14 @@ class Highs:
         optimal = status == highspy.HighsModelStatus.kOptimal
         known = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         values = np.array(self.inside.getSolution().col_value) if known else None
-        if integers:
+        if whole:
             return Answer(values, max(info.mip_dual_bound, 0.0))
         return Answer(values, info.objective_function_value if optimal else 0.0)
+
+    def limit(self, most: tuple[float, float]) -> None:
+        """As ``Engine.limit``."""
+        for row, value in enumerate(most, start=self.program.constraints - 2):
+            self.inside.changeRowBounds(row, -np.inf, value)
 
 
 class Cbc:
@@ -107,19 +120,29 @@ class Cbc:
         self.variables = [pulp.LpVariable(f"v{i}", 0, upper) for i, upper in enumerate(uppers)]
         for entries, least, most in rows_of(program):
             terms = pulp.LpAffineExpression([(self.variables[column], factor) for column, factor in entries])
-            self.model += terms == most if least == most else terms <= most
+            if np.isfinite(most):
+                self.model += terms == most if least == most else terms <= most
 
-    def run(self, cost: np.ndarray, integers: bool, time_limit_s: float, gap: float) -> Answer:
+    def run(self, cost: np.ndarray, integers: np.ndarray, time_limit_s: float, gap: float) -> Answer:
         """As ``Engine.run``."""
         prices = zip(self.variables, cost.tolist(), strict=True)
         self.model.setObjective(pulp.LpAffineExpression([(v, price) for v, price in prices if price]))
-        for variable in self.variables[: self.program.options]:
-            variable.cat = pulp.LpInteger if integers else pulp.LpContinuous
+        for variable, whole in zip(self.variables, integers.tolist(), strict=False):
+            variable.cat = pulp.LpInteger if whole else pulp.LpContinuous
         status = self.model.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=gap, threads=1))
         if status == pulp.LpStatusInfeasible:
             raise Infeasible("the solver calls it infeasible")
         if self.model.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
             return Answer(None, 0.0)
         values = np.array([variable.varValue or 0.0 for variable in self.variables])
-        exact = status == pulp.LpStatusOptimal and not integers
-        return Answer(values, float(cost @ values) if exact else 0.0)
+        if status != pulp.LpStatusOptimal or self.model.sol_status != pulp.LpSolutionOptimal:
+            return Answer(values, 0.0)
+        return Answer(values, float(cost @ values) * (1 - gap if integers.any() else 1.0))
+
+    def limit(self, most: tuple[float, float]) -> None:
+        """As ``Engine.limit``."""
+        for (entries, _, _), value, name in zip([*rows_of(self.program)][-2:], most, ("states", "kept"), strict=True):
+            self.model.constraints.pop(name, None)
+            if np.isfinite(value):
+                terms = pulp.LpAffineExpression([(self.variables[column], factor) for column, factor in entries])
+                self.model += terms <= value, name

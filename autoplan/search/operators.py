@@ -23,6 +23,7 @@ from autoplan.pricing.prices import Line, split_of
 from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
+from autoplan.search.cells import Cells
 from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices
 from autoplan.search.formulate import Options, Prepared, SplitSizes, divisibility, formulate, split_sizes
@@ -110,6 +111,7 @@ class _Problem:
     seconds: dict[Device, Seconds] = field(default_factory=dict)
     floor_s: dict[Device, tuple[float, ...]] = field(default_factory=dict)
     alone: dict[int, Solver] = field(default_factory=dict)
+    cells: dict[int, Cells] = field(default_factory=dict)
     floors: dict[tuple[int, Weights], float] = field(default_factory=dict)
     points: dict[Weights, Point] = field(default_factory=dict)
 
@@ -326,6 +328,15 @@ class Operators:
             return entry.floors[block, weights]
 
         return floor_of
+
+    def cells(self, setting: Setting, block: int, leanest: float) -> Cells:
+        """What the operators of a block can be; ``leanest`` bytes of parameters are about the fewest of a segment."""
+        entry = self.entry(setting)
+        entry.problem = entry.problem or entry.build()
+        if block not in entry.cells:
+            uses = Counter(s.block for s in entry.form.model.segments)
+            entry.cells[block] = Cells(alone(entry.problem, block), uses[block], leanest)
+        return entry.cells[block]
 
     def solver(self, entry: _Problem) -> Solver:
         assert entry.problem is not None

@@ -7,7 +7,7 @@ has several consumers, and the layouts in which it is kept. The first are 0 or 1
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,6 +22,8 @@ class Program:
     time_s, state_bytes, kept_bytes  [variables] of which a cost is the weighted sum
     starts, columns, factors         A's rows, compressed: row r has entries [starts[r], starts[r + 1])
     least, most                      [rows]
+    units                            bytes of a step of each of the last two rows, those of states and of what is kept;
+                                     empty where there are no such rows
     """
 
     first: np.ndarray
@@ -33,6 +35,7 @@ class Program:
     factors: np.ndarray
     least: np.ndarray
     most: np.ndarray
+    units: tuple[float, ...] = ()
 
     @property
     def options(self) -> int:
@@ -55,6 +58,25 @@ class Program:
 def program(problem: Problem) -> Program:
     """The arrays of a problem."""
     return _Builder(problem).build()
+
+
+def walled(found: Program) -> Program:
+    """The same with a row of the states' bytes and one of what is kept, neither limited yet: Σ x·state, Σ x·kept +
+    Σ z·kept."""
+    columns = (found.state_bytes, found.kept_bytes)
+    units = tuple(float(max(column.max(), 1.0)) for column in columns)
+    places = [np.flatnonzero(column) for column in columns]
+    factors = [column[place] / unit for column, place, unit in zip(columns, places, units, strict=True)]
+    ends = found.starts[-1] + np.cumsum([len(place) for place in places])
+    return replace(
+        found,
+        starts=np.append(found.starts, ends),
+        columns=np.concatenate([found.columns, *places]),
+        factors=np.concatenate([found.factors, *factors]),
+        least=np.append(found.least, [-np.inf, -np.inf]),
+        most=np.append(found.most, [np.inf, np.inf]),
+        units=units,
+    )
 
 
 @dataclass

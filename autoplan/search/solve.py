@@ -16,7 +16,7 @@ import numpy as np
 
 from autoplan.search.engines import Answer, Engine, Infeasible, engine, pick_solver, solver_name
 from autoplan.search.problem import Problem, Tensor
-from autoplan.search.program import Program, program
+from autoplan.search.program import Program, program, walled
 from autoplan.search.tree import cheapest_tree
 
 __all__ = ["Infeasible", "Solution", "Solver", "Weights", "pick_solver", "solve", "solver_name"]
@@ -68,6 +68,7 @@ class Solver:
         self.problem = problem
         self.program: Program | None = None
         self.engine: Engine | None = None
+        self.walled: Engine | None = None
 
     def solve(self, weights: Weights, time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
         """As the function of that name."""
@@ -75,10 +76,10 @@ class Solver:
         if self.decided:
             return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf, (0, 0), start)
         answer = self.run(weights, time_limit_s, gap, integers=False)
-        picked, bound = self.picked(answer), answer.bound
+        picked, bound = self.picked(answer, self.program), answer.bound
         if picked is None:
             answer = self.run(weights, time_limit_s, gap, integers=True)
-            picked, bound = self.picked(answer), max(bound, answer.bound)
+            picked, bound = self.picked(answer, self.program), max(bound, answer.bound)
         if picked is None or self.program is None:
             raise Infeasible(f"the solver found nothing in {time_limit_s} s")
         sizes = (self.program.variables, self.program.constraints)
@@ -89,6 +90,31 @@ class Solver:
         if self.decided:
             return self.solve(weights).objective
         return self.run(weights, time_limit_s, 0.0, integers=False).bound
+
+    def within(self, state_bytes: float, kept_bytes: float, gap: float, time_limit_s: float = 30.0) -> Solution | None:
+        """The quickest assignment that takes no more bytes of states, and none more of what is kept; None where there
+        is none."""
+        start = time.perf_counter()
+        if self.decided:
+            alone = self.solve(Weights())
+            return alone if alone.state_bytes <= state_bytes and alone.kept_bytes <= kept_bytes else None
+        if self.walled is None:
+            self.walled = engine(walled(program(self.problem)))
+        found, cost = self.walled.program, self.walled.program.time_s
+        states, keeps = found.units
+        self.walled.limit((state_bytes / states, kept_bytes / keeps))
+        scale = SCALE / max(float(cost.max()), 1e-30)
+        stored = np.array([group.key[0] == "stored" for group in self.problem.groups])
+        for integers in (np.repeat(stored, np.diff(found.first)), np.ones(found.options, dtype=bool)):
+            try:  # where parameters are stored as a whole the rest nearly always is
+                answer = self.walled.run(cost * scale, integers, time_limit_s, gap)
+            except Infeasible:
+                return None
+            picked = self.picked(answer, found)
+            if picked is not None:
+                sizes = (found.variables, found.constraints)
+                return measure(self.problem, Weights(), picked, answer.bound / scale, sizes, start)
+        raise Infeasible(f"the solver found nothing in {time_limit_s} s")
 
     @property
     def decided(self) -> bool:
@@ -104,14 +130,14 @@ class Solver:
         cost = self.program.cost(weights.state, weights.kept)
         largest = float(cost.max())
         scale = SCALE / largest if largest > 0 else 1.0
-        answer = self.engine.run(cost * scale, integers, time_limit_s, gap)
+        answer = self.engine.run(cost * scale, np.full(self.program.options, integers), time_limit_s, gap)
         return Answer(answer.values, answer.bound / scale)
 
-    def picked(self, answer: Answer) -> list[int] | None:
+    def picked(self, answer: Answer, program: Program | None) -> list[int] | None:
         """The option taken in each group; None where one is fractional, or nothing was found."""
-        if answer.values is None or self.program is None:
+        if answer.values is None or program is None:
             return None
-        first = self.program.first
+        first = program.first
         options = answer.values[: first[-1]]
         largest = np.maximum.reduceat(options, first[:-1])
         if (largest < 1 - WHOLE).any():

@@ -25,7 +25,7 @@ QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
 NEAR = 1.08  # times a quick best, within which others are given operators of their own
 SETTLED = 2  # meshes, that one included
-PROOFS = 4  # settings of several stages on a rank whose bound is made as tight as is known
+PROOFS = 4  # settings of several stages on a rank whose bound, as tight as is known, may be too low
 
 
 @dataclass
@@ -134,9 +134,9 @@ class Work:
         for bound_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
             if bound_s >= least_s:
                 break
-            proofs -= self.dear(setting)
-            if proofs >= 0:
+            if proofs or not self.dear(setting):
                 bound_s = max(bound_s, self.evaluator.least_s(setting, wall, least_s))
+                proofs -= self.dear(setting) and bound_s < least_s
             least_s = min(least_s, bound_s)
         return 1 - least_s / best.step_s
 

@@ -1,0 +1,134 @@
+"""What a block's operators can be, divided by what they hold: the hull of ``bounds`` without its holes.
+
+Prices of bytes find answers on a convex hull alone. A bound by them has all segments of a block run by a mixture of two
+answers, which none does: they all have the same operators. So the answers are divided into cells,
+
+    state ≤ bytes of parameters < state_below        kept ≤ bytes kept < kept_below
+
+in each of which the integer program says what a segment takes at least, were borders and gradients free. The answer
+that it gives divides its cell in three: what holds no less of both, which is as quick at most; what keeps as much and
+has fewer bytes of parameters; and what keeps less. Whoever bounds a plan takes the cell with the least bound, divides
+it, and so on, until that cell holds no less than its own answer: then it is as good as one answer alone.
+
+What has far more bytes of parameters than the leanest is quick, in many ways, and seldom fits: first of all the cells
+are bands of these bytes, so that it goes at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoplan.search.problem import Problem
+from autoplan.search.solve import Solver
+
+GAP = 1e-3        # relative, of the integer programs
+SMALLER = 1e-4    # a relative difference of bytes that is as good as none, and more than solvers round
+MOST_CELLS = 24   # of a bound's, divided
+BANDS = (1.02, 1.1, 1.25, 1.5, 2.0, 4.0)  # times the bytes of parameters of the leanest
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Seconds, and bytes, are of one segment."""
+
+    least_s: float
+    state: float
+    kept: float
+    state_below: float = float("inf")
+    kept_below: float = float("inf")
+
+
+Answer = tuple[float, float, float] | None
+"""(seconds, bytes of parameters, bytes kept) of the quickest of a cell; None where there is none."""
+
+
+@dataclass
+class Cells:
+    """The cells of one block. Nothing is solved twice, whoever asks.
+
+    problem  of the block alone (``bounds.alone``)
+    count    segments that have it
+    leanest  bytes of parameters of one
+    """
+
+    problem: Problem
+    count: int
+    leanest: float
+    answers: dict[tuple[float, float], Answer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.solver = Solver(self.problem)
+
+    def bands(self) -> tuple[Cell, ...]:
+        """All there is."""
+        edges = [0.0, *(times * self.leanest for times in BANDS), float("inf")]
+        return tuple(Cell(0.0, low, 0.0, high) for low, high in itertools.pairwise(edges) if low < high)
+
+    def answer(self, cell: Cell) -> Answer:
+        below = (cell.state_below, cell.kept_below)
+        if below not in self.answers:
+            count = self.count
+            found = self.solver.within(cell.state_below * count, cell.kept_below * count, GAP)
+            self.answers[below] = (
+                None if found is None else (found.bound / count, found.state_bytes / count, found.kept_bytes / count)
+            )
+        return self.answers[below]
+
+    def divided(self, cell: Cell) -> tuple[Cell, ...]:
+        """The cells that a cell consists of, none quicker than its answer; the first has nothing less than that."""
+        answer = self.answer(cell)
+        if answer is None:
+            return ()
+        state, kept = (held * (1 - SMALLER) for held in answer[1:])
+        inside = replace(cell, least_s=max(cell.least_s, answer[0]))
+        state = state if cell.state < state < cell.state_below else cell.state
+        kept = kept if cell.kept < kept < cell.kept_below else cell.kept
+        parts = [replace(inside, state=state, kept=kept)]
+        if state > cell.state:
+            parts.append(replace(inside, kept=kept, state_below=state))
+        if kept > cell.kept:
+            parts.append(replace(inside, kept_below=kept))
+        return tuple(parts)
+
+
+Bound = Callable[[Cell], float]
+
+
+def least_of_cells(
+    cells: Cells,
+    quick: Bound,
+    enough_s: float,
+    known_s: float = 0.0,
+    slower: Sequence[Bound] = (),
+    most: int = MOST_CELLS,
+) -> float:
+    """What no plan undercuts, by what it says of each cell; infinite where none fits.
+
+    quick     asked of every cell
+    enough_s  beyond which it doesn't matter
+    known_s   known already
+    slower    asked of those that hold no less than an answer, one after another
+    most      cells that are divided
+    """
+    numbers = itertools.count()
+    queue: list[tuple[float, int, int, Cell]] = []
+
+    def look(cell: Cell, above_s: float, asked: int) -> None:
+        heapq.heappush(queue, (max(above_s, quick(cell)), next(numbers), asked, cell))
+
+    for band in cells.bands():
+        look(band, known_s, 0)
+    while queue and queue[0][0] < enough_s:
+        bound_s, _, asked, cell = heapq.heappop(queue)
+        if asked == 0 and most:
+            most -= 1
+            for number, part in enumerate(cells.divided(cell)):
+                look(part, bound_s, int(number == 0))
+        elif 0 < asked <= len(slower):
+            heapq.heappush(queue, (max(bound_s, slower[asked - 1](cell)), next(numbers), asked + 1, cell))
+        else:
+            return bound_s
+    return queue[0][0] if queue else float("inf")
