@@ -51,9 +51,10 @@ def test_the_quickest_under_both_limits_is_that_of_trying_everything(
         return
     solver, quantiles = Solver(problem), (0.0, 0.3, 0.7, 1.0)
     limits = [np.quantile(part, quantiles, method="lower") for part in (known.state_bytes, known.kept_bytes)]
-    for state, kept in itertools.product(*limits):
+    for least, state, kept in itertools.product([0.0, *limits[0][:2]], *limits):
         inside = (known.state_bytes <= state * (1 + SAME)) & (known.kept_bytes <= kept * (1 + SAME))
-        found = solver.within(state * (1 + SAME), kept * (1 + SAME), 1e-9)
+        inside &= known.state_bytes >= least * (1 - SAME)
+        found = solver.within((least * (1 - SAME), state * (1 + SAME)), kept * (1 + SAME), 1e-9)
         assert (found is None) == (not inside.any())
         if found is not None:
             best_s = float(known.time_s[inside].min())

@@ -137,7 +137,7 @@ class Ways(Cells):
         self.leanest = min(state for _, state, _ in self.ways)
 
     def answer(self, cell: Cell) -> tuple[float, float, float] | None:
-        left = [way for way in self.ways if way[1] < cell.state_below and way[2] < cell.kept_below]
+        left = [way for way in self.ways if cell.state <= way[1] < cell.state_below and way[2] < cell.kept_below]
         return min(left, default=None)
 
 

@@ -26,7 +26,7 @@ from autoplan.search.solve import Solver
 
 GAP = 1e-3        # relative, of the integer programs
 SMALLER = 1e-4    # a relative difference of bytes that is as good as none, and more than solvers round
-MOST_CELLS = 24   # of a bound's, divided
+MOST_CELLS = 14   # of a bound's, divided
 BANDS = (1.02, 1.1, 1.25, 1.5, 2.0, 4.0)  # times the bytes of parameters of the leanest
 
 
@@ -57,7 +57,7 @@ class Cells:
     problem: Problem
     count: int
     leanest: float
-    answers: dict[tuple[float, float], Answer] = field(default_factory=dict)
+    answers: dict[tuple[float, float, float], Answer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.solver = Solver(self.problem)
@@ -68,14 +68,15 @@ class Cells:
         return tuple(Cell(0.0, low, 0.0, high) for low, high in itertools.pairwise(edges) if low < high)
 
     def answer(self, cell: Cell) -> Answer:
-        below = (cell.state_below, cell.kept_below)
-        if below not in self.answers:
+        limits = (cell.state, cell.state_below, cell.kept_below)
+        if limits not in self.answers:
             count = self.count
-            found = self.solver.within(cell.state_below * count, cell.kept_below * count, GAP)
-            self.answers[below] = (
+            states = (cell.state * count, cell.state_below * count)
+            found = self.solver.within(states, cell.kept_below * count, GAP)
+            self.answers[limits] = (
                 None if found is None else (found.bound / count, found.state_bytes / count, found.kept_bytes / count)
             )
-        return self.answers[below]
+        return self.answers[limits]
 
     def divided(self, cell: Cell) -> tuple[Cell, ...]:
         """The cells that a cell consists of, none quicker than its answer; the first has nothing less than that."""

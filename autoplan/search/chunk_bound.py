@@ -31,7 +31,8 @@ ENOUGH = 1e-3        # a relative gap of that one that is as good as none
 ROUNDS = 16          # of paths that answers in fractions lead to
 STALLED = 2          # such rounds that may raise nothing, one after another
 RANKS_STAGES = 128   # of more stages whole numbers on each rank take seconds to say little
-EASY = 5_000         # actions, times stages, of a schedule that is looked at in whole numbers in each cell
+TINY = 2_000         # actions, times stages, of a schedule that is looked at in whole numbers first
+EASY = 5_000         # the same of one that is in each cell
 TIMED = 10_000       # the same of one that is, in whole numbers, at all
 FEW_CELLS = 16       # that are divided, of many stages
 TELLING = 0.98       # of the whole schedule's bound, which paths say at least where whole numbers by them are worth it
@@ -64,13 +65,13 @@ def least_chunks_s(
     bound_s = root.by_paths_s()
     if not whole or bound_s >= limit_s:
         return bound_s
-    single, few = pieces.stages == len(pieces), pieces.stages <= FEW_STAGES
-    if divided is not None and (single or root.easy):
-        bound_s = root.in_cells_s(*divided, bound_s, MOST_CELLS if few else FEW_CELLS)
-    if bound_s >= limit_s or (single and not few):
-        return bound_s
+    many = pieces.stages > FEW_STAGES
+    if divided is not None and many and pieces.stages == len(pieces):
+        return root.in_cells_s(*divided, bound_s, FEW_CELLS)
     paths_s, bound_s = root.in_fractions_s(bound_s)
-    if divided is not None and bound_s < limit_s and few and not root.easy:
+    if bound_s < limit_s and root.size <= TINY:
+        bound_s = max(bound_s, root.as_whole_s(telling=True))
+    if divided is not None and bound_s < limit_s and not many:  # of more stages cells take seconds to say little
         bound_s = root.in_cells_s(*divided, bound_s, MOST_CELLS)
     return bound_s if bound_s >= limit_s else max(bound_s, root.as_whole_s(paths_s >= TELLING * bound_s))
 

@@ -42,8 +42,8 @@ class Engine(Protocol):
         """The least cost·v. integers: [options] whether each is 0 or 1, or anything between. Raises Infeasible."""
         ...
 
-    def limit(self, most: tuple[float, float]) -> None:
-        """What the last two rows come to at most, of a program that is ``walled``."""
+    def limit(self, least: tuple[float, float], most: tuple[float, float]) -> None:
+        """What the last two rows come to, of a program that is ``walled``."""
         ...
 
 
@@ -104,10 +104,10 @@ class Highs:
             return Answer(values, max(info.mip_dual_bound, 0.0))
         return Answer(values, info.objective_function_value if optimal else 0.0)
 
-    def limit(self, most: tuple[float, float]) -> None:
+    def limit(self, least: tuple[float, float], most: tuple[float, float]) -> None:
         """As ``Engine.limit``."""
-        for row, value in enumerate(most, start=self.program.constraints - 2):
-            self.inside.changeRowBounds(row, -np.inf, value)
+        for row, ends in enumerate(zip(least, most, strict=True), start=self.program.constraints - 2):
+            self.inside.changeRowBounds(row, *ends)
 
 
 class Cbc:
@@ -139,10 +139,11 @@ class Cbc:
             return Answer(values, 0.0)
         return Answer(values, float(cost @ values) * (1 - gap if integers.any() else 1.0))
 
-    def limit(self, most: tuple[float, float]) -> None:
+    def limit(self, least: tuple[float, float], most: tuple[float, float]) -> None:
         """As ``Engine.limit``."""
-        for (entries, _, _), value, name in zip([*rows_of(self.program)][-2:], most, ("states", "kept"), strict=True):
-            self.model.constraints.pop(name, None)
-            if np.isfinite(value):
-                terms = pulp.LpAffineExpression([(self.variables[column], factor) for column, factor in entries])
-                self.model += terms <= value, name
+        for number, (entries, _, _) in enumerate([*rows_of(self.program)][-2:]):
+            terms = pulp.LpAffineExpression([(self.variables[column], factor) for column, factor in entries])
+            for name, value, sense in (("least", least[number], 1), ("most", most[number], -1)):
+                self.model.constraints.pop(f"{name}{number}", None)
+                if np.isfinite(value):
+                    self.model += pulp.LpConstraint(terms, sense, f"{name}{number}", value)

@@ -91,18 +91,21 @@ class Solver:
             return self.solve(weights).objective
         return self.run(weights, time_limit_s, 0.0, integers=False).bound
 
-    def within(self, state_bytes: float, kept_bytes: float, gap: float, time_limit_s: float = 30.0) -> Solution | None:
-        """The quickest assignment that takes no more bytes of states, and none more of what is kept; None where there
-        is none."""
+    def within(
+        self, states: tuple[float, float], kept_bytes: float, gap: float, time_limit_s: float = 30.0
+    ) -> Solution | None:
+        """The quickest assignment that takes so many bytes of states, at least and at most, and no more of what is
+        kept; None where there is none."""
         start = time.perf_counter()
         if self.decided:
             alone = self.solve(Weights())
-            return alone if alone.state_bytes <= state_bytes and alone.kept_bytes <= kept_bytes else None
+            fits = states[0] <= alone.state_bytes <= states[1] and alone.kept_bytes <= kept_bytes
+            return alone if fits else None
         if self.walled is None:
             self.walled = engine(walled(program(self.problem)))
         found, cost = self.walled.program, self.walled.program.time_s
-        states, keeps = found.units
-        self.walled.limit((state_bytes / states, kept_bytes / keeps))
+        unit, keeps = found.units
+        self.walled.limit((states[0] / unit, -np.inf), (states[1] / unit, kept_bytes / keeps))
         scale = SCALE / max(float(cost.max()), 1e-30)
         stored = np.array([group.key[0] == "stored" for group in self.problem.groups])
         for integers in (np.repeat(stored, np.diff(found.first)), np.ones(found.options, dtype=bool)):
