@@ -9,7 +9,7 @@ import pytest
 
 from autoplan.search import engines
 from autoplan.search.cells import GAP, SMALLER, Cell, Cells, least_of_cells
-from autoplan.search.solve import Solver
+from autoplan.search.solve import Infeasible, Solver
 from tests.everything import Everything, everything
 from tests.test_search_optimal import random_problem
 
@@ -106,3 +106,14 @@ def test_where_nothing_fits_nothing_is_left() -> None:
     known = next(k for k in map(known_of, SEEDS) if k is not None)
     seed = next(s for s in SEEDS if known_of(s) is not None)
     assert np.isinf(least_of_cells(cells_of(seed, known), lambda cell: np.inf, 1.0))
+
+
+def test_a_solver_that_finds_nothing_in_time_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*_: object) -> None:
+        raise Infeasible("the solver found nothing in 30 s")
+
+    seed, known = next((s, k) for s in SEEDS if (k := known_of(s)) is not None)
+    monkeypatch.setattr(Solver, "within", late)
+    cells = cells_of(seed, known)
+    assert leaves(cells) == list(cells.bands())[::-1]
+    assert least_of_cells(cells, lambda cell: cell.least_s, 1.0, 0.25) == 0.25

@@ -137,7 +137,8 @@ class Bounded(Laid):
         if setting.tp == 1 or known.heaviest is None or known.loads.data.offload == "activations":
             return None
         leanest = float(known.least("parameters")[known.blocks.index(known.heaviest)])
-        return self.operators.cells(setting, known.heaviest, leanest)
+        cells = self.operators.cells(setting, known.heaviest, leanest)
+        return cells if cells.small else None
 
     def tilt(self, setting: Setting) -> Tilt:
         """By what a segment's forward, and its backward, may be quicker than with the operators of the least time."""

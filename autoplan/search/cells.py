@@ -22,10 +22,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.search.problem import Problem
-from autoplan.search.solve import Solver
+from autoplan.search.prune import variables
+from autoplan.search.solve import Infeasible, Solver
 
 GAP = 1e-3        # relative, of the integer programs
 SMALLER = 1e-4    # a relative difference of bytes that is as good as none, and more than solvers round
+LARGE = 5_000     # variables of a program that isn't worth its time
 MOST_CELLS = 14   # of a bound's, divided
 BANDS = (1.02, 1.1, 1.25, 1.5, 2.0, 4.0)  # times the bytes of parameters of the leanest
 
@@ -62,6 +64,11 @@ class Cells:
     def __post_init__(self) -> None:
         self.solver = Solver(self.problem)
 
+    @property
+    def small(self) -> bool:
+        """Whether the integer programs take less than seconds: those of several tensor axes don't."""
+        return variables(self.problem) <= LARGE
+
     def bands(self) -> tuple[Cell, ...]:
         """All there is."""
         edges = [0.0, *(times * self.leanest for times in BANDS), float("inf")]
@@ -70,13 +77,18 @@ class Cells:
     def answer(self, cell: Cell) -> Answer:
         limits = (cell.state, cell.state_below, cell.kept_below)
         if limits not in self.answers:
-            count = self.count
-            states = (cell.state * count, cell.state_below * count)
-            found = self.solver.within(states, cell.kept_below * count, GAP)
-            self.answers[limits] = (
-                None if found is None else (found.bound / count, found.state_bytes / count, found.kept_bytes / count)
-            )
+            self.answers[limits] = self.solved(cell)
         return self.answers[limits]
+
+    def solved(self, cell: Cell) -> Answer:
+        """The program's answer; where the solver has none in time, that nothing is known."""
+        count = self.count
+        states = (cell.state * count, cell.state_below * count)
+        try:
+            found = self.solver.within(states, cell.kept_below * count, GAP)
+        except Infeasible:
+            return (cell.least_s, cell.state, cell.kept)
+        return None if found is None else (found.bound / count, found.state_bytes / count, found.kept_bytes / count)
 
     def divided(self, cell: Cell) -> tuple[Cell, ...]:
         """The cells that a cell consists of, none quicker than its answer; the first has nothing less than that."""
