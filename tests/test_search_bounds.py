@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from autoplan.cluster import ClusterSpec
+from autoplan.graph import Block, Model, Typed
 from autoplan.options import Parallelism, Training
-from autoplan.search.work import begin, candidates
-from tests.hand_made import llama
+from autoplan.search.work import Work, begin, candidates
+from tests.hand_made import chain, f32, llama, node
 
 
 @pytest.mark.parametrize("pp", [1, 2])
@@ -55,3 +56,69 @@ def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
             assert bound_s >= hull_s * (1 - 1e-3), (str(setting), share)
             more += bound_s > hull_s * (1 + 1e-3)
     assert plans >= 10 and more >= 2
+
+
+def test_no_bound_is_above_an_eager_plan() -> None:
+    """An eager program keeps less than the operator problem counts."""
+    spec, pins = ClusterSpec.parse("1x4 a100-sxm-80gb"), Parallelism(pp=2, tp=2, micro_batch=2, zero=1)
+    model = llama(layers=2, batch=4, seq=128, hidden=512, ffn=512, kv=4, vocab=512)
+    check_walls(begin(model, spec, Training(precision="fp32", compile=False), pins), pins, spec.usable_bytes)
+
+
+def test_no_bound_is_above_a_plan_that_shares_parameters_between_blocks() -> None:
+    """Two segments of the block that holds most, and two of another with their parameters."""
+    spec, pins = ClusterSpec.parse("1x2 h100-sxm"), Parallelism(tp=2, pp=1, micro_batch=2048, zero=1)
+    check_walls(begin(shared_between_blocks(), spec, Training(precision="bf16-mixed"), pins), pins, spec.usable_bytes)
+
+
+def check_walls(work: Work, pins: Parallelism, usable: float) -> None:
+    plans = 0
+    for setting in candidates(work.limits, pins):
+        leanest, ample = work.evaluator.leanest(setting), work.evaluator.evaluate(setting, usable)
+        assert ample is not None
+        low, high = (max(m.total for m in found.memory) for found in (leanest, ample))
+        for share in (0.0, 0.2, 0.5, 0.7):
+            wall = float(low + share * (high - low)) + 1.0
+            found = work.evaluator.evaluate(setting, wall)
+            plans += found is not None
+            for whole in (False, True):
+                bound_s = work.evaluator.least_s(setting, wall, whole=whole)
+                assert found is None or bound_s <= found.step_s * (1 + 1e-9), (str(setting), share)
+    assert plans
+
+
+def shared_between_blocks(rows: int = 8192, width: int = 512, hidden: int = 2048) -> Model:
+    x, h = f32(rows, width), f32(rows, hidden)
+
+    def layer(name: str, pairs: int) -> Block:
+        nodes, parameters, last = [], [], "x"
+        for i in range(pairs):
+            number = str(i or "")
+            up, down = f"up{number}.weight", f"down{number}.weight"
+            parameters += [Typed(up, f32(hidden, width)), Typed(down, f32(width, hidden))]
+            nodes += [
+                node(f"up{i}", "aten.linear.default", h, f"%{last}", f"%{up}", module=f"u{i}"),
+                node(f"act{i}", "aten.gelu.default", h, f"%up{i}", module=f"a{i}"),
+                node(f"down{i}", "aten.linear.default", x, f"%act{i}", f"%{down}", module=f"d{i}"),
+                node(f"o{i}", "aten.add.Tensor", x, f"%{last}", f"%down{i}", module=f"o{i}"),
+            ]
+            last = f"o{i}"
+        return Block(name, (Typed("x", x),), (), tuple(parameters), (), tuple(nodes), (last,))
+
+    loss = (
+        node("difference", "aten.sub.Tensor", x, "%x", "%y"),
+        node("square", "aten.pow.Tensor_Scalar", x, "%difference", 2),
+        node("loss", "aten.mean.dim", f32(), "%square", (0, 1), False),
+    )
+    enters = node("first", "aten.linear.default", x, "%inputs", "%weight", module="first")
+    first = Block("First", (), (Typed("inputs", x),), (Typed("weight", f32(width, width)),), (), (enters,), ("first",))
+    last = Block("Loss", (Typed("x", x),), (Typed("y", x),), (), (), loss, ("loss",))
+    tied = {f"{a}.{name}": f"{b}.{name}" for a, b in ((3, 1), (4, 2)) for name in ("up.weight", "down.weight")}
+    return chain(
+        "Shared",
+        (Typed("inputs", x), Typed("targets", x)),
+        (first, layer("Heavy", 4), layer("Light", 1), last),
+        (0, 1, 1, *([2] * 6), 3),
+        externals={"inputs": "inputs", "y": "targets"},
+        tied=tied,
+    )

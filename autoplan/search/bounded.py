@@ -12,20 +12,19 @@ import numpy as np
 from autoplan.pricing import Device
 from autoplan.pricing.chunks import runs_rounds
 from autoplan.pricing.step import sharing_of, straggling
-from autoplan.search.bounds import Known, held_in, leaner_of, least_schedule_s, rates_of
+from autoplan.search.bounds import BYTES, FloorOf, Known, held_in, leaner_of, least_schedule_s, rates_of
 from autoplan.search.candidates import Setting
 from autoplan.search.cells import Cell, Cells, least_of_cells
 from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunk_rows import Tilt
 from autoplan.search.columns import steep
+from autoplan.search.engines import INSTALLED
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
 from autoplan.search.load import Loads
 from autoplan.search.ranks import pieces_of
 from autoplan.search.shares import least_shared_s, short_of_bytes
-
-BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "selective", "rebuilt")
-"""Columns of a chain that leaner operators may lessen."""
+from autoplan.search.solve import Weights
 
 
 @dataclass
@@ -96,7 +95,12 @@ class Bounded(Laid):
         loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
         own_s = np.array([price.forward_s + price.backward_s for price in fastest.prices])[list(self.blocks)]
         rates = rates_of(fastest.prices, self.uses)
-        return Known(loads, lean, own_s, self.blocks, self.operators.floor(setting), rates)
+        floor = self.operators.floor(setting)
+        if not self.operators.fuses:
+            both = zip(fastest.prices, leanest.prices, strict=True)
+            kept = [min(price.kept_bytes, other.kept_bytes) for price, other in both]
+            floor = partial(with_kept, floor, kept)
+        return Known(loads, lean, own_s, self.blocks, floor, rates)
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
@@ -133,9 +137,12 @@ class Bounded(Laid):
 
     def cells(self, setting: Setting, known: Known) -> Cells | None:
         """What the operators of the heaviest block can be; None where that isn't divided: without a tensor axis they
-        are one, and what is kept on the host isn't counted among what they keep."""
-        if setting.tp == 1 or known.heaviest is None or known.loads.data.offload == "activations":
+        are one; what is kept on the host, or in an eager program, isn't what the operator problem counts; and CBC is
+        begun anew for each of its programs."""
+        one = setting.tp == 1 or known.heaviest is None
+        if one or known.loads.data.offload == "activations" or not (self.operators.fuses and INSTALLED):
             return None
+        assert known.heaviest is not None
         leanest = float(known.least("parameters")[known.blocks.index(known.heaviest)])
         cells = self.operators.cells(setting, known.heaviest, leanest)
         return cells if cells.small else None
@@ -145,6 +152,12 @@ class Bounded(Laid):
         pairs = zip(self.operators.fastest(setting).prices, self.operators.parts_s(setting), strict=True)
         each = [(p.forward_s - least.forward_s, p.backward_s - least.backward_s) for p, least in pairs]
         return Tilt(*np.maximum(np.array(each)[list(self.blocks)].T, 0.0))
+
+
+def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weights) -> float:
+    """A floor whose bytes kept are those of the leanest operators known: eager programs keep less than the operator
+    problem counts."""
+    return floor(block, Weights(weights.state, 0.0)) + weights.kept * kept[block]
 
 
 def least_in_s(ranks: Sequence[Known], wall: float, cell: Cell) -> float:

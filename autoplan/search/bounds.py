@@ -34,6 +34,7 @@ from autoplan.search.account import BlockPrice
 from autoplan.search.cells import Cell
 from autoplan.search.chain import Chain
 from autoplan.search.chunk_rows import Leaner
+from autoplan.search.classes import GroupKey
 from autoplan.search.load import Loads, parameter_share, range_max
 from autoplan.search.pieces import Pieces
 from autoplan.search.problem import Problem, Tensor
@@ -108,15 +109,25 @@ class Known:
         return Known(loads, held(self.lean), self.own_s, self.blocks, floor_in, self.rates)
 
 
-def alone(problem: Problem, block: int) -> Problem:
+BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "selective", "rebuilt")
+"""Columns of a chain that leaner operators may lessen."""
+
+
+def alone(problem: Problem, block: int, shares: Mapping[GroupKey, float]) -> Problem:
     """The part of a problem that belongs to one block: its operators and the ways of its values. Borders cost nothing,
-    nor does what a parameter costs once a step, however it is stored: a stage's gradients are summed together."""
+    nor does what a parameter costs once a step, however it is stored: a stage's gradients are summed together.
+
+    shares  of each way to store parameters, how much of what is stored so is the block's
+    """
     tensors = [t for t in problem.tensors if t.block == block]
     mine = {t.source for t in tensors} | {g for t in tensors for g, _ in t.sinks}
     mine |= {i for i, group in enumerate(problem.groups) if group.key[:2] == ("node", block)}
     place = {old: new for new, old in enumerate(sorted(mine))}
     groups = [problem.groups[old] for old in sorted(mine)]
-    groups = [replace(g, time_s=0 * g.time_s) if g.key[0] == "stored" else g for g in groups]
+    groups = [
+        replace(g, time_s=0 * g.time_s, state_bytes=g.state_bytes * shares[g.key]) if g.key[0] == "stored" else g
+        for g in groups
+    ]
     return Problem(tuple(groups), tuple(moved(t, place) for t in tensors))
 
 
@@ -232,7 +243,8 @@ def stage_s(known: Known, stage: int, wall: float) -> np.ndarray:
     prices, per_segment = known.prices, known.per_segment
     loads, size, flight = known.loads, len(per_segment) + 1, known.loads.in_flight[stage]
     share = parameter_share(loads.data, loads.states)
-    beside = replace(loads, chain=replace(known.lean, kept=np.zeros(size - 1)))
+    least = {name: known.least(name) for name in BYTES} | {"kept": np.zeros(size - 1)}
+    beside = replace(loads, chain=loads.chain.holding(least))
     held = sums(known.least("parameters") * share)
     room = wall + loads.spare - beside.bytes_without_recompute(stage) + held
     further = (1 / flight - 1 / max(loads.in_flight)) * held  # states, as priced here above what L_b has of them
@@ -240,9 +252,9 @@ def stage_s(known: Known, stage: int, wall: float) -> np.ndarray:
     again = np.minimum(beside.largest["rebuilt"], range_max(np.where(known.lean.repeated, known.lean.kept, 0.0)))
     room = room - np.where(must, again, 0.0)
     spent = np.stack([sums(column) for column in per_segment.T], axis=-1)
-    least = (spent + prices * (further - room / flight)[:, :, None]).max(axis=-1)
+    least_s = (spent + prices * (further - room / flight)[:, :, None]).max(axis=-1)
     runs = np.triu(np.ones((size, size), dtype=bool), 1) & (room >= held)
-    return np.where(runs, least, np.inf) + loads.messages_s(stage)
+    return np.where(runs, least_s, np.inf) + loads.messages_s(stage)
 
 
 def sums(values: np.ndarray) -> np.ndarray:

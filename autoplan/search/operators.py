@@ -121,6 +121,14 @@ class _Problem:
             self.seconds[device] = operators_s(self.form, self.prices.on(device))
         return self.seconds[device]
 
+    def uses(self, block: int) -> int:
+        return sum(segment.block == block for segment in self.form.model.segments)
+
+    def alone_of(self, block: int) -> Problem:
+        assert self.problem is not None
+        stored = (d for d in self.shared.outline(self.form).decisions if d.stored is not None)
+        return alone(self.problem, block, {d.key: min(1.0, self.uses(block) / max(d.count, 1)) for d in stored})
+
     def build(self) -> Problem:
         return pruned_if_large(build(self.form, self.shared.outline(self.form), self.seconds_on(self.prices.device)))
 
@@ -313,17 +321,14 @@ class Operators:
 
     def floor(self, setting: Setting) -> FloorOf:
         """What no operators of one segment of a block undercut, at prices of bytes."""
-        fastest, entry = self.fastest(setting), self.entry(setting)
+        self.fastest(setting)
+        entry = self.entry(setting)
         entry.problem = entry.problem or entry.build()
-        assert fastest.blocks
-        problem, uses = entry.problem, Counter(s.block for s in entry.form.model.segments)
-
         def floor_of(block: int, weights: Weights) -> float:
             if (block, weights) not in entry.floors:
                 start = time.perf_counter()
-                if block not in entry.alone:
-                    entry.alone[block] = Solver(alone(problem, block))
-                entry.floors[block, weights] = entry.alone[block].bound(weights) / uses[block]
+                entry.alone[block] = entry.alone.get(block) or Solver(entry.alone_of(block))
+                entry.floors[block, weights] = entry.alone[block].bound(weights) / entry.uses(block)
                 self.seconds += time.perf_counter() - start
             return entry.floors[block, weights]
 
@@ -334,8 +339,7 @@ class Operators:
         entry = self.entry(setting)
         entry.problem = entry.problem or entry.build()
         if block not in entry.cells:
-            uses = Counter(s.block for s in entry.form.model.segments)
-            entry.cells[block] = Cells(alone(entry.problem, block), uses[block], leanest)
+            entry.cells[block] = Cells(entry.alone_of(block), entry.uses(block), leanest)
         return entry.cells[block]
 
     def solver(self, entry: _Problem) -> Solver:
