@@ -44,6 +44,7 @@ from autoplan.search.stages import choose_cuts
 FloorOf = Callable[[int, Weights], float]
 """B_b at prices of (state bytes, kept bytes), of one segment of a block."""
 
+
 @dataclass(frozen=True)
 class Known:
     """What is known of a setting's operators.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from autoplan.graph import Block, TensorType
 from autoplan.layout import Layout
 from autoplan.search.choice import BlockChoice, Hop
 from autoplan.search.classes import GroupKey, boundary_classes, stored_classes
-from autoplan.search.formulation import Formulation
+from autoplan.search.formulation import Formulation, Prices
 from autoplan.search.problem import Problem
 from autoplan.search.solve import Solution
 from autoplan.strategies import Strategy
@@ -73,3 +74,12 @@ class _Reader:
                     ends = (tensor.layouts[source], tensor.layouts[target])
                     steps = self.form.prices.move_steps(types[tensor.name], *ends, tensor.name in carries)
                     yield Hop(tensor.name, *ends, steps)
+
+
+def with_steps(block: Block, choice: BlockChoice, prices: Prices) -> BlockChoice | None:
+    """The same layouts with the steps that are cheapest at these sizes; None where there is no way."""
+    types, carries = block.types(), block.carries_gradient()
+    steps = [prices.move_steps(types[h.value], h.source, h.target, h.value in carries) for h in choice.hops]
+    if None in steps:
+        return None
+    return replace(choice, hops=tuple(replace(h, steps=s) for h, s in zip(choice.hops, steps, strict=True)))

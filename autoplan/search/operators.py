@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autoplan.errors import ParallelismError
-from autoplan.graph import Block
 from autoplan.mesh import MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Cost, Device, Operator, Prices, Topology
@@ -25,7 +24,7 @@ from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
 from autoplan.search.cells import Cells
 from autoplan.search.choice import BlockChoice, tensor_mesh
-from autoplan.search.decode import block_choices
+from autoplan.search.decode import block_choices, with_steps
 from autoplan.search.formulate import Options, Prepared, SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.formulation import Formulation
 from autoplan.search.kinds import kinds_of
@@ -321,9 +320,9 @@ class Operators:
 
     def floor(self, setting: Setting) -> FloorOf:
         """What no operators of one segment of a block undercut, at prices of bytes."""
-        self.fastest(setting)
-        entry = self.entry(setting)
-        entry.problem = entry.problem or entry.build()
+        self.fastest(setting)  # which may find that weights can't be split, and build the problem anew
+        entry = self.built(setting)
+
         def floor_of(block: int, weights: Weights) -> float:
             if (block, weights) not in entry.floors:
                 start = time.perf_counter()
@@ -334,10 +333,14 @@ class Operators:
 
         return floor_of
 
-    def cells(self, setting: Setting, block: int, leanest: float) -> Cells:
-        """What the operators of a block can be; ``leanest`` bytes of parameters are about the fewest of a segment."""
+    def built(self, setting: Setting) -> _Problem:
         entry = self.entry(setting)
         entry.problem = entry.problem or entry.build()
+        return entry
+
+    def cells(self, setting: Setting, block: int, leanest: float) -> Cells:
+        """What the operators of a block can be; ``leanest`` bytes of parameters are about the fewest of a segment."""
+        entry = self.built(setting)
         if block not in entry.cells:
             entry.cells[block] = Cells(entry.alone_of(block), entry.uses(block), leanest)
         return entry.cells[block]
@@ -389,12 +392,3 @@ class Operators:
 
         kinds = tuple((device, priced(entry.prices.on(device))) for device in kinds_of(self.topology))
         return Point(choices, priced(entry.prices), solution, kinds)
-
-
-def with_steps(block: Block, choice: BlockChoice, prices: Prices) -> BlockChoice | None:
-    """The same layouts with the steps that are cheapest at these sizes; None where there is no way."""
-    types, carries = block.types(), block.carries_gradient()
-    steps = [prices.move_steps(types[h.value], h.source, h.target, h.value in carries) for h in choice.hops]
-    if None in steps:
-        return None
-    return replace(choice, hops=tuple(replace(h, steps=s) for h, s in zip(choice.hops, steps, strict=True)))
