@@ -92,14 +92,13 @@ def divisors(number: int) -> list[int]:
 def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
     """Every setting that the cluster, the batch and what is pinned allow.
 
-    A tensor axis stays within a node unless it is pinned. ZeRO-2 is tried only where it is pinned: fully_shard's
-    ZeRO-3 without resharding, it lies between the two others in both memory and time.
+    A tensor axis stays within a node unless it is pinned.
     """
     for pp, dp, tp in meshes(limits, pinned):
         for micro_batch in micro_batches(limits, pinned, dp):
             microbatches = limits.rows // (dp * micro_batch)
             for schedule, virtual_stages in schedules(limits, pinned, pp, microbatches):
-                for zero in zero_levels(pinned, dp):
+                for zero in zero_levels(pinned, pp, dp):
                     if schedule == "zero-bubble" and zero == 3:
                         continue
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
@@ -189,14 +188,17 @@ def in_rounds(
     return found
 
 
-def zero_levels(pinned: Parallelism, dp: int) -> list[int]:
+def zero_levels(pinned: Parallelism, pp: int, dp: int) -> list[int]:
+    """Under a pipeline ZeRO-2 is ZeRO-1: its engine reduces gradients once, after the last microbatch."""
     if pinned.zero is not None:
         return [pinned.zero]
     if pinned.asynchronous:
         return [0]
     if pinned.offload == "parameters":  # fully_shard moves its shards, and does so on one rank too
         return [3]
-    return [0, 1, 3] if dp > 1 else [0]
+    if dp == 1:
+        return [0]
+    return [0, 1, 2, 3] if pp == 1 else [0, 1, 3]
 
 
 def check_pinned(limits: Limits, pinned: Parallelism) -> None:
