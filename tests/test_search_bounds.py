@@ -8,7 +8,8 @@ import pytest
 
 from autoplan.cluster import ClusterSpec
 from autoplan.graph import Block, Model, Typed
-from autoplan.options import Parallelism, Training
+from autoplan.options import OFFLOADS, RECOMPUTE, Parallelism, Training
+from autoplan.search.solve import Weights
 from autoplan.search.work import Work, begin, candidates
 from tests.hand_made import chain, f32, llama, node
 
@@ -58,6 +59,16 @@ def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
     assert plans >= 10 and more >= 2
 
 
+@pytest.mark.parametrize("tp", [2, 1])
+@pytest.mark.parametrize("kind", [*RECOMPUTE, *OFFLOADS])
+def test_no_bound_is_above_a_plan_that_keeps_what_is_asked(kind: str, tp: int) -> None:
+    """Recomputed alike, or with the host's memory."""
+    asked = Parallelism(recompute=kind) if kind in RECOMPUTE else Parallelism(offload=kind)
+    spec, pins = ClusterSpec.parse("1x4 h100-sxm"), replace(asked, pp=1, tp=tp, micro_batch=4)
+    model = llama(layers=4, batch=32, seq=512, hidden=512, ffn=1536, vocab=512)
+    check_walls(begin(model, spec, Training(precision="bf16-mixed"), pins), pins, spec.usable_bytes)
+
+
 def test_no_bound_is_above_an_eager_plan() -> None:
     """An eager program keeps less than the operator problem counts."""
     spec, pins = ClusterSpec.parse("1x4 a100-sxm-80gb"), Parallelism(pp=2, tp=2, micro_batch=2, zero=1)
@@ -69,6 +80,21 @@ def test_no_bound_is_above_a_plan_that_shares_parameters_between_blocks() -> Non
     """Two segments of the block that holds most, and two of another with their parameters."""
     spec, pins = ClusterSpec.parse("1x2 h100-sxm"), Parallelism(tp=2, pp=1, micro_batch=2048, zero=1)
     check_walls(begin(shared_between_blocks(), spec, Training(precision="bf16-mixed"), pins), pins, spec.usable_bytes)
+
+
+def test_bytes_of_parameters_count_as_often_as_they_are_held() -> None:
+    """Of operators that store least and keep more, what is kept can be recomputed: where little else fits they are
+    found, and no bound is above their plan."""
+    spec, free = ClusterSpec.parse("1x2 h100-sxm"), Parallelism()
+    sizes = {"seq": 2048, "hidden": 4096, "ffn": 14336, "heads": 32, "kv": 8, "vocab": 128256}
+    model = llama(layers=32, batch=256, **sizes, dtype="bfloat16")  # type: ignore[arg-type]
+    work, wall = begin(model, spec, Training(precision="bf16-mixed"), free), spec.usable_bytes
+    (setting,) = (s for s in candidates(work.limits, free) if s.tp == 2 and s.micro_batch == 2)
+    point = work.operators.priced(setting, Weights(1e-9, 0.0))
+    leanest, found = work.evaluator.with_point(setting, point, wall), work.evaluate(setting, wall)
+    assert leanest is not None and found is not None and found.step_s <= leanest.step_s * 1.003
+    for whole in (False, True):
+        assert work.evaluator.least_s(setting, wall, whole=whole) <= leanest.step_s * (1 + 1e-9)
 
 
 def check_walls(work: Work, pins: Parallelism, usable: float) -> None:

@@ -22,7 +22,7 @@ from autoplan.redistribute import Planner, step_seconds
 from autoplan.strategies import Strategy
 from autoplan.typed import Collective
 from cost_models.collective import send_seconds
-from cost_models.compute import memory_bound_seconds, update_seconds
+from cost_models.compute import many_kernels_seconds, memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 
 COPYING = (
@@ -286,7 +286,8 @@ class Prices:
 
     def stored_s(self, kind: TensorType, layout: Layout, count: int = 1) -> float:
         """The share of a microbatch of ``count`` parameters alike, as those of layers that repeat: their gradients'
-        reductions, which are one collective, and their updates, once a step."""
+        reductions, which are one collective, and their updates, once a step; and their gradients' adding up, in every
+        microbatch but the first, whose are kept as they come."""
         if not self.training:
             return 0.0
         local = self.stored * layout_bytes(kind, layout, self.mesh)
@@ -296,7 +297,14 @@ class Prices:
             if layout.state(axis.name) == R
         )
         update_s = count * float(update_seconds(self.optimizer_passes * local, self.device))
-        return (seconds + update_s) / self.microbatches
+        added_s = count * self.accumulate_s(local / self.stored) * (self.microbatches - 1)
+        return (seconds + update_s + added_s) / self.microbatches
+
+    def accumulate_s(self, bytes: float) -> float:
+        """Seconds to add one microbatch's gradients of so many bytes of parameters to those before: each parameter's
+        own is read, the sum is read and written. A kernel for each parameter, so that however many there are none is
+        beyond what streams faster."""
+        return float(many_kernels_seconds(3 * self.stored * bytes, self.device))
 
 
 def split_of(strategy: Strategy) -> tuple:

@@ -12,9 +12,8 @@ from autoplan.options import Inference, Training
 from autoplan.pricing.chunks import runs_rounds, splits
 from autoplan.pricing.data import DataAxis
 from autoplan.pricing.operator import Operator, price_operator
-from autoplan.pricing.prices import Prices
 from autoplan.strategies import Strategy
-from cost_models.compute import many_kernels_seconds, update_seconds
+from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology
 from cost_models.memory import STATES_PER_ELEMENT
 from cost_models.offload import host_update_seconds
@@ -108,12 +107,6 @@ def update_s(bytes: float, passes: float, data: DataAxis) -> float:
         return float(update_seconds(bytes * passes, data.prices.device))
     moved_s = 2 * data.link_s(bytes) if data.offload == "optimizer" else 0.0
     return moved_s + float(host_update_seconds(bytes * passes, data.host))
-
-
-def accumulate_s(bytes: float, prices: Prices) -> float:
-    """Seconds to add one microbatch's gradients to those before: each parameter's own is read, the sum is read and
-    written. A kernel for each parameter, so that however many there are none is beyond what streams faster."""
-    return float(many_kernels_seconds(3 * prices.stored * bytes, prices.device))
 
 
 def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:

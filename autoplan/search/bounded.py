@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,19 +13,23 @@ import numpy as np
 from autoplan.pricing import Device
 from autoplan.pricing.chunks import runs_rounds
 from autoplan.pricing.step import sharing_of, straggling
-from autoplan.search.bounds import BYTES, FloorOf, Known, held_in, leaner_of, least_schedule_s, rates_of
+from autoplan.search.bounds import BYTES, FloorOf, Known, held_in, leaner_of, leanest_of, least_schedule_s, rates_of
 from autoplan.search.candidates import Setting
 from autoplan.search.cells import Cell, Cells, least_of_cells
 from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunk_rows import Tilt
-from autoplan.search.columns import steep
+from autoplan.search.columns import kept_alone, states_alone
 from autoplan.search.engines import INSTALLED
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
 from autoplan.search.load import Loads
+from autoplan.search.operators import Point
 from autoplan.search.ranks import pieces_of
 from autoplan.search.shares import least_shared_s, short_of_bytes
 from autoplan.search.solve import Weights
+
+STREAMED = 1e9  # bytes at which the pace of adding up is taken
+MOST_ALIKE = 6  # doublings of the microbatches, beyond which all settings' shares of it are said to be alike
 
 
 @dataclass
@@ -44,10 +49,11 @@ class Bounded(Laid):
         loads = self.loads(setting, fastest)
         if not np.isfinite(wall) or not short_of_bytes(loads, wall):
             return rough_s
-        once = once_at_least_s(loads) / setting.pp
+        known = self.known(setting)
+        once = known.once_s / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
         slowed *= 1 - fastest.gap if runs_rounds(setting.schedule) else 1.0
-        schedule_s = least_shared_s(self.known(setting), wall, max(rough_s / slowed - once, 0.0))
+        schedule_s = least_shared_s(known, wall, max(rough_s / slowed - once, 0.0))
         return max(rough_s, (schedule_s + once) * slowed)
 
     def least_s(
@@ -65,7 +71,7 @@ class Bounded(Laid):
         if not alone:
             return self.rough_s(setting)
         ranks = self.known_at(setting)
-        once = min(once_at_least_s(known.loads) for known in ranks) / setting.pp
+        once = min(known.once_s for known in ranks) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
         schedule_s = least_schedule_s(ranks, wall)
         cells = self.cells(setting, ranks[0]) if whole and len({id(known) for known in ranks}) == 1 else None
@@ -91,16 +97,28 @@ class Bounded(Laid):
     def known(self, setting: Setting) -> Known:
         """The same on one kind of device."""
         fastest = self.operators.fastest(setting)
-        leanest = self.operators.priced(setting, steep(fastest.solution)) if setting.tp > 1 else fastest
-        loads, lean = self.loads(setting, fastest), self.loads(setting, leanest).chain
-        own_s = np.array([price.forward_s + price.backward_s for price in fastest.prices])[list(self.blocks)]
-        rates = rates_of(fastest.prices, self.uses)
-        floor = self.operators.floor(setting)
+        prices = states_alone(fastest.solution), kept_alone(fastest.solution)
+        leanest = [self.operators.priced(setting, weights) for weights in prices] if setting.tp > 1 else []
+        points = [fastest, *leanest]
+        each = [self.loads(setting, point) for point in points]
+        rate, chain, floor = adding_rate(each[0]), each[0].chain, self.operators.floor(setting)
         if not self.operators.fuses:
-            both = zip(fastest.prices, leanest.prices, strict=True)
-            kept = [min(price.kept_bytes, other.kept_bytes) for price, other in both]
+            kept = [min(price.kept_bytes for price in alike) for alike in zip(*(p.prices for p in points), strict=True)]
             floor = partial(with_kept, floor, kept)
-        return Known(loads, lean, own_s, self.blocks, floor, rates)
+        floor = partial(adding, floor, rate)
+        own = [self.own_s(point, rate) for point in points]
+        beside = [loads.chain.forward_s + loads.chain.backward_s - s for loads, s in zip(each, own, strict=True)]
+        spent_s = own[0] + np.minimum.reduce(beside)
+        loads = replace(each[0], chain=chain.holding({"backward_s": spent_s - chain.forward_s}))
+        lean = leanest_of([found.chain for found in each], loads.data.cast_share)
+        rates, once_s = rates_of(fastest.prices, self.uses), min(map(once_at_least_s, each))
+        forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
+        return Known(loads, lean, own[0], self.blocks, floor, rates, rate, once_s, forward_s)
+
+    def own_s(self, point: Point, rate: float) -> np.ndarray:
+        """[segments] forward and backward, and the adding up of gradients, of these operators."""
+        spent = [p.forward_s + p.backward_s + rate * sum(p.parameter_bytes) for p in point.prices]
+        return np.array(spent)[list(self.blocks)]
 
     @cached_property
     def blocks(self) -> tuple[int, ...]:
@@ -123,10 +141,10 @@ class Bounded(Laid):
         if roomy(pieces):
             pieces = replace(pieces, recompute="none")
         else:
-            once = once_at_least_s(loads) / setting.pp
             known = self.known(setting)
-            lean = loads.chain.holding({name: known.least(name) for name in BYTES})
-            pieces = pieces_of(replace(loads, chain=lean), wall)
+            once = known.once_s / setting.pp
+            lean = known.loads.chain.holding({name: known.least(name) for name in BYTES})
+            pieces = pieces_of(replace(known.loads, chain=lean), wall)
             leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
             cells = self.cells(setting, known) if whole else None
             divided = None if cells is None else (cells, partial(held_in, known, pieces, leaner))
@@ -152,6 +170,20 @@ class Bounded(Laid):
         pairs = zip(self.operators.fastest(setting).prices, self.operators.parts_s(setting), strict=True)
         each = [(p.forward_s - least.forward_s, p.backward_s - least.backward_s) for p, least in pairs]
         return Tilt(*np.maximum(np.array(each)[list(self.blocks)].T, 0.0))
+
+
+def adding(floor: FloorOf, rate: float, block: int, weights: Weights) -> float:
+    """A floor with the seconds that gradients' adding up takes for each byte of parameters."""
+    return floor(block, Weights(weights.state + rate, weights.kept))
+
+
+def adding_rate(loads: Loads) -> float:
+    """Seconds for each byte of a segment's parameters in which its gradients are added up, a microbatch's share of a
+    step: those of every microbatch but the first, of whose share as much is said as many settings have alike."""
+    prices, many = loads.data.prices, loads.setting.microbatches
+    share = 1 - 2.0 ** -min(math.floor(math.log2(many)), MOST_ALIKE)
+    each_s = (prices.accumulate_s(2 * STREAMED) - prices.accumulate_s(STREAMED)) / STREAMED
+    return share * each_s if prices.training else 0.0
 
 
 def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weights) -> float:

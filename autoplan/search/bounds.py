@@ -11,14 +11,15 @@ over all its operators' strategies; one that recomputes keeps less and runs agai
 
     L_b(λ) = min( B_b(λ),  B_b(0) + again_full_b + λ·inputs_b + σ_b,  B_b(0) + again_part_b + λ·selective_b + σ_b )
 
-with σ_b = λ·share/n·(its least state bytes)                                                               segment_s
+with σ_b = λ·share/n·(its least state bytes); where it is pinned what recomputes, that one of the three    segment_s
 and the stage, holding segments [i, j) and with room for so many bytes of states and of what is kept,
 
     seconds[i, j]  ≥  max over λ of  Σ_{i≤s<j} L_s(λ) - λ·room[i, j] / n                                   stage_s
 
-(Lagrange). The best cuts over these (``choose_cuts``) are below every cut into every count of blocks. What the data
-axis adds, what 1F1B hides of the forwards, and what a recomputed segment runs again and keeps, are those of the leanest
-or the fastest operators that are known, whichever is less; all else holds for every strategy.
+(Lagrange). The best cuts over these (``choose_cuts``) are below every cut into every count of blocks. Time is that of
+the operators and of adding gradients up, which parameters of more bytes take longer for. What the data axis adds, what
+1F1B hides of the forwards, and what a recomputed segment runs again and keeps, are those of the leanest or the fastest
+operators that are known, whichever is less; all else holds for every strategy.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ FloorOf = Callable[[int, Weights], float]
 class Known:
     """What is known of a setting's operators.
 
-    loads   of the fastest
-    lean    the chain of the leanest
-    own_s   [segments] of the fastest: forward and backward, without what the data axis adds
+    loads   of the fastest, with the least that the data axis adds to any operators known
+    lean    a chain that holds no more than any operators do (``leanest_of``)
+    own_s   [segments] of the fastest: forward, backward, adding gradients up; without what the data axis adds
     blocks  of each segment
     floor   B_b
     rates   prices of a byte kept that are alike for all settings with the same operators (``rates_of``)
+    adding  seconds for each byte of parameters that B_b and ``own_s`` hold beside the operators' own
+    once_s  what happens once a step, of the whole chain, at least
+    forward_s  [segments] at most, of which 1F1B hides; None: those of the fastest
     """
 
     loads: Loads
@@ -63,6 +67,15 @@ class Known:
     blocks: tuple[int, ...]
     floor: FloorOf
     rates: np.ndarray
+    adding: float = 0.0
+    once_s: float = 0.0
+    forward_s: np.ndarray | None = None
+
+    @property
+    def hides(self) -> Loads:
+        """The loads, with the forwards that may be hidden."""
+        forward_s = {} if self.forward_s is None else {"forward_s": self.forward_s}
+        return replace(self.loads, chain=self.loads.chain.holding(forward_s))
 
     @cached_property
     def prices(self) -> np.ndarray:
@@ -80,7 +93,7 @@ class Known:
         return segment_s(self, self.rates, 0.0)
 
     def least(self, name: str) -> np.ndarray:
-        """[segments] the lesser of the fastest's and the leanest's."""
+        """[segments] the lesser of the fastest's and of ``lean``."""
         return np.minimum(getattr(self.loads.chain, name), getattr(self.lean, name))
 
     @cached_property
@@ -96,7 +109,7 @@ class Known:
         mine, floor = np.array(self.blocks) == self.heaviest, self.floor
 
         def floor_in(block: int, weights: Weights) -> float:
-            inside_s = cell.least_s + weights.state * cell.state + weights.kept * cell.kept
+            inside_s = cell.least_s + (self.adding + weights.state) * cell.state + weights.kept * cell.kept
             return max(floor(block, weights), inside_s) if block == self.heaviest else floor(block, weights)
 
         def held(chain: Chain) -> Chain:
@@ -107,11 +120,25 @@ class Known:
             )
 
         loads = replace(self.loads, chain=held(self.loads.chain))
-        return Known(loads, held(self.lean), self.own_s, self.blocks, floor_in, self.rates)
+        return replace(self, loads=loads, lean=held(self.lean), floor=floor_in)
 
 
 BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "selective", "rebuilt")
 """Columns of a chain that leaner operators may lessen."""
+
+AGAIN = ("forward_s", "again_s")
+"""Columns of what is recomputed."""
+
+
+def leanest_of(chains: Sequence[Chain], cast: float) -> Chain:
+    """Of each column the least of several operators': those of the least time, of the fewest bytes of parameters, of
+    the fewest kept.
+
+    cast  bytes kept for each of parameters (``DataAxis.cast_share``), which those that keep least may have many of
+    """
+    least = {name: np.minimum.reduce([getattr(chain, name) for chain in chains]) for name in (*BYTES, *AGAIN)}
+    beside = np.minimum.reduce([chain.kept - cast * chain.parameters for chain in chains])
+    return chains[0].holding(least | {"kept": beside + cast * least["parameters"]})
 
 
 def alone(problem: Problem, block: int, shares: Mapping[GroupKey, float]) -> Problem:
@@ -148,7 +175,7 @@ def least_schedule_s(ranks: Sequence[Known], wall: float) -> float:
     ranks  what is known on each pipeline rank's devices
     """
     seconds = [stage_s(known, stage, wall) for stage, known in enumerate(ranks)]
-    slow = [part - known.loads.hidden_s(k) for k, (known, part) in enumerate(zip(ranks, seconds, strict=True))]
+    slow = [part - known.hides.hidden_s(k) for k, (known, part) in enumerate(zip(ranks, seconds, strict=True))]
     cuts = choose_cuts(seconds, ranks[0].loads.setting.microbatches, slow)
     return np.inf if cuts is None else cuts.bound_s
 
@@ -210,7 +237,8 @@ def held_in(known: Known, pieces: Pieces, leaner: Leaner, cell: Cell) -> tuple[P
     mine, least = np.array(known.blocks) == known.heaviest, known.least("parameters")
     kept = known.least("kept") - known.loads.data.cast_share * least
     more = (np.where(mine, np.maximum(held, 0.0), 0.0) for held in (cell.kept - kept, cell.state - least))
-    return leaner.within(pieces, np.where(mine, np.maximum(cell.least_s - known.own_s, 0.0), 0.0), *more)
+    sure_s = cell.least_s + known.adding * cell.state - known.own_s
+    return leaner.within(pieces, np.where(mine, np.maximum(sure_s, 0.0), 0.0), *more)
 
 
 def segment_s(known: Known, prices: np.ndarray, share: float | None = None) -> np.ndarray:
@@ -226,11 +254,11 @@ def segment_s(known: Known, prices: np.ndarray, share: float | None = None) -> n
     floor, price = np.array([rows[b] for b in known.blocks]), prices[None, :]
     states = known.least("parameters")[:, None] * share * price
     cast = loads.data.cast_share * known.least("parameters")[:, None] * price
-    alike = chain.repeated[:, None]
-    least = np.where(alike, floor, floor + states) + cast
-    for again_s, kept in (("forward_s", "inputs"), ("again_s", "selective")):
+    alike, asked = chain.repeated[:, None], loads.setting.recompute
+    least = np.where(alike, floor if asked in ("auto", "none") else np.inf, floor + states) + cast
+    for kind, again_s, kept in (("full", "forward_s", "inputs"), ("selective", "again_s", "selective")):
         other = floor[:, :1] + known.least(again_s)[:, None] + price * known.least(kept)[:, None] + states
-        least = np.where(alike, np.minimum(least, other), least)
+        least = np.where(alike & (asked in ("auto", kind)), np.minimum(least, other), least)
     return least + (chain.forward_s + chain.backward_s - known.own_s)[:, None]
 
 

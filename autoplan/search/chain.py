@@ -11,7 +11,6 @@ import numpy as np
 
 from autoplan.graph import Model
 from autoplan.pricing.data import DataAxis
-from autoplan.pricing.step import accumulate_s
 from autoplan.search.account import BlockPrice
 from autoplan.search.candidates import Setting
 from autoplan.search.kept import Selective
@@ -108,7 +107,7 @@ def chain_of(
     waits_b = [
         data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
     ]
-    added = [accumulate_s(p, data.prices) * further if training else 0.0 for p in sizes]
+    added = [data.prices.accumulate_s(p) * further if training else 0.0 for p in sizes]
     copies = [data.copies_s(p) for p in sizes]
 
     def along(values: Iterable[float]) -> np.ndarray:

@@ -6,7 +6,8 @@ that its dearest recomputation spends for a byte held, the dual of its memory wa
     minimise  time + π·(share·state bytes + n·kept bytes)                        n: microbatches in flight on that stage
 
 is solved again; its answer either needs less recomputation and is faster for it, or is one that is known, and then no
-other is better at that price. Where nothing fits, the price is first so high that bytes alone count, then comes down.
+other is better at that price. Where nothing fits, the price is first so high that bytes alone count, then comes down;
+and where nothing fits even so, those of parameters alone count, since what is kept can be recomputed.
 What the leanest spend for a byte says little of those between: there prices are sought at which two known answers cost
 the same (``between``), since any that is cheaper lies on the hull between them.
 """
@@ -22,14 +23,28 @@ from autoplan.search.load import Loads, parameter_share
 from autoplan.search.solve import Solution, Weights
 
 MOST_COLUMNS = 6     # beside the fastest: what they gain falls off quickly
-STEEP = 1.0          # all bytes cost as much as all the time of the fastest point: those that are leanest
+STEEP = 8.0          # times all the time of the fastest, that all bytes cost: those that are leanest
 EASING = 1 / 8       # by which prices come down between the leanest and the fastest
 
 
-def steep(fastest: Solution, ease: float = 1.0) -> Weights:
-    """Prices under which bytes count as much as time, or less by a factor."""
-    seconds = STEEP * ease * fastest.time_s
-    return Weights(seconds / max(fastest.state_bytes, 1.0), seconds / max(fastest.kept_bytes, 1.0))
+def steep(fastest: Solution, loads: Loads, ease: float = 1.0) -> Weights:
+    """Prices under which bytes count far more than time, or less by a factor; of bytes of parameters and of those kept
+    as a setting holds them, to a power of two, so that many settings ask for the same."""
+    exact = parameter_share(loads.data, loads.states) / max(loads.in_flight)
+    share = 2.0 ** round(math.log2(exact)) if exact > 0 else 0.0  # 0: all of it is the host's
+    held = share * fastest.state_bytes + fastest.kept_bytes
+    price = STEEP * ease * fastest.time_s / max(held, 1.0)
+    return Weights(price * share, price)
+
+
+def states_alone(fastest: Solution) -> Weights:
+    """Prices under which bytes of parameters count, and nothing else."""
+    return Weights(STEEP * fastest.time_s / max(fastest.state_bytes, 1.0), 0.0)
+
+
+def kept_alone(fastest: Solution) -> Weights:
+    """Prices under which bytes kept count, and nothing else."""
+    return Weights(0.0, STEEP * fastest.time_s / max(fastest.kept_bytes, 1.0))
 
 
 def between(fast: Solution, lean: Solution, direction: Weights) -> Weights | None:

@@ -17,7 +17,7 @@ from autoplan.search.bounded import Bounded
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory
 from autoplan.search.chunks import choose_chunks, evenly
-from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, steep
+from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, states_alone, steep
 from autoplan.search.laid import exposed
 from autoplan.search.load import Loads
 from autoplan.search.operators import Point
@@ -92,9 +92,15 @@ class Evaluator(Bounded):
         best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
         if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - TOLERANCE)):
             return best
-        if limit_s < float("inf") and (self.operators.quick or (best is None and runs_rounds(setting.schedule))):
-            return best  # leaner operators seldom win where several stages on a rank have lost; the gap covers them
+        if limit_s < float("inf") and self.suffices(setting, best):
+            return best
         return self.with_columns(setting, best, wall, limit_s, least_s)
+
+    def suffices(self, setting: Setting, best: Evaluated | None) -> bool:
+        """Whether leaner operators aren't sought beside a plan of some other setting: they seldom win where several
+        stages on a rank have lost; and of a quick answer where those that are fastest needn't recompute. The gap covers
+        them."""
+        return runs_rounds(setting.schedule) if best is None else self.operators.quick and not best.recomputes
 
     def with_columns(
         self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float, least_s: float
@@ -102,13 +108,13 @@ class Evaluator(Bounded):
         """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before; then of
         those between what is too fast to fit and what fits."""
         fastest = self.operators.fastest(setting)
-        tried, last, ease = [fastest], best, 1.0
-        fast, lean = fastest, None
+        loads, tried, last, ease = self.loads(setting, fastest), [fastest], best, 1.0
+        fast, lean, leanest = fastest, None, steep(fastest.solution, loads)
         for _ in range(MOST_COLUMNS):
-            weights = duals(last.loads, last.stages) if last is not None else steep(fastest.solution, ease)
+            weights = duals(last.loads, last.stages) if last is not None else leanest
             if weights is None:  # it fits as it is: something between it and the fastest may, too
                 ease *= EASING
-                weights = steep(fastest.solution, ease)
+                weights = steep(fastest.solution, loads, ease)
             point = self.operators.priced(setting, weights)
             known = any(point is one for one in tried)
             if known and lean is not None:
@@ -122,8 +128,8 @@ class Evaluator(Bounded):
             found = self.with_point(setting, point, wall, limit_s)
             if found is None and known:
                 fast = point
-            elif found is None and ease == 1.0:
-                break  # bytes alone counted, and still nothing fits
+            elif found is None and ease == 1.0:  # bytes alone counted, and still nothing fits
+                leanest = states_alone(fastest.solution)
             elif found is not None:
                 last = found
                 lean = point if lean is None or point.solution.time_s < lean.solution.time_s else lean
@@ -145,7 +151,8 @@ class Evaluator(Bounded):
         fastest = self.operators.fastest(setting)
         points = [fastest]
         if setting.tp > 1:
-            points.append(self.operators.priced(setting, steep(fastest.solution)))
+            prices = steep(fastest.solution, self.loads(setting, fastest)), states_alone(fastest.solution)
+            points += [self.operators.priced(setting, weights) for weights in prices]
         found = [self.with_point(setting, point, float("inf")) for point in points]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
 

@@ -148,7 +148,7 @@ def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
     room = wall + loads.spare - np.array(beside(loads))
     rounds, hidden, once_s = rounds_of(loads)
     priced = known.stateless[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
-    lasting = rounds * priced - hidden[:, None, None] * chain.forward_s[first]   # [ranks, λ, blocks]
+    lasting = rounds * priced - hidden[:, None, None] * known.hides.chain.forward_s[first]  # [ranks, λ, blocks]
     held = (states + flight[:, None] * least_kept(known)[first])[:, None, :]
     each = np.maximum(np.concatenate([lasting, held], axis=1), LEAST)            # and a row of bytes
     fixed = np.concatenate([rounds * prices * (room / flight)[:, None], room[:, None]], axis=1)
