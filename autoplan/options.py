@@ -156,7 +156,8 @@ class Parallelism:
     recompute        "none", "selective", "full"
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
-                     (what the blocks that repeat keep for their backward), or None
+                     (what the blocks that repeat keep for their backward), or "none" of it. The search decides only
+                     where no field at all is pinned (``search.hosts``); beside others None is "none"
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.tensor``), or over
                      one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
@@ -187,7 +188,7 @@ class Parallelism:
         self._one_of("zero", (0, 1, 2, 3))
         self._one_of("schedule", SCHEDULES)
         self._one_of("recompute", RECOMPUTE)
-        self._one_of("offload", OFFLOADS)
+        self._one_of("offload", ("none", *OFFLOADS))
         self._one_of("tensor_system", TENSOR_SYSTEMS)
         self._one_of("sequence_parallel", (True, False))
         if self.tensor is not None:

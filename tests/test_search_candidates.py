@@ -20,6 +20,13 @@ def test_one_microbatch_is_not_interleaved() -> None:
     assert min(setting.microbatches for setting in found if setting.schedule == "interleaved") > 1
 
 
+def test_every_level_of_zero_is_tried_where_it_differs() -> None:
+    """An engine of pipelines reduces gradients once, whether or not they are to be split: ZeRO-2 is ZeRO-1 there."""
+    found = list(settings(Limits(devices=4, node=4, rows=16, segments=10), Parallelism()))
+    assert {s.zero for s in found if s.pp == 1 and s.dp > 1} == {0, 1, 2, 3}
+    assert {s.zero for s in found if s.pp > 1 and s.dp > 1} == {0, 1, 3}
+
+
 def test_zero_bubble_has_to_be_asked_for() -> None:
     eager, compiled = (Limits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
     assert "zero-bubble" not in schedules_of(eager, Parallelism())

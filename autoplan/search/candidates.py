@@ -254,7 +254,7 @@ def check_asynchronous(pinned: Parallelism) -> None:
             f"fully_shard keeps one version of each weight, not {cause}",
             "use zero=0",
         )
-    if pinned.offload is not None:
+    if pinned.offload not in (None, "none"):
         raise ParallelismError(
             f"{what} with offload={pinned.offload!r}",
             "what lies with the host is one version of the weights, alike on all replicas",

@@ -9,14 +9,17 @@ from autoplan.cluster import ClusterSpec
 from autoplan.graph import Model
 from autoplan.options import Inference, Parallelism, Training, check_effort
 from autoplan.search.alternatives import alternatives
+from autoplan.search.candidates import Setting
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 from autoplan.search.constraints import Constraint
+from autoplan.search.evaluate import Evaluated
 from autoplan.search.factoring import beside_whole_weights, refined
 from autoplan.search.fit import does_not_fit
 from autoplan.search.free import check_data_axis
+from autoplan.search.hosts import hosted
 from autoplan.search.result import choose
 from autoplan.search.solve import solver_name
-from autoplan.search.work import begin, candidates
+from autoplan.search.work import Work, begin, candidates
 
 
 def search(
@@ -42,16 +45,11 @@ def search(
     start = time.perf_counter()
     work = begin(model, cluster, training, parallelism, constraints, quick=effort == "fast")
     prepared_s = time.perf_counter() - start
-    possible = candidates(work.limits, parallelism)
-    best = work.best(possible, cluster.usable_bytes)
+    best, possible = fastest(work, parallelism)
     if best is None:
         raise does_not_fit(work, parallelism)
-    if effort == "fast":
-        best = beside_whole_weights(work, work.settled(best, cluster.usable_bytes), parallelism, cluster.usable_bytes)
-    else:
-        best = refined(work, best, parallelism, cluster.usable_bytes)
     chosen = choose(best, work)
-    gap = work.gap(best, possible, cluster.usable_bytes) if effort == "full" else 1 - chosen.predicted.mfu
+    gap = 1 - chosen.predicted.mfu if work.operators.quick else work.gap(best, possible, cluster.usable_bytes)
     searched_s = time.perf_counter() - start
     data_axis = check_data_axis(work.operators, best.setting, searched_s) if effort == "full" else ""
     checked_s = time.perf_counter() - start - searched_s
@@ -68,3 +66,17 @@ def search(
     sizes = (problems.variables, problems.constraints)
     report = SearchReport(*sizes, gap, len(work.found), solver_name(), seconds, data_axis)
     return chosen, others, report
+
+
+def fastest(work: Work, parallelism: Parallelism) -> tuple[Evaluated | None, list[Setting]]:
+    """The best plan under the cluster's wall, and the settings that it is the best of; None where nothing fits."""
+    wall, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
+    best = work.best(possible, wall)
+    if best is None:
+        return None, possible
+    offloading = hosted(work, parallelism)
+    if not work.operators.quick:
+        best = work.best(offloading, wall, refined(work, best, parallelism, wall))
+    elif (best := work.best(offloading, wall, best)) is not None:
+        best = beside_whole_weights(work, work.settled(best, wall), parallelism, wall)
+    return best, possible + offloading

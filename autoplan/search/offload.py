@@ -9,7 +9,7 @@ from autoplan.options import Inference, Parallelism, Training
 
 def check_offload(pinned: Parallelism, cluster: ClusterSpec, training: Training | Inference | None = None) -> None:
     """ParallelismError for an offload without a host, without training, or of parameters that aren't sharded."""
-    if pinned.offload is None:
+    if pinned.offload in (None, "none"):
         return
     value = f"offload={pinned.offload!r}"
     device = cluster.profile()[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoplan.options import Parallelism
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.floors import lower_bound
+from autoplan.search.hosts import hosted
 from autoplan.search.work import Work, begin, candidates
 
 UNPINNED = "nothing pinned"
@@ -22,6 +23,7 @@ def unpinned(work: Work, best: Evaluated, pinned: Parallelism) -> tuple[Work, Ev
         return None
     free = Parallelism()
     own = begin(work.prepared.model, work.cluster, work.training, free) if constraints else work.pinned_to(free)
-    quicker = [s for s in candidates(own.limits, free) if lower_bound(own.operators, s) < best.step_s]
+    possible = [*candidates(own.limits, free), *hosted(own, free)]
+    quicker = [s for s in possible if lower_bound(own.operators, s) < best.step_s]
     found = own.best(quicker, work.cluster.usable_bytes)
     return (own, found) if found is not None and found.step_s < best.step_s else (work, best)

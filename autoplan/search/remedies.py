@@ -137,7 +137,7 @@ def told(fields: dict[str, object]) -> str:
 def on_the_host(work: Work, pinned: Parallelism, most: int) -> Iterator[Remedy]:
     """The optimizer's state in the host's memory, or, where that takes fewer nodes, the parameters too; on no more than
     ``most`` nodes."""
-    if pinned.offload is not None or not isinstance(work.training, Training):
+    if pinned.offload not in (None, "none") or not isinstance(work.training, Training):
         return
     for kind in ("optimizer", "parameters"):
         few = fewest(partial(on_nodes, work), work.cluster.nodes - 1, most, replace(pinned, offload=kind))

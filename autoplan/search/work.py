@@ -23,6 +23,7 @@ from autoplan.search.operators import Operators, uses_tensor_axis
 PROVEN = 0.005  # a gap that is worth no more proof
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
+ROWS_TRIED_SHORT = 4  # the same where the best has to recompute, or nothing fits
 NEAR = 1.08  # times a quick best, within which others are given operators of their own
 SETTLED = 2  # meshes, that one included
 PROOFS = 4  # settings of several stages on a rank whose bound, as tight as is known, may be too low
@@ -43,11 +44,18 @@ class Work:
     least: dict[tuple[Setting, float], float] = field(default_factory=dict)
     divided: set[tuple[Setting, float]] = field(default_factory=set)
 
-    def best(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
-        """The fastest of the settings under a wall; those whose bound is above the best are not priced."""
-        best: Evaluated | None = None
+    def best(self, candidates: Sequence[Setting], wall: float, best: Evaluated | None = None) -> Evaluated | None:
+        """The fastest of the settings under a wall, or ``best`` where none is quicker. Where an answer shall be quick,
+        those of a few sizes of microbatches; of more where bytes are short."""
         small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
-        small = few(small) if self.operators.quick else small
+        if not self.operators.quick:
+            return self.best_of(small, wall, best)
+        found = self.best_of(few(small, ROWS_TRIED), wall, best)
+        short = found is None or found.recomputes
+        return self.best_of(few(small, ROWS_TRIED_SHORT), wall, found) if short else found
+
+    def best_of(self, small: Sequence[Setting], wall: float, best: Evaluated | None) -> Evaluated | None:
+        """The same of all of these; those whose bound is above the best are not priced."""
         close = QUICK_TOLERANCE if self.operators.quick else TOLERANCE
         queue = [(lower_bound(self.operators, s), s, 0) for s in small]
         heapq.heapify(queue)
@@ -189,14 +197,13 @@ def begin(
     return Work(prepared, cluster, training, limits, operators, Evaluator(operators, training))
 
 
-
-def few(settings: Sequence[Setting]) -> list[Setting]:
-    """Those with the smallest microbatches of each mesh, and with the largest: of long sequences larger ones gain
-    little and need more memory; of vectors and short sequences small ones leave a device idle."""
+def few(settings: Sequence[Setting], most: int) -> list[Setting]:
+    """Those with so many of the smallest microbatches of each mesh, and with the largest: of long sequences larger ones
+    gain little and need more memory; of vectors and short sequences small ones leave a device idle."""
     rows: dict[tuple, set[int]] = {}
     for s in settings:
         rows.setdefault((s.pp, s.dp, s.factors), set()).add(s.micro_batch)
-    tried = {mesh: {*sorted(sizes)[:ROWS_TRIED], max(sizes)} for mesh, sizes in rows.items()}
+    tried = {mesh: {*sorted(sizes)[:most], max(sizes)} for mesh, sizes in rows.items()}
     return [s for s in settings if s.micro_batch in tried[s.pp, s.dp, s.factors]]
 
 
