@@ -97,6 +97,19 @@ def test_bytes_of_parameters_count_as_often_as_they_are_held() -> None:
         assert work.evaluator.least_s(setting, wall, whole=whole) <= leanest.step_s * (1 + 1e-9)
 
 
+def test_the_leanest_are_found_by_bytes_and_time_together() -> None:
+    """Bytes that count for far more than time are those that the operator problem knows: what is made on the way then
+    grows, and nothing fits."""
+    spec, pins = replace(ClusterSpec.parse("1x4 h100-sxm"), memory_bytes=492_000_000), Parallelism(tp=2)
+    model = llama(layers=2, batch=8, seq=1024, hidden=1024, ffn=4096, vocab=512, kv=8, tie=1)
+    work = begin(model, spec, Training(precision="bf16-mixed"), pins)
+    wanted = (2, 1, 2, 0, "1f1b")
+    (setting,) = (
+        s for s in candidates(work.limits, pins) if (s.pp, s.dp, s.micro_batch, s.zero, s.schedule) == wanted
+    )
+    assert work.evaluate(setting, spec.usable_bytes) is not None
+
+
 def check_walls(work: Work, pins: Parallelism, usable: float) -> None:
     plans = 0
     for setting in candidates(work.limits, pins):

@@ -14,7 +14,7 @@ from autoplan.errors import ParallelismError
 from autoplan.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
-from autoplan.search.choose import fastest
+from autoplan.search.choose import best_plan
 from autoplan.search.evaluate import TOLERANCE, Evaluated
 from autoplan.search.systems import ASYNCHRONOUS, SYSTEMS, resolve
 from autoplan.search.work import Work, begin
@@ -47,7 +47,7 @@ class Pair:
 
     @cached_property
     def auto(self) -> Evaluated:
-        found, _ = fastest(self.work, Parallelism())
+        found, _ = best_plan(self.work, Parallelism())
         assert found is not None
         return found
 
@@ -61,7 +61,7 @@ class Pair:
     def system(self, name: str) -> Evaluated | None:
         try:
             pinned = resolve(name, self.cluster)
-            return fastest(self.work.pinned_to(pinned), pinned)[0]
+            return best_plan(self.work.pinned_to(pinned), pinned)[0]
         except ParallelismError:
             return None
 

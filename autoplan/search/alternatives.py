@@ -97,19 +97,19 @@ def leanest(work: Work, possible: Sequence[Setting]) -> list[Setting]:
 
 
 def runners_up(work: Work, best: Evaluated) -> Iterator[Alternative]:
-    """The best plan of each mesh and ZeRO level but the chosen one."""
-    fastest: dict[tuple[int, ...], Evaluated] = {}
+    """The best plan of each mesh, ZeRO level and offload but the chosen ones."""
+    fastest: dict[tuple, Evaluated] = {}
     for found in work.found.values():
         if found is not None:
             s = found.setting
-            kind = (s.pp, s.dp, s.tp, s.zero)
+            kind = (s.pp, s.dp, s.tp, s.zero, s.offload)
             if kind not in fastest or found.step_s < fastest[kind].step_s:
                 fastest[kind] = found
     b = best.setting
-    fastest.pop((b.pp, b.dp, b.tp, b.zero), None)
+    fastest.pop((b.pp, b.dp, b.tp, b.zero, b.offload), None)
     for found in sorted(fastest.values(), key=lambda e: e.step_s)[:RUNNERS_UP]:
         s = found.setting
-        name = f"dp={s.dp} tp={s.tp} pp={s.pp} zero={s.zero}"
+        name = f"dp={s.dp} tp={s.tp} pp={s.pp} zero={s.zero}" + f" offload={s.offload}" * (s.offload != "none")
         yield priced(work, name, found, 0)
 
 

@@ -18,8 +18,9 @@ from autoplan.search.candidates import Setting
 from autoplan.search.cells import Cell, Cells, least_of_cells
 from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunk_rows import Tilt
-from autoplan.search.columns import kept_alone, states_alone
+from autoplan.search.columns import kept_alone, states_alone, steep
 from autoplan.search.engines import INSTALLED
+from autoplan.search.floors import rounds
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
 from autoplan.search.load import Loads
@@ -29,6 +30,7 @@ from autoplan.search.shares import least_shared_s, short_of_bytes
 from autoplan.search.solve import Weights
 
 STREAMED = 1e9  # bytes at which the pace of adding up is taken
+ANY = 0  # in the place of a point's number: whatever the operators
 MOST_ALIKE = 6  # doublings of the microbatches, beyond which all settings' shares of it are said to be alike
 
 
@@ -37,6 +39,21 @@ class Bounded(Laid):
     """Bounds settings from below."""
 
     alone: dict[Device, Bounded] = field(default_factory=dict)
+
+    def rough_s(self, setting: Setting) -> float:
+        """As without an offload; with one, what the host takes once a step is the least of the operators known: which
+        are the fastest is asked at the device's own pace."""
+        topology = self.operators.topology
+        if setting.offload == "none" or devices_of(topology, setting):
+            return super().rough_s(setting)
+        if (setting, ANY) not in self.least:
+            known = self.known(setting)
+            chain_s = float((known.loads.chain.forward_s + known.loads.chain.backward_s).sum())
+            chain_s = (chain_s + known.loads.least_messages_s) * rounds(setting, self.operators)
+            slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
+            slowed *= 1 - self.operators.fastest(setting).gap
+            self.least[setting, ANY] = (chain_s + known.once_s) / setting.pp * slowed
+        return self.least[setting, ANY]
 
     def shared_s(self, setting: Setting, wall: float) -> float:
         """Seconds of a step that no plan of a setting undercuts under the wall, by what its ranks can hold alone;
@@ -96,11 +113,8 @@ class Bounded(Laid):
 
     def known(self, setting: Setting) -> Known:
         """The same on one kind of device."""
-        fastest = self.operators.fastest(setting)
-        prices = states_alone(fastest.solution), kept_alone(fastest.solution)
-        leanest = [self.operators.priced(setting, weights) for weights in prices] if setting.tp > 1 else []
-        points = [fastest, *leanest]
-        each = [self.loads(setting, point) for point in points]
+        points = self.points(setting)
+        fastest, each = points[0], [self.loads(setting, point) for point in points]
         rate, chain, floor = adding_rate(each[0]), each[0].chain, self.operators.floor(setting)
         if not self.operators.fuses:
             kept = [min(price.kept_bytes for price in alike) for alike in zip(*(p.prices for p in points), strict=True)]
@@ -114,6 +128,16 @@ class Bounded(Laid):
         rates, once_s = rates_of(fastest.prices, self.uses), min(map(once_at_least_s, each))
         forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
         return Known(loads, lean, own[0], self.blocks, floor, rates, rate, once_s, forward_s)
+
+    def points(self, setting: Setting) -> list[Point]:
+        """The fastest operators, and those that hold least: of everything, of parameters, of what is kept."""
+        fastest = self.operators.fastest(setting)
+        if setting.tp == 1:
+            return [fastest]
+        prices = steep(fastest.solution, self.loads(setting, fastest)), *(
+            alone(fastest.solution) for alone in (states_alone, kept_alone)
+        )
+        return [fastest, *(self.operators.priced(setting, weights) for weights in prices)]
 
     def own_s(self, point: Point, rate: float) -> np.ndarray:
         """[segments] forward and backward, and the adding up of gradients, of these operators."""

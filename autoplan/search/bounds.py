@@ -51,7 +51,7 @@ class Known:
     """What is known of a setting's operators.
 
     loads   of the fastest, with the least that the data axis adds to any operators known
-    lean    a chain that holds no more than any operators do (``leanest_of``)
+    lean    a chain that holds no more than any operators known (``leanest_of``)
     own_s   [segments] of the fastest: forward, backward, adding gradients up; without what the data axis adds
     blocks  of each segment
     floor   B_b
@@ -131,8 +131,7 @@ AGAIN = ("forward_s", "again_s")
 
 
 def leanest_of(chains: Sequence[Chain], cast: float) -> Chain:
-    """Of each column the least of several operators': those of the least time, of the fewest bytes of parameters, of
-    the fewest kept.
+    """Of each column the least of several operators': the fastest, and those that hold least.
 
     cast  bytes kept for each of parameters (``DataAxis.cast_share``), which those that keep least may have many of
     """

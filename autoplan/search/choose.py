@@ -45,7 +45,7 @@ def search(
     start = time.perf_counter()
     work = begin(model, cluster, training, parallelism, constraints, quick=effort == "fast")
     prepared_s = time.perf_counter() - start
-    best, possible = fastest(work, parallelism)
+    best, possible = best_plan(work, parallelism)
     if best is None:
         raise does_not_fit(work, parallelism)
     chosen = choose(best, work)
@@ -68,15 +68,17 @@ def search(
     return chosen, others, report
 
 
-def fastest(work: Work, parallelism: Parallelism) -> tuple[Evaluated | None, list[Setting]]:
-    """The best plan under the cluster's wall, and the settings that it is the best of; None where nothing fits."""
+def best_plan(work: Work, parallelism: Parallelism) -> tuple[Evaluated | None, list[Setting]]:
+    """The best plan under the cluster's wall, and the settings that it is the best of; None where nothing fits on the
+    devices alone."""
     wall, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
     best = work.best(possible, wall)
     if best is None:
         return None, possible
     offloading = hosted(work, parallelism)
-    if not work.operators.quick:
-        best = work.best(offloading, wall, refined(work, best, parallelism, wall))
-    elif (best := work.best(offloading, wall, best)) is not None:
+    best = work.best(offloading, wall, best) or best
+    if work.operators.quick:
         best = beside_whole_weights(work, work.settled(best, wall), parallelism, wall)
+    else:
+        best = refined(work, best, parallelism, wall)
     return best, possible + offloading

@@ -23,12 +23,13 @@ from autoplan.search.load import Loads, parameter_share
 from autoplan.search.solve import Solution, Weights
 
 MOST_COLUMNS = 6     # beside the fastest: what they gain falls off quickly
-STEEP = 8.0          # times all the time of the fastest, that all bytes cost: those that are leanest
+STEEP = 1.0          # times all the time of the fastest, that all bytes cost: more, and what isn't counted grows
+ALONE = 8.0          # the same where bytes of one kind count alone, of which there are to be as few as can be
 EASING = 1 / 8       # by which prices come down between the leanest and the fastest
 
 
 def steep(fastest: Solution, loads: Loads, ease: float = 1.0) -> Weights:
-    """Prices under which bytes count far more than time, or less by a factor; of bytes of parameters and of those kept
+    """Prices under which bytes count as much as time, or less by a factor; of bytes of parameters and of those kept
     as a setting holds them, to a power of two, so that many settings ask for the same."""
     exact = parameter_share(loads.data, loads.states) / max(loads.in_flight)
     share = 2.0 ** round(math.log2(exact)) if exact > 0 else 0.0  # 0: all of it is the host's
@@ -39,12 +40,12 @@ def steep(fastest: Solution, loads: Loads, ease: float = 1.0) -> Weights:
 
 def states_alone(fastest: Solution) -> Weights:
     """Prices under which bytes of parameters count, and nothing else."""
-    return Weights(STEEP * fastest.time_s / max(fastest.state_bytes, 1.0), 0.0)
+    return Weights(ALONE * fastest.time_s / max(fastest.state_bytes, 1.0), 0.0)
 
 
 def kept_alone(fastest: Solution) -> Weights:
     """Prices under which bytes kept count, and nothing else."""
-    return Weights(0.0, STEEP * fastest.time_s / max(fastest.kept_bytes, 1.0))
+    return Weights(0.0, ALONE * fastest.time_s / max(fastest.kept_bytes, 1.0))
 
 
 def between(fast: Solution, lean: Solution, direction: Weights) -> Weights | None:

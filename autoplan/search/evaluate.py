@@ -86,7 +86,8 @@ class Evaluator(Bounded):
         may need less recomputation, are generated (``columns``).
         """
         fastest = self.operators.fastest(setting)
-        least_s = max(known_s, self.at_least_s(setting, fastest))
+        anew = setting.offload != "none" and not self.operators.quick
+        least_s = max(known_s, self.rough_s(setting) if anew else self.at_least_s(setting, fastest))
         if least_s >= limit_s:
             return None
         best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
@@ -109,9 +110,11 @@ class Evaluator(Bounded):
         those between what is too fast to fit and what fits."""
         fastest = self.operators.fastest(setting)
         loads, tried, last, ease = self.loads(setting, fastest), [fastest], best, 1.0
-        fast, lean, leanest = fastest, None, steep(fastest.solution, loads)
+        fast, lean, leanest = fastest, None, iter((steep(fastest.solution, loads), states_alone(fastest.solution)))
         for _ in range(MOST_COLUMNS):
-            weights = duals(last.loads, last.stages) if last is not None else leanest
+            weights = next(leanest, None) if last is None else duals(last.loads, last.stages)
+            if weights is None and last is None:
+                break  # bytes alone counted, and still nothing fits
             if weights is None:  # it fits as it is: something between it and the fastest may, too
                 ease *= EASING
                 weights = steep(fastest.solution, loads, ease)
@@ -121,6 +124,8 @@ class Evaluator(Bounded):
                 midway = between(fast.solution, lean.solution, weights)
                 point = point if midway is None else self.operators.priced(setting, midway)
             if any(point is one for one in tried):
+                if last is None:
+                    continue
                 break
             tried.append(point)
             if self.idle(setting, point) or self.at_least_s(setting, point) >= limit_s:
@@ -128,8 +133,6 @@ class Evaluator(Bounded):
             found = self.with_point(setting, point, wall, limit_s)
             if found is None and known:
                 fast = point
-            elif found is None and ease == 1.0:  # bytes alone counted, and still nothing fits
-                leanest = states_alone(fastest.solution)
             elif found is not None:
                 last = found
                 lean = point if lean is None or point.solution.time_s < lean.solution.time_s else lean

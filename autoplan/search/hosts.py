@@ -1,4 +1,4 @@
-"""Plans that keep something in the host's memory, tried where nothing at all is pinned.
+"""Plans that keep something in the host's memory, tried where no field at all is pinned, beside any constraints.
 
 They stand beside those on the devices alone, and are taken where they are quicker: less is recomputed, or microbatches
 are larger. Where nothing fits on the devices alone a user is told what would (``remedies``), the host among it: such

@@ -112,7 +112,7 @@ def within_host(work: Work, setting: Setting) -> bool:
 
 def freed(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
     """Each pinned field left to the search, the sizes of the mesh together; where no one of them helps, all."""
-    given = pinned.pinned()
+    given = {name: value for name, value in pinned.pinned().items() if (name, value) != ("offload", "none")}
     groups = [tuple(n for n in SIZES if n in given), *((n,) for n in given if n not in SIZES and n != "offload")]
     some = False
     for names in (*groups, tuple(given)):
