@@ -19,7 +19,7 @@ from autoplan.search.free import check_data_axis
 from autoplan.search.hosts import hosted
 from autoplan.search.result import choose
 from autoplan.search.solve import solver_name
-from autoplan.search.work import Work, begin, candidates
+from autoplan.search.work import HOST_SAVES, Work, begin, candidates
 
 
 def search(
@@ -76,7 +76,7 @@ def best_plan(work: Work, parallelism: Parallelism) -> tuple[Evaluated | None, l
     if best is None:
         return None, possible
     offloading = hosted(work, parallelism)
-    best = work.best(offloading, wall, best) or best
+    best = work.best(offloading, wall, best, HOST_SAVES) or best
     if work.operators.quick:
         best = beside_whole_weights(work, work.settled(best, wall), parallelism, wall)
     else:

@@ -21,6 +21,7 @@ from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
 
 PROVEN = 0.005  # a gap that is worth no more proof
+HOST_SAVES = 0.01  # of a step, that an offload nobody asked for has to save: the host has other uses
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
 ROWS_TRIED_SHORT = 4  # the same where the best has to recompute, or nothing fits
@@ -44,18 +45,24 @@ class Work:
     least: dict[tuple[Setting, float], float] = field(default_factory=dict)
     divided: set[tuple[Setting, float]] = field(default_factory=set)
 
-    def best(self, candidates: Sequence[Setting], wall: float, best: Evaluated | None = None) -> Evaluated | None:
-        """The fastest of the settings under a wall, or ``best`` where none is quicker. Where an answer shall be quick,
-        those of a few sizes of microbatches; of more where bytes are short."""
+    def best(
+        self, candidates: Sequence[Setting], wall: float, best: Evaluated | None = None, saves: float = 0.0
+    ) -> Evaluated | None:
+        """The fastest of the settings under a wall, or ``best`` where none is quicker by more than a share of it,
+        ``saves``. Where an answer shall be quick, those of a few sizes of microbatches; of more where bytes are
+        short."""
         small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
+        under_s = math.inf if best is None else best.step_s * (1 - saves)
         if not self.operators.quick:
-            return self.best_of(small, wall, best)
-        found = self.best_of(few(small, ROWS_TRIED), wall, best)
+            return self.best_of(small, wall, best, under_s)
+        found = self.best_of(few(small, ROWS_TRIED), wall, best, under_s)
         short = found is None or found.recomputes
-        return self.best_of(few(small, ROWS_TRIED_SHORT), wall, found) if short else found
+        return self.best_of(few(small, ROWS_TRIED_SHORT), wall, found, under_s) if short else found
 
-    def best_of(self, small: Sequence[Setting], wall: float, best: Evaluated | None) -> Evaluated | None:
-        """The same of all of these; those whose bound is above the best are not priced."""
+    def best_of(
+        self, small: Sequence[Setting], wall: float, best: Evaluated | None, under_s: float
+    ) -> Evaluated | None:
+        """The same of all of these that take less than ``under_s``; those whose bound is above are not priced."""
         close = QUICK_TOLERANCE if self.operators.quick else TOLERANCE
         queue = [(lower_bound(self.operators, s), s, 0) for s in small]
         heapq.heapify(queue)
@@ -64,7 +71,7 @@ class Work:
             if later and (best is not None or not self.any_cheap(queue)):
                 queue, later = sorted([*queue, *later]), []
             bound_s, setting, asked = heapq.heappop(queue)
-            limit_s = best.step_s * (1 - close) if best is not None else math.inf
+            limit_s = min(under_s, best.step_s * (1 - close) if best is not None else math.inf)
             if bound_s >= limit_s and not later:
                 break
             if bound_s >= limit_s:  # nothing else that is quick to price fits
@@ -78,7 +85,7 @@ class Work:
                 heapq.heappush(queue, (bound_s, setting, asked + 1))
                 continue
             found = self.evaluate(setting, wall, limit_s)
-            if found is not None and (best is None or found.step_s < best.step_s):
+            if found is not None and found.step_s < (under_s if best is None else min(best.step_s, under_s)):
                 best = found
         return best
 
@@ -129,21 +136,28 @@ class Work:
         """Two-sided, relative: how far below the best a plan of any setting could still lie, by what is proven.
 
         What no plan undercuts is sought only where the cheap bounds leave more than ``PROVEN`` open, and of ranks
-        on several kinds of device, for whose operators their own gap says nothing.
+        on several kinds of device, for whose operators their own gap says nothing. An offload that nobody asked for,
+        and that would save too little to be taken, isn't counted.
         """
+
+        def counts(setting: Setting) -> float:
+            offloads = setting.offload not in ("none", best.setting.offload)
+            return 1 / (1 - HOST_SAVES) if offloads else 1.0
+
         least_s, open_ = best.step_s * (1 - PROVEN), []
         for setting in candidates:
             found, known_s = self.found.get(setting), self.least.get((setting, wall), 0.0)
             if found is not None and not found.recomputes and not found.loads.ranks:
-                open_.append((max(known_s, found.step_s * (1 - found.gap)), setting))
+                open_.append((max(known_s, found.step_s * (1 - found.gap)) * counts(setting), setting))
             elif setting in self.found or (setting, wall) in self.least:
-                open_.append((max(known_s, self.evaluator.rough_s(setting)), setting))
+                open_.append((max(known_s, self.evaluator.rough_s(setting)) * counts(setting), setting))
         proofs = PROOFS
         for bound_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
             if bound_s >= least_s:
                 break
             if proofs or not self.dear(setting):
-                bound_s = max(bound_s, self.evaluator.least_s(setting, wall, least_s))
+                proven_s = self.evaluator.least_s(setting, wall, least_s / counts(setting))
+                bound_s = max(bound_s, proven_s * counts(setting))
                 proofs -= self.dear(setting) and bound_s < least_s
             least_s = min(least_s, bound_s)
         return 1 - least_s / best.step_s
