@@ -20,7 +20,6 @@ from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunk_rows import Tilt
 from autoplan.search.columns import kept_alone, states_alone, steep
 from autoplan.search.engines import INSTALLED
-from autoplan.search.floors import rounds
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
 from autoplan.search.load import Loads
@@ -43,16 +42,11 @@ class Bounded(Laid):
     def rough_s(self, setting: Setting) -> float:
         """As without an offload; with one, what the host takes once a step is the least of the operators known: which
         are the fastest is asked at the device's own pace."""
-        topology = self.operators.topology
-        if setting.offload == "none" or devices_of(topology, setting):
+        if setting.offload == "none" or devices_of(self.operators.topology, setting):
             return super().rough_s(setting)
         if (setting, ANY) not in self.least:
-            known = self.known(setting)
-            chain_s = float((known.loads.chain.forward_s + known.loads.chain.backward_s).sum())
-            chain_s = (chain_s + known.loads.least_messages_s) * rounds(setting, self.operators)
-            slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
-            slowed *= 1 - self.operators.fastest(setting).gap
-            self.least[setting, ANY] = (chain_s + known.once_s) / setting.pp * slowed
+            known, gap = self.known(setting), self.operators.fastest(setting).gap
+            self.least[setting, ANY] = self.spread_s(known.loads, known.once_s) * (1 - gap)
         return self.least[setting, ANY]
 
     def shared_s(self, setting: Setting, wall: float) -> float:

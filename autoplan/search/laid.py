@@ -43,16 +43,20 @@ class Laid:
     def evenly_s(self, setting: Setting, point: Point) -> float:
         devices = devices_of(self.operators.topology, setting)
         if not devices:
-            loads, topology = self.loads(setting, point), self.operators.topology
-            chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
-            once = exposed(*loads.once_s((0, len(loads.chain))))
-            slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-            return (chain_s * rounds(setting, self.operators) + once) / setting.pp * slower
+            loads = self.loads(setting, point)
+            return self.spread_s(loads, exposed(*loads.once_s((0, len(loads.chain)))))
         uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
         chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
         own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
         slowest_s = [p.forward_s + p.backward_s for p in point.prices]
         return chain_s * uneven_rounds(setting, self.operators, [pace(own[d], slowest_s) for d in devices])
+
+    def spread_s(self, loads: Loads, once_s: float) -> float:
+        """Seconds of a step of a chain that is spread evenly, with what all of it takes once a step."""
+        setting, topology = loads.setting, self.operators.topology
+        chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
+        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
+        return (chain_s * rounds(setting, self.operators) + once_s) / setting.pp * slower
 
     def rough_s(self, setting: Setting) -> float:
         """A lower bound that is known already; on several kinds of device, what their own operators take at least."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autoplan.options import Parallelism
+from autoplan.search.candidates import Setting
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.floors import lower_bound
 from autoplan.search.hosts import hosted
-from autoplan.search.work import Work, begin, candidates
+from autoplan.search.work import HOST_SAVES, Work, begin, candidates
 
 UNPINNED = "nothing pinned"
 """The alternative that the price of a pin is read from."""
@@ -23,7 +26,12 @@ def unpinned(work: Work, best: Evaluated, pinned: Parallelism) -> tuple[Work, Ev
         return None
     free = Parallelism()
     own = begin(work.prepared.model, work.cluster, work.training, free) if constraints else work.pinned_to(free)
-    possible = [*candidates(own.limits, free), *hosted(own, free)]
-    quicker = [s for s in possible if lower_bound(own.operators, s) < best.step_s]
-    found = own.best(quicker, work.cluster.usable_bytes)
-    return (own, found) if found is not None and found.step_s < best.step_s else (work, best)
+    wall = work.cluster.usable_bytes
+
+    def quicker(possible: Sequence[Setting]) -> list[Setting]:
+        return [s for s in possible if lower_bound(own.operators, s) < best.step_s]
+
+    found = own.best(quicker(candidates(own.limits, free)), wall)
+    fastest = found if found is not None and found.step_s < best.step_s else best
+    fastest = own.best(quicker(hosted(own, free)), wall, fastest, HOST_SAVES) or fastest
+    return (work, best) if fastest is best else (own, fastest)
