@@ -34,19 +34,21 @@ def descend(pieces: Pieces, division: Division, paths: np.ndarray) -> Division:
 def promising(pieces: Pieces, division: Division, paths: np.ndarray) -> Iterator[Division]:
     """Divisions in which one stage has a segment less and another one more, by the length of their longest path, were
     all segments like the last of their stage."""
-    spent = pieces.durations_s(division)
     ends = np.array([first for first, _ in division.stages] + [len(pieces)])
-    last = ends[1:] - 1
-    one = np.stack([pieces.forward_s[last], (pieces.backward_s - pieces.weights_s)[last], pieces.weights_s[last]])
-    left = np.einsum("pas,as->ps", paths, one)
-    gained = np.einsum("pas,at->pts", paths, one)                           # a segment of stage t on stage s
-    lengths = np.tensordot(paths, spent, 2)[:, None, None] - left[:, :, None] + gained
-    reached = lengths.max(axis=0)
-    reached[ends[1:] - ends[:-1] < 2, :] = np.inf
-    np.fill_diagonal(reached, np.inf)
+    givers = np.flatnonzero(np.diff(ends) > 1)
+    if not givers.size:
+        return
+    last = ends[givers + 1] - 1
+    weights_s = pieces.weights_s[last]
+    one = np.stack([pieces.forward_s[last], pieces.backward_s[last] - weights_s, weights_s])[:, :, None]
+    gained = sum(paths[:, kind, None] * seconds for kind, seconds in enumerate(one))  # of each giver's, on each stage
+    left = np.take_along_axis(gained, givers[None, :, None], axis=2)
+    reached = (np.tensordot(paths, pieces.durations_s(division), 2)[:, None, None] - left + gained).max(axis=0)
+    reached[np.arange(givers.size), givers] = np.inf
     for place in np.argsort(reached, axis=None, kind="stable")[:NEIGHBOURS].tolist():
-        source, target = divmod(place, pieces.stages)
-        if not np.isfinite(reached[source, target]):
+        number, target = divmod(place, pieces.stages)
+        source = int(givers[number])
+        if not np.isfinite(reached[number, target]):
             return
         moved, (low, high) = ends.copy(), sorted((source, target))
         moved[low + 1 : high + 1] += -1 if source < target else 1

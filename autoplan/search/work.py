@@ -20,7 +20,7 @@ from autoplan.search.formulate import Prepared, prepare
 from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
 
-PROVEN = 0.005  # a gap that is worth no more proof
+PROVEN = 0.0075  # a gap that is worth no more proof
 HOST_SAVES = 0.01  # of a step, that an offload nobody asked for has to save: the host has other uses
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick

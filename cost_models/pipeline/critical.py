@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from cost_models.pipeline.schedule import ROUNDS, SPLIT, check
 FORWARD, BACKWARD, INPUTS, WEIGHTS = range(len(KINDS))
 NOBODY = -1
 ENOUGH_ROUNDS = 3  # of which one is neither the first nor the last
-Filled = dict[int, tuple[int, int]]  # slot: (rank, place) of the action that filled it
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,69 @@ class Script:
 
     def path(self, durations_s: np.ndarray) -> CriticalPath:
         """durations_s: [3, v·d], seconds of each kind of action, those of the message that it receives included."""
-        spent = durations_s[self.kinds, self.stages].tolist()
-        return _trace(self, *_run(self, spent))
+        line = self.line
+        ends = line.ends_s(durations_s.ravel()[line.actions].tolist())
+        return CriticalPath(max(ends), line.counts(ends).reshape(3, self.count))
+
+    @cached_property
+    def line(self) -> Line:
+        """All actions one after another, each behind what it waits for."""
+        many, fills = self.kinds.shape[1], self.fills.ravel().tolist()
+        filled_by = {slot: number for number, slot in enumerate(fills) if slot != NOBODY}
+        senders = [filled_by.get(slot, NOBODY) for slot in self.waits.ravel().tolist()]
+        order, place, waiting = [], [NOBODY] * (len(senders) + 1), {}  # what nobody sends is there, in no place
+        done, able = [0] * len(self.kinds), list(range(len(self.kinds)))
+        while able:
+            rank = able.pop()
+            while done[rank] < many:
+                number = rank * many + done[rank]
+                if senders[number] != NOBODY and place[senders[number]] == NOBODY:
+                    waiting[senders[number]] = rank
+                    break
+                place[number] = len(order)
+                order.append(number)
+                done[rank] += 1
+                if number in waiting:
+                    able.append(waiting.pop(number))
+        assert len(order) == len(senders), "the schedule deadlocks"
+        actions = (self.kinds * self.count + self.stages).ravel()[order]
+        before = [place[number - 1] if number % many else NOBODY for number in order]
+        last = [place[rank * many + many - 1] for rank in range(len(self.kinds))]
+        return Line(actions, 3 * self.count, before, [place[senders[number]] for number in order], last)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Actions by their places in an order in which each is behind those that it waits for.
+
+    actions  the number of each among ``many`` durations
+    before   the place of the action before it on its rank, NOBODY for the first
+    senders  the place of the one on another rank that it waits for, NOBODY where there is none
+    last     the place of each rank's last
+    """
+
+    actions: np.ndarray
+    many: int
+    before: Sequence[int]
+    senders: Sequence[int]
+    last: Sequence[int]
+
+    def ends_s(self, spent_s: Sequence[float]) -> list[float]:
+        """When each is done, by how long each takes; one more at the end, of nobody's action."""
+        ends = [0.0] * (len(spent_s) + 1)
+        for place, (before, sender, seconds) in enumerate(zip(self.before, self.senders, spent_s, strict=True)):
+            free, ready = ends[before], ends[sender]
+            ends[place] = (ready if ready > free else free) + seconds
+        return ends
+
+    def counts(self, ends_s: Sequence[float]) -> np.ndarray:
+        """[many]: how often the longest path runs each action, from its last one back."""
+        place, path = max(self.last, key=ends_s.__getitem__), []
+        while place != NOBODY:
+            path.append(place)
+            before, sender = self.before[place], self.senders[place]
+            place = sender if ends_s[sender] > ends_s[before] else before
+        return np.bincount(self.actions[path], minlength=self.many)
 
 
 def script(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1) -> Script:
@@ -68,56 +129,6 @@ def script(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1
     kinds = np.where(forward, 0, np.where(weights, 2, 1))
     assert (schedule in SPLIT) == bool(weights.any())
     return Script(count, kinds, stage, waits, fills)
-
-
-def _run(script: Script, spent_s: Sequence[Sequence[float]]) -> tuple[list[list[float]], list[list[bool]], Filled]:
-    """(ends of each rank's actions; whether each waited for another rank's; who filled each slot)."""
-    waits, fills = script.waits.tolist(), script.fills.tolist()
-    produced = {slot for row in fills for slot in row}
-    inbox = dict.fromkeys({slot for row in waits for slot in row} - produced, 0.0)
-    filled_by: Filled = {}
-    ends: list[list[float]] = [[] for _ in waits]
-    late: list[list[bool]] = [[] for _ in waits]
-    missing: dict[int, int] = {}
-    able = list(range(len(waits)))
-    while able:
-        rank = able.pop()
-        done, held = ends[rank], late[rank]
-        now = done[-1] if done else 0.0
-        wanted, given, times = waits[rank], fills[rank], spent_s[rank]
-        for place in range(len(done), len(wanted)):
-            ready = inbox.get(wanted[place])
-            if ready is None:
-                missing[wanted[place]] = rank
-                break
-            held.append(ready > now)
-            now = (ready if ready > now else now) + times[place]
-            done.append(now)
-            slot = given[place]
-            if slot != NOBODY:
-                inbox[slot] = now
-                filled_by[slot] = rank, place
-                if slot in missing:
-                    able.append(missing.pop(slot))
-    assert all(len(done) == len(row) for done, row in zip(ends, waits, strict=True)), "the schedule deadlocks"
-    return ends, late, filled_by
-
-
-def _trace(
-    script: Script, ends: Sequence[Sequence[float]], late: Sequence[Sequence[bool]], filled_by: Filled
-) -> CriticalPath:
-    """The longest path, from its last action back."""
-    counts = np.zeros((3, script.count), dtype=int)
-    kinds, stages, waits = script.kinds.tolist(), script.stages.tolist(), script.waits.tolist()
-    rank = max(range(len(ends)), key=lambda r: ends[r][-1])
-    place, step_s = len(ends[rank]) - 1, ends[rank][-1]
-    while place >= 0:
-        counts[kinds[rank][place], stages[rank][place]] += 1
-        if late[rank][place]:
-            rank, place = filled_by[waits[rank][place]]
-        else:
-            place -= 1
-    return CriticalPath(step_s, counts)
 
 
 def held_chunks(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1) -> tuple[np.ndarray, ...]:
