@@ -1,10 +1,24 @@
-"""What every test runs under: one thread, and no limit on how long an example takes, since the machine may be busy."""
+"""What every test runs under: one thread, no limit on how long an example takes, since the machine may be busy, and no
+process group that another file's test has left."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from torch import distributed
 
 torch.set_num_threads(1)
 settings.register_profile("autoplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("autoplan")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_group_is_left() -> Iterator[None]:
+    """A program run on one rank in the tests' own process starts a group and need not be closed. A pool of ranks can't
+    fork beside a group: those of all later files would start fresh interpreters, ten seconds or more each."""
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
