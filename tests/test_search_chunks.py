@@ -17,7 +17,6 @@ from autoplan.search.chunk_bound import known_paths, least_chunks_s
 from autoplan.search.chunk_rows import Leaner, Rows, Tilt
 from autoplan.search.chunk_timeline import short, timeline
 from autoplan.search.chunks import choose_chunks
-from autoplan.search.moves import elsewhere
 from autoplan.search.pieces import Division, Pieces, even_stages
 from cost_models.pipeline import in_flight, simulate
 from cost_models.pipeline.shared import Sharing
@@ -189,21 +188,6 @@ def test_a_schedule_in_fractions_bounds_all_divisions_and_more_than_paths_do() -
     assert whole_s <= best_s * (1 + 1e-6)
     limited = timeline(Rows(pieces, None, rows.paths), whole_s * 0.99, whole=True)
     assert np.isinf(limited.bound(whole=True, nodes=10_000))
-
-
-@pytest.mark.parametrize("virtual", [2, 3])
-def test_what_is_recomputed_moves_within_its_rank(virtual: int) -> None:
-    pieces = chain(5, "interleaved", virtual, "auto", 12, 6)
-    division = replace(pieces.pinned(even_stages(pieces)), full=(1, 0) * virtual)
-    near = list(elsewhere(pieces, division, pieces.rounds.paths))
-    assert near and len(set(near)) == len(near)
-    for moved in near:
-        assert moved.stages == division.stages and moved.part == division.part
-        assert all(0 <= n <= most for n, most in zip(moved.full, pieces.counts(division.stages), strict=True))
-        assert [sum(moved.full[r::2]) for r in range(2)] == [sum(division.full[r::2]) for r in range(2)]
-        assert sum(abs(a - b) for a, b in zip(moved.full, division.full, strict=True)) == 2
-    by_hand = [float(np.tensordot(pieces.rounds.paths, pieces.durations_s(moved), 2).max()) for moved in near]
-    assert by_hand[0] == pytest.approx(min(by_hand), rel=0.02)
 
 
 def test_what_cannot_win_is_given_up() -> None:

@@ -3,7 +3,7 @@
 The schedule is run on some cuts; the longest path through it, as counts of each stage's actions, bounds the step of
 all cuts from below, and goes into the program of ``chunk_program``, whose answer is run next. First in fractions of
 segments, which takes milliseconds and proves a bound for all counts of blocks; then, where that leaves a gap, in whole
-ones where these are few, and by moving single segments between stages where they are many.
+ones where these are few, and by going from neighbour to neighbour where they are many.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.search.chunk_program import Found, Master
-from autoplan.search.moves import descend, elsewhere, promising
-from autoplan.search.pieces import Division, Pieces, even_stages, fitted
+from autoplan.search.neighbours import elsewhere, neighbours
+from autoplan.search.pieces import Division, Divisions, Pieces, even_stages, fitted
 from autoplan.search.stages import Cuts
 
 GAP = 0.005
-SETTLED = 12       # schedules run on what moves of recomputation lead to
 NEAR = 1.2         # times the limit that even stages may take: better cuts seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
-MOVES = 8          # schedules run on what moves along known paths lead to
-CLOSE = 1.05       # times the limit, within which neighbours are run: they gain up to that much
-ACTIONS = 50_000   # of all schedules that are run on neighbours
+SETTLED = 12       # schedules run on what moves of recomputation lead to
+STEPS = 80         # from one division to the next
+PATIENCE = 10      # such steps without anything better
+CLOSE = 1.03       # times the limit, that the best may take after as many
+RUN = 32           # neighbours on which the schedule is run, of each step
+PATHS = 80         # the last known ones, by which neighbours are chosen
+MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.wander``, one after another
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 EMPTIED = -1       # the number of the moment at which nothing is in flight
 
@@ -90,9 +93,9 @@ class _Search:
                 if not self.learn(master, master.solve(self.gap / 4)) or self.done:
                     break
         elif not self.done:
-            for start in (self.best, self.last):
-                if start is not None and (start == self.best or self.best_s < self.limit_s * CLOSE):
-                    self.move(self.pieces.pinned(start.stages))
+            self.settle()
+            for mean in MEANS:
+                self.wander(self.best or self.last or even, mean)
         return self.result(master)
 
     def far(self, even: Division) -> bool:
@@ -138,18 +141,36 @@ class _Search:
         self.take(found.division)
         return True
 
-    def move(self, start: Division) -> None:
-        """From a division, single segments go from one stage to another, the borders between along with them: first
-        while the longest of the known paths gets shorter, then while the step does, as run."""
-        for _ in range(MOVES):
-            start = descend(self.pieces, start, np.array(self.paths))
-            if start in self.tried or self.done:
+    def wander(self, start: Division, mean: float) -> None:
+        """From a division to the best of its neighbours that is new, also where that is slower, for as long as
+        something better comes now and then (tabu search; Glover 1989).
+
+        mean  how much the mean of the known paths counts beside the longest: where several are as long, one has to be
+              shortened after another
+        """
+        now, since, been = start, 0, set(Divisions.of(start).keys)
+        for step in range(STEPS):
+            if self.done or since > PATIENCE or (step >= PATIENCE and self.best_s > self.limit_s * CLOSE):
                 break
-            self.take(start)
-            self.paths.append(self.pieces.path(start).counts)
-        if self.best is not None and self.best_s < self.limit_s * CLOSE:
-            self.settle()
-            self.climb()
+            paths = np.array(self.paths[-PATHS:])
+            near, beyond = neighbours(self.pieces, now, paths)
+            fresh = np.array([key not in been for key in near.keys], dtype=bool)
+            fits = np.flatnonzero(fresh & (beyond <= 0))
+            if not fits.size and (self.best is not None or not fresh.any()):
+                break
+            if not fits.size:  # on the way to what does
+                now = near.one(int(np.where(fresh, beyond, np.inf).argmin()))
+                been.update(Divisions.of(now).keys)
+                continue
+            near = near.picked(fits)
+            lengths_s = np.tensordot(self.pieces.all_durations_s(near), paths, ((1, 2), (1, 2)))
+            beside_s = mean * lengths_s.mean(axis=1)
+            chosen = np.argsort(lengths_s.max(axis=1) + beside_s, kind="stable")[:RUN]
+            near = near.picked(chosen)
+            now, before_s = near.one(int((self.pieces.all_steps_s(near) + beside_s[chosen]).argmin())), self.best_s
+            been.update(Divisions.of(now).keys)
+            self.run_once(now)
+            since = 0 if self.best_s < before_s * (1 - STALLED) else since + 1
 
     def settle(self) -> None:
         """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
@@ -185,23 +206,6 @@ class _Search:
             if self.pieces.over(near) <= 0:
                 return near
         return None
-
-    def climb(self) -> None:
-        """The best division's neighbours, the most promising first, until none of them is quicker."""
-        left = max(len(self.paths), ACTIONS // self.pieces.rounds.script.kinds.size)
-        before_s = np.inf
-        while self.best is not None and self.best_s < before_s and left > 0 and not self.done:
-            before_s, paths = self.best_s, np.array(self.paths)
-            for near in promising(self.pieces, self.best, paths):
-                held = None if near in self.tried else fitted(self.pieces, near)
-                if held is None or np.tensordot(paths, self.pieces.durations_s(held), 2).max() >= before_s:
-                    continue
-                left -= 1
-                self.take(near)
-                if self.best_s < before_s or left <= 0:
-                    break
-            if self.best_s < before_s:
-                self.paths.append(self.pieces.path(self.best).counts)
 
     def take(self, division: Division) -> None:
         """Keeps a division where it fits, or what recomputation makes of it, and is the best so far."""

@@ -14,9 +14,12 @@ from functools import cached_property
 import numpy as np
 
 from autoplan.pricing.chunks import CriticalPath, Rounds, splits
+from autoplan.search.recompute import range_max
 from autoplan.search.stages import Interval
 
 FULL, PART = "full", "selective"
+LARGEST = ("constants", "working", "gathered", "alone", "reduced")
+"""Columns of which a stage has the largest of its segments."""
 SUMMED = ("forward_s", "backward_s", "weights_s", "states", "kept", "updating")
 """Columns of which a stage has the sum of its segments."""
 
@@ -29,6 +32,39 @@ class Division:
     stages: tuple[Interval, ...]
     full: tuple[int, ...]
     part: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Divisions:
+    """Many divisions of a chain, with as many stages each.
+
+    ends        [many, v·d + 1]: where each stage begins, and the chain's end
+    full, part  [many, v·d]
+    """
+
+    ends: np.ndarray
+    full: np.ndarray
+    part: np.ndarray
+
+    @staticmethod
+    def of(division: Division) -> Divisions:
+        ends = [first for first, _ in division.stages] + [division.stages[-1][1]]
+        return Divisions(np.array([ends]), np.array([division.full]), np.array([division.part]))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def picked(self, numbers: np.ndarray) -> Divisions:
+        return Divisions(self.ends[numbers], self.full[numbers], self.part[numbers])
+
+    @property
+    def keys(self) -> list[bytes]:
+        """One for each; those of equal divisions are equal."""
+        return [row.tobytes() for row in np.concatenate([self.ends, self.full, self.part], axis=1)]
+
+    def one(self, number: int) -> Division:
+        stages = tuple(itertools.pairwise(self.ends[number].tolist()))
+        return Division(stages, tuple(self.full[number].tolist()), tuple(self.part[number].tolist()))
 
 
 @dataclass(frozen=True)
@@ -119,33 +155,58 @@ class Pieces:
         before = self.sums["repeated"]
         return tuple(int(before[last] - before[first]) for first, last in stages)
 
-    def again(self, division: Division, full: str, part: str) -> np.ndarray:
-        """[v·d]: a cost or a saving of what each stage recomputes."""
-        begin = self.sums["repeated"][[first for first, _ in division.stages]].astype(int)
-        middle = begin + np.array(division.full)
-        end = middle + np.array(division.part)
+    def counts_of(self, many: Divisions) -> np.ndarray:
+        """[many, v·d]: segments of each stage that may be recomputed."""
+        return np.diff(self.sums["repeated"][many.ends], axis=1).astype(int)
+
+    def again(self, many: Divisions, full: str, part: str) -> np.ndarray:
+        """[many, v·d]: a cost or a saving of what each stage recomputes."""
+        begin, middle, end = self.recomputed(many)
         return self.sums[full][middle] - self.sums[full][begin] + self.sums[part][end] - self.sums[part][middle]
 
-    def of_stages(self, name: str, division: Division) -> np.ndarray:
-        """[v·d]: a column's sum over each stage."""
-        ends = [first for first, _ in division.stages] + [len(self)]
-        return np.diff(self.sums[name][ends])
+    def recomputed(self, many: Divisions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """[many, v·d] each: among the segments that may be recomputed, the first of each stage, the first after those
+        that are in full, and the first after those that are selectively."""
+        begin = self.sums["repeated"][many.ends[:, :-1]].astype(int)
+        middle = begin + many.full
+        return begin, middle, middle + many.part
+
+    def of_stages(self, name: str, many: Divisions) -> np.ndarray:
+        """[many, v·d]: a column's sum over each stage."""
+        return np.diff(self.sums[name][many.ends], axis=1)
+
+    @cached_property
+    def tops(self) -> dict[str, np.ndarray]:
+        """[N+1, N+1] each: a column's largest of every run of segments; "full" and "part" what stands while segments
+        that may be recomputed run again, of every run of these."""
+        places = self.repeated.astype(bool)
+        columns = {name: getattr(self, name) for name in LARGEST}
+        columns |= {"full": self.kept[places], "part": self.rebuilt[places]}
+        return {name: range_max(column) for name, column in columns.items()}
+
+    def top(self, name: str, many: Divisions) -> np.ndarray:
+        """[many, v·d]: a column's largest of each stage."""
+        return self.tops[name][many.ends[:, :-1], many.ends[:, 1:]]
 
     def durations_s(self, division: Division) -> np.ndarray:
-        """[3, v·d]: seconds of each stage's forward, backward or inputs' gradients, and weights' gradients, each with
-        the message that it receives."""
-        again_s = self.again(division, "full_s", "part_s")
-        spent = np.zeros((3, self.stages))
-        spent[0] = self.of_stages("forward_s", division)
-        spent[1] = self.of_stages("backward_s", division) + again_s
+        """[3, v·d]: as ``all_durations_s`` of one division."""
+        return np.asarray(self.all_durations_s(Divisions.of(division))[0])
+
+    def all_durations_s(self, many: Divisions) -> np.ndarray:
+        """[many, 3, v·d]: seconds of each stage's forward, backward or inputs' gradients, and weights' gradients, each
+        with the message that it receives."""
+        again_s = self.again(many, "full_s", "part_s")
+        spent = np.zeros((len(many), 3, self.stages))
+        spent[:, 0] = self.of_stages("forward_s", many)
+        spent[:, 1] = self.of_stages("backward_s", many) + again_s
         if splits(self.schedule):
-            spent[2] = self.of_stages("weights_s", division)
-            spent[1] -= spent[2]
-            spent[1:, 0] = 0.0, self.whole_s[slice(*division.stages[0])].sum() + again_s[0]
-        begins = [first for first, _ in division.stages[1:]]
-        messages_s = self.messages_s[np.arange(1, self.stages), begins]
-        spent[0, 1:] += messages_s
-        spent[1, :-1] += messages_s
+            spent[:, 2] = self.of_stages("weights_s", many)
+            spent[:, 1] -= spent[:, 2]
+            spent[:, 1, 0] = 0.0
+            spent[:, 2, 0] = [self.whole_s[:end].sum() for end in many.ends[:, 1].tolist()] + again_s[:, 0]
+        messages_s = self.messages_s[np.arange(1, self.stages), many.ends[:, 1:-1]]
+        spent[:, 0, 1:] += messages_s
+        spent[:, 1, :-1] += messages_s
         return spent
 
     def by_rank(self, of_stages: np.ndarray) -> np.ndarray:
@@ -153,41 +214,41 @@ class Pieces:
         return of_stages.reshape(*of_stages.shape[:-1], self.virtual_stages, self.ranks)
 
     def moments(self, division: Division) -> np.ndarray:
-        """[rows of ``held_rows``, and one more for each rank, nothing in flight]: bytes on a device of a rank at a
-        moment; a tied parameter as often as it is read."""
-        begins = np.array([first for first, _ in division.stages])
-        once = self.of_stages("kept", division) - self.again(division, "full", "part")
-        once += np.maximum.reduceat(self.constants, begins)
-        once[:-1] += self.leaving[begins[1:]]
-        rest = self.of_stages("states", division)
-        rest[1:] += self.received[begins[1:]]
-        rest[:-1] += self.sent[begins[1:]]
-        standing = self.by_rank(rest).sum(axis=0)
-        fixed = standing + self.transients(division, begins)
-        rank, held = self.held_rows
-        running = (held * self.by_rank(once).T[rank]).sum(axis=1) + fixed[rank]
-        alone, reduced = (
-            self.by_rank(np.maximum.reduceat(column, begins)).max(axis=0) for column in (self.alone, self.reduced)
-        )
-        updating = self.by_rank(self.of_stages("updating", division)).sum(axis=0)
-        return np.concatenate([running, standing + np.maximum(updating + alone, reduced)])
+        """[rows of ``held_rows``, and one more for each rank]: as ``all_moments`` of one division."""
+        return np.asarray(self.all_moments(Divisions.of(division))[0])
 
-    def transients(self, division: Division, begins: np.ndarray) -> np.ndarray:
-        """[d]: the largest of each rank's."""
-        largest = sum(
-            self.by_rank(np.maximum.reduceat(column, begins)).max(axis=0) for column in (self.working, self.gathered)
-        )
-        if not any(division.full) and not any(division.part):
-            return np.asarray(largest)
-        places = np.flatnonzero(self.repeated)
-        stage = np.searchsorted(begins, places, side="right") - 1
-        number = np.arange(len(places)) - self.sums["repeated"][begins].astype(int)[stage]
-        full = np.array(division.full)[stage]
-        both = full + np.array(division.part)[stage]
-        stands = np.where(number < full, self.kept[places], np.where(number < both, self.rebuilt[places], 0.0))
-        rebuilt = np.zeros(self.ranks)
-        np.maximum.at(rebuilt, stage % self.ranks, stands)
-        return np.asarray(largest + rebuilt)
+    def all_moments(self, many: Divisions) -> np.ndarray:
+        """[many, rows of ``held_rows``, and one more for each rank, nothing in flight]: bytes on a device of a rank at
+        a moment; a tied parameter as often as it is read."""
+        begins = many.ends[:, 1:-1]
+        once = self.of_stages("kept", many) - self.again(many, "full", "part") + self.top("constants", many)
+        once[:, :-1] += self.leaving[begins]
+        rest = self.of_stages("states", many)
+        rest[:, 1:] += self.received[begins]
+        rest[:, :-1] += self.sent[begins]
+        standing = self.by_rank(rest).sum(axis=1)
+        fixed = standing + self.transients(many)
+        rank, held = self.held_rows
+        running = (held * self.by_rank(once).swapaxes(1, 2)[:, rank]).sum(axis=2) + fixed[:, rank]
+        alone, reduced = (self.by_rank(self.top(name, many)).max(axis=1) for name in ("alone", "reduced"))
+        updating = self.by_rank(self.of_stages("updating", many)).sum(axis=1)
+        return np.concatenate([running, standing + np.maximum(updating + alone, reduced)], axis=1)
+
+    def transients(self, many: Divisions) -> np.ndarray:
+        """[many, d]: the largest of each rank's."""
+        begin, middle, end = self.recomputed(many)
+        rebuilt = np.maximum(self.tops["full"][begin, middle], self.tops["part"][middle, end])
+        columns = (self.top("working", many), self.top("gathered", many), rebuilt)
+        working, gathered, again = (self.by_rank(column).max(axis=1) for column in columns)
+        return np.asarray(working + gathered + again)
+
+    def excess(self, many: Divisions) -> tuple[np.ndarray, np.ndarray]:
+        """[many, d] each: bytes by which each rank exceeds the wall while it runs, less than nothing where it doesn't,
+        and with nothing in flight."""
+        ranks, _ = self.held_rows
+        beyond = self.all_moments(many) - self.wall
+        starts = np.searchsorted(ranks, np.arange(self.ranks))
+        return np.maximum.reduceat(beyond[:, : len(ranks)], starts, axis=1), beyond[:, len(ranks) :]
 
     def over(self, division: Division) -> float:
         """Bytes by which the fullest rank exceeds the wall."""
@@ -198,6 +259,10 @@ class Pieces:
 
     def step_s(self, division: Division) -> float:
         return self.path(division).step_s
+
+    def all_steps_s(self, many: Divisions) -> np.ndarray:
+        """[many]"""
+        return self.rounds.script.line.steps_s(self.all_durations_s(many).reshape(len(many), -1))
 
 
 def fitted(pieces: Pieces, division: Division, *, late: bool = False) -> Division | None:

@@ -60,7 +60,8 @@ class Script:
         many, fills = self.kinds.shape[1], self.fills.ravel().tolist()
         filled_by = {slot: number for number, slot in enumerate(fills) if slot != NOBODY}
         senders = [filled_by.get(slot, NOBODY) for slot in self.waits.ravel().tolist()]
-        order, place, waiting = [], [NOBODY] * (len(senders) + 1), {}  # what nobody sends is there, in no place
+        order: list[int] = []
+        place, waiting = [NOBODY] * (len(senders) + 1), {}  # what nobody sends is there, in no place
         done, able = [0] * len(self.kinds), list(range(len(self.kinds)))
         while able:
             rank = able.pop()
@@ -104,6 +105,30 @@ class Line:
             free, ready = ends[before], ends[sender]
             ends[place] = (ready if ready > free else free) + seconds
         return ends
+
+    def steps_s(self, durations_s: np.ndarray) -> np.ndarray:
+        """[choices] of [choices, many]: seconds of the step, of many choices of durations at once."""
+        order, waves = self.waves
+        spent_s, ends = durations_s.T[self.actions[order]], np.zeros((len(order) + 1, len(durations_s)))
+        first = 0
+        for before, senders in waves:
+            last = first + len(before)
+            np.maximum(ends[before], ends[senders], out=ends[first:last])
+            ends[first:last] += spent_s[first:last]
+            first = last
+        return np.asarray(ends.max(axis=0))
+
+    @cached_property
+    def waves(self) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """(the actions in another order, by how many are before them at least; of those that have as many, the places
+        in it of the ones before them and of their senders)."""
+        depth = np.array(self.ends_s([1.0] * len(self.actions))[:-1])
+        order = np.argsort(depth, kind="stable")
+        place = np.full(len(order) + 1, len(order))  # nobody's is the last
+        place[order] = np.arange(len(order))
+        cuts = np.flatnonzero(np.diff(depth[order])) + 1
+        before, senders = (np.split(place[np.array(of)[order]], cuts) for of in (self.before, self.senders))
+        return order, list(zip(before, senders, strict=True))
 
     def counts(self, ends_s: Sequence[float]) -> np.ndarray:
         """[many]: how often the longest path runs each action, from its last one back."""
