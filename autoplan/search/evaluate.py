@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,11 +17,12 @@ from autoplan.pricing.step import (
 from autoplan.search.bounded import Bounded
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory
-from autoplan.search.chunks import choose_chunks, evenly
+from autoplan.search.chunks import ChunkCuts, choose_chunks, evenly
 from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, states_alone, steep
 from autoplan.search.laid import exposed
 from autoplan.search.load import Loads
 from autoplan.search.operators import Point
+from autoplan.search.pieces import Pieces
 from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.refine import Bound, Runs, refine
 from autoplan.search.stages import choose_cuts
@@ -72,8 +74,15 @@ TOLERANCE = 0.002
 RUNNER_UP = 1.25  # a plan up to this many times slower than the best so far is finished, to stand beside it
 
 
+@dataclass
 class Evaluator(Bounded):
-    """Prices settings; keeps what it found until the search ends."""
+    """Prices settings; keeps what it found until the search ends.
+
+    divided  (the limit, what was found under it) of chains of ranks with several stages: other operators often cost the
+             same
+    """
+
+    divided: dict[Hashable, tuple[float, ChunkCuts | None]] = field(default_factory=dict)
 
     def evaluate(
         self, setting: Setting, wall: float, limit_s: float = float("inf"), known_s: float = 0.0
@@ -200,7 +209,7 @@ class Evaluator(Bounded):
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         left_s = limit_s / straggling(topology.devices // topology.levels[0].size, topology.device) - once
         pieces = pieces_of(loads, wall)
-        found = choose_chunks(pieces, left_s * gain) if np.isfinite(wall) else evenly(pieces)
+        found = self.chunks(pieces, left_s * gain) if np.isfinite(wall) else evenly(pieces)
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * RUNNER_UP:
             return None
@@ -209,6 +218,14 @@ class Evaluator(Bounded):
             return None
         gap = (found.cuts.objective_s - found.cuts.bound_s) / max(found.cuts.objective_s, 1e-30)
         return finish(setting, point, loads, stages, max(gap, point.gap))
+
+    def chunks(self, pieces: Pieces, limit_s: float) -> ChunkCuts | None:
+        """``choose_chunks``; what it found under a higher limit is as good."""
+        known = self.divided.get(pieces.key)
+        if known is None or known[0] < limit_s:
+            known = self.divided[pieces.key] = (limit_s, choose_chunks(pieces, limit_s))
+        return known[1]
+
 
 def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""

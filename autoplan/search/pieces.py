@@ -7,8 +7,8 @@ and buffers of each, activations at the moments of the schedule at which they ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -123,6 +123,13 @@ class Pieces:
     @property
     def stages(self) -> int:
         return self.ranks * self.virtual_stages
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for pieces that are."""
+        columns = tuple(getattr(self, f.name).tobytes() for f in fields(self) if f.type == "np.ndarray")
+        sizes = (self.schedule, self.ranks, self.virtual_stages, self.microbatches)
+        return (*columns, *sizes, self.recompute, self.wall)
 
     @cached_property
     def held_rows(self) -> tuple[np.ndarray, np.ndarray]:
