@@ -32,8 +32,9 @@ ROUNDS = 16          # of paths that answers in fractions lead to
 STALLED = 2          # such rounds that may raise nothing, one after another
 RANKS_STAGES = 128   # of more stages whole numbers on each rank take seconds to say little
 TINY = 2_000         # actions, times stages, of a schedule that is looked at in whole numbers first
+CELL_STAGES = 16     # of more stages cells take seconds to say little
 EASY = 5_000         # the same of one that is in each cell
-TIMED = 10_000       # the same of one that is, in whole numbers, at all
+TIMED = 50_000       # the same of one that is, in whole numbers, at all
 FEW_CELLS = 16       # that are divided, of many stages
 TELLING = 0.98       # of the whole schedule's bound, which paths say at least where whole numbers by them are worth it
 
@@ -65,15 +66,16 @@ def least_chunks_s(
     bound_s = root.by_paths_s()
     if not whole or bound_s >= limit_s:
         return bound_s
-    many = pieces.stages > FEW_STAGES
+    many = pieces.stages > CELL_STAGES
     if divided is not None and many and pieces.stages == len(pieces):
         return root.in_cells_s(*divided, bound_s, FEW_CELLS)
     paths_s, bound_s = root.in_fractions_s(bound_s)
+    telling = paths_s >= TELLING * bound_s
     if bound_s < limit_s and root.size <= TINY:
         bound_s = max(bound_s, root.as_whole_s(telling=True))
-    if divided is not None and bound_s < limit_s and not many:  # of more stages cells take seconds to say little
+    if divided is not None and bound_s < limit_s and not many:
         bound_s = root.in_cells_s(*divided, bound_s, MOST_CELLS)
-    return bound_s if bound_s >= limit_s else max(bound_s, root.as_whole_s(paths_s >= TELLING * bound_s))
+    return bound_s if bound_s >= limit_s else max(bound_s, root.as_whole_s(telling))
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,11 @@ class _Asked:
         return int(self.pieces.rounds.script.kinds.size) * self.pieces.stages
 
     def as_whole_s(self, telling: bool) -> float:
-        """In whole numbers: by the whole schedule where it is short, of few stages; else by the paths, where these
-        tell what counts."""
-        if short(self.pieces) and self.pieces.stages <= FEW_STAGES:
-            return self.by_schedule_s(whole=True) if self.size <= TIMED else 0.0
-        return self.in_whole_numbers_s() if telling else 0.0
+        """In whole numbers: by the paths, where these tell what counts; and by the whole schedule, where that is short
+        and they aren't enough."""
+        paths_s = self.in_whole_numbers_s() if telling else 0.0
+        timed = paths_s < self.limit_s and short(self.pieces) and self.size <= TIMED
+        return max(paths_s, self.by_schedule_s(whole=True)) if timed else paths_s
 
     def by_paths_s(self, rounds: int = 1) -> float:
         """By the paths, which grow by those that the answers lead to, in so many rounds."""

@@ -33,7 +33,7 @@ from autoplan.search.linear import Linear
 from autoplan.search.pieces import FULL, PART, Pieces
 
 FEW_MOMENTS = 2      # of a rank's, those with most in flight
-FEW_STAGES = 16      # whose segments are whole numbers each, not their ranks' totals alone
+FEW_STAGES = 8       # whose segments are whole numbers each, not their ranks' totals alone
 COLUMNS = (
     "forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s", "states", "kept", "inputs", "selective",
     "rebuilt", "repeated",
