@@ -20,7 +20,7 @@ import numpy as np
 
 from autoplan.pricing.chunks import rank_paths, splits
 from autoplan.search.cells import MOST_CELLS, Cell, Cells, least_of_cells
-from autoplan.search.chunk_rows import FEW_STAGES, Leaner, Rows, Tilt
+from autoplan.search.chunk_rows import Leaner, Rows, Tilt
 from autoplan.search.chunk_timeline import short, timeline
 from autoplan.search.pieces import Pieces, even_stages
 

@@ -99,11 +99,11 @@ class _Search:
         return self.result(master)
 
     def far(self, even: Division) -> bool:
-        """Whether even stages don't fit, or take so much longer than the limit that no cuts will make up for it: by the
+        """Whether even stages fit, and take so much longer than the limit that no cuts will make up for it: by the
         paths that are known, and, if not by these, by running the schedule."""
         held = fitted(self.pieces, even)
         if held is None:
-            return True
+            return False
         known_s = np.tensordot(self.pieces.rounds.paths, self.pieces.durations_s(held), 2).max()
         if known_s <= self.limit_s * NEAR:
             self.take(even)
