@@ -32,9 +32,9 @@ ROUNDS = 16          # of paths that answers in fractions lead to
 STALLED = 2          # such rounds that may raise nothing, one after another
 RANKS_STAGES = 128   # of more stages whole numbers on each rank take seconds to say little
 TINY = 2_000         # actions, times stages, of a schedule that is looked at in whole numbers first
-CELL_STAGES = 16     # of more stages cells take seconds to say little
 EASY = 5_000         # the same of one that is in each cell
-TIMED = 50_000       # the same of one that is, in whole numbers, at all
+CELL_STAGES = 16     # of more stages cells take seconds to say little
+TIMED = 1_600        # actions of a schedule that is looked at in whole numbers: of twice as many it takes far longer
 FEW_CELLS = 16       # that are divided, of many stages
 TELLING = 0.98       # of the whole schedule's bound, which paths say at least where whole numbers by them are worth it
 
@@ -127,7 +127,8 @@ class _Asked:
         """In whole numbers: by the paths, where these tell what counts; and by the whole schedule, where that is short
         and they aren't enough."""
         paths_s = self.in_whole_numbers_s() if telling else 0.0
-        timed = paths_s < self.limit_s and short(self.pieces) and self.size <= TIMED
+        actions = int(self.pieces.rounds.script.kinds.size)
+        timed = paths_s < self.limit_s and short(self.pieces) and actions <= TIMED
         return max(paths_s, self.by_schedule_s(whole=True)) if timed else paths_s
 
     def by_paths_s(self, rounds: int = 1) -> float:

@@ -58,8 +58,9 @@ def moved(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndar
     givers = np.flatnonzero(np.diff(ends) > 1)
     last = ends[givers + 1] - 1
     weights_s = pieces.weights_s[last]
-    one = np.stack([pieces.forward_s[last], pieces.backward_s[last] - weights_s, weights_s])[:, :, None]
-    gained = (paths[:, :, None] * one).sum(axis=1)  # [paths, givers, v·d]: of each giver's segment, on each stage
+    gained = np.zeros((len(paths), givers.size, pieces.stages))  # of each giver's segment, on each stage
+    for kind, seconds in enumerate((pieces.forward_s[last], pieces.backward_s[last] - weights_s, weights_s)):
+        gained += paths[:, kind, None] * seconds[:, None]
     left = np.take_along_axis(gained, givers[None, :, None], axis=2)
     apart = np.abs(givers[:, None] - np.arange(pieces.stages))
     reached = np.where(apart == 0, np.inf, (lengths_s[:, None, None] - left + gained).max(axis=0))

@@ -126,7 +126,7 @@ class Pieces:
 
     @cached_property
     def key(self) -> Hashable:
-        """Equal for pieces that are."""
+        """Equal for pieces that are; their rounds are those of the schedule and the sizes."""
         columns = tuple(getattr(self, f.name).tobytes() for f in fields(self) if f.type == "np.ndarray")
         sizes = (self.schedule, self.ranks, self.virtual_stages, self.microbatches)
         return (*columns, *sizes, self.recompute, self.wall)
