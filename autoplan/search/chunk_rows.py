@@ -34,6 +34,7 @@ from autoplan.search.pieces import FULL, PART, Pieces
 
 FEW_MOMENTS = 2      # of a rank's, those with most in flight
 FEW_STAGES = 8       # whose segments are whole numbers each, not their ranks' totals alone
+FEW_ACTIONS = 100    # of schedules in which those of more stages are, too
 COLUMNS = (
     "forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s", "states", "kept", "inputs", "selective",
     "rebuilt", "repeated",
@@ -141,7 +142,7 @@ class Rows:
             for rank, moments in enumerate(self.pieces.rounds.held):
                 for held in moments[:FEW_MOMENTS]:
                     self.moment(rank, held)
-        few = self.pieces.stages <= FEW_STAGES
+        few = self.pieces.stages <= FEW_STAGES or self.pieces.rounds.script.kinds.size <= FEW_ACTIONS
         totals = 0 if few else self.totals()
         rows = np.concatenate([np.pad(r, ((0, 0), (0, totals))) if r.shape[1] == self.many else r for r in self.rows])
         numbers = np.arange(self.many + totals)

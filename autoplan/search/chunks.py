@@ -8,6 +8,7 @@ ones where these are few, and by going from neighbour to neighbour where they ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,13 +49,17 @@ def choose_chunks(
     gap: float = GAP,
     whole_cuts: int = WHOLE_CUTS,
     few_integers: int = FEW_INTEGERS,
+    means: Sequence[float] = MEANS,
 ) -> ChunkCuts | None:
     """The best cuts of the chain into the stages of all ranks, to a relative gap, or as near as the counts above
     allow, with the bound that is proven by then. None where none fits, all take ``limit_s`` or more, or even stages are
-    far from it."""
+    far from it.
+
+    means  of each ``_Search.wander``; none where an answer shall be quick
+    """
     if len(pieces) < pieces.stages:
         return None
-    return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers)
+    return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers, means)
 
 
 def evenly(pieces: Pieces) -> ChunkCuts | None:
@@ -81,9 +86,9 @@ class _Search:
     def done(self) -> bool:
         return self.best_s <= self.bound_s * (1 + self.gap) or self.bound_s >= self.limit_s
 
-    def run(self, whole_cuts: int, few_integers: int) -> ChunkCuts | None:
+    def run(self, whole_cuts: int, few_integers: int, means: Sequence[float]) -> ChunkCuts | None:
         even = self.pieces.pinned(even_stages(self.pieces))
-        if np.isfinite(self.limit_s) and self.far(even):
+        if np.isfinite(self.limit_s) and self.far(even, wanders=bool(means)):
             return None
         self.take(even)
         master = self.begin(even)
@@ -94,16 +99,16 @@ class _Search:
                     break
         elif not self.done:
             self.settle()
-            for mean in MEANS:
+            for mean in means:
                 self.wander(self.best or self.last or even, mean)
         return self.result(master)
 
-    def far(self, even: Division) -> bool:
-        """Whether even stages fit, and take so much longer than the limit that no cuts will make up for it: by the
-        paths that are known, and, if not by these, by running the schedule."""
+    def far(self, even: Division, *, wanders: bool) -> bool:
+        """Whether even stages take so much longer than the limit that no cuts will make up for it: by the paths that are
+        known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
         held = fitted(self.pieces, even)
         if held is None:
-            return False
+            return not wanders
         known_s = np.tensordot(self.pieces.rounds.paths, self.pieces.durations_s(held), 2).max()
         if known_s <= self.limit_s * NEAR:
             self.take(even)

@@ -17,7 +17,7 @@ from autoplan.pricing.step import (
 from autoplan.search.bounded import Bounded
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory
-from autoplan.search.chunks import ChunkCuts, choose_chunks, evenly
+from autoplan.search.chunks import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, states_alone, steep
 from autoplan.search.laid import exposed
 from autoplan.search.load import Loads
@@ -223,7 +223,8 @@ class Evaluator(Bounded):
         """``choose_chunks``; what it found under a higher limit is as good."""
         known = self.divided.get(pieces.key)
         if known is None or known[0] < limit_s:
-            known = self.divided[pieces.key] = (limit_s, choose_chunks(pieces, limit_s))
+            means = () if self.operators.quick else MEANS
+            known = self.divided[pieces.key] = (limit_s, choose_chunks(pieces, limit_s, means=means))
         return known[1]
 
 
