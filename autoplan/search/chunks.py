@@ -104,8 +104,8 @@ class _Search:
         return self.result(master)
 
     def far(self, even: Division, *, wanders: bool) -> bool:
-        """Whether even stages take so much longer than the limit that no cuts will make up for it: by the paths that are
-        known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
+        """Whether even stages take so much longer than the limit that no cuts will make up for it: by the paths that
+        are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
         held = fitted(self.pieces, even)
         if held is None:
             return not wanders
