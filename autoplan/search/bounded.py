@@ -68,27 +68,31 @@ class Bounded(Laid):
         return max(rough_s, (schedule_s + once) * slowed)
 
     def least_s(
-        self, setting: Setting, wall: float, enough_s: float = float("inf"), *, whole: bool = True
+        self, setting: Setting, wall: float, enough_s: float = float("inf"), *, whole: bool = True, divides: bool = True
     ) -> float:
         """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits.
 
         enough_s  beyond which it doesn't matter
         whole     as tight as is known; False: what is quick to say
+        divides   whether what operators can be is divided into cells
         """
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
         if runs_rounds(setting.schedule):
-            return self.least_chunked_s(setting, wall, enough_s, whole=whole)
+            return self.least_chunked_s(setting, wall, enough_s, whole=whole, divides=divides)
         if not alone:
             return self.rough_s(setting)
         ranks = self.known_at(setting)
         once = min(known.once_s for known in ranks) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
-        schedule_s = least_schedule_s(ranks, wall)
-        cells = self.cells(setting, ranks[0]) if whole and len({id(known) for known in ranks}) == 1 else None
+        schedule_s, limit_s = least_schedule_s(ranks, wall), enough_s / slowed - once
+        if whole and schedule_s < limit_s:
+            schedule_s = max(schedule_s, least_schedule_s(ranks, wall, whole=True))
+        alike = len({id(known) for known in ranks}) == 1
+        cells = self.cells(setting, ranks[0]) if whole and divides and alike and schedule_s < limit_s else None
         if cells is not None:
-            limit_s = enough_s / slowed - once
-            schedule_s = least_of_cells(cells, partial(least_in_s, ranks, wall), limit_s, schedule_s)
+            quick, slower = partial(least_in_s, ranks, wall), partial(least_in_s, ranks, wall, whole=True)
+            schedule_s = least_of_cells(cells, quick, limit_s, schedule_s, [slower])
         return max((schedule_s + once) * slowed, self.rough_s(setting))
 
     def known_at(self, setting: Setting) -> list[Known]:
@@ -148,7 +152,9 @@ class Bounded(Laid):
         """Segments of each block."""
         return Counter(self.blocks)
 
-    def least_chunked_s(self, setting: Setting, wall: float, enough_s: float, *, whole: bool) -> float:
+    def least_chunked_s(
+        self, setting: Setting, wall: float, enough_s: float, *, whole: bool, divides: bool
+    ) -> float:
         """The same where ranks have several stages, or the backward is split; what happens once a step is that of the
         fastest operators, evenly on all ranks."""
         fastest, topology = self.operators.fastest(setting), self.operators.topology
@@ -164,7 +170,7 @@ class Bounded(Laid):
             lean = known.loads.chain.holding({name: known.least(name) for name in BYTES})
             pieces = pieces_of(replace(known.loads, chain=lean), wall)
             leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
-            cells = self.cells(setting, known) if whole else None
+            cells = self.cells(setting, known) if whole and divides else None
             divided = None if cells is None else (cells, partial(held_in, known, pieces, leaner))
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
         tilt, limit_s = self.tilt(setting) if whole else None, (enough_s / slowed - once) * gain
@@ -210,9 +216,9 @@ def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weight
     return floor(block, Weights(weights.state, 0.0)) + weights.kept * kept[block]
 
 
-def least_in_s(ranks: Sequence[Known], wall: float, cell: Cell) -> float:
+def least_in_s(ranks: Sequence[Known], wall: float, cell: Cell, *, whole: bool = False) -> float:
     """``least_schedule_s`` of ranks of one kind where the heaviest block's operators are in a cell."""
-    return least_schedule_s([ranks[0].within(cell)] * len(ranks), wall)
+    return least_schedule_s([ranks[0].within(cell)] * len(ranks), wall, whole=whole)
 
 
 def once_at_least_s(loads: Loads) -> float:

@@ -54,12 +54,16 @@ class Cells:
     problem  of the block alone (``bounds.alone``)
     count    segments that have it
     leanest  bytes of parameters of one
+    steps    of the simplex method (``Engine``) for each answer
+    spent    the same for all answers that were asked for, known or not
     """
 
     problem: Problem
     count: int
     leanest: float
     answers: dict[tuple[float, float, float], Answer] = field(default_factory=dict)
+    steps: dict[tuple[float, float, float], int] = field(default_factory=dict)
+    spent: int = 0
 
     def __post_init__(self) -> None:
         self.solver = Solver(self.problem)
@@ -77,7 +81,10 @@ class Cells:
     def answer(self, cell: Cell) -> Answer:
         limits = (cell.state, cell.state_below, cell.kept_below)
         if limits not in self.answers:
+            before = self.solver.steps
             self.answers[limits] = self.solved(cell)
+            self.steps[limits] = self.solver.steps - before
+        self.spent += self.steps[limits]
         return self.answers[limits]
 
     def solved(self, cell: Cell) -> Answer:

@@ -8,7 +8,7 @@ import numpy as np
 import pulp
 from scipy.sparse import csr_matrix
 
-from autoplan.search.engines import INSTALLED
+from autoplan.search.engines import INSTALLED, PROVING
 
 if INSTALLED:
     import highspy
@@ -57,6 +57,7 @@ class Linear:
         for option, value in (
             ("output_flag", False), ("threads", 1), ("time_limit", TIME_LIMIT_S), ("mip_rel_gap", gap),
             ("mip_max_nodes", nodes), ("objective_bound", enough),  # which the dual simplex ends at
+            *PROVING,
         ):  # fmt: skip
             inside.setOptionValue(option, value)
         if self.large:

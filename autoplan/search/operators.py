@@ -345,6 +345,12 @@ class Operators:
             entry.cells[block] = Cells(entry.alone_of(block), entry.uses(block), leanest)
         return entry.cells[block]
 
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Of the simplex method: for the problems, and for cells of blocks."""
+        solved = sum(entry.solver.steps for entry in self.known.values() if entry.solver is not None)
+        return solved, sum(cells.spent for entry in self.known.values() for cells in entry.cells.values())
+
     def solver(self, entry: _Problem) -> Solver:
         assert entry.problem is not None
         entry.solver = entry.solver or Solver(entry.problem)

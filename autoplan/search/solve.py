@@ -120,6 +120,11 @@ class Solver:
         raise Infeasible(f"the solver found nothing in {time_limit_s} s")
 
     @property
+    def steps(self) -> int:
+        """Of the simplex method, so far (``Engine``)."""
+        return sum(engine.steps for engine in (self.engine, self.walled) if engine is not None)
+
+    @property
     def decided(self) -> bool:
         return all(len(group.options) == 1 for group in self.problem.groups)
 

@@ -27,6 +27,7 @@ ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the
 ROWS_TRIED_SHORT = 4  # the same where the best has to recompute, or nothing fits
 NEAR = 1.08  # times a quick best, within which others are given operators of their own
 SETTLED = 2  # meshes, that one included
+DIVIDED = 2  # times the work of all operator problems, that cells of operators are worth: beyond it there are none
 PROOFS = 4  # settings of several stages on a rank whose bound, as tight as is known, may be too low
 
 
@@ -137,7 +138,8 @@ class Work:
 
         What no plan undercuts is sought only where the cheap bounds leave more than ``PROVEN`` open, and of ranks
         on several kinds of device, for whose operators their own gap says nothing. An offload that nobody asked for,
-        and that would save too little to be taken, isn't counted.
+        and that would save too little to be taken, isn't counted. Cells of operators are divided for the settings that
+        come first, for as long as that is no more work than some times the search's own.
         """
 
         def counts(setting: Setting) -> float:
@@ -151,12 +153,14 @@ class Work:
                 open_.append((max(known_s, found.step_s * (1 - found.gap)) * counts(setting), setting))
             elif setting in self.found or (setting, wall) in self.least:
                 open_.append((max(known_s, self.evaluator.rough_s(setting)) * counts(setting), setting))
-        proofs = PROOFS
-        for bound_s, setting in sorted(open_):  # what the first ones prove, the later ones needn't be asked
-            if bound_s >= least_s:
-                break
+        solved, divided = self.operators.steps
+        proofs, worth = PROOFS, divided + DIVIDED * solved
+        for _, bound_s, setting in sorted((s.tp > 1 or self.dear(s), bound_s, s) for bound_s, s in open_):
+            if bound_s >= least_s:  # what quick ones, then those with the least bound prove, others needn't be asked
+                continue
             if proofs or not self.dear(setting):
-                proven_s = self.evaluator.least_s(setting, wall, least_s / counts(setting))
+                divides = self.operators.steps[1] < worth
+                proven_s = self.evaluator.least_s(setting, wall, least_s / counts(setting), divides=divides)
                 bound_s = max(bound_s, proven_s * counts(setting))
                 proofs -= self.dear(setting) and bound_s < least_s
             least_s = min(least_s, bound_s)
