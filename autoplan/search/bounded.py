@@ -86,13 +86,10 @@ class Bounded(Laid):
         once = min(known.once_s for known in ranks) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
         schedule_s, limit_s = least_schedule_s(ranks, wall), enough_s / slowed - once
-        if whole and schedule_s < limit_s:
-            schedule_s = max(schedule_s, least_schedule_s(ranks, wall, whole=True))
         alike = len({id(known) for known in ranks}) == 1
         cells = self.cells(setting, ranks[0]) if whole and divides and alike and schedule_s < limit_s else None
         if cells is not None:
-            quick, slower = partial(least_in_s, ranks, wall), partial(least_in_s, ranks, wall, whole=True)
-            schedule_s = least_of_cells(cells, quick, limit_s, schedule_s, [slower])
+            schedule_s = least_of_cells(cells, partial(least_in_s, ranks, wall), limit_s, schedule_s)
         return max((schedule_s + once) * slowed, self.rough_s(setting))
 
     def known_at(self, setting: Setting) -> list[Known]:
@@ -216,9 +213,9 @@ def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weight
     return floor(block, Weights(weights.state, 0.0)) + weights.kept * kept[block]
 
 
-def least_in_s(ranks: Sequence[Known], wall: float, cell: Cell, *, whole: bool = False) -> float:
+def least_in_s(ranks: Sequence[Known], wall: float, cell: Cell) -> float:
     """``least_schedule_s`` of ranks of one kind where the heaviest block's operators are in a cell."""
-    return least_schedule_s([ranks[0].within(cell)] * len(ranks), wall, whole=whole)
+    return least_schedule_s([ranks[0].within(cell)] * len(ranks), wall)
 
 
 def once_at_least_s(loads: Loads) -> float:

@@ -92,13 +92,6 @@ class Known:
         """[segments, rates]: L_b(λ) of what is kept alone."""
         return segment_s(self, self.rates, 0.0)
 
-    @cached_property
-    def once_through_s(self) -> np.ndarray:
-        """[segments] at least, whatever bytes they hold, nothing recomputed."""
-        floor = {block: self.floor(block, Weights()) for block in dict.fromkeys(self.blocks)}
-        chain = self.loads.chain
-        return np.array([floor[b] for b in self.blocks]) + chain.forward_s + chain.backward_s - self.own_s
-
     def least(self, name: str) -> np.ndarray:
         """[segments] the lesser of the fastest's and of ``lean``."""
         return np.minimum(getattr(self.loads.chain, name), getattr(self.lean, name))
@@ -135,8 +128,6 @@ BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "sel
 
 AGAIN = ("forward_s", "again_s")
 """Columns of what is recomputed."""
-
-LESS = 1 - 1e-6  # of what autograd keeps, that selective recomputation is said to keep at most
 
 
 def leanest_of(chains: Sequence[Chain], cast: float) -> Chain:
@@ -176,16 +167,16 @@ def moved(tensor: Tensor, place: dict[int, int]) -> Tensor:
     )
 
 
-def least_schedule_s(ranks: Sequence[Known], wall: float, *, whole: bool = False) -> float:
+def least_schedule_s(ranks: Sequence[Known], wall: float) -> float:
     """Seconds that the schedule of a setting without virtual stages takes at least, what happens once a step aside;
-    infinite where nothing fits.
+    infinite where nothing fits. Where there is no tensor axis operators leave no choice, and it is the best there is.
 
     ranks  what is known on each pipeline rank's devices
-    whole  whether whole segments are recomputed, and kept, which says more of stages of few
     """
-    seconds = [stage_s(known, stage, wall) for stage, known in enumerate(ranks)]
-    if whole:
-        seconds = [np.maximum(part, whole_stage_s(ranks[k], k, wall)) for k, part in enumerate(seconds)]
+    if ranks[0].loads.setting.tp == 1:
+        seconds = [known.loads.options(stage, wall).seconds for stage, known in enumerate(ranks)]
+    else:
+        seconds = [stage_s(known, stage, wall) for stage, known in enumerate(ranks)]
     slow = [part - known.hides.hidden_s(k) for k, (known, part) in enumerate(zip(ranks, seconds, strict=True))]
     cuts = choose_cuts(seconds, ranks[0].loads.setting.microbatches, slow)
     return np.inf if cuts is None else cuts.bound_s
@@ -295,18 +286,6 @@ def stage_s(known: Known, stage: int, wall: float) -> np.ndarray:
     least_s = (spent + prices * (further - room / flight)[:, :, None]).max(axis=-1)
     runs = np.triu(np.ones((size, size), dtype=bool), 1) & (room >= held)
     return np.where(runs, least_s, np.inf) + loads.messages_s(stage)
-
-
-def whole_stage_s(known: Known, stage: int, wall: float) -> np.ndarray:
-    """The same of operators that take the least of everything that is known: the best mix of segments that are kept,
-    and recomputed selectively or in full, is sought as that of a plan is (``Loads.options``)."""
-    loads = known.loads
-    least = {name: known.least(name) for name in (*BYTES, *AGAIN)}
-    if loads.setting.recompute == "auto":
-        least["selective"] = np.minimum(least["selective"], least["kept"] * LESS)  # or no mix would be looked at
-    least["backward_s"] = known.once_through_s - least["forward_s"]
-    chain = replace(loads.chain.holding(least), held=((),) * len(loads.chain))
-    return replace(loads, chain=chain).options(stage, wall).seconds
 
 
 def sums(values: np.ndarray) -> np.ndarray:

@@ -27,7 +27,8 @@ ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the
 ROWS_TRIED_SHORT = 4  # the same where the best has to recompute, or nothing fits
 NEAR = 1.08  # times a quick best, within which others are given operators of their own
 SETTLED = 2  # meshes, that one included
-DIVIDED = 2  # times the work of all operator problems, that cells of operators are worth: beyond it there are none
+DIVIDED = 2  # times the work of all operator problems, after which no further setting's cells are looked at
+DIVIDED_LEAST = 20_000  # steps of the simplex method, where these problems were hardly any, having been solved before
 PROOFS = 4  # settings of several stages on a rank whose bound, as tight as is known, may be too low
 
 
@@ -139,7 +140,7 @@ class Work:
         What no plan undercuts is sought only where the cheap bounds leave more than ``PROVEN`` open, and of ranks
         on several kinds of device, for whose operators their own gap says nothing. An offload that nobody asked for,
         and that would save too little to be taken, isn't counted. Cells of operators are divided for the settings that
-        come first, for as long as that is no more work than some times the search's own.
+        come first, until that took some times the work of the search itself; others are bounded without.
         """
 
         def counts(setting: Setting) -> float:
@@ -154,7 +155,7 @@ class Work:
             elif setting in self.found or (setting, wall) in self.least:
                 open_.append((max(known_s, self.evaluator.rough_s(setting)) * counts(setting), setting))
         solved, divided = self.operators.steps
-        proofs, worth = PROOFS, divided + DIVIDED * solved
+        proofs, worth = PROOFS, divided + max(DIVIDED * solved, DIVIDED_LEAST)
         for _, bound_s, setting in sorted((s.tp > 1 or self.dear(s), bound_s, s) for bound_s, s in open_):
             if bound_s >= least_s:  # what quick ones, then those with the least bound prove, others needn't be asked
                 continue
