@@ -17,7 +17,7 @@ from autoplan.search.account import BlockPrice, price_block
 from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, tensor_mesh
 from autoplan.search.evaluate import Evaluated, finish
-from autoplan.search.operators import Point
+from autoplan.search.point import Point
 from autoplan.search.solve import Solution
 from autoplan.search.work import Work, begin
 from autoplan.strategies import Strategy

@@ -18,7 +18,8 @@ from autoplan.search.evaluate import Evaluated, Evaluator, finish
 from autoplan.search.formulate import Prepared
 from autoplan.search.kept import Selective
 from autoplan.search.load import Loads
-from autoplan.search.operators import Operators, Point
+from autoplan.search.operators import Operators
+from autoplan.search.point import Point
 from autoplan.search.solve import Solution
 
 NOTHING = Solution((), (), 0, 0, 0, 0, 0, 0, 0, 0)

@@ -60,6 +60,9 @@ class Inside:
         return self.backward_s - self.hidden_backward_s
 
 
+STREAMED = 1e9  # bytes at which a pace is taken
+
+
 @dataclass
 class Prices:
     """Prices on one mesh; what it has priced once it remembers for its lifetime, which is one search.
@@ -299,6 +302,21 @@ class Prices:
         update_s = count * float(update_seconds(self.optimizer_passes * local, self.device))
         added_s = count * self.accumulate_s(local / self.stored) * (self.microbatches - 1)
         return (seconds + update_s + added_s) / self.microbatches
+
+    def stored_at_least_s(self, kind: TensorType, layout: Layout, microbatches: int) -> float:
+        """The same of one parameter among many that are summed over the tensor axes, updated and added up together, in
+        a step of so many microbatches: by its bytes. What the data axis takes may be hidden."""
+        if not self.training:
+            return 0.0
+        used = layout_bytes(kind, layout, self.mesh)
+        ends = (STREAMED, 2 * STREAMED)
+        passes = self.optimizer_passes * self.stored
+        summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.tensor_axes
+                   if layout.state(a) == R]  # fmt: skip
+        updating = [float(update_seconds(n, self.device)) for n in ends]
+        adding = [self.accumulate_s(n) for n in ends]
+        once_s = self.stored * sum(more - less for less, more in summing) + passes * (updating[1] - updating[0])
+        return used * (once_s / microbatches + (adding[1] - adding[0]) * (1 - 1 / microbatches)) / STREAMED
 
     def accumulate_s(self, bytes: float) -> float:
         """Seconds to add one microbatch's gradients of so many bytes of parameters to those before: each parameter's

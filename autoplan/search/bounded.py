@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -19,14 +20,15 @@ from autoplan.search.cells import Cell, Cells, least_of_cells
 from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunk_rows import Tilt
 from autoplan.search.columns import kept_alone, states_alone, steep
-from autoplan.search.engines import INSTALLED
+from autoplan.search.engines import INSTALLED, Infeasible
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
 from autoplan.search.load import Loads
-from autoplan.search.operators import Point
+from autoplan.search.point import Point
 from autoplan.search.ranks import pieces_of
 from autoplan.search.shares import least_shared_s, short_of_bytes
 from autoplan.search.solve import Weights
+from autoplan.search.together import MATTERS
 
 STREAMED = 1e9  # bytes at which the pace of adding up is taken
 ANY = 0  # in the place of a point's number: whatever the operators
@@ -45,8 +47,8 @@ class Bounded(Laid):
         if setting.offload == "none" or devices_of(self.operators.topology, setting):
             return super().rough_s(setting)
         if (setting, ANY) not in self.least:
-            known, gap = self.known(setting), self.operators.fastest(setting).gap
-            self.least[setting, ANY] = self.spread_s(known.loads, known.once_s) * (1 - gap)
+            known, gap = self.known(setting, short=False), self.operators.fastest(setting).gap
+            self.least[setting, ANY] = self.spread_s(known.loads, known.once_s) * (1 - gap) - self.apart_s(setting)
         return self.least[setting, ANY]
 
     def shared_s(self, setting: Setting, wall: float) -> float:
@@ -54,7 +56,7 @@ class Bounded(Laid):
         infinite where none fits. Said at once, whatever the chain's length."""
         topology, rough_s = self.operators.topology, self.rough_s(setting)
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
-        if not alone or devices_of(topology, setting):
+        if not alone or devices_of(topology, setting) or self.whole_rigid(setting):
             return rough_s
         fastest = self.operators.fastest(setting)
         loads = self.loads(setting, fastest)
@@ -65,7 +67,7 @@ class Bounded(Laid):
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
         slowed *= 1 - fastest.gap if runs_rounds(setting.schedule) else 1.0
         schedule_s = least_shared_s(known, wall, max(rough_s / slowed - once, 0.0))
-        return max(rough_s, (schedule_s + once) * slowed)
+        return max(rough_s, (schedule_s + once) * slowed - self.apart_s(setting))
 
     def least_s(
         self, setting: Setting, wall: float, enough_s: float = float("inf"), *, whole: bool = True, divides: bool = True
@@ -82,15 +84,44 @@ class Bounded(Laid):
             return self.least_chunked_s(setting, wall, enough_s, whole=whole, divides=divides)
         if not alone:
             return self.rough_s(setting)
+        if self.whole_rigid(setting):
+            return self.least_within_s(setting, wall)
         ranks = self.known_at(setting)
         once = min(known.once_s for known in ranks) / setting.pp
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
-        schedule_s, limit_s = least_schedule_s(ranks, wall), enough_s / slowed - once
+        schedule_s, limit_s = least_schedule_s(ranks, wall), (enough_s + self.apart_s(setting)) / slowed - once
         alike = len({id(known) for known in ranks}) == 1
         cells = self.cells(setting, ranks[0]) if whole and divides and alike and schedule_s < limit_s else None
         if cells is not None:
             schedule_s = least_of_cells(cells, partial(least_in_s, ranks, wall), limit_s, schedule_s)
-        return max((schedule_s + once) * slowed, self.rough_s(setting))
+        return max((schedule_s + once) * slowed - self.apart_s(setting), self.rough_s(setting))
+
+    def whole_rigid(self, setting: Setting) -> bool:
+        """Whether nothing at all can be recomputed, of one stage with a tensor axis."""
+        again = setting.recompute != "none" and max(self.uses.values()) > 1
+        return self.rigid(setting) and not again
+
+    def least_within_s(self, setting: Setting, wall: float) -> float:
+        """The same where a wall is met by operators alone: the fastest that fit take so much longer than the fastest
+        in each microbatch. Eager programs hold less than the operator problem counts."""
+        rough_s, fastest = self.rough_s(setting), self.operators.fastest(setting)
+        if not (self.operators.fuses and np.isfinite(wall)):
+            return rough_s
+        other, topology, room = self.together(setting), self.operators.topology, self.room(setting, wall)
+        joint = self.joint(setting, None if other is None else other.problem)
+        if joint.bytes((fastest if other is None else other.fastest).solution) <= room:
+            return rough_s
+        try:
+            solution = joint.quickest(room)
+        except Infeasible:  # the solver was out of time
+            return rough_s
+        if solution is None:
+            return float("inf")
+        slowed = setting.microbatches * straggling(topology.devices // topology.levels[0].size, topology.device)
+        if other is not None:
+            return max(rough_s, solution.bound * slowed)
+        apart = 1 - MATTERS  # which the two problems then are at most
+        return max(rough_s, (rough_s + max(solution.bound - fastest.solution.objective, 0.0) * slowed) * apart)
 
     def known_at(self, setting: Setting) -> list[Known]:
         """What is known on each pipeline rank's devices, with the operators that are best there."""
@@ -106,9 +137,9 @@ class Bounded(Laid):
             found[device] = replace(known, loads=replace(known.loads, spare=spare_bytes(topology, device)))
         return [found[device] for device in devices]
 
-    def known(self, setting: Setting) -> Known:
-        """The same on one kind of device."""
-        points = self.points(setting)
+    def known(self, setting: Setting, *, short: bool = True) -> Known:
+        """The same on one kind of device; ``short`` of bytes, perhaps."""
+        points = self.points(setting, short=short)
         fastest, each = points[0], [self.loads(setting, point) for point in points]
         rate, chain, floor = adding_rate(each[0]), each[0].chain, self.operators.floor(setting)
         if not self.operators.fuses:
@@ -124,15 +155,19 @@ class Bounded(Laid):
         forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
         return Known(loads, lean, own[0], self.blocks, floor, rates, rate, once_s, forward_s)
 
-    def points(self, setting: Setting) -> list[Point]:
-        """The fastest operators, and those that hold least: of everything, of parameters, of what is kept."""
+    def points(self, setting: Setting, *, short: bool = True) -> list[Point]:
+        """The fastest operators, and those that hold least: of everything, of parameters, of what is kept; and, where
+        bytes are short, altogether."""
         fastest = self.operators.fastest(setting)
         if setting.tp == 1:
             return [fastest]
-        prices = steep(fastest.solution, self.loads(setting, fastest)), *(
-            alone(fastest.solution) for alone in (states_alone, kept_alone)
-        )
-        return [fastest, *(self.operators.priced(setting, weights) for weights in prices)]
+        steeply = steep(fastest.solution, self.loads(setting, fastest))
+        prices = (steeply, states_alone(fastest.solution), kept_alone(fastest.solution))
+        points = [fastest, *(self.operators.priced(setting, weights) for weights in prices)]
+        if short and self.rigid(setting):
+            with suppress(Infeasible):  # the solver was out of time
+                points.append(self.operators.taken(setting, self.joint(setting).leanest))
+        return points
 
     def own_s(self, point: Point, rate: float) -> np.ndarray:
         """[segments] forward and backward, and the adding up of gradients, of these operators."""
@@ -170,9 +205,10 @@ class Bounded(Laid):
             cells = self.cells(setting, known) if whole and divides else None
             divided = None if cells is None else (cells, partial(held_in, known, pieces, leaner))
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
-        tilt, limit_s = self.tilt(setting) if whole else None, (enough_s / slowed - once) * gain
+        limit_s = ((enough_s + self.apart_s(setting)) / slowed - once) * gain
+        tilt = self.tilt(setting) if whole else None
         schedule_s = least_chunks_s(pieces, leaner, limit_s, tilt, divided, whole=whole) / gain
-        return max(self.rough_s(setting), (schedule_s + once) * slowed)
+        return max(self.rough_s(setting), (schedule_s + once) * slowed - self.apart_s(setting))
 
     def cells(self, setting: Setting, known: Known) -> Cells | None:
         """What the operators of the heaviest block can be; None where that isn't divided: without a tensor axis they

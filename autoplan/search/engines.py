@@ -5,6 +5,7 @@ A program stays with its engine, and only what it costs changes from run to run:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,9 @@ else:
 HEURISTICS = ("rins", "rens", "zi_round", "shifting", "feasibility_jump", "root_reduced_cost")
 PROVING = tuple((f"mip_heuristic_run_{name}", False) for name in HEURISTICS)
 """Options of HiGHS for programs of which a bound is asked: to have answers early takes half of the time."""
+
+ONE_BY_ONE = (("presolve_rule_off", 1 << 13),)
+"""For programs with one row of bytes: parallel columns stay apart, of which it tells on the terminal otherwise."""
 
 
 class Infeasible(Exception):
@@ -51,8 +55,8 @@ class Engine(Protocol):
         """The least cost·v. integers: [options] whether each is 0 or 1, or anything between. Raises Infeasible."""
         ...
 
-    def limit(self, least: tuple[float, float], most: tuple[float, float]) -> None:
-        """What the last two rows come to, of a program that is ``walled``."""
+    def limit(self, least: Sequence[float], most: Sequence[float]) -> None:
+        """What the last rows come to, of a program that has rows of bytes: ``walled``, ``held_jointly``."""
         ...
 
 
@@ -78,7 +82,8 @@ class Highs:
     def __init__(self, program: Program) -> None:
         self.program, self.integers, self.steps = program, np.zeros(program.options, dtype=bool), 0
         self.inside = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), *(PROVING if program.units else ())):
+        own = ((), ONE_BY_ONE, PROVING)[len(program.units)]
+        for option, value in (("output_flag", False), ("threads", 1), *own):
             self.inside.setOptionValue(option, value)
         upper = np.full(program.variables, np.inf)
         upper[: program.options] = 1.0
@@ -98,7 +103,7 @@ class Highs:
             kinds = (highspy.HighsVarType.kContinuous.value, highspy.HighsVarType.kInteger.value)
             self.inside.changeColsIntegrality(len(options), options, np.where(integers, *kinds[::-1]).astype(np.uint8))
             self.integers = integers
-        presolves = whole and not self.program.units  # under limits of bytes it takes several times as long
+        presolves = whole and len(self.program.units) < 2  # under two limits of bytes it takes several times as long
         self.inside.setOptionValue("presolve", "choose" if presolves else "off")
         self.inside.setOptionValue("mip_rel_gap", gap)
         self.inside.setOptionValue("time_limit", self.inside.getRunTime() + time_limit_s)  # it counts all runs
@@ -114,9 +119,9 @@ class Highs:
             return Answer(values, max(info.mip_dual_bound, 0.0))
         return Answer(values, info.objective_function_value if optimal else 0.0)
 
-    def limit(self, least: tuple[float, float], most: tuple[float, float]) -> None:
+    def limit(self, least: Sequence[float], most: Sequence[float]) -> None:
         """As ``Engine.limit``."""
-        for row, ends in enumerate(zip(least, most, strict=True), start=self.program.constraints - 2):
+        for row, ends in enumerate(zip(least, most, strict=True), start=self.program.constraints - len(least)):
             self.inside.changeRowBounds(row, *ends)
 
 
@@ -149,9 +154,9 @@ class Cbc:
             return Answer(values, 0.0)
         return Answer(values, float(cost @ values) * (1 - gap if integers.any() else 1.0))
 
-    def limit(self, least: tuple[float, float], most: tuple[float, float]) -> None:
+    def limit(self, least: Sequence[float], most: Sequence[float]) -> None:
         """As ``Engine.limit``."""
-        for number, (entries, _, _) in enumerate([*rows_of(self.program)][-2:]):
+        for number, (entries, _, _) in enumerate([*rows_of(self.program)][-len(least) :]):
             terms = pulp.LpAffineExpression([(self.variables[column], factor) for column, factor in entries])
             for name, value, sense in (("least", least[number], 1), ("most", most[number], -1)):
                 self.model.constraints.pop(f"{name}{number}", None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,12 +20,15 @@ from autoplan.search.candidates import Setting
 from autoplan.search.choice import StageChoice, StageMemory
 from autoplan.search.chunks import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, states_alone, steep
+from autoplan.search.engines import Infeasible
 from autoplan.search.laid import exposed
 from autoplan.search.load import Loads
-from autoplan.search.operators import Point
 from autoplan.search.pieces import Pieces
+from autoplan.search.point import Point
+from autoplan.search.problem import Problem
 from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.refine import Bound, Runs, refine
+from autoplan.search.solve import Solution
 from autoplan.search.stages import choose_cuts
 
 
@@ -71,6 +75,7 @@ TOLERANCE = 0.002
 """Nothing is priced for the sake of a smaller share of the step than this; the gap that is reported holds it."""
 
 
+ROOMS = 8  # for which operators are sought
 RUNNER_UP = 1.25  # a plan up to this many times slower than the best so far is finished, to stand beside it
 
 
@@ -92,7 +97,8 @@ class Evaluator(Bounded):
         known_s  that no plan of it undercuts
 
         The fastest operators that keep everything are the best where they fit. Where they don't, leaner ones, which
-        may need less recomputation, are generated (``columns``).
+        may need less recomputation, are generated (``columns``); where little can be recomputed, the fastest of those
+        that fit are sought (``joint``).
         """
         fastest = self.operators.fastest(setting)
         anew = setting.offload != "none" and not self.operators.quick
@@ -100,11 +106,18 @@ class Evaluator(Bounded):
         if least_s >= limit_s:
             return None
         best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
+        other = None if self.operators.quick else self.together(setting)
+        if other is not None and not self.idle(setting, other.fastest):
+            found = self.with_point(setting, other.fastest, wall, limit_s)
+            best = found if best is None or (found is not None and found.step_s < best.step_s) else best
         if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - TOLERANCE)):
             return best
         if limit_s < float("inf") and self.suffices(setting, best):
             return best
-        return self.with_columns(setting, best, wall, limit_s, least_s)
+        best = self.with_columns(setting, best, wall, limit_s, least_s)
+        if best is not None and (self.operators.quick or least_s >= best.step_s * (1 - TOLERANCE)):
+            return best
+        return self.within_wall(setting, best, wall, limit_s) if self.rigid(setting) else best
 
     def suffices(self, setting: Setting, best: Evaluated | None) -> bool:
         """Whether leaner operators aren't sought beside a plan of some other setting: they seldom win where several
@@ -152,6 +165,53 @@ class Evaluator(Bounded):
                     break
         return best
 
+    def within_wall(
+        self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float
+    ) -> Evaluated | None:
+        """The best of what is known and of operators chosen for what they hold altogether."""
+        other = self.together(setting)
+        problems = [self.operators.problem(setting), *([other.problem] if other else [])]
+        try:
+            for point in (p for problem in problems for p in self.fitting(setting, problem, wall)):
+                if self.idle(setting, point) or self.at_least_s(setting, point) >= limit_s:
+                    continue
+                found = self.with_point(setting, point, wall, limit_s)
+                if found is not None and (best is None or found.step_s < best.step_s):
+                    best, limit_s = found, min(limit_s, found.step_s)
+        except Infeasible:  # the solver was out of time
+            return best
+        return best
+
+    def fitting(self, setting: Setting, problem: Problem, wall: float) -> Iterator[Point]:
+        """The operators that hold least, with which recomputation may do; and the fastest of those that fit without.
+
+        The operator problem doesn't count all that is held, so they are sought for one room after another: that which
+        leaves the last ones what they need beside, between the largest that was small enough and the smallest that
+        was too large.
+        """
+        fastest, joint = self.operators.fastest(setting), self.joint(setting, problem)
+        lean = self.operators.taken(setting, joint.leanest)
+        yield lean
+        beside = [self.total(setting, p) - joint.bytes(p.solution) for p in (fastest, lean)]
+        room, fits, exceeds, tried = wall - min(beside), 0.0, float("inf"), list[Solution]()
+        for _ in range(ROOMS):
+            solution = joint.quickest(room)
+            if solution is None or any(solution.options == one.options for one in tried):
+                break
+            tried.append(solution)
+            point = self.operators.taken(setting, solution)
+            over = self.total(setting, point) - wall
+            fits, exceeds = (fits, min(exceeds, room)) if over > 0 else (max(fits, room), exceeds)
+            yield point
+            room = joint.bytes(solution) - over
+            room = room if fits < room < exceeds else (fits + exceeds) / 2
+
+    def total(self, setting: Setting, point: Point) -> float:
+        """Bytes that these operators need where nothing is recomputed."""
+        found = self.with_point(setting, point, float("inf"))
+        assert found is not None
+        return found.memory[found.fullest].total - found.loads.at(found.fullest).spare
+
     def idle(self, setting: Setting, point: Point) -> bool:
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
         return setting.tp > 1 and point.idle and not self.operators.split_weights
@@ -165,6 +225,9 @@ class Evaluator(Bounded):
         if setting.tp > 1:
             prices = steep(fastest.solution, self.loads(setting, fastest)), states_alone(fastest.solution)
             points += [self.operators.priced(setting, weights) for weights in prices]
+        if self.rigid(setting):
+            with suppress(Infeasible):  # the solver was out of time
+                points.append(self.operators.taken(setting, self.joint(setting).leanest))
         found = [self.with_point(setting, point, float("inf")) for point in points]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.options import Inference, Training
-from autoplan.pricing import Device
+from autoplan.pricing import Device, Prices
 from autoplan.pricing.chunks import Rounds, rounds_of, runs_rounds
 from autoplan.pricing.data import DataAxis
 from autoplan.pricing.step import optimizer_passes, optimizer_states, straggling
@@ -15,9 +16,28 @@ from autoplan.search.candidates import Setting
 from autoplan.search.chain import Chain, Held, chain_of, held_by
 from autoplan.search.choice import tensor_mesh
 from autoplan.search.floors import lower_bound, rounds, uneven_rounds
+from autoplan.search.joint import HeldBytes, Joint
 from autoplan.search.kinds import devices_of, pace, spare_bytes
-from autoplan.search.load import Loads, data_axis
-from autoplan.search.operators import Operators, Point
+from autoplan.search.load import Loads, data_axis, parameter_share
+from autoplan.search.operators import Key, Operators
+from autoplan.search.outline import Decision
+from autoplan.search.point import Point
+from autoplan.search.problem import Problem
+from autoplan.search.solve import Solver, Weights
+from autoplan.search.together import MATTERS, apart_s, farthest_s, together
+
+
+@dataclass(frozen=True)
+class Together:
+    """A problem as if all parameters were updated together.
+
+    fastest  by it
+    apart_s  of a microbatch, by which it differs at most from one that has each updated by itself
+    """
+
+    problem: Problem
+    fastest: Point
+    apart_s: float
 
 
 @dataclass
@@ -32,6 +52,7 @@ class Laid:
     chains: dict[tuple[Setting, bool, int, Device], Chain] = field(default_factory=dict)
     held: dict[int, Held] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
+    others: dict[tuple[Key, int], Together | None] = field(default_factory=dict)
 
     def at_least_s(self, setting: Setting, point: Point) -> float:
         """Seconds of a step with these operators, were the chain cut at will and nothing recomputed; what happens once
@@ -60,10 +81,39 @@ class Laid:
 
     def rough_s(self, setting: Setting) -> float:
         """A lower bound that is known already; on several kinds of device, what their own operators take at least."""
-        if devices_of(self.operators.topology, setting):
+        topology = self.operators.topology
+        if devices_of(topology, setting):
             return lower_bound(self.operators, setting)
         fastest = self.operators.fastest(setting)
-        return self.at_least_s(setting, fastest) * (1 - fastest.gap)
+        known_s, other = self.at_least_s(setting, fastest) * (1 - fastest.gap), self.together(setting)
+        if other is None:
+            return known_s
+        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
+        return min(known_s, other.fastest.solution.bound * setting.microbatches / setting.pp * slower)
+
+    def together(self, setting: Setting) -> Together | None:
+        """The operator problem as if all parameters were updated together, and its answer, where that matters."""
+        if setting.tp == 1 or self.operators.quick:
+            return None
+        key = (self.operators.key(setting), setting.microbatches)
+        if key not in self.others:
+            fastest, decisions = self.operators.fastest(setting), self.operators.decisions(setting)
+            prices = self.operators.prices(tensor_mesh(setting.mesh))
+            matters = apart_s(decisions, prices) > MATTERS * fastest.solution.time_s * setting.microbatches
+            self.others[key] = self.solved(setting, decisions, prices) if matters else None
+        return self.others[key]
+
+    def solved(self, setting: Setting, decisions: Sequence[Decision], prices: Prices) -> Together:
+        problem = self.operators.problem(setting)
+        other = together(problem, decisions, prices, setting.microbatches)
+        point = self.operators.taken(setting, Solver(other).solve(Weights()))
+        return Together(other, point, farthest_s(problem, other))
+
+    def apart_s(self, setting: Setting) -> float:
+        """Seconds of a step by which bounds that take the fastest operators for the least may be too high."""
+        other, topology = self.together(setting), self.operators.topology
+        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
+        return 0.0 if other is None else other.apart_s * setting.microbatches * slower
 
     def loads(self, setting: Setting, point: Point) -> Loads:
         topology = self.operators.topology
@@ -85,6 +135,28 @@ class Laid:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
         whole = self.whole[device]
         return Loads(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
+
+    def rigid(self, setting: Setting) -> bool:
+        """Whether a memory wall is met by other operators as much as by recomputation: there is none, or few segments
+        repeat, so that few can be recomputed. Of one stage: what several hold together says little of the fullest."""
+        if setting.tp == 1 or setting.pp > 1 or devices_of(self.operators.topology, setting):
+            return False
+        model = self.operators.prepared.model
+        few = 2 * len(model.blocks) > len(model.segments)
+        return self.operators.prepared.training and (few or setting.recompute == "none")
+
+    def joint(self, setting: Setting, problem: Problem | None = None) -> Joint:
+        """An operator problem under limits of what a setting of one stage holds; None: the setting's."""
+        problem = self.operators.problem(setting) if problem is None else problem
+        loads = self.loads(setting, self.operators.fastest(setting))
+        flight = float(max(loads.in_flight))
+        states = parameter_share(loads.data, loads.states) + flight * loads.data.cast_share
+        return self.operators.joint(setting, HeldBytes(states, flight), problem)
+
+    def room(self, setting: Setting, wall: float) -> float:
+        """Bytes under a wall for what the operator problem counts, at most: beside the constants that are read."""
+        loads = self.loads(setting, self.operators.fastest(setting))
+        return wall + loads.spare - float(loads.chain.constants.max()) * max(loads.in_flight)
 
     def chain(self, setting: Setting, point: Point, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""

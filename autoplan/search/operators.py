@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autoplan.errors import ParallelismError
-from autoplan.mesh import MICROBATCH, TENSOR, Mesh
+from autoplan.mesh import MICROBATCH, Mesh
 from autoplan.options import Parallelism
 from autoplan.pricing import Cost, Device, Operator, Prices, Topology
 from autoplan.pricing.prices import Group as Links
@@ -27,14 +27,15 @@ from autoplan.search.choice import BlockChoice, tensor_mesh
 from autoplan.search.decode import block_choices, with_steps
 from autoplan.search.formulate import Options, Prepared, SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.formulation import Formulation
+from autoplan.search.joint import HeldBytes, Joint, working_bytes
 from autoplan.search.kinds import kinds_of
-from autoplan.search.outline import Outline, outline_of
+from autoplan.search.outline import Decision, Outline, outline_of
+from autoplan.search.point import Point
 from autoplan.search.problem import Problem, Seconds, build, operators_s
 from autoplan.search.prune import pruned_if_large
 from autoplan.search.rows import LAYOUTS
 from autoplan.search.sizes import Sizes, sizes_of
 from autoplan.search.solve import Infeasible, Solution, Solver, Weights
-from autoplan.strategies import Strategy
 
 
 def uses_tensor_axis(parallelism: Parallelism) -> bool:
@@ -46,44 +47,8 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
 Key = tuple[tuple[int, ...], str, int, int]
 
 
-@dataclass(frozen=True)
-class Point:
-    """One way to run every block.
-
-    blocks, prices  in the model's order
-    kinds           of several kinds of device, the prices on each; they were chosen for the slowest
-    gap             proven, relative
-    """
-
-    blocks: tuple[BlockChoice, ...]
-    prices: tuple[BlockPrice, ...]
-    solution: Solution
-    kinds: tuple[tuple[Device, tuple[BlockPrice, ...]], ...] = ()
-
-    def on(self, device: Device) -> tuple[BlockPrice, ...]:
-        """The prices on one kind of device; those of the slowest on what is none."""
-        return dict(self.kinds).get(device, self.prices)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no operator is split on some tensor axis, so that its ranks repeat one another's work."""
-        strategies = [strategy for block in self.blocks for _, strategy in block.strategies]
-        axes = {axis for strategy in strategies[:1] for axis, _ in strategy.axes if axis in TENSOR}
-        return not all(any(splits(strategy, axis) for strategy in strategies) for axis in axes)
-
-    @property
-    def gap(self) -> float:
-        return (self.solution.objective - self.solution.bound) / max(self.solution.objective, 1e-30)
-
-
 def setting_text(mesh: Mesh) -> str:
     return "x".join(str(mesh.size(axis)) for axis in mesh.tensor_axes)
-
-
-def splits(strategy: Strategy, axis: str) -> bool:
-    """Whether an operand or the result is split on an axis."""
-    chosen = strategy.on(axis)
-    return any(state.kind == "S" for state in (*chosen.inputs, chosen.output))
 
 
 @dataclass
@@ -111,6 +76,7 @@ class _Problem:
     floor_s: dict[Device, tuple[float, ...]] = field(default_factory=dict)
     alone: dict[int, Solver] = field(default_factory=dict)
     cells: dict[int, Cells] = field(default_factory=dict)
+    joints: dict[tuple[int, HeldBytes], Joint] = field(default_factory=dict)
     floors: dict[tuple[int, Weights], float] = field(default_factory=dict)
     points: dict[Weights, Point] = field(default_factory=dict)
 
@@ -337,6 +303,28 @@ class Operators:
         entry = self.entry(setting)
         entry.problem = entry.problem or entry.build()
         return entry
+
+    def joint(self, setting: Setting, held: HeldBytes, problem: Problem) -> Joint:
+        """A problem of a setting under limits of bytes."""
+        entry = self.entry(setting)
+        if (id(problem), held) not in entry.joints:
+            entry.joints[id(problem), held] = Joint(problem, working_bytes(entry.form, problem), held)
+        return entry.joints[id(problem), held]
+
+    def problem(self, setting: Setting) -> Problem:
+        problem = self.built(setting).problem
+        assert problem is not None
+        return problem
+
+    def decisions(self, setting: Setting) -> tuple[Decision, ...]:
+        """Of a setting's problem, before any was left out."""
+        entry = self.entry(setting)
+        return entry.shared.outline(entry.form).decisions
+
+    def taken(self, setting: Setting, solution: Solution) -> Point:
+        """What an answer to a setting's problem says of how every block runs."""
+        entry = self.entry(setting)
+        return self.point(entry, block_choices(entry.form, self.problem(setting), solution), solution)
 
     def cells(self, setting: Setting, block: int, leanest: float) -> Cells:
         """What the operators of a block can be; ``leanest`` bytes of parameters are about the fewest of a segment."""

@@ -6,7 +6,7 @@ has several consumers, and the layouts in which it is kept. The first are 0 or 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,8 +22,8 @@ class Program:
     time_s, state_bytes, kept_bytes  [variables] of which a cost is the weighted sum
     starts, columns, factors         A's rows, compressed: row r has entries [starts[r], starts[r + 1])
     least, most                      [rows]
-    units                            bytes of a step of each of the last two rows, those of states and of what is kept;
-                                     empty where there are no such rows
+    units                            bytes of a step of each of the last rows, which limit what is held; empty where
+                                     there are no such rows
     """
 
     first: np.ndarray
@@ -76,6 +76,34 @@ def walled(found: Program) -> Program:
         least=np.append(found.least, [-np.inf, -np.inf]),
         most=np.append(found.most, [np.inf, np.inf]),
         units=units,
+    )
+
+
+def held_jointly(found: Program, working: Sequence[np.ndarray], state: float, kept: float) -> Program:
+    """The same with one row of all bytes together, not limited yet, state·Σ x·state + kept·(Σ x·kept + Σ z·kept) + W,
+    and a variable W, the last: W ≥ Σ_o x[g,o]·working[g,o] for every group g.
+
+    working  of each group, bytes that stand for a moment with each of its options
+    """
+    standing = [index for index, sizes in enumerate(working) if sizes.any()]
+    held, last = state * found.state_bytes + kept * found.kept_bytes, found.variables
+    unit = float(max([1.0, held.max(initial=0.0), *(working[index].max() for index in standing)]))
+    places = [found.first[index] + np.flatnonzero(working[index]) for index in standing] + [np.flatnonzero(held)]
+    sizes = [working[index][working[index] != 0] for index in standing] + [held[places[-1]]]
+    signs = [-1.0] * len(standing) + [1.0]
+    ends = found.starts[-1] + np.cumsum([len(place) + 1 for place in places])
+    nothing, rows = np.zeros(1), len(places)
+    return replace(
+        found,
+        time_s=np.append(found.time_s, nothing),
+        state_bytes=np.append(found.state_bytes, nothing),
+        kept_bytes=np.append(found.kept_bytes, nothing),
+        starts=np.append(found.starts, ends),
+        columns=np.concatenate([found.columns, *(np.append(place, last) for place in places)]),
+        factors=np.concatenate([found.factors, *(np.append(s / unit, f) for s, f in zip(sizes, signs, strict=True))]),
+        least=np.append(found.least, np.full(rows, -np.inf)),
+        most=np.append(found.most, [*np.zeros(rows - 1), np.inf]),
+        units=(unit,),
     )
 
 

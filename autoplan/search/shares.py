@@ -26,7 +26,7 @@ segment and the last rank its last.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -92,10 +92,11 @@ def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
 
     if enough(rough_s):
         return rough_s
-    low, high = rough_s, 2 * rough_s
+    low, high = rough_s, 2 * max(rough_s, whole_s)
+    most_s = MOST_TIMES * high / 2
     while not enough(high):
         low, high = high, 2 * high
-        if low > MOST_TIMES * rough_s:
+        if low > most_s:
             return float("inf")
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -145,7 +146,8 @@ def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
     states = (known.least("parameters") * parameter_share(loads.data, loads.states))[first]
     flight, prices = np.array(flights(loads), dtype=float), known.rates
-    room = wall + loads.spare - np.array(beside(loads))
+    lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
+    room = wall + loads.spare - np.array(beside(replace(loads, chain=chain.holding(lean))))
     rounds, hidden, once_s = rounds_of(loads)
     priced = known.stateless[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
     lasting = rounds * priced - hidden[:, None, None] * known.hides.chain.forward_s[first]  # [ranks, λ, blocks]

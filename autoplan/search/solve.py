@@ -76,10 +76,10 @@ class Solver:
         if self.decided:
             return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf, (0, 0), start)
         answer = self.run(weights, time_limit_s, gap, integers=False)
-        picked, bound = self.picked(answer, self.program), answer.bound
+        picked, bound = options_of(answer, self.program), answer.bound
         if picked is None:
             answer = self.run(weights, time_limit_s, gap, integers=True)
-            picked, bound = self.picked(answer, self.program), max(bound, answer.bound)
+            picked, bound = options_of(answer, self.program), max(bound, answer.bound)
         if picked is None or self.program is None:
             raise Infeasible(f"the solver found nothing in {time_limit_s} s")
         sizes = (self.program.variables, self.program.constraints)
@@ -113,7 +113,7 @@ class Solver:
                 answer = self.walled.run(cost * scale, integers, time_limit_s, gap)
             except Infeasible:
                 return None
-            picked = self.picked(answer, found)
+            picked = options_of(answer, found)
             if picked is not None:
                 sizes = (found.variables, found.constraints)
                 return measure(self.problem, Weights(), picked, answer.bound / scale, sizes, start)
@@ -141,18 +141,19 @@ class Solver:
         answer = self.engine.run(cost * scale, np.full(self.program.options, integers), time_limit_s, gap)
         return Answer(answer.values, answer.bound / scale)
 
-    def picked(self, answer: Answer, program: Program | None) -> list[int] | None:
-        """The option taken in each group; None where one is fractional, or nothing was found."""
-        if answer.values is None or program is None:
-            return None
-        first = program.first
-        options = answer.values[: first[-1]]
-        largest = np.maximum.reduceat(options, first[:-1])
-        if (largest < 1 - WHOLE).any():
-            return None
-        taken = np.flatnonzero(options >= np.repeat(largest, np.diff(first)))
-        _, places = np.unique(np.searchsorted(first, taken, side="right"), return_index=True)
-        return (taken[places] - first[:-1]).tolist()
+
+def options_of(answer: Answer, program: Program | None) -> list[int] | None:
+    """The option taken in each group; None where one is fractional, or nothing was found."""
+    if answer.values is None or program is None:
+        return None
+    first = program.first
+    options = answer.values[: first[-1]]
+    largest = np.maximum.reduceat(options, first[:-1])
+    if (largest < 1 - WHOLE).any():
+        return None
+    taken = np.flatnonzero(options >= np.repeat(largest, np.diff(first)))
+    _, places = np.unique(np.searchsorted(first, taken, side="right"), return_index=True)
+    return (taken[places] - first[:-1]).tolist()
 
 
 def measure(

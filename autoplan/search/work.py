@@ -150,7 +150,7 @@ class Work:
         least_s, open_ = best.step_s * (1 - PROVEN), []
         for setting in candidates:
             found, known_s = self.found.get(setting), self.least.get((setting, wall), 0.0)
-            if found is not None and not found.recomputes and not found.loads.ranks:
+            if found is not None and self.unhindered(found):
                 open_.append((max(known_s, found.step_s * (1 - found.gap)) * counts(setting), setting))
             elif setting in self.found or (setting, wall) in self.least:
                 open_.append((max(known_s, self.evaluator.rough_s(setting)) * counts(setting), setting))
@@ -166,6 +166,13 @@ class Work:
                 proofs -= self.dear(setting) and bound_s < least_s
             least_s = min(least_s, bound_s)
         return 1 - least_s / best.step_s
+
+    def unhindered(self, found: Evaluated) -> bool:
+        """Whether a setting's best is what it would be without a wall, on devices alike."""
+        if found.recomputes or found.loads.ranks:
+            return False
+        fastest, other = self.operators.fastest(found.setting), self.evaluator.together(found.setting)
+        return found.point is fastest and other is None
 
     def evaluate(self, setting: Setting, wall: float, limit_s: float = math.inf) -> Evaluated | None:
         found = self.evaluator.evaluate(setting, wall, limit_s, self.least.get((setting, wall), 0.0))
