@@ -15,6 +15,8 @@ from autoplan.pricing.whole import WholeCost, whole_cost
 from autoplan.search.candidates import Setting
 from autoplan.search.chain import Chain, Held, chain_of, held_by
 from autoplan.search.choice import tensor_mesh
+from autoplan.search.columns import states_alone
+from autoplan.search.engines import Infeasible
 from autoplan.search.floors import lower_bound, rounds, uneven_rounds
 from autoplan.search.joint import HeldBytes, Joint
 from autoplan.search.kinds import devices_of, pace, spare_bytes
@@ -24,7 +26,7 @@ from autoplan.search.outline import Decision
 from autoplan.search.point import Point
 from autoplan.search.problem import Problem
 from autoplan.search.solve import Solver, Weights
-from autoplan.search.together import MATTERS, apart_s, farthest_s, together
+from autoplan.search.together import MATTERS, apart_s, begins_s, farthest_s, together, without_sums
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,13 @@ class Together:
     """A problem as if all parameters were updated together.
 
     fastest  by it
+    least_s  of a microbatch, with a beginning of the sums where there are any
     apart_s  of a microbatch, by which it differs at most from one that has each updated by itself
     """
 
     problem: Problem
     fastest: Point
+    least_s: float
     apart_s: float
 
 
@@ -89,7 +93,9 @@ class Laid:
         if other is None:
             return known_s
         slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-        return min(known_s, other.fastest.solution.bound * setting.microbatches / setting.pp * slower)
+        lean = self.operators.priced(setting, states_alone(fastest.solution))
+        data_s = min(self.reduced_s(setting, point) for point in (fastest, lean))
+        return min(known_s, (other.least_s * setting.microbatches + data_s) / setting.pp * slower)
 
     def together(self, setting: Setting) -> Together | None:
         """The operator problem as if all parameters were updated together, and its answer, where that matters."""
@@ -106,8 +112,20 @@ class Laid:
     def solved(self, setting: Setting, decisions: Sequence[Decision], prices: Prices) -> Together:
         problem = self.operators.problem(setting)
         other = together(problem, decisions, prices, setting.microbatches)
-        point = self.operators.taken(setting, Solver(other).solve(Weights()))
-        return Together(other, point, farthest_s(problem, other))
+        solution = Solver(other).solve(Weights())
+        with_s = solution.bound + begins_s(prices) / setting.microbatches
+        try:
+            without_s = Solver(without_sums(other, prices)).bound(Weights())
+        except Infeasible:  # something has to be summed
+            without_s = with_s
+        point = self.operators.taken(setting, solution)
+        return Together(other, point, min(with_s, without_s), farthest_s(problem, other))
+
+    def reduced_s(self, setting: Setting, point: Point) -> float:
+        """Seconds of a step that the data axis takes beside what is hidden."""
+        loads = self.loads(setting, point)
+        spent_s, hidden_s, _, _ = loads.once_s((0, len(loads.chain)))
+        return spent_s - hidden_s + setting.microbatches * float(loads.chain.exposed_s.sum())
 
     def apart_s(self, setting: Setting) -> float:
         """Seconds of a step by which bounds that take the fastest operators for the least may be too high."""

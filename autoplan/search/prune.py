@@ -18,6 +18,7 @@ ViT-22B's on three), and finding it takes as long as a solution, so it is for pr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,18 +44,24 @@ def pruned_if_large(problem: Problem) -> Problem:
 def prune(problem: Problem) -> Problem:
     """The smaller problem; its optimum is the same at every price of bytes."""
     distances = [distances_of(t) for t in problem.tensors]
-    kept = [options_kept(problem, index, distances) for index in range(len(problem.groups))]
-    groups = tuple(chosen(g, keep) for g, keep in zip(problem.groups, kept, strict=True))
-    tensors = []
-    for tensor, distance in zip(problem.tensors, distances, strict=True):
-        smaller = replace(
+    smaller = with_options(problem, [options_kept(problem, index, distances) for index in range(len(problem.groups))])
+    pairs = zip(smaller.tensors, distances, strict=True)
+    return Problem(smaller.groups, tuple(with_arcs(t, needed_arcs(t, distance)) for t, distance in pairs))
+
+
+def with_options(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
+    """The same with some of each group's options alone, by their numbers."""
+    tensors = (
+        replace(
             tensor,
             given=tensor.given[kept[tensor.source]],
             sinks=tuple((g, taken[kept[g]]) for g, taken in tensor.sinks),
             keepers=tuple((g, places[kept[g]]) for g, places in tensor.keepers),
         )
-        tensors.append(with_arcs(smaller, needed_arcs(smaller, distance)))
-    return Problem(groups, tuple(tensors))
+        for tensor in problem.tensors
+    )
+    groups = (chosen(group, keep) for group, keep in zip(problem.groups, kept, strict=True))
+    return Problem(tuple(groups), tuple(tensors))
 
 
 def chosen(group: Group, keep: np.ndarray) -> Group:

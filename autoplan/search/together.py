@@ -14,10 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoplan.layout import Layout
+from autoplan.layout import Layout, R
 from autoplan.pricing import Prices
 from autoplan.search.outline import Decision
 from autoplan.search.problem import Group, Problem
+from autoplan.search.prune import with_options
 
 MATTERS = 0.05  # of a step, that the difference can be at most where nothing is asked of it
 
@@ -36,6 +37,23 @@ def together(problem: Problem, decisions: Sequence[Decision], prices: Prices, mi
         return replace(found, time_s=decision.count * np.array(each))
 
     return replace(problem, groups=tuple(group(found) for found in problem.groups))
+
+
+def without_sums(problem: Problem, prices: Prices) -> Problem:
+    """The same where no gradient is summed over a tensor axis, so that no such collective begins."""
+
+    def alone(found: Group) -> np.ndarray:
+        states = [[o.state(a) for a in prices.mesh.tensor_axes] for o in found.options if isinstance(o, Layout)]
+        sums = np.array([R in of and found.key[0] == "stored" for of in states] or [False] * len(found.options))
+        return np.flatnonzero(~sums)
+
+    return with_options(problem, [alone(group) for group in problem.groups])
+
+
+def begins_s(prices: Prices) -> float:
+    """Seconds of a step that sums over a tensor axis begin with at least, if there are any."""
+    axes = [a for a in prices.mesh.tensor_axes if prices.mesh.size(a) > 1]
+    return min((prices.collective_s("all-reduce", 1, axis) for axis in axes), default=0.0)
 
 
 def apart_s(decisions: Sequence[Decision], prices: Prices) -> float:
