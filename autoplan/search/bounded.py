@@ -13,6 +13,7 @@ import numpy as np
 
 from autoplan.pricing import Device
 from autoplan.pricing.chunks import runs_rounds
+from autoplan.pricing.prices import STREAMED
 from autoplan.pricing.step import sharing_of, straggling
 from autoplan.search.bounds import BYTES, FloorOf, Known, held_in, leaner_of, leanest_of, least_schedule_s, rates_of
 from autoplan.search.candidates import Setting
@@ -21,6 +22,7 @@ from autoplan.search.chunk_bound import least_chunks_s, roomy
 from autoplan.search.chunk_rows import Tilt
 from autoplan.search.columns import kept_alone, states_alone, steep
 from autoplan.search.engines import INSTALLED, Infeasible
+from autoplan.search.joint import ROUNDING
 from autoplan.search.kinds import devices_of, spare_bytes
 from autoplan.search.laid import Laid, exposed
 from autoplan.search.load import Loads
@@ -30,7 +32,7 @@ from autoplan.search.shares import least_shared_s, short_of_bytes
 from autoplan.search.solve import Weights
 from autoplan.search.together import MATTERS
 
-STREAMED = 1e9  # bytes at which the pace of adding up is taken
+ROUNDED = 8  # bytes by which a plan's account may be rounded
 ANY = 0  # in the place of a point's number: whatever the operators
 MOST_ALIKE = 6  # doublings of the microbatches, beyond which all settings' shares of it are said to be alike
 
@@ -98,7 +100,7 @@ class Bounded(Laid):
 
     def whole_rigid(self, setting: Setting) -> bool:
         """Whether nothing at all can be recomputed, of one stage with a tensor axis."""
-        again = setting.recompute != "none" and max(self.uses.values()) > 1
+        again = self.operators.prepared.training and setting.recompute != "none" and max(self.uses.values()) > 1
         return self.rigid(setting) and not again
 
     def least_within_s(self, setting: Setting, wall: float) -> float:
@@ -107,12 +109,13 @@ class Bounded(Laid):
         rough_s, fastest = self.rough_s(setting), self.operators.fastest(setting)
         if not (self.operators.fuses and np.isfinite(wall)):
             return rough_s
-        other, topology, room = self.together(setting), self.operators.topology, self.room(setting, wall)
+        other, topology = self.together(setting), self.operators.topology
         joint = self.joint(setting, None if other is None else other.problem)
-        if joint.bytes((fastest if other is None else other.fastest).solution) <= room:
+        quickest = fastest if other is None else other.fastest
+        if joint.bytes(quickest.solution) <= wall - self.constants(setting, quickest):
             return rough_s
         try:
-            solution = joint.quickest(room)
+            solution = joint.quickest(self.room(setting, wall + ROUNDED) * (1 + ROUNDING))
         except Infeasible:  # the solver was out of time
             return rough_s
         if solution is None:

@@ -99,7 +99,7 @@ class Laid:
 
     def together(self, setting: Setting) -> Together | None:
         """The operator problem as if all parameters were updated together, and its answer, where that matters."""
-        if setting.tp == 1 or self.operators.quick:
+        if setting.tp == 1 or self.operators.quick or not self.operators.prepared.training:
             return None
         key = (self.operators.key(setting), setting.microbatches)
         if key not in self.others:
@@ -161,20 +161,27 @@ class Laid:
             return False
         model = self.operators.prepared.model
         few = 2 * len(model.blocks) > len(model.segments)
-        return self.operators.prepared.training and (few or setting.recompute == "none")
+        return few or setting.recompute == "none" or not self.operators.prepared.training
 
     def joint(self, setting: Setting, problem: Problem | None = None) -> Joint:
         """An operator problem under limits of what a setting of one stage holds; None: the setting's."""
         problem = self.operators.problem(setting) if problem is None else problem
         loads = self.loads(setting, self.operators.fastest(setting))
-        flight = float(max(loads.in_flight))
+        flight = float(max(loads.in_flight)) if self.operators.prepared.training else 0.0
         states = parameter_share(loads.data, loads.states) + flight * loads.data.cast_share
         return self.operators.joint(setting, HeldBytes(states, flight), problem)
 
     def room(self, setting: Setting, wall: float) -> float:
         """Bytes under a wall for what the operator problem counts, at most: beside the constants that are read."""
-        loads = self.loads(setting, self.operators.fastest(setting))
-        return wall + loads.spare - float(loads.chain.constants.max()) * max(loads.in_flight)
+        lean = self.operators.taken(setting, self.joint(setting).leanest)
+        fastest = self.operators.fastest(setting)
+        spare = self.loads(setting, fastest).spare
+        return wall + spare - min(self.constants(setting, point) for point in (fastest, lean))
+
+    def constants(self, setting: Setting, point: Point) -> float:
+        """Bytes of what is given and read, at most of one segment, of the microbatches in flight."""
+        loads = self.loads(setting, point)
+        return float(loads.chain.constants.max()) * max(loads.in_flight)
 
     def chain(self, setting: Setting, point: Point, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""

@@ -79,6 +79,7 @@ class _Problem:
     joints: dict[tuple[int, HeldBytes], Joint] = field(default_factory=dict)
     floors: dict[tuple[int, Weights], float] = field(default_factory=dict)
     points: dict[Weights, Point] = field(default_factory=dict)
+    taken: dict[tuple[int, ...], Point] = field(default_factory=dict)
 
     def seconds_on(self, device: Device) -> Seconds:
         """Of every operator, each of its options on one kind of device."""
@@ -322,9 +323,13 @@ class Operators:
         return entry.shared.outline(entry.form).decisions
 
     def taken(self, setting: Setting, solution: Solution) -> Point:
-        """What an answer to a setting's problem says of how every block runs."""
+        """What an answer to a setting's problem says of how every block runs; the same object where that is known."""
         entry = self.entry(setting)
-        return self.point(entry, block_choices(entry.form, self.problem(setting), solution), solution)
+        if solution.options not in entry.taken:
+            choices = block_choices(entry.form, self.problem(setting), solution)
+            alike = (known for known in entry.points.values() if known.blocks == choices)
+            entry.taken[solution.options] = next(alike, None) or self.point(entry, choices, solution)
+        return entry.taken[solution.options]
 
     def cells(self, setting: Setting, block: int, leanest: float) -> Cells:
         """What the operators of a block can be; ``leanest`` bytes of parameters are about the fewest of a segment."""
