@@ -77,8 +77,11 @@ def test_a_decoder_has_megatrons_collectives_or_fewer(name: str) -> None:
 
 @pytest.mark.parametrize("name", [MIXTURES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MIXTURES[1:])])
 def test_a_mixture_of_experts_has_no_more(name: str) -> None:
+    """Fewer where what is whole, its gradients summed together, is quicker than what is split."""
     plan = planned(with_heads_for_all(ARCHITECTURES[name]))
-    assert units(plan) == (FORWARD - 0.5, BACKWARD), list(steps(plan))
+    forward, backward = units(plan)
+    assert forward <= FORWARD - 0.5, list(steps(plan))
+    assert backward <= BACKWARD, list(steps(plan))
     assert_nothing_else(plan)
 
 

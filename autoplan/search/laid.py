@@ -98,8 +98,11 @@ class Laid:
         return min(known_s, (other.least_s * setting.microbatches + data_s) / setting.pp * slower)
 
     def together(self, setting: Setting) -> Together | None:
-        """The operator problem as if all parameters were updated together, and its answer, where that matters."""
-        if setting.tp == 1 or self.operators.quick or not self.operators.prepared.training:
+        """The operator problem as if all parameters were updated together, and its answer, where that matters. Of one
+        stage: what several have once a step says little of the slowest. And of a tensor axis that has to split weights:
+        where it hasn't, to split nothing is the answer, which the same on fewer devices does better."""
+        asked = self.operators.split_weights and self.operators.prepared.training and not self.operators.quick
+        if not asked or setting.tp == 1 or setting.pp > 1:
             return None
         key = (self.operators.key(setting), setting.microbatches)
         if key not in self.others:
