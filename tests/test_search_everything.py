@@ -103,6 +103,20 @@ def test_no_way_to_run_the_operators_is_quicker(part: int) -> None:
     assert sum(check(seed) for seed in range(part, 160, 2)) >= 3
 
 
+def test_the_least_that_is_told_is_enough() -> None:
+    """Compiled; also where two segments read one parameter, which stands once."""
+    fits = 0
+    for seed in range(60):
+        work = begun(seed)
+        setting = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
+        assert work.best([setting], 1.0) is None
+        lean = work.evaluator.leanest(setting)
+        if work.operators.fuses and not work.evaluator.idle(setting, lean.point):
+            assert begun(seed).best([setting], lean.over_bytes(0)) is not None
+            fits += lean.loads.chain.shares
+    assert fits >= 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_of_many_more(part: int) -> None:

@@ -26,7 +26,8 @@ COLUMNS = (
 
 
 def loads(random: np.random.Generator, segments: int, classes: int, recompute: str, pp: int = 2) -> Loads:
-    """A chain between two segments that stand there once, its others of so many classes, in no order."""
+    """A chain between two segments that stand there once, its others of so many classes, in no order; some that are of
+    one class read one parameter."""
     tables = {name: random.integers(5, 100, classes + 1).astype(float) for name in COLUMNS}
     tables["selective"] = tables["inputs"] + random.integers(1, 60, classes + 1)
     tables["kept"] = tables["selective"] + random.integers(1, 60, classes + 1)
@@ -34,7 +35,8 @@ def loads(random: np.random.Generator, segments: int, classes: int, recompute: s
     tables["again_s"] = tables["forward_s"] * random.uniform(0.02, 1.0, classes + 1)
     order = np.concatenate([[0], 1 + random.integers(0, classes, segments), [0]])
     columns = {name: table[order] for name, table in tables.items()}
-    stored = tuple(((f"p{i}", int(size)),) for i, size in enumerate(columns["parameters"]))
+    names = [f"c{order[i]}" if random.random() < 0.2 else f"p{i}" for i in range(len(order))]
+    stored = tuple(((name, int(size)),) for name, size in zip(names, columns["parameters"], strict=True))
     rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in (*COLUMNS, "repeated", "held")}
     chain = Chain(**columns, **rest, repeated=order > 0, held=stored)  # type: ignore[arg-type]
     setting = Setting(pp, 1, 1, 1, 4, 0, "1f1b", recompute)

@@ -115,15 +115,15 @@ class Known:
         def held(chain: Chain) -> Chain:
             kept = cell.kept + self.loads.data.cast_share * cell.state
             states, keeps = np.where(mine, cell.state, 0.0), np.where(mine, kept, 0.0)
-            return chain.holding(
-                {"parameters": np.maximum(chain.parameters, states), "kept": np.maximum(chain.kept, keeps)}
-            )
+            owns = np.where(chain.owned < chain.parameters, 0.0, states)  # of the cell, a share of what others read
+            least = {"parameters": states, "owned": owns, "kept": keeps}
+            return chain.holding({name: np.maximum(getattr(chain, name), more) for name, more in least.items()})
 
         loads = replace(self.loads, chain=held(self.loads.chain))
         return replace(self, loads=loads, lean=held(self.lean), floor=floor_in)
 
 
-BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "selective", "rebuilt")
+BYTES = ("kept", "inputs", "outputs", "constants", "working", "parameters", "owned", "selective", "rebuilt")
 """Columns of a chain that leaner operators may lessen."""
 
 AGAIN = ("forward_s", "again_s")
@@ -254,7 +254,7 @@ def segment_s(known: Known, prices: np.ndarray, share: float | None = None) -> n
     repeated = {b for b, again in zip(known.blocks, chain.repeated, strict=True) if again}
     rows = {b: [known.floor(b, priced(p, share, b in repeated)) for p in prices] for b in dict.fromkeys(known.blocks)}
     floor, price = np.array([rows[b] for b in known.blocks]), prices[None, :]
-    states = known.least("parameters")[:, None] * share * price
+    states = known.least("owned")[:, None] * share * price
     cast = loads.data.cast_share * known.least("parameters")[:, None] * price
     alike, asked = chain.repeated[:, None], loads.setting.recompute
     least = np.where(alike, floor if asked in ("auto", "none") else np.inf, floor + states) + cast
@@ -276,8 +276,8 @@ def stage_s(known: Known, stage: int, wall: float) -> np.ndarray:
     share = parameter_share(loads.data, loads.states)
     least = {name: known.least(name) for name in BYTES} | {"kept": np.zeros(size - 1)}
     beside = replace(loads, chain=loads.chain.holding(least))
-    held = sums(known.least("parameters") * share)
-    room = wall + loads.spare - beside.bytes_without_recompute(stage) + held
+    held = sums(known.least("owned") * share)
+    room = wall + loads.spare - beside.bytes_beside_states(stage)
     further = (1 / flight - 1 / max(loads.in_flight)) * held  # states, as priced here above what L_b has of them
     must = sums(known.least("kept")) * flight + held > room
     again = np.minimum(beside.largest["rebuilt"], range_max(np.where(known.lean.repeated, known.lean.kept, 0.0)))

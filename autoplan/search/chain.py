@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -25,6 +25,7 @@ class Chain:
     forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
     weights_s    of backward_s, what gives parameters' gradients alone
     kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
+    owned        bytes of parameters, those aside that an earlier segment of the same stage may read, too
     summed       [segments, tensor axes] bytes, likewise
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
     doubled      bytes of what such a segment keeps that autograd keeps too: one storage, its inputs' aside
@@ -43,6 +44,7 @@ class Chain:
     constants: np.ndarray
     working: np.ndarray
     parameters: np.ndarray
+    owned: np.ndarray
     summed: np.ndarray
     repeated: np.ndarray
     selective: np.ndarray
@@ -64,6 +66,15 @@ class Chain:
         """Whether a parameter is read by more than one segment."""
         names = [name for held in self.held for name, _ in held]
         return len(set(names)) < len(names)
+
+    @cached_property
+    def together(self) -> np.ndarray:
+        """[N+1, N+1]: bytes of the parameters of every run of segments, each once."""
+        total = np.concatenate([[0.0], np.cumsum(self.parameters)])
+        found = total[None, :] - total[:, None]
+        for place, again, size in rereads(self.held):
+            found[: place + 1, again + 1 :] -= size
+        return found
 
     @cached_property
     def largest_parameter(self) -> np.ndarray:
@@ -97,6 +108,7 @@ def chain_of(
 
     held  what each segment holds of which parameter, where that is known
     """
+    held = held_by(model, blocks) if held is None else held
     blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
     uses = Counter(segment.block for segment in model.segments)
     order = [segment.block for segment in model.segments]
@@ -126,6 +138,7 @@ def chain_of(
         constants=along(b.constant_bytes for b in blocks),
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
+        owned=along(sizes) - read_again(held, setting.pp),
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
@@ -137,8 +150,28 @@ def chain_of(
         live_forward=along(b.live.forward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         live_backward=along(b.live.backward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        held=held_by(model, blocks) if held is None else held,
+        held=held,
     )
+
+
+def rereads(held: Held) -> Iterator[tuple[int, int, int]]:
+    """(segment, the next one that reads the same parameter, its bytes in the former)."""
+    last: dict[str, tuple[int, int]] = {}
+    for place, parameters in enumerate(held):
+        for name, size in parameters:
+            if name in last:
+                yield last[name][0], place, last[name][1]
+            last[name] = place, size
+
+
+def read_again(held: Held, stages: int) -> np.ndarray:
+    """[segments]: bytes of parameters that an earlier segment of the same stage may read; the chain's first and last
+    are on one stage only where there is no other."""
+    found = np.zeros(len(held))
+    for place, again, size in rereads(held):
+        if stages == 1 or (place, again) != (0, len(held) - 1):
+            found[again] += size
+    return found
 
 
 def held_by(model: Model, blocks: Sequence[BlockPrice]) -> Held:

@@ -12,9 +12,8 @@ from autoplan.search.evaluate import Evaluated
 from autoplan.search.floors import least_bytes
 from autoplan.search.kinds import spare_bytes
 from autoplan.search.remedies import Remedy, remedies
-from autoplan.search.work import Work, candidates
+from autoplan.search.work import LEAST_TRIES, Work, candidates
 
-LEAST_TRIES = 6  # settings that are laid out for the one that needs least, by what they hold at least
 NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
 GB = 1e9
 

@@ -131,13 +131,11 @@ class Loads:
         share = self.data.host_share(self.states)
         if not share or np.isinf(wall):
             return np.ones((len(self.chain) + 1,) * 2, dtype=bool)
-        held = prefix(self.chain.parameters * share)
-        return held[None, :] - held[:, None] <= self.data.host.memory_bytes
+        return self.chain.together * share <= self.data.host.memory_bytes
 
     def emptied_bytes(self, stage: int) -> np.ndarray:
         """Bytes of every run of segments on a stage with nothing in flight: however much is recomputed."""
-        held = prefix(self.chain.parameters)
-        total = held[None, :] - held[:, None]
+        total = self.chain.together
         beside = self.emptied(total, self.largest["parameter"], self.largest["parameters"])
         return total * parameter_share(self.data, self.states) + beside + self.buffers(stage)
 
@@ -181,11 +179,14 @@ class Loads:
         return first[:, None] + last[None, :]
 
     def bytes_without_recompute(self, stage: int) -> np.ndarray:
-        """Bytes of every run of segments [first, last) on a stage, nothing recomputed; tied parameters counted as
-        often as they are read, so never less than ``memory`` says."""
+        """[N+1, N+1]: bytes of every run of segments [first, last) on a stage, nothing recomputed."""
+        states = self.chain.together * parameter_share(self.data, self.states)
+        return states + self.bytes_beside_states(stage)
+
+    def bytes_beside_states(self, stage: int) -> np.ndarray:
+        """[N+1, N+1]: of these what isn't states of parameters."""
         chain, data = self.chain, self.data
-        share = parameter_share(data, self.states)
-        kept = prefix(chain.kept * self.in_flight[stage] + chain.parameters * share)
+        kept = prefix(chain.kept * self.in_flight[stage])
         held = kept[None, :] - kept[:, None]
         held = held + self.largest["working"] + self.largest["constants"] * self.in_flight[stage]
         whole, grads = data.gathered_segments

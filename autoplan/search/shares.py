@@ -107,7 +107,7 @@ def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
 def short_of_bytes(loads: Loads, wall: float) -> bool:
     """Whether some rank's even share of the chain, nothing recomputed, comes near its wall."""
     chain, ranks = loads.chain, loads.setting.pp
-    states = float(chain.parameters.sum()) * parameter_share(loads.data, loads.states)
+    states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states)
     most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
     most += float(chain.working.max() + chain.parameters.max() * sum(loads.data.gathered_segments))
     return most > ROOMY * (wall + loads.spare - max(beside(loads)))
@@ -144,7 +144,7 @@ def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
     uses = Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
-    states = (known.least("parameters") * parameter_share(loads.data, loads.states))[first]
+    states = (known.least("owned") * parameter_share(loads.data, loads.states))[first]
     flight, prices = np.array(flights(loads), dtype=float), known.rates
     lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
     room = wall + loads.spare - np.array(beside(replace(loads, chain=chain.holding(lean))))

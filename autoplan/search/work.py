@@ -25,6 +25,7 @@ HOST_SAVES = 0.01  # of a step, that an offload nobody asked for has to save: th
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
 ROWS_TRIED_SHORT = 4  # the same where the best has to recompute, or nothing fits
+LEAST_TRIES = 6  # settings that are laid out for the one that needs least, by what they hold at least
 NEAR = 1.08  # times a quick best, within which others are given operators of their own
 SETTLED = 2  # meshes, that one included
 DIVIDED = 2  # times the work of all operator problems, after which no further setting's cells are looked at
@@ -56,10 +57,12 @@ class Work:
         small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
         under_s = math.inf if best is None else best.step_s * (1 - saves)
         if not self.operators.quick:
-            return self.best_of(small, wall, best, under_s)
+            found = self.best_of(small, wall, best, under_s)
+            return self.at_last(small, wall) if found is None else found
         found = self.best_of(few(small, ROWS_TRIED), wall, best, under_s)
         short = found is None or found.recomputes
-        return self.best_of(few(small, ROWS_TRIED_SHORT), wall, found, under_s) if short else found
+        found = self.best_of(few(small, ROWS_TRIED_SHORT), wall, found, under_s) if short else found
+        return self.at_last(small, wall) if found is None else found
 
     def best_of(
         self, small: Sequence[Setting], wall: float, best: Evaluated | None, under_s: float
@@ -180,6 +183,18 @@ class Work:
             found = None
         self.found[setting] = found
         return found
+
+    def at_last(self, small: Sequence[Setting], wall: float) -> Evaluated | None:
+        """Where nothing was found to fit: a plan of the operators that hold least, if that does."""
+        for setting in sorted(small, key=lambda s: least_bytes(self.operators, s, self.training))[:LEAST_TRIES]:
+            point = self.evaluator.leanest(setting).point
+            if self.evaluator.idle(setting, point):
+                continue
+            found = self.evaluator.with_point(setting, point, wall)
+            if found is not None and not found.exceeds_host:
+                self.found[setting] = found
+                return found
+        return None
 
     def leanest(self, candidates: Sequence[Setting], wall: float) -> Evaluated:
         """Of settings none of which fits, the one that comes nearest: everything recomputed, the leanest operators."""
