@@ -97,6 +97,8 @@ def test_at_any_cost_of_bytes_the_least_of_cells_is_that_of_all(seed: int, count
 
     found = least_of_cells(cells_of(seed, known, count), bound_s, np.inf, most=10_000)
     assert best_s * (1 - 2 * GAP) - 1e-15 <= found <= best_s * (1 + 1e-6) + 1e-15
+    first = least_of_cells(cells_of(seed, known, count), lambda _: 0.0, np.inf, most=10_000, further=(bound_s,))
+    assert first == pytest.approx(found, rel=2 * GAP)
     few = least_of_cells(cells_of(seed, known, count), bound_s, np.inf, most=2)
     assert few <= found * (1 + 1e-6) + 1e-15
     assert least_of_cells(cells_of(seed, known, count), bound_s, best_s * 0.5) >= best_s * 0.5 * (1 - SAME)

@@ -112,7 +112,8 @@ def test_the_least_that_is_told_is_enough() -> None:
         assert work.best([setting], 1.0) is None
         lean = work.evaluator.leanest(setting)
         if work.operators.fuses and not work.evaluator.idle(setting, lean.point):
-            assert begun(seed).best([setting], lean.over_bytes(0)) is not None
+            anew, wall = begun(seed), lean.over_bytes(0)
+            assert (anew.best([setting], wall) or anew.at_last([setting], wall)) is not None
             fits += lean.loads.chain.shares
     assert fits >= 5
 

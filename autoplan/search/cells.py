@@ -28,7 +28,7 @@ from autoplan.search.solve import Infeasible, Solver
 GAP = 1e-3        # relative, of the integer programs
 SMALLER = 1e-4    # a relative difference of bytes that is as good as none, and more than solvers round
 LARGE = 5_000     # variables of a program that isn't worth its time
-MOST_CELLS = 14   # of a bound's, divided
+MOST_CELLS = 20   # of a bound's, divided
 BANDS = (1.02, 1.1, 1.25, 1.5, 2.0, 4.0)  # times the bytes of parameters of the leanest
 
 
@@ -124,6 +124,7 @@ def least_of_cells(
     known_s: float = 0.0,
     slower: Sequence[Bound] = (),
     most: int = MOST_CELLS,
+    further: Sequence[Bound] = (),
 ) -> float:
     """What no plan undercuts, by what it says of each cell; infinite where none fits.
 
@@ -132,23 +133,25 @@ def least_of_cells(
     known_s   known already
     slower    asked of those that hold no less than an answer, one after another
     most      cells that are divided
+    further   asked of each that comes first, one after another, before it is divided
     """
     numbers = itertools.count()
-    queue: list[tuple[float, int, int, Cell]] = []
+    queue: list[tuple[float, int, Sequence[Bound], bool, Cell]] = []
 
-    def look(cell: Cell, above_s: float, asked: int) -> None:
-        heapq.heappush(queue, (max(above_s, quick(cell)), next(numbers), asked, cell))
+    def add(bound_s: float, questions: Sequence[Bound], whole: bool, cell: Cell) -> None:
+        heapq.heappush(queue, (bound_s, next(numbers), questions, whole, cell))
 
     for band in cells.bands():
-        look(band, known_s, 0)
+        add(max(known_s, quick(band)), further, False, band)
     while queue and queue[0][0] < enough_s:
-        bound_s, _, asked, cell = heapq.heappop(queue)
-        if asked == 0 and most:
+        bound_s, _, questions, whole, cell = heapq.heappop(queue)
+        if questions:
+            add(max(bound_s, questions[0](cell)), questions[1:], whole, cell)
+        elif not whole and most:
             most -= 1
             for number, part in enumerate(cells.divided(cell)):
-                look(part, bound_s, int(number == 0))
-        elif 0 < asked <= len(slower):
-            heapq.heappush(queue, (max(bound_s, slower[asked - 1](cell)), next(numbers), asked + 1, cell))
+                asked = (*further, *slower) if number == 0 else further
+                add(max(bound_s, quick(part)), asked, number == 0, part)
         else:
             return bound_s
     return queue[0][0] if queue else float("inf")

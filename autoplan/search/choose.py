@@ -72,7 +72,7 @@ def best_plan(work: Work, parallelism: Parallelism) -> tuple[Evaluated | None, l
     """The best plan under the cluster's wall, and the settings that it is the best of; None where nothing fits on the
     devices alone."""
     wall, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
-    best = work.best(possible, wall)
+    best = work.best(possible, wall) or work.at_last(possible, wall)
     if best is None:
         return None, possible
     offloading = hosted(work, parallelism)

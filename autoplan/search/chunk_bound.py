@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autoplan.pricing.chunks import rank_paths, splits
-from autoplan.search.cells import MOST_CELLS, Cell, Cells, least_of_cells
+from autoplan.search.cells import MOST_CELLS, Bound, Cell, Cells, least_of_cells
 from autoplan.search.chunk_rows import Leaner, Rows, Tilt
 from autoplan.search.chunk_timeline import short, timeline
 from autoplan.search.pieces import Pieces, even_stages
@@ -33,6 +33,7 @@ STALLED = 2          # such rounds that may raise nothing, one after another
 RANKS_STAGES = 128   # of more stages whole numbers on each rank take seconds to say little
 TINY = 2_000         # actions, times stages, of a schedule that is looked at in whole numbers first
 EASY = 5_000         # the same of one that is in each cell
+LIGHT = 10_000       # actions, times stages, of a schedule that is looked at as a whole in each cell
 CELL_STAGES = 16     # of more stages cells take seconds to say little
 TIMED = 1_600        # actions of a schedule that is looked at in whole numbers: of twice as many it takes far longer
 FEW_CELLS = 16       # that are divided, of many stages
@@ -71,11 +72,12 @@ def least_chunks_s(
         return root.in_cells_s(*divided, bound_s, FEW_CELLS)
     paths_s, bound_s = root.in_fractions_s(bound_s)
     telling = paths_s >= TELLING * bound_s
-    if bound_s < limit_s and root.size <= TINY:
-        bound_s = max(bound_s, root.as_whole_s(telling=True))
-    if divided is not None and bound_s < limit_s and not many:
+    first = root.size <= TINY or root.light
+    if first and bound_s < limit_s:
+        bound_s = max(bound_s, root.as_whole_s(telling or root.size <= TINY))
+    if divided is not None and bound_s < limit_s and (root.light or not many):
         bound_s = root.in_cells_s(*divided, bound_s, MOST_CELLS)
-    return bound_s if bound_s >= limit_s else max(bound_s, root.as_whole_s(telling))
+    return bound_s if bound_s >= limit_s or first else max(bound_s, root.as_whole_s(telling))
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class _Asked:
 
     def in_cells_s(self, cells: Cells, held: Held, known_s: float, most: int) -> float:
         """By what it is in each cell of the heaviest block's operators. In those that hold no less than an answer that
-        is all they hold: there the bound is sought in whole numbers, where that is easy."""
+        is all they hold: there the bound is sought in whole numbers, where that is easy. Where the whole schedule is
+        light it is asked of each cell that comes first."""
 
         def of(cell: Cell) -> _Asked:
             pieces, leaner = held(cell)
@@ -110,8 +113,12 @@ class _Asked:
             assert asked.leaner is not None
             return replace(asked, leaner=asked.leaner.unpriced()).as_whole_s(telling=True)
 
-        slower = (whole_s,) if self.easy else ()
-        return least_of_cells(cells, lambda cell: of(cell).by_paths_s(), self.limit_s, known_s, slower, most)
+        further: tuple[Bound, ...] = ()
+        slower: tuple[Bound, ...] = (whole_s,) if self.easy else ()
+        if self.light:
+            further = (lambda cell: of(cell).by_schedule_s(),)
+            slower = (lambda cell: of(cell).by_schedule_s(whole=True),)
+        return least_of_cells(cells, lambda cell: of(cell).by_paths_s(), self.limit_s, known_s, slower, most, further)
 
     @property
     def easy(self) -> bool:
@@ -127,9 +134,18 @@ class _Asked:
         """In whole numbers: by the paths, where these tell what counts; and by the whole schedule, where that is short
         and they aren't enough."""
         paths_s = self.in_whole_numbers_s() if telling else 0.0
-        actions = int(self.pieces.rounds.script.kinds.size)
-        timed = paths_s < self.limit_s and short(self.pieces) and actions <= TIMED
+        timed = paths_s < self.limit_s and self.timed
         return max(paths_s, self.by_schedule_s(whole=True)) if timed else paths_s
+
+    @property
+    def light(self) -> bool:
+        """Whether it is in each cell, too."""
+        return self.timed and self.size <= LIGHT
+
+    @property
+    def timed(self) -> bool:
+        """Whether the whole schedule is looked at in whole numbers."""
+        return short(self.pieces) and int(self.pieces.rounds.script.kinds.size) <= TIMED
 
     def by_paths_s(self, rounds: int = 1) -> float:
         """By the paths, which grow by those that the answers lead to, in so many rounds."""

@@ -34,6 +34,7 @@ from autoplan.search.pieces import FULL, PART, Pieces
 
 FEW_MOMENTS = 2      # of a rank's, those with most in flight
 FEW_STAGES = 8       # whose segments are whole numbers each, not their ranks' totals alone
+LAST_STAGES = 2      # whose segments are whole numbers each, however many stages there are
 FEW_ACTIONS = 100    # of schedules in which those of more stages are, too
 COLUMNS = (
     "forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s", "states", "kept", "inputs", "selective",
@@ -147,6 +148,7 @@ class Rows:
         rows = np.concatenate([np.pad(r, ((0, 0), (0, totals))) if r.shape[1] == self.many else r for r in self.rows])
         numbers = np.arange(self.many + totals)
         integers = (numbers >= 1) & (numbers < self.e[0]) if few else numbers >= self.many
+        integers[self.d[-LAST_STAGES:]] = True
         low, high = np.zeros(len(integers)), np.full(len(integers), np.inf)
         high[self.d], high[self.f] = self.reachable(), np.inf if tilted else 0.0
         low[self.f] = -np.inf if tilted else 0.0

@@ -21,6 +21,7 @@ from autoplan.search.offload import check_offload
 from autoplan.search.operators import Operators, uses_tensor_axis
 
 PROVEN = 0.0075  # a gap that is worth no more proof
+PROVEN_DEAR = 0.0095  # the same where proof is dear
 HOST_SAVES = 0.01  # of a step, that an offload nobody asked for has to save: the host has other uses
 QUICK_TOLERANCE = 0.01  # as TOLERANCE, where an answer shall be quick
 ROWS_TRIED = 2  # sizes of a microbatch, the smallest, that are tried beside the largest where an answer shall be quick
@@ -57,12 +58,10 @@ class Work:
         small = [s for s in candidates if least_bytes(self.operators, s, self.training) <= wall]
         under_s = math.inf if best is None else best.step_s * (1 - saves)
         if not self.operators.quick:
-            found = self.best_of(small, wall, best, under_s)
-            return self.at_last(small, wall) if found is None else found
+            return self.best_of(small, wall, best, under_s)
         found = self.best_of(few(small, ROWS_TRIED), wall, best, under_s)
         short = found is None or found.recomputes
-        found = self.best_of(few(small, ROWS_TRIED_SHORT), wall, found, under_s) if short else found
-        return self.at_last(small, wall) if found is None else found
+        return self.best_of(few(small, ROWS_TRIED_SHORT), wall, found, under_s) if short else found
 
     def best_of(
         self, small: Sequence[Setting], wall: float, best: Evaluated | None, under_s: float
@@ -164,7 +163,8 @@ class Work:
                 continue
             if proofs or not self.dear(setting):
                 divides = self.operators.steps[1] < worth
-                proven_s = self.evaluator.least_s(setting, wall, least_s / counts(setting), divides=divides)
+                enough_s = min(least_s, best.step_s * (1 - PROVEN_DEAR)) if self.dear(setting) else least_s
+                proven_s = self.evaluator.least_s(setting, wall, enough_s / counts(setting), divides=divides)
                 bound_s = max(bound_s, proven_s * counts(setting))
                 proofs -= self.dear(setting) and bound_s < least_s
             least_s = min(least_s, bound_s)
@@ -184,9 +184,12 @@ class Work:
         self.found[setting] = found
         return found
 
-    def at_last(self, small: Sequence[Setting], wall: float) -> Evaluated | None:
+    def at_last(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
         """Where nothing was found to fit: a plan of the operators that hold least, if that does."""
-        for setting in sorted(small, key=lambda s: least_bytes(self.operators, s, self.training))[:LEAST_TRIES]:
+        sized = sorted((least_bytes(self.operators, s, self.training), s) for s in candidates)
+        for least, setting in sized[:LEAST_TRIES]:
+            if least > wall:
+                break
             point = self.evaluator.leanest(setting).point
             if self.evaluator.idle(setting, point):
                 continue
