@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from autoplan.graph import Block, DType, Model, Node, Parameter, Ref, Segment, TensorType, Typed
 
 
@@ -47,6 +50,16 @@ def chain(
         outer = tuple((externals or {}).get(e.name, e.name) for e in block.externals)
         segments.append(Segment(index, str(position), tuple(names), (), outer))
     return Model(name, batch, tuple(parameters.values()), (), constants, counts, blocks, tuple(segments))
+
+
+def sharing(model: Model, like: Mapping[int, int]) -> Model:
+    """The same where segments read the parameters of others, by their places."""
+    read = [model.segments[like.get(place, place)].parameters for place in range(len(model.segments))]
+    segments = [replace(segment, parameters=names) for segment, names in zip(model.segments, read, strict=True)]
+    kept = {name for names in read for name in names}
+    return replace(
+        model, segments=tuple(segments), parameters=tuple(p for p in model.parameters if p.name in kept)
+    )
 
 
 def mlp(batch: int = 32, width: int = 64, hidden: int = 256, layers: int = 4) -> Model:

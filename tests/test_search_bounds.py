@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from autoplan.graph import Block, Model, Typed
 from autoplan.options import OFFLOADS, RECOMPUTE, Parallelism, Training
 from autoplan.search.solve import Weights
 from autoplan.search.work import Work, begin, candidates
-from tests.hand_made import chain, f32, llama, node
+from tests.hand_made import chain, f32, llama, node, sharing
 
 
 @pytest.mark.parametrize("pp", [1, 2])
@@ -82,6 +83,28 @@ def test_no_bound_is_above_a_plan_that_shares_parameters_between_blocks() -> Non
     check_walls(begin(shared_between_blocks(), spec, Training(precision="bf16-mixed"), pins), pins, spec.usable_bytes)
 
 
+ALL_ONE, HALF = dict.fromkeys(range(2, 7), 1), dict.fromkeys(range(2, 5), 1)  # of layers 1, 2, …
+
+
+@pytest.mark.parametrize(
+    ("layers", "like", "pins"),
+    [
+        (6, ALL_ONE, Parallelism(pp=1, tp=2, micro_batch=4)),
+        (6, ALL_ONE, Parallelism(pp=1, tp=1, micro_batch=4, zero=2)),
+        (6, ALL_ONE, Parallelism(pp=2, tp=1, micro_batch=4, zero=0)),
+        (8, HALF, Parallelism(pp=2, tp=2, micro_batch=4, zero=0, recompute="none", schedule="1f1b")),
+        (8, HALF, Parallelism(pp=2, tp=2, micro_batch=4, zero=0, virtual_stages=2)),
+    ],
+)
+def test_no_bound_is_above_a_plan_whose_layers_share_parameters(
+    layers: int, like: dict[int, int], pins: Parallelism
+) -> None:
+    model = llama(layers=layers, batch=16, seq=128, hidden=512, ffn=1536, vocab=512)
+    spec = ClusterSpec.parse("1x4 h100-sxm")
+    work = begin(sharing(model, like), spec, Training(precision="bf16-mixed"), pins)
+    check_walls(work, pins, spec.usable_bytes)
+
+
 def test_bytes_of_parameters_count_as_often_as_they_are_held() -> None:
     """Of operators that store least and keep more, what is kept can be recomputed: where little else fits they are
     found, and no bound is above their plan."""
@@ -114,15 +137,16 @@ def check_walls(work: Work, pins: Parallelism, usable: float) -> None:
     plans = 0
     for setting in candidates(work.limits, pins):
         leanest, ample = work.evaluator.leanest(setting), work.evaluator.evaluate(setting, usable)
-        assert ample is not None
+        assert leanest is not None and ample is not None
         low, high = (max(m.total for m in found.memory) for found in (leanest, ample))
         for share in (0.0, 0.2, 0.5, 0.7):
             wall = float(low + share * (high - low)) + 1.0
             found = work.evaluator.evaluate(setting, wall)
             plans += found is not None
-            for whole in (False, True):
-                bound_s = work.evaluator.least_s(setting, wall, whole=whole)
-                assert found is None or bound_s <= found.step_s * (1 + 1e-9), (str(setting), share)
+            bounds = [work.evaluator.least_s(setting, wall, whole=whole) for whole in (False, True)]
+            fitting = [one.step_s for one in (found, leanest) if one is not None and one.over_bytes(wall) == 0]
+            for bound_s in (*bounds, work.evaluator.shared_s(setting, wall)):
+                assert bound_s <= min(fitting, default=math.inf) * (1 + 1e-9), (str(setting), share)
     assert plans
 
 

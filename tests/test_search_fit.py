@@ -18,7 +18,7 @@ from autoplan.search.fit import leanest
 from autoplan.search.remedies import Remedy, bisected, remedies
 from autoplan.search.work import begin
 from cost_models.hardware import PROFILES
-from tests.hand_made import llama, mlp
+from tests.hand_made import llama, mlp, sharing
 from tests.planning import alone
 
 MODEL = llama(batch=4, seq=64, hidden=128, ffn=512, vocab=1024, layers=3)
@@ -125,3 +125,12 @@ def test_memory_is_not_blamed_where_it_suffices() -> None:
     assert caught.value.remedy.startswith("pin tp=2 to have it split the weights, or micro_batch=")
     with alone():
         assert search(small, cluster, Training(), replace(pinned, tp=2))[0].parallelism.tp == 2
+
+
+@pytest.mark.parametrize("memory", [90_000_000, 400_000_000])
+def test_parameters_that_zero_would_hold_twice_are_told_whatever_fits(memory: int) -> None:
+    """All layers read the first one's parameters, so that both stages of each rank do."""
+    model = sharing(llama(layers=6, batch=16, seq=256, hidden=512, ffn=1536), dict.fromkeys(range(2, 7), 1))
+    spec = replace(ClusterSpec.parse("1x4 h100-sxm"), memory_bytes=memory)
+    with pytest.raises(ParallelismError, match=r"ZeRO would hold as two.*pin virtual_stages=1, or zero=0"):
+        search(model, spec, Training(precision="bf16-mixed"), Parallelism(pp=2, virtual_stages=2, zero=1))

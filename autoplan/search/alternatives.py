@@ -80,6 +80,8 @@ def named(
     else:
         found = own.best(likeliest(possible, best.setting), wall) or own.best(leanest(work, possible), wall)
     found = found or own.leanest(leanest(work, possible), wall)
+    if found is None:
+        return Alternative(name, pinned, math.inf, 0, "no plan of it runs: stages of one rank share a parameter")
     return priced(work, name, found, found.over_bytes(wall))
 
 

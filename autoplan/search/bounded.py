@@ -203,7 +203,7 @@ class Bounded(Laid):
             known = self.known(setting)
             once = known.once_s / setting.pp
             lean = known.loads.chain.holding({name: known.least(name) for name in BYTES})
-            pieces = pieces_of(replace(known.loads, chain=lean), wall)
+            pieces = pieces_of(replace(known.loads, chain=lean), wall, least=True)
             leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
             cells = self.cells(setting, known) if whole and divides else None
             divided = None if cells is None else (cells, partial(held_in, known, pieces, leaner))

@@ -223,22 +223,23 @@ def leaner_of(known: Known, flight: float) -> Leaner:
     chain, prices, data = known.loads.chain, known.rates, known.loads.data
     share = parameter_share(data, known.loads.states)
     state = 2.0 ** math.floor(math.log2(share / flight))  # a few, for many settings
-    parameters, kept = known.least("parameters"), known.least("kept") - data.cast_share * known.least("parameters")
+    owned, kept = known.least("owned"), known.least("kept") - data.cast_share * known.least("parameters")
     slower = np.zeros((len(known.blocks), len(prices)))
     places = np.flatnonzero(chain.repeated)
     for block in sorted({known.blocks[place] for place in places}):
         mine = [place for place in places if known.blocks[place] == block]
         least_s = np.array([known.floor(block, Weights(price * state, price)) for price in prices.tolist()])
         least_s = least_s - known.own_s[mine[0]]
-        slower[mine] = least_s - prices * (kept[mine] + state * parameters[mine])[:, None]
+        slower[mine] = least_s - prices * (kept[mine] + state * owned[mine])[:, None]
     return Leaner(prices, prices * state, share, slower, np.zeros(len(known.blocks)))
 
 
 def held_in(known: Known, pieces: Pieces, leaner: Leaner, cell: Cell) -> tuple[Pieces, Leaner]:
     """The same where the operators of the heaviest block are in a cell."""
-    mine, least = np.array(known.blocks) == known.heaviest, known.least("parameters")
-    kept = known.least("kept") - known.loads.data.cast_share * least
-    more = (np.where(mine, np.maximum(held, 0.0), 0.0) for held in (cell.kept - kept, cell.state - least))
+    mine = np.array(known.blocks) == known.heaviest
+    kept = known.least("kept") - known.loads.data.cast_share * known.least("parameters")
+    above = cell.kept - kept, cell.state - known.least("owned")
+    more = (np.where(mine, np.maximum(held, 0.0), 0.0) for held in above)
     sure_s = cell.least_s + known.adding * cell.state - known.own_s
     return leaner.within(pieces, np.where(mine, np.maximum(sure_s, 0.0), 0.0), *more)
 

@@ -25,7 +25,8 @@ class Chain:
     forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
     weights_s    of backward_s, what gives parameters' gradients alone
     kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
-    owned        bytes of parameters, those aside that an earlier segment of the same stage may read, too
+    owned        bytes of parameters, each divided among the segments of a stage that may read it: of any of a rank's
+                 segments no more than they hold
     summed       [segments, tensor axes] bytes, likewise
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
     doubled      bytes of what such a segment keeps that autograd keeps too: one storage, its inputs' aside
@@ -138,7 +139,7 @@ def chain_of(
         constants=along(b.constant_bytes for b in blocks),
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
-        owned=along(sizes) - read_again(held, setting.pp),
+        owned=owned_by(held, setting.pp),
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
@@ -164,14 +165,16 @@ def rereads(held: Held) -> Iterator[tuple[int, int, int]]:
             last[name] = place, size
 
 
-def read_again(held: Held, stages: int) -> np.ndarray:
-    """[segments]: bytes of parameters that an earlier segment of the same stage may read; the chain's first and last
-    are on one stage only where there is no other."""
-    found = np.zeros(len(held))
-    for place, again, size in rereads(held):
-        if stages == 1 or (place, again) != (0, len(held) - 1):
-            found[again] += size
-    return found
+def owned_by(held: Held, ranks: int) -> np.ndarray:
+    """[segments]: bytes of parameters, each divided by how many segments read it. The chain's first and last are on one
+    rank only where there is no other."""
+    readers: dict[str, set[int]] = {}
+    for place, parameters in enumerate(held):
+        for name, _ in parameters:
+            readers.setdefault(name, set()).add(place)
+    apart = {0, len(held) - 1} if ranks > 1 else set()
+    parts = {name: 1 if places == apart else len(places) for name, places in readers.items()}
+    return np.array([sum(size / parts[name] for name, size in dict(mine).items()) for mine in held], dtype=float)
 
 
 def held_by(model: Model, blocks: Sequence[BlockPrice]) -> Held:

@@ -166,7 +166,7 @@ class _Asked:
             return 0.0
         rows = self.rows()
         program = rows.linear()
-        return program.bound(whole=True, nodes=NODES, gap=ENOUGH) / rows.scale if program.integers.any() else 0.0
+        return program.bound(whole=True, nodes=NODES, gap=ENOUGH) / rows.scale
 
     def by_schedule_s(self, *, whole: bool = False) -> float:
         """By the whole schedule, in fractions or in whole numbers."""

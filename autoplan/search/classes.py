@@ -43,6 +43,13 @@ def stored_classes(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
     return {item: str(number) for item, number in numbers.items() if isinstance(item, tuple)}, dict(counts)
 
 
+def readers(model: Model, block: int) -> int:
+    """Segments that read one parameter of a block's, at most."""
+    count = Counter(name for segment in model.segments for name in set(segment.parameters))
+    mine = (name for segment in model.segments if segment.block == block for name in segment.parameters)
+    return max((count[name] for name in mine), default=1)
+
+
 def apart(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
     """The same where each parameter is read by one segment alone."""
     uses = Counter(segment.block for segment in model.segments)

@@ -216,8 +216,9 @@ class Evaluator(Bounded):
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
         return setting.tp > 1 and point.idle and not self.operators.split_weights
 
-    def leanest(self, setting: Setting) -> Evaluated:
-        """The plan of a setting that needs the fewest bytes, under no wall: every segment recomputed that may be."""
+    def leanest(self, setting: Setting) -> Evaluated | None:
+        """The plan of a setting that needs the fewest bytes, under no wall: every segment recomputed that may be. None
+        where it has none that runs (``ranks.unties``)."""
         recompute = "full" if setting.recompute == "auto" else setting.recompute
         setting = replace(setting, recompute=recompute)
         fastest = self.operators.fastest(setting)
@@ -229,7 +230,7 @@ class Evaluator(Bounded):
             with suppress(Infeasible):  # the solver was out of time
                 points.append(self.operators.taken(setting, self.joint(setting).leanest))
         found = [self.with_point(setting, point, float("inf")) for point in points]
-        return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0))
+        return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0), default=None)
 
     def with_point(
         self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")

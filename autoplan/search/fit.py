@@ -44,14 +44,26 @@ def leanest(work: Work, pinned: Parallelism) -> Evaluated:
     """The plan that needs least of its fullest device: settings by a bound, until none can need less."""
     sized = sorted((least_bytes(work.operators, s, work.training), s) for s in candidates(work.limits, pinned))
     best: Evaluated | None = None
-    for least, setting in sized[:LEAST_TRIES]:
-        if best is not None and least >= best.over_bytes(0.0):
+    tried = 0
+    for least, setting in sized:
+        if best is not None and (tried == LEAST_TRIES or least >= best.over_bytes(0.0)):
             break
         found = work.evaluator.leanest(setting)
+        if found is None:
+            continue
+        tried += 1
         if best is None or found.over_bytes(0.0) < best.over_bytes(0.0):
             best = found
-    assert best is not None
+    if best is None:
+        raise never_runs(pinned)
     return best
+
+
+def never_runs(pinned: Parallelism) -> ParallelismError:
+    """The error where no setting runs whatever the memory: its ranks read a parameter on several of their stages."""
+    told = " ".join(f"{name}={value}" for name, value in pinned.pinned().items())
+    cause = "ZeRO would hold as two a parameter that two stages of one rank read"
+    return ParallelismError(told, cause, "pin virtual_stages=1, or zero=0")
 
 
 def needs(work: Work, nearest: Evaluated) -> str:

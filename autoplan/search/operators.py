@@ -24,6 +24,7 @@ from autoplan.search.bounds import FloorOf, alone
 from autoplan.search.candidates import Setting
 from autoplan.search.cells import Cells
 from autoplan.search.choice import BlockChoice, tensor_mesh
+from autoplan.search.classes import readers
 from autoplan.search.decode import block_choices, with_steps
 from autoplan.search.formulate import Options, Prepared, SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.formulation import Formulation
@@ -93,7 +94,8 @@ class _Problem:
     def alone_of(self, block: int) -> Problem:
         assert self.problem is not None
         stored = (d for d in self.shared.outline(self.form).decisions if d.stored is not None)
-        return alone(self.problem, block, {d.key: min(1.0, self.uses(block) / max(d.count, 1)) for d in stored})
+        each = self.uses(block) / readers(self.form.model, block)
+        return alone(self.problem, block, {d.key: min(1.0, each / max(d.count, 1)) for d in stored})
 
     def build(self) -> Problem:
         return pruned_if_large(build(self.form, self.shared.outline(self.form), self.seconds_on(self.prices.device)))

@@ -12,9 +12,11 @@ from autoplan.search.load import Loads, parameter_share
 from autoplan.search.pieces import Division, Pieces
 
 
-def pieces_of(loads: Loads, wall: float) -> Pieces:
-    """The chain of a setting, as its schedule runs it."""
+def pieces_of(loads: Loads, wall: float, *, least: bool = False) -> Pieces:
+    """The chain of a setting, as its schedule runs it. A parameter that several segments read counts for each of them,
+    which is no less than ranks hold; ``least``: divided among them, which is no more."""
     chain, setting, data = loads.chain, loads.setting, loads.data
+    parameters = chain.owned if least else chain.parameters
     whole, grads = data.gathered_segments
     sides = [split(loads, first=first) for first in (False, True)]
     borders = [loads.border_s(rank)[:-1] for rank in range(setting.pp)]
@@ -29,7 +31,7 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
         whole_s=sides[1][0],
         full_s=chain.forward_s,
         part_s=chain.again_s,
-        states=chain.parameters * parameter_share(data, loads.states),
+        states=parameters * parameter_share(data, loads.states),
         kept=chain.kept,
         inputs=chain.inputs,
         selective=chain.selective,
@@ -40,7 +42,7 @@ def pieces_of(loads: Loads, wall: float) -> Pieces:
         received=received_times(loads) * chain.inputs,
         sent=many * leaving,
         leaving=leaving,
-        updating=chain.parameters * loads.updates_together,
+        updating=parameters * loads.updates_together,
         alone=np.asarray(loads.largest_alone(chain.largest_parameter)),
         reduced=np.asarray(loads.reduced(chain.parameters)),
         messages_s=messages,

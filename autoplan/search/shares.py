@@ -144,7 +144,7 @@ def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
     uses = Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
-    states = (known.least("owned") * parameter_share(loads.data, loads.states))[first]
+    states = least_of_blocks(known) * parameter_share(loads.data, loads.states)
     flight, prices = np.array(flights(loads), dtype=float), known.rates
     lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
     room = wall + loads.spare - np.array(beside(replace(loads, chain=chain.holding(lean))))
@@ -161,6 +161,14 @@ def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
         if not chain.repeated[end]:
             beside_ends[rank] -= each[rank, :, list(uses).index(known.blocks[end])]
     return parts, knapsacks(each * count, again * count, beside_ends, timed), once_s
+
+
+def least_of_blocks(known: Known) -> np.ndarray:
+    """[blocks] bytes of parameters of one of its segments, at least."""
+    places = {block: place for place, block in enumerate(dict.fromkeys(known.blocks))}
+    found = np.full(len(places), np.inf)
+    np.minimum.at(found, [places[block] for block in known.blocks], known.least("owned"))
+    return found
 
 
 def least_kept(known: Known) -> np.ndarray:

@@ -142,7 +142,8 @@ class Work:
         What no plan undercuts is sought only where the cheap bounds leave more than ``PROVEN`` open, and of ranks
         on several kinds of device, for whose operators their own gap says nothing. An offload that nobody asked for,
         and that would save too little to be taken, isn't counted. Cells of operators are divided for the settings that
-        come first, until that took some times the work of the search itself; others are bounded without.
+        come first, until that took some times the work of the search itself; others are bounded without. Where ranks
+        have several stages ``PROVEN_DEAR`` is enough.
         """
 
         def counts(setting: Setting) -> float:
@@ -166,13 +167,14 @@ class Work:
                 enough_s = min(least_s, best.step_s * (1 - PROVEN_DEAR)) if self.dear(setting) else least_s
                 proven_s = self.evaluator.least_s(setting, wall, enough_s / counts(setting), divides=divides)
                 bound_s = max(bound_s, proven_s * counts(setting))
-                proofs -= self.dear(setting) and bound_s < least_s
+                proofs -= self.dear(setting) and bound_s < enough_s
             least_s = min(least_s, bound_s)
         return 1 - least_s / best.step_s
 
     def unhindered(self, found: Evaluated) -> bool:
         """Whether a setting's best is what it would be without a wall, on devices alike."""
-        if found.recomputes or found.loads.ranks:
+        several = runs_rounds(found.setting.schedule) and found.loads.chain.shares  # counted for each that reads it
+        if found.recomputes or found.loads.ranks or several:
             return False
         fastest, other = self.operators.fastest(found.setting), self.evaluator.together(found.setting)
         return found.point is fastest and other is None
@@ -185,25 +187,26 @@ class Work:
         return found
 
     def at_last(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
-        """Where nothing was found to fit: a plan of the operators that hold least, if that does."""
+        """Where nothing was found to fit: of the settings that hold least, the fastest plan of the operators that do,
+        if any fits."""
         sized = sorted((least_bytes(self.operators, s, self.training), s) for s in candidates)
+        best: Evaluated | None = None
         for least, setting in sized[:LEAST_TRIES]:
-            if least > wall:
-                break
-            point = self.evaluator.leanest(setting).point
-            if self.evaluator.idle(setting, point):
+            lean = self.evaluator.leanest(setting) if least <= wall else None
+            if lean is None or self.evaluator.idle(setting, lean.point):
                 continue
-            found = self.evaluator.with_point(setting, point, wall)
-            if found is not None and not found.exceeds_host:
+            found = self.evaluator.with_point(setting, lean.point, wall) or lean
+            if found.over_bytes(wall) == 0 and not found.exceeds_host:
                 self.found[setting] = found
-                return found
-        return None
+                best = found if best is None or found.step_s < best.step_s else best
+        return best
 
-    def leanest(self, candidates: Sequence[Setting], wall: float) -> Evaluated:
-        """Of settings none of which fits, the one that comes nearest: everything recomputed, the leanest operators."""
+    def leanest(self, candidates: Sequence[Setting], wall: float) -> Evaluated | None:
+        """Of settings none of which fits, the one that comes nearest: everything recomputed, the leanest operators.
+        None where none runs at all."""
         nearest = sorted(candidates, key=lambda s: least_bytes(self.operators, s, self.training))[:3]
         found = [self.evaluator.leanest(nearly) for nearly in nearest]
-        return min(found, key=lambda e: e.over_bytes(wall))
+        return min((e for e in found if e is not None), key=lambda e: e.over_bytes(wall), default=None)
 
     def pinned_to(self, parallelism: Parallelism) -> Work:
         """The same model and cluster under other pinned fields, sharing what doesn't depend on them."""
