@@ -28,7 +28,7 @@ from autoplan.search.solve import Infeasible, Solver
 GAP = 1e-3        # relative, of the integer programs
 SMALLER = 1e-4    # a relative difference of bytes that is as good as none, and more than solvers round
 LARGE = 5_000     # variables of a program that isn't worth its time
-MOST_CELLS = 20   # of a bound's, divided
+MOST_CELLS = 14   # of a bound's, divided
 BANDS = (1.02, 1.1, 1.25, 1.5, 2.0, 4.0)  # times the bytes of parameters of the leanest
 
 

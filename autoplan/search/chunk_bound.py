@@ -34,6 +34,7 @@ RANKS_STAGES = 128   # of more stages whole numbers on each rank take seconds to
 TINY = 2_000         # actions, times stages, of a schedule that is looked at in whole numbers first
 EASY = 5_000         # the same of one that is in each cell
 LIGHT = 10_000       # actions, times stages, of a schedule that is looked at as a whole in each cell
+LIGHT_CELLS = 20     # that are then divided
 CELL_STAGES = 16     # of more stages cells take seconds to say little
 TIMED = 1_600        # actions of a schedule that is looked at in whole numbers: of twice as many it takes far longer
 FEW_CELLS = 16       # that are divided, of many stages
@@ -76,7 +77,7 @@ def least_chunks_s(
     if first and bound_s < limit_s:
         bound_s = max(bound_s, root.as_whole_s(telling or root.size <= TINY))
     if divided is not None and bound_s < limit_s and (root.light or not many):
-        bound_s = root.in_cells_s(*divided, bound_s, MOST_CELLS)
+        bound_s = root.in_cells_s(*divided, bound_s, LIGHT_CELLS if root.light else MOST_CELLS)
     return bound_s if bound_s >= limit_s or first else max(bound_s, root.as_whole_s(telling))
 
 
