@@ -72,13 +72,19 @@ class Bounded(Laid):
         return max(rough_s, (schedule_s + once) * slowed - self.apart_s(setting))
 
     def least_s(
-        self, setting: Setting, wall: float, enough_s: float = float("inf"), *, whole: bool = True, divides: bool = True
+        self,
+        setting: Setting,
+        wall: float,
+        enough_s: float = math.inf,
+        *,
+        whole: bool = True,
+        divides: float = math.inf,
     ) -> float:
         """Seconds of a step that no plan of a setting undercuts under the wall; infinite where none fits.
 
         enough_s  beyond which it doesn't matter
         whole     as tight as is known; False: what is quick to say
-        divides   whether what operators can be is divided into cells
+        divides   steps of the simplex method that dividing what operators can be into cells may take (``Cells.until``)
         """
         topology = self.operators.topology
         alone = sharing_of(topology.device, setting.pp, setting.dp * setting.tp).gain == 1
@@ -93,7 +99,7 @@ class Bounded(Laid):
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
         schedule_s, limit_s = least_schedule_s(ranks, wall), (enough_s + self.apart_s(setting)) / slowed - once
         alike = len({id(known) for known in ranks}) == 1
-        cells = self.cells(setting, ranks[0]) if whole and divides and alike and schedule_s < limit_s else None
+        cells = self.cells(setting, ranks[0], divides) if whole and alike and schedule_s < limit_s else None
         if cells is not None:
             schedule_s = least_of_cells(cells, partial(least_in_s, ranks, wall), limit_s, schedule_s)
         return max((schedule_s + once) * slowed - self.apart_s(setting), self.rough_s(setting))
@@ -188,7 +194,7 @@ class Bounded(Laid):
         return Counter(self.blocks)
 
     def least_chunked_s(
-        self, setting: Setting, wall: float, enough_s: float, *, whole: bool, divides: bool
+        self, setting: Setting, wall: float, enough_s: float, *, whole: bool, divides: float
     ) -> float:
         """The same where ranks have several stages, or the backward is split; what happens once a step is that of the
         fastest operators, evenly on all ranks."""
@@ -205,7 +211,7 @@ class Bounded(Laid):
             lean = known.loads.chain.holding({name: known.least(name) for name in BYTES})
             pieces = pieces_of(replace(known.loads, chain=lean), wall, least=True)
             leaner = leaner_of(known, float(pieces.rounds.held[0][0].mean()))
-            cells = self.cells(setting, known) if whole and divides else None
+            cells = self.cells(setting, known, divides) if whole else None
             divided = None if cells is None else (cells, partial(held_in, known, pieces, leaner))
         slowed = straggling(topology.devices // topology.levels[0].size, topology.device) * (1 - fastest.gap)
         limit_s = ((enough_s + self.apart_s(setting)) / slowed - once) * gain
@@ -213,16 +219,17 @@ class Bounded(Laid):
         schedule_s = least_chunks_s(pieces, leaner, limit_s, tilt, divided, whole=whole) / gain
         return max(self.rough_s(setting), (schedule_s + once) * slowed - self.apart_s(setting))
 
-    def cells(self, setting: Setting, known: Known) -> Cells | None:
+    def cells(self, setting: Setting, known: Known, divides: float) -> Cells | None:
         """What the operators of the heaviest block can be; None where that isn't divided: without a tensor axis they
         are one; what is kept on the host, or in an eager program, isn't what the operator problem counts; and CBC is
         begun anew for each of its programs."""
         one = setting.tp == 1 or known.heaviest is None
-        if one or known.loads.data.offload == "activations" or not (self.operators.fuses and INSTALLED):
+        if one or divides <= 0 or known.loads.data.offload == "activations" or not (self.operators.fuses and INSTALLED):
             return None
         assert known.heaviest is not None
         leanest = float(known.least("parameters")[known.blocks.index(known.heaviest)])
         cells = self.operators.cells(setting, known.heaviest, leanest)
+        cells.until = cells.spent + divides
         return cells if cells.small else None
 
     def tilt(self, setting: Setting) -> Tilt:

@@ -56,6 +56,7 @@ class Cells:
     leanest  bytes of parameters of one
     steps    of the simplex method (``Engine``) for each answer
     spent    the same for all answers that were asked for, known or not
+    until    how much may be spent before nothing more is divided
     """
 
     problem: Problem
@@ -64,6 +65,7 @@ class Cells:
     answers: dict[tuple[float, float, float], Answer] = field(default_factory=dict)
     steps: dict[tuple[float, float, float], int] = field(default_factory=dict)
     spent: int = 0
+    until: float = float("inf")
 
     def __post_init__(self) -> None:
         self.solver = Solver(self.problem)
@@ -147,7 +149,7 @@ def least_of_cells(
         bound_s, _, questions, whole, cell = heapq.heappop(queue)
         if questions:
             add(max(bound_s, questions[0](cell)), questions[1:], whole, cell)
-        elif not whole and most:
+        elif not whole and most and cells.spent < cells.until:
             most -= 1
             for number, part in enumerate(cells.divided(cell)):
                 asked = (*further, *slower) if number == 0 else further

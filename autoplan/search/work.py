@@ -142,8 +142,8 @@ class Work:
         What no plan undercuts is sought only where the cheap bounds leave more than ``PROVEN`` open, and of ranks
         on several kinds of device, for whose operators their own gap says nothing. An offload that nobody asked for,
         and that would save too little to be taken, isn't counted. Cells of operators are divided for the settings that
-        come first, until that took some times the work of the search itself; others are bounded without. Where ranks
-        have several stages ``PROVEN_DEAR`` is enough.
+        come first, until that took some times the work of the search itself, the last of them at most once more; others
+        are bounded without. Where ranks have several stages ``PROVEN_DEAR`` is enough.
         """
 
         def counts(setting: Setting) -> float:
@@ -163,7 +163,8 @@ class Work:
             if bound_s >= least_s:  # what quick ones, then those with the least bound prove, others needn't be asked
                 continue
             if proofs or not self.dear(setting):
-                divides = self.operators.steps[1] < worth
+                left = worth - self.operators.steps[1]
+                divides = max(left, solved) if left > 0 else 0.0
                 enough_s = min(least_s, best.step_s * (1 - PROVEN_DEAR)) if self.dear(setting) else least_s
                 proven_s = self.evaluator.least_s(setting, wall, enough_s / counts(setting), divides=divides)
                 bound_s = max(bound_s, proven_s * counts(setting))
