@@ -92,9 +92,7 @@ def train_sharded() -> list[float]:
 
 def train_alone(model: LlamaForCausalLM, batches: Callable[[int], Batch]) -> list[float]:
     """The losses of the user's own module on one device: same weights, same batches, torch's own optimizer."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), TRAINING.learning_rate, TRAINING.betas, TRAINING.eps, TRAINING.weight_decay
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), TRAINING.learning_rate)  # the rest as torch has it, there as here
     losses = []
     for step in range(STEPS):
         loss = model(**batches(step)).loss

@@ -1,4 +1,4 @@
-"""What a user or an accident can do to a plan, a training or its folders, and the wrong outcome that each guards against.
+"""What users and accidents do to models, trainings and folders, each with the wrong outcome that it guards against.
 
     python -m tests.attacks [WORD …]      # the attacks whose name or guard has one of the words; all without
 

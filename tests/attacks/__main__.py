@@ -29,7 +29,8 @@ def main(words: list[str]) -> int:
             print(f"{kind:9} {attack.item}: {attack.name}", file=sys.stderr, flush=True)
             table.add_row(attack.item, attack.name, attack.guards, seen, f"{time.perf_counter() - began_s:.1f}")
     Console(width=180).print(table)
-    print(f"{len(chosen)} attacks: " + ", ".join(f"{kind} {count}" for kind, count in counts.items() if kind != "passed"))
+    wrong = ", ".join(f"{kind} {count}" for kind, count in counts.items() if kind != "passed")
+    print(f"{len(chosen)} attacks: {wrong}")
     return int(counts["passed"] < len(chosen))
 
 
