@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import WeightsError
+from autoplan.errors import LaunchError, WeightsError
 from autoplan.mesh import MICROBATCH
-from autoplan.runtime import checkpoint, launch, weights
-from autoplan.runtime.axes import rank_axes
+from autoplan.runtime import checkpoint, launch, weights, zero
+from autoplan.runtime.axes import rank_axes, release
 from autoplan.runtime.batches import Batch, microbatches
 from autoplan.runtime.behind import BETWEEN
 from autoplan.runtime.clip import clip_gradients
@@ -81,6 +81,8 @@ class Program:
             self.engine = LoopEngine(spec, self.stages.modules[0])
         else:
             self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
+        self.world.made()
+        self.closed = False
 
     def step(self, batch: Batch) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
@@ -268,12 +270,24 @@ class Program:
         return dict(state.extra)
 
     def close(self) -> None:
-        """Waits for a save in the background, and ends the process group, if this program started it."""
+        """Waits for a save in the background, and ends the process groups that this program started: the default one,
+        or in a default one of yours those of its own."""
+        if self.closed:
+            return
         try:
             with self._during("saving a checkpoint"):
                 self.saver.wait()
         finally:
-            self.world.close()
+            self.closed = True
+            self.sums.close()
+            if isinstance(self.engine, PipelineEngine):
+                self.engine.close()
+            release(self.axes.values())
+            zero.release(self.stages.modules)
+            if self.saver.group is not None:
+                self.world.groups.append(self.saver.group)
+                self.saver.group = None
+            self.world.close(self.storage.meshes)
 
     def __enter__(self) -> Program:
         return self
@@ -290,7 +304,9 @@ class Program:
 
     @contextmanager
     def _during(self, phase: str) -> Iterator[None]:
-        """Tells the watch what this rank does; afterwards it is the script's turn."""
+        """Tells the watch what this rank does; afterwards it is the script's turn. LaunchError once it is closed."""
+        if self.closed:
+            raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
         self.watch.enter(phase, self.steps)
         try:
             yield
