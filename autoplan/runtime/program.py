@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import WeightsError
+from autoplan.errors import LaunchError, WeightsError
 from autoplan.mesh import MICROBATCH
-from autoplan.runtime import checkpoint, launch, weights
-from autoplan.runtime.axes import rank_axes
+from autoplan.runtime import checkpoint, launch, weights, zero
+from autoplan.runtime.axes import rank_axes, release
 from autoplan.runtime.batches import Batch, microbatches
 from autoplan.runtime.behind import BETWEEN
 from autoplan.runtime.clip import clip_gradients
@@ -49,12 +49,19 @@ class Program:
 
     timeout_s  longest that a rank may be in one part of its work, or the script between two steps; then all ranks end,
                and the one that hangs is named (runtime.watch)
+    pretrained  a folder with what came with the model beside its weights, which ``save_weights`` writes beside them
 
     LaunchError where there are more or fewer processes than the plan has devices.
     """
 
-    def __init__(self, spec: ProgramSpec, module: ModuleType, timeout_s: float = launch.TIMEOUT_S) -> None:
-        self.spec, self.module = spec, module
+    def __init__(
+        self,
+        spec: ProgramSpec,
+        module: ModuleType,
+        timeout_s: float = launch.TIMEOUT_S,
+        pretrained: Path | None = None,
+    ) -> None:
+        self.spec, self.module, self.pretrained = spec, module, pretrained
         self.world = launch.join(spec.lowered.mesh, timeout_s)
         self.watch = self.world.watch
         self.device, self.rank = self.world.device, dist.get_rank()
@@ -81,6 +88,8 @@ class Program:
             self.engine = LoopEngine(spec, self.stages.modules[0])
         else:
             self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
+        self.world.made()
+        self.closed = self.filled = False
 
     def step(self, batch: Batch) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
@@ -166,15 +175,22 @@ class Program:
             weights.initialise(self.spec, seed, self.held, self.stages.buffers, self.unread)
             self._taken_up()
 
-    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
+    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
         """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.
 
+        strict  refuse tensors that the model doesn't have; otherwise they are left out, and the first rank warns
+
         Names that differ as transformers' from_pretrained allows are found too: without or with the name of the part
-        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only.
-        WeightsError, before anything is changed, where a parameter is missing or has another shape.
+        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only. Files that
+        ``save_weights`` wrote are compared with their checksums; of others a flipped bit can't be seen.
+        WeightsError, before anything is changed, where a parameter is missing, has another shape or isn't finite, and
+        where a file is damaged. (Files are read once: where one turns out to hold NaN, a program that was filled
+        before gets its values back.)
         """
         with self._during("loading weights"):
-            weights.load(self.spec, self.held, self.stages.buffers, source, self.unread)
+            weights.load(
+                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
+            )
             self._taken_up()
 
     def full_state_dict(self) -> dict[str, Tensor]:
@@ -195,18 +211,24 @@ class Program:
     ) -> None:
         """The weights as Hugging Face safetensors, which transformers' from_pretrained and ``load_weights`` read.
 
-        folder          gets model.safetensors, or several files and their index; a config.json there is left alone
+        folder          gets model.safetensors, or several files and their index; autoplan-weights.json, which says what
+                        was written, with checksums; and config.json, generation_config.json and the tokenizer's files
+                        where they came with the model, unless you have put others there, which stay
         dtype           of what is floating; None: as it is stored, float32 under mixed precision
         max_file_bytes  a tensor that is larger has a file of its own
 
         Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
         tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
-        CheckpointError, on every rank, where any couldn't write; files that stood there are then left alone.
+        Of what the folder holds only an earlier save's own files are replaced or removed. CheckpointError, on every
+        rank, where any couldn't write, and where other files would be replaced or be read in the place of these; what
+        stood there is then left alone. DivergedError where a parameter isn't finite.
         """
         with self._during("saving weights"):
+            self.updates.check_parameters()
             write_weights(
-                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes
-            )
+                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
+                self.pretrained,
+            )  # fmt: skip
 
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
@@ -263,17 +285,30 @@ class Program:
         with self._during("loading a checkpoint"):
             self.saver.wait()
             state = checkpoint.load(self._snapshot(), folder)
+            self.filled = True
             take_up(self.held)
         self.steps, self.updates.last = state.step, Path(folder)
         return dict(state.extra)
 
     def close(self) -> None:
-        """Waits for a save in the background, and ends the process group, if this program started it."""
+        """Waits for a save in the background, and ends the process groups that this program started: the default one,
+        or in a default one of yours those of its own."""
+        if self.closed:
+            return
         try:
             with self._during("saving a checkpoint"):
                 self.saver.wait()
         finally:
-            self.world.close()
+            self.closed = True
+            self.sums.close()
+            if isinstance(self.engine, PipelineEngine):
+                self.engine.close()
+            release(self.axes.values())
+            zero.release(self.stages.modules)
+            if self.saver.group is not None:
+                self.world.groups.append(self.saver.group)
+                self.saver.group = None
+            self.world.close(self.storage.meshes)
 
     def __enter__(self) -> Program:
         return self
@@ -290,7 +325,9 @@ class Program:
 
     @contextmanager
     def _during(self, phase: str) -> Iterator[None]:
-        """Tells the watch what this rank does; afterwards it is the script's turn."""
+        """Tells the watch what this rank does; afterwards it is the script's turn. LaunchError once it is closed."""
+        if self.closed:
+            raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
         self.watch.enter(phase, self.steps)
         try:
             yield
@@ -299,6 +336,7 @@ class Program:
 
     def _taken_up(self) -> None:
         """After parameters were set by something other than a step."""
+        self.filled = True
         take_up(self.held)
         if self.versions:
             self.versions.keep()
