@@ -283,8 +283,7 @@ class Program:
         it isn't whole or doesn't fit.
         """
         with self._during("loading a checkpoint"):
-            self.saver.wait()
-            state = checkpoint.load(self._snapshot(), folder)
+            state = checkpoint.load(self.saver, self._snapshot(), folder)
             self.filled = True
             take_up(self.held)
         self.steps, self.updates.last = state.step, Path(folder)
@@ -300,6 +299,7 @@ class Program:
                 self.saver.wait()
         finally:
             self.closed = True
+            self.saver.close()
             self.sums.close()
             if isinstance(self.engine, PipelineEngine):
                 self.engine.close()
