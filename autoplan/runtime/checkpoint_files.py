@@ -72,7 +72,7 @@ def state_text(state: CheckpointState) -> str:
 
 def sealed(data: Mapping[str, object]) -> str:
     """As JSON, with a checksum of all the rest in it."""
-    return json.dumps({CHECKSUM: checksum(data), **data}, indent=1)
+    return json.dumps({**data, CHECKSUM: checksum(data)}, indent=1)
 
 
 def checksum(data: Mapping[str, object]) -> str:
