@@ -243,14 +243,18 @@ class Program:
     ) -> None:
         """All that training goes on from, each rank its part, into a folder that all ranks see.
 
-        The folder appears when it is complete; one that stood there before is replaced then. A process that ends at
-        any moment leaves what was saved before whole.
+        The folder appears when it is complete; a checkpoint of this run that stood there is replaced then. A process
+        that ends at any moment leaves what was saved before whole. Only files of checkpoints are ever touched.
 
-        extra         plain values of your own, alike on every rank: the position in your data, say
-        keep          of the folder's neighbours named step-<number>, all but the last ``keep`` are removed afterwards
+        folder        one of its own for each checkpoint: it holds nothing else
+        extra         plain values of your own, alike on every rank, copied now: the position in your data, say
+        keep          of this run's checkpoints beside it that are named step-<number>, the newest and those that it
+                      was reached from stay, ``keep`` in all; the others are removed afterwards
         asynchronous  returns once the values of this moment are copied into the host's memory, and writes them while
                       training goes on; the next save, a load and ``close`` wait for it
-        CheckpointError, on every rank, where any couldn't write; an asynchronous save's is raised by the next of these.
+        CheckpointError, on every rank, where another run saves there, the folder holds something else, ranks name
+        different folders, or any couldn't write; an asynchronous save's is raised by the next of these. DivergedError
+        where a parameter or the optimizer's state isn't finite.
         """
         with self._during("saving a checkpoint"):
             self.updates.check_parameters()
@@ -260,7 +264,8 @@ class Program:
         self.updates.last = Path(folder)
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
-        """The last finished checkpoint among a folder's ``step-<number>``, as the first rank sees it; None without one.
+        """The checkpoint among a folder's ``step-<number>`` that was written last, as the first rank sees it; None
+        without one.
         WeightsError, on every rank, where there are some and none is whole.
 
         Nodes may see a shared folder as it was a moment ago: so all go on from the same.
@@ -279,8 +284,9 @@ class Program:
     def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:
         """Goes on from a checkpoint of this plan, or of another plan of the same model, on any number of ranks.
 
-        Returns the ``extra`` that it was saved with. WeightsError, on every rank and before anything is changed, where
-        it isn't whole or doesn't fit.
+        Returns the ``extra`` that it was saved with. The checksum of every byte is compared first. WeightsError, on
+        every rank and before anything is changed, where it isn't whole, doesn't fit, or was left by a schedule that
+        has ended at a rate of 0 while the plan has none. What goes on otherwise than the plan says is told on stderr.
         """
         with self._during("loading a checkpoint"):
             state = checkpoint.load(self.saver, self._snapshot(), folder)
