@@ -55,7 +55,7 @@ def save(
     state = together(lambda: state_of(snapshot, target, extra, keep))
     text = json.dumps(plain.encode(state.extra, "extra"), sort_keys=True)
     saver.agree(folder=str(target), step=state.step, keep=keep, asynchronous=bool(asynchronous), extra=text)
-    groups = saved_groups(snapshot.optimizer, snapshot.held, saver.group)
+    groups = saved_groups(snapshot.optimizer, snapshot.held, saver.peers())
     tensors = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | random_state(snapshot)
     tensors |= stale_state(snapshot, spoken_for(snapshot))
     saver.save(tensors, target, replace(state, groups=groups), keep, asynchronous)
@@ -139,7 +139,7 @@ def same_everywhere(found: Found, saver: Saver) -> None:
     """WeightsError, on every rank, where ranks see different checkpoints under that name."""
     everyone: list[tuple[str, int, str]] = [("", 0, "")] * dist.get_world_size()
     mine = (found.state.id, found.state.step, str(found.source))
-    dist.all_gather_object(everyone, mine, group=saver.group)
+    dist.all_gather_object(everyone, mine, group=saver.peers())
     first = everyone[0]
     for rank, (identity, step, source) in enumerate(everyone):
         if identity != first[0]:

@@ -219,6 +219,7 @@ class Program:
 
         Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
         tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
+        Of replicas that step by themselves the mean is written, as ``full_state_dict`` has it.
         Of what the folder holds only an earlier save's own files are replaced or removed. CheckpointError, on every
         rank, where any couldn't write, and where other files would be replaced or be read in the place of these; what
         stood there is then left alone. DivergedError where a parameter isn't finite.
@@ -227,7 +228,7 @@ class Program:
             self.updates.check_parameters()
             write_weights(
                 self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
-                self.pretrained,
+                self.pretrained, part_of=lambda held: self._averaged(held.values),
             )  # fmt: skip
 
     def full_grads(self) -> dict[str, Tensor]:
@@ -258,6 +259,7 @@ class Program:
         """
         with self._during("saving a checkpoint"):
             self.updates.check_parameters()
+            self.updates.check_optimizer()
             if self.local:
                 self.local.average()
             checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)

@@ -75,22 +75,22 @@ class Saver:
     """
 
     def __init__(self) -> None:
-        self._group: ProcessGroup | None = None
+        self.group: ProcessGroup | None = None
         self.running: Saving | None = None
         self.lineage: Lineage | None = None
         self.locks: dict[Path, FolderLock] = {}
         self.count = 0
 
-    @property
-    def group(self) -> ProcessGroup:
-        if self._group is None:
-            self._group = dist.new_group(backend="gloo")
-        return self._group
+    def peers(self) -> ProcessGroup:
+        """The process group; the first call, on every rank, makes it."""
+        if self.group is None:
+            self.group = dist.new_group(backend="gloo")
+        return self.group
 
     def known(self) -> Lineage:
         if self.lineage is None:
             drawn = [uuid.uuid4().hex]
-            dist.broadcast_object_list(drawn, src=0, group=self.group)
+            dist.broadcast_object_list(drawn, src=0, group=self.peers())
             self.lineage = Lineage(run=drawn[0], root=drawn[0])
         return self.lineage
 
@@ -102,7 +102,7 @@ class Saver:
     def agree(self, **said: object) -> None:
         """CheckpointError, on every rank, where the ranks don't say the same of a save."""
         everyone: list[dict[str, object]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(everyone, said, group=self.group)
+        dist.all_gather_object(everyone, said, group=self.peers())
         for name in said:
             values: dict[str, list[int]] = {}
             for rank, each in enumerate(everyone):
@@ -133,10 +133,10 @@ class Saver:
         writer = CheckpointWriter(staging(target, lineage.run), target, state, lineage, keep)
         with told(writer):
             if not asynchronous:
-                dcp.save(dict(tensors), storage_writer=writer, process_group=self.group)
+                dcp.save(dict(tensors), storage_writer=writer, process_group=self.peers())
             else:
                 future = dcp.async_save(
-                    dict(tensors), storage_writer=writer, process_group=self.group, async_stager=HostCopies()
+                    dict(tensors), storage_writer=writer, process_group=self.peers(), async_stager=HostCopies()
                 )
                 assert isinstance(future, Future)
                 self.running = Saving(writer, future)

@@ -57,12 +57,14 @@ class Updates:
             self.rates.moved(self.loss)
 
     def check_parameters(self) -> None:
-        """DivergedError, on every rank, where a parameter of any, or what the optimizer keeps of it, isn't finite: no
-        checkpoint is to hold it."""
+        """DivergedError, on every rank, where a parameter of any isn't finite: nothing saved is to hold it."""
         wrong = [h.name for h in self.held if not bool(torch.isfinite(h.values).all())]
         if self.anywhere(bool(wrong)):
             name = wrong[0] if wrong else "another rank's"
             raise self.diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
+
+    def check_optimizer(self) -> None:
+        """The same of what the optimizer keeps: no checkpoint is to hold it."""
         kept = [f"{field} of {h.name}" for h in self.held for field in unsound(self.optimizer.state.get(h.updated, {}))]
         if self.anywhere(bool(kept)):
             name = kept[0] if kept else "another rank's"
