@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import nn
@@ -13,6 +13,7 @@ from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
 from autoplan.errors import LaunchError
+from autoplan.evaluation import Given, prove
 from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.options import Inference, Parallelism, Training
@@ -35,12 +36,14 @@ class Plan:
     module    the user's model, where the plan was made in this process
     loss_fn   likewise
     folder    where the plan was loaded from, else None
+    given     what was traced, where the plan was made in this process
     """
 
     record: PlanRecord
     module: nn.Module | None = field(default=None, compare=False)
     loss_fn: Callable | None = field(default=None, compare=False)
     folder: Path | None = None
+    given: Given | None = field(default=None, compare=False)
 
     @property
     def predicted(self) -> Predicted:
@@ -104,7 +107,7 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn)
+        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn, given=self.given)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -127,13 +130,15 @@ class Plan:
         return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises, given=batch)
 
     def export(self, folder: str | os.PathLike) -> Path:
-        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.
+        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
+        has run.py in place of train.py.
 
-        ExtensionError where the plan's ranks couldn't import an operator of your own.
+        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. ExtensionError where the plan's ranks couldn't import an operator of your own.
         """
         check_exportable(self.record.extensions)
         html = report_html(self.record)
-        return write_folder(self.record, folder, str(self), {"report.html": html})
+        record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
+        return write_folder(record, folder, str(self), {"report.html": html})
 
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
