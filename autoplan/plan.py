@@ -20,12 +20,13 @@ from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.batches import Batch
+from autoplan.runtime.inference import InferenceProgram
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.typed import Lowered
-from autoplan.verify import Verification, verify
+from autoplan.verify import ForwardVerification, Verification, verify
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,13 @@ class Plan:
             name: encode(getattr(self.record, name)) for name in parts
         }
 
-    def verify(self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None) -> Verification:
+    def verify(
+        self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None
+    ) -> Verification | ForwardVerification:
         """Runs the sharded program on local processes and compares it with one device.
 
-        Loss, every gradient, and the parameters after three optimizer steps, in float64.
+        Loss, every gradient, and the parameters after three optimizer steps, in float64; of a plan of Inference() the
+        result of the module in evaluation.
         An asynchronous plan, local SGD or PipeDream-2BW, is compared with one process that follows its rule; local SGD
         without the model at hand, whose replicas no one device is, with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
@@ -143,13 +147,19 @@ class Plan:
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
 
+        Of a plan of Inference() an InferenceProgram: ``program(batch)`` is the model's result, and what belongs to
+        training is a ForwardOnlyError.
+
         timeout_s  after which a rank that hangs is named and all end
         """
         if self.folder is None:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        return Program(program_spec(self.record), program_module(self.folder), timeout_s)
+        spec, module = program_spec(self.record), program_module(self.folder)
+        if spec.forward_only:
+            return InferenceProgram(spec, module, timeout_s)  # type: ignore[return-value]
+        return Program(spec, module, timeout_s)
 
 
 def load(folder: str | os.PathLike) -> Plan:

@@ -50,7 +50,7 @@ def forward_of(record: PlanRecord, rows: int) -> Lowered:
 
 def model_of(record: PlanRecord, rows: int) -> Model:
     try:
-        model = rescale(record.model, batch=rows)
+        model = rescale(record.model, batch=rows, compared=True)
     except RescaleError as error:
         raise ParallelismError(f"a batch of {rows} rows", f"{error}", give_whole(record)) from None
     return evaluated(model) if isinstance(record.training, Training) else model
@@ -58,7 +58,7 @@ def model_of(record: PlanRecord, rows: int) -> Model:
 
 def check_known(record: PlanRecord, rows: int) -> None:
     known, planned = record.evaluable, batch_rows(record.model)
-    if known.model:
+    if known.model and isinstance(record.training, Training):
         raise ParallelismError("program.evaluate", known.model, TRAIN_ALIKE)
     if rows != planned and (why := known.one if rows == 1 else known.rows):
         raise ParallelismError(f"a batch of {rows} rows", why, give_whole(record))

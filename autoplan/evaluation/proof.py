@@ -51,7 +51,7 @@ def prove(given: Given) -> Evaluable:
 def against(given: Given, rows: int) -> str:
     """How the module in evaluation with so many rows differs from the planned graph rescaled; "" where it doesn't."""
     try:
-        expected = rescale(given.traced, batch=rows)
+        expected = rescale(given.traced, batch=rows, compared=True)
         found = given.retrace(with_rows(given.inputs, batch_rows(given.traced), rows))
     except AutoplanError as error:
         return f"{error}"

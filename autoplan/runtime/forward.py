@@ -85,7 +85,12 @@ class Forward:
         return self.loaded[rows]
 
     def load(self, rows: int) -> Loaded:
-        """The plan's forward for so many rows; its groups are made where the program has none of them."""
+        """The plan's forward for so many rows; its groups are made where the program has none of them.
+
+        Of a plan of the forward alone, with the planned rows, it is program.py itself.
+        """
+        if self.spec.forward_only and rows == planned_rows(self.spec):
+            return Loaded(self.spec, self.module, self.axes, ())
         if self.spec.forms is None:
             cause = "the program was made by hand, and there is no plan to take its forward from"
             raise ParallelismError("program.evaluate", cause, "use a program that autoplan.load(folder).program() gives")
@@ -106,11 +111,6 @@ class Forward:
         for stage in self.stages:
             for unit in fsdp_modules(stage):
                 unit.reshard()
-
-    @property
-    def rows(self) -> int:
-        """Rows of the planned batch."""
-        return planned_rows(self.spec)
 
 
 def denominators(form: Loaded, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
