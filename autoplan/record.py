@@ -17,7 +17,7 @@ from autoplan.search.constraints import Constraint
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-SCHEMA = 6
+SCHEMA = 7
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,14 @@ class Evaluable:
 
     model  why its graph in evaluation isn't that of a training step without dropout
     rows   why it isn't known for fewer rows than the planned batch has
-    one    why it isn't known for a single row
     """
 
     model: str = ""
     rows: str = ""
-    one: str = ""
 
 
 UNMET = "the plan was exported without its model, so nothing is known of it in evaluation"
-UNKNOWN = Evaluable(UNMET, UNMET, UNMET)
+UNKNOWN = Evaluable(UNMET, UNMET)
 
 
 @dataclass(frozen=True)

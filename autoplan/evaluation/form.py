@@ -60,8 +60,8 @@ def check_known(record: PlanRecord, rows: int) -> None:
     known, planned = record.evaluable, batch_rows(record.model)
     if known.model and isinstance(record.training, Training):
         raise ParallelismError("program.evaluate", known.model, TRAIN_ALIKE)
-    if rows != planned and (why := known.one if rows == 1 else known.rows):
-        raise ParallelismError(f"a batch of {rows} rows", why, give_whole(record))
+    if rows != planned and known.rows:
+        raise ParallelismError(f"a batch of {rows} row{'s' * (rows != 1)}", known.rows, give_whole(record))
 
 
 def give_whole(record: PlanRecord) -> str:

@@ -143,6 +143,9 @@ class _Rescaling:
                 self.dims.give((CONSTANTS, value.name, 0), self.sizes["batch"], "the batch")
             if tokens and len(shape) > 1 and shape[1] == tokens:
                 self.dims.give((CONSTANTS, value.name, 1), self.sizes["seq"], "the sequence")
+            if not tokens and shape[:1] == (rows,):  # rows as long as they were, of which there are more or fewer
+                for dim in (d for d in range(1, len(shape)) if shape[d] != rows):
+                    self.dims.give((CONSTANTS, value.name, dim), shape[dim], f"{value.name}, but for its rows,")
 
     def rebuild(self) -> Model:
         model = self.model

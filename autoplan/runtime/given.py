@@ -28,11 +28,12 @@ ODD = 0x2545F4914F6CDD1D
 
 @dataclass(frozen=True)
 class Shown:
-    """What one rank gives: its place on the data axis, its rows, a hash of each tensor."""
+    """What one rank gives: its place on the data axis, its rows, a hash of each tensor, of those without rows apart."""
 
     replica: int
     rows: int
     digests: Digest
+    fixed: Digest
 
 
 def whole_batch(
@@ -46,7 +47,9 @@ def whole_batch(
     """
     given = together(lambda: fitting(spec, batch, device))
     rows, data = rows_of(spec, given), axes.get(DATA, RankAxis(DATA, 1, 0))
-    mine = Shown(data.rank, rows, tuple(digest(given[v.name]) for v in spec.lowered.batch))
+    with_rows, without = [[v for v in spec.lowered.batch if has_rows(spec, v) == kind] for kind in (True, False)]
+    digests, fixed = (tuple(digest(given[v.name]) for v in values) for values in (with_rows, without))
+    mine = Shown(data.rank, rows, digests, fixed)
     shown: list[Shown] = [mine] * dist.get_world_size()
     dist.all_gather_object(shown, mine)
     total = agreed(shown)
@@ -105,13 +108,12 @@ def by_replica(shown: Sequence[Shown]) -> list[Shown]:
 def agreed(shown: Sequence[Shown]) -> int:
     """Rows of the whole batch. InputsError where ranks of one replica differ."""
     firsts = by_replica(shown)
-    odd = [rank for rank, one in enumerate(shown) if one != firsts[one.replica]]
+    odd = [r for r, one in enumerate(shown) if one != firsts[one.replica] or one.fixed != shown[0].fixed]
     if odd:
-        replica = shown[odd[0]].replica
-        others = [rank for rank, one in enumerate(shown) if one.replica == replica and rank not in odd]
+        first = next((r for r, one in enumerate(shown) if r not in odd and one.replica == shown[odd[0]].replica), 0)
         raise InputsError(
             f"the batch of rank{'s' * (len(odd) > 1)} {', '.join(map(str, odd))}",
-            f"it isn't that of rank {others[0]}, which computes with the same rows",
+            f"it isn't that of rank {first}, which computes with the same rows, or the same tensors without rows",
             "give the same batch to all ranks, or the same rows to all ranks of one place on the data axis",
         )
     if len({one.digests for one in shown}) == 1:

@@ -64,7 +64,7 @@ class Program:
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
         mesh = self.world.device_mesh
-        self.forward = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
+        self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = Storage(spec, self.world.device_mesh, self.device)
@@ -105,7 +105,7 @@ class Program:
         batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
         """
         with self._during("evaluation"), self.local.as_one() if self.local else nullcontext():
-            return self.forward.run(batch, self.spec.training.seed, self.steps)
+            return self.evaluation.run(batch, self.spec.training.seed, self.steps)
 
     def _step(self, batch: Batch) -> Tensor:
         inputs = microbatches(self.spec, batch, self.axes, self.device)
