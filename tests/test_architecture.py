@@ -51,6 +51,7 @@ ORDER = (
     "record",
     "emit",
     "runtime",
+    "evaluation",
     "rule_check",
     "folder",
     "verify",

@@ -21,6 +21,7 @@ from autoplan.runtime.behind import BETWEEN
 from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
+from autoplan.runtime.forward import DROPOUT_KEY, Forward
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.host import take_up
 from autoplan.runtime.local import local_steps, replica_groups, replica_of
@@ -37,8 +38,6 @@ from autoplan.runtime.versions import TwoVersions
 from autoplan.runtime.weight_writing import MAX_FILE_BYTES, write_weights
 
 __all__ = ["Program", "ProgramSpec"]
-
-DROPOUT_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
 
 
 class Program:
@@ -71,6 +70,8 @@ class Program:
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
+        mesh = self.world.device_mesh
+        self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = Storage(spec, self.world.device_mesh, self.device)
@@ -102,6 +103,18 @@ class Program:
         """
         with self._during("forward and backward"):
             return self._step(batch)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        """The loss of a batch as ``model.eval()`` has it, the same scalar on every rank; nothing is changed or kept.
+
+        batch  1 to as many rows as planned: the whole batch on every rank, or on each its own rows, which are then put
+               together in the order of the data axis. Rows that are alike on all ranks are the whole batch
+        Without dropout, batch norm by its running statistics, by the newest weights; of local SGD by the replicas'
+        mean, as ``full_state_dict`` has it. A loss that isn't finite is returned as it is. InputsError for another
+        batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
+        """
+        with self._during("evaluation"), self.local.as_one() if self.local else nullcontext():
+            return self.evaluation.run(batch, self.spec.training.seed, self.steps)
 
     def _step(self, batch: Batch) -> Tensor:
         inputs = microbatches(self.spec, batch, self.axes, self.device)
