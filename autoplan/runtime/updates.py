@@ -37,19 +37,28 @@ class Updates:
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
 
-    def settle(self, loss: Tensor, step: int) -> None:
+    def settle(self, loss: Tensor, step: int, before: int = 0) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
 
-        loss  of the whole batch
+        loss    of the whole batch
+        before  batches whose gradients these are added to; an overflow in one of them is one of the sum
         DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
         device that computes wrongly must not leave the others waiting.
         """
-        self.loss = loss
-        self.skipped = self.scaling is not None and self.scaling.unscale(step)
-        value = float(loss)
-        if not self.skipped and self.anywhere(not math.isfinite(value)):
+        overflowed = self.scaling is not None and self.scaling.unscale(step)
+        value, wrong = self.read(loss)
+        if not overflowed and wrong:
             where = " on another rank" if math.isfinite(value) else ""
             raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
+        self.skipped = overflowed or (self.skipped and before > 0)
+        self.loss = (self.loss * before + loss) / (before + 1) if before else loss
+
+    def read(self, loss: Tensor) -> tuple[float, bool]:
+        """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
+        wrong = (~torch.isfinite(loss)).to(torch.float64).to(self.device)
+        dist.all_reduce(wrong)
+        value, found = torch.stack([loss.to(wrong), wrong]).tolist()
+        return value, bool(found)
 
     def stepped(self) -> None:
         """After the optimizer's step."""
