@@ -19,6 +19,7 @@ ORDER = (
     "mesh",
     "layout",
     "graph",
+    "groups",
     "options",
     "buckets",
     "precision",

@@ -13,10 +13,11 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError, ParallelismError
-from autoplan.options import Training, is_number
+from autoplan.options import Training
 from autoplan.runtime.held import HeldParameter
-from autoplan.runtime.rates import LearningRates
+from autoplan.runtime.rates import LearningRates, in_proportion
 from autoplan.runtime.scaling import LossScaling, unscaled
+from autoplan.values import is_number
 
 
 class Updates:
@@ -33,6 +34,7 @@ class Updates:
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
         self.scaling = LossScaling(held, device) if training.scales_loss else None
         self.rates = LearningRates(training.schedule, optimizer) if training.schedule is not None else None
+        self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.scale = unscaled if self.scaling is None else self.scaling.scale
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
@@ -86,7 +88,8 @@ class Updates:
         return DivergedError(value, f"{cause}; it may be {causes}", f"{last}, with a lower learning rate{clipped}")
 
     def set_learning_rate(self, rate: float) -> None:
-        """Another learning rate from here on; a schedule is where it would be had it started from that one.
+        """Another learning rate from here on; a schedule is where it would be had it started from that one, and a
+        group's own rate is in proportion.
 
         ParallelismError for what is none.
         """
@@ -95,8 +98,8 @@ class Updates:
         if self.rates is not None:
             self.rates.restart(rate, self.rates.updates)
             return
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for group, own in zip(self.optimizer.param_groups, in_proportion(self.own, rate), strict=True):
+            group["lr"] = own
 
     @property
     def parts(self) -> dict[str, Stateful]:
