@@ -21,6 +21,7 @@ ORDER = (
     "mesh",
     "layout",
     "graph",
+    "groups",
     "options",
     "buckets",
     "precision",
