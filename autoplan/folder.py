@@ -12,9 +12,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+
+from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
@@ -22,11 +25,12 @@ from autoplan.emit.program import emit_program
 from autoplan.errors import ClusterError, LaunchError, LayoutError, PlanFileError
 from autoplan.extensions import Extension, require
 from autoplan.graph import Model
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import FOLDER, InitRecipe, Start
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
 from autoplan.record import SCHEMA, Asked, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.start_values import put_values, write_values
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
 PARTS = {
@@ -38,6 +42,7 @@ PARTS = {
     "init": InitRecipe | None,
     "asked": Asked,
     "extensions": tuple[Extension, ...],
+    "start": Start,
 }
 
 
@@ -118,15 +123,21 @@ def check(record: PlanRecord, where: str) -> None:
         raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
 
 
-def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str]) -> Path:
+def write_folder(
+    record: PlanRecord,
+    folder: str | os.PathLike,
+    headline: str,
+    extra: Mapping[str, str],
+    values: nn.Module | Path | None = None,
+) -> Path:
     """Writes the folder and returns its path.
 
-    extra  further files by name (report.html)
+    extra   further files by name (report.html)
+    values  the model, or the folder of values, that training starts from, where the plan comes with values
     """
     target = Path(folder)
     lowered = record.lowered()
     files = {
-        "plan.json": plan_text(record, headline),
         "program.py": emit_program(lowered, record.training, headline, record.extensions),
         "train.py": resources.files("autoplan.emit").joinpath("templates/train.py.txt").read_text(),
         **extra,
@@ -134,14 +145,26 @@ def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, e
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
+        start = write_values(record.start, values, staging / FOLDER) if values is not None else record.start
+        files["plan.json"] = plan_text(replace(record, start=start), headline)
         for name, text in files.items():
             (staging / name).write_text(text)
         target.mkdir(exist_ok=True)
+        if values is not None:
+            put_values(start, staging, target, start_in(target))
         for name in files:
             os.replace(staging / name, target / name)
     finally:
         shutil.rmtree(staging)
     return target
+
+
+def start_in(folder: Path) -> Start:
+    """Where the plan that stands in a folder starts from; without one, or where it isn't readable, from nothing."""
+    try:
+        return decode(Start, json.loads((folder / "plan.json").read_text())["start"], "start")
+    except (OSError, ValueError, KeyError, TypeError, PlanFileError):
+        return Start()
 
 
 def read_folder(folder: str | os.PathLike) -> PlanRecord:
@@ -166,8 +189,8 @@ def program_module(folder: str | os.PathLike) -> ModuleType:
     return module
 
 
-def program_spec(record: PlanRecord) -> ProgramSpec:
-    """What the runtime needs to know of a plan."""
+def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) -> ProgramSpec:
+    """What the runtime needs to know of a plan, and of the folder that it was loaded from."""
     if not isinstance(record.training, Training):
         raise LaunchError(
             "Inference()", "a plan of the forward alone has no program to train", "plan with training=Training(...)"
@@ -179,4 +202,12 @@ def program_spec(record: PlanRecord) -> ProgramSpec:
         transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),
         init=record.init,
         unread=record.model.unread,
+        start=record.start,
+        values=values_in(folder) if folder is not None else None,
     )
+
+
+def values_in(folder: str | os.PathLike) -> Path:
+    """Where the values of an exported folder (or of a plan.json) lie."""
+    path = Path(folder)
+    return (path.parent if path.suffix == ".json" else path) / FOLDER

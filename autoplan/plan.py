@@ -12,15 +12,16 @@ from torch import nn
 from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
-from autoplan.errors import LaunchError
+from autoplan.errors import LaunchError, WeightsError
 from autoplan.extensions import check_exportable
-from autoplan.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.folder import program_module, program_spec, read_folder, values_in, write_folder
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.batches import Batch
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
+from autoplan.runtime.starting import must_be_given
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.typed import Lowered
@@ -35,12 +36,14 @@ class Plan:
     module    the user's model, where the plan was made in this process
     loss_fn   likewise
     folder    where the plan was loaded from, else None
+    values    the folder that holds the values that training starts from, where they aren't ``module``'s
     """
 
     record: PlanRecord
     module: nn.Module | None = field(default=None, compare=False)
     loss_fn: Callable | None = field(default=None, compare=False)
     folder: Path | None = None
+    values: Path | None = field(default=None, compare=False)
 
     @property
     def predicted(self) -> Predicted:
@@ -104,7 +107,7 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn)
+        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn, values=self.values)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -129,11 +132,28 @@ class Plan:
     def export(self, folder: str | os.PathLike) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.
 
-        ExtensionError where the plan's ranks couldn't import an operator of your own.
+        Where the model holds values they are written beside the plan, to weights/, as they are now: train.py starts
+        from them. PlanFileError where that holds other files, ExtensionError where the plan's ranks couldn't import
+        an operator of your own.
         """
         check_exportable(self.record.extensions)
         html = report_html(self.record)
-        return write_folder(self.record, folder, str(self), {"report.html": html})
+        values = self.values if self.module is None else self.module
+        values = values if self.record.start.stored else None
+        return write_folder(self.record, folder, str(self), {"report.html": html}, values)
+
+    def check_start(
+        self, weights: str | os.PathLike | None = None, checkpoints: str | os.PathLike | None = None
+    ) -> None:
+        """WeightsError where training has nothing to start from: asked before any process waits for another.
+
+        weights      what is to be loaded
+        checkpoints  a folder that may hold a ``step-<number>`` to go on from
+        """
+        lacking = must_be_given(self.record.start)
+        if lacking and weights is None and not (checkpoints and any(Path(checkpoints).glob("step-*"))):
+            remedy = "give --weights safetensors, or plan the function that makes it: parallelize(make_model, ...)"
+            raise WeightsError(self.record.model.name, lacking, remedy)
 
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
@@ -144,7 +164,7 @@ class Plan:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        return Program(program_spec(self.record), program_module(self.folder), timeout_s)
+        return Program(program_spec(self.record, self.folder), program_module(self.folder), timeout_s)
 
 
 def load(folder: str | os.PathLike) -> Plan:
@@ -152,4 +172,4 @@ def load(folder: str | os.PathLike) -> Plan:
 
     The modules that define operators of your own are imported; ExtensionError where they can't be.
     """
-    return Plan(read_folder(folder), folder=Path(folder))
+    return Plan(read_folder(folder), folder=Path(folder), values=values_in(folder))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from autoplan.cluster import ClusterSpec
 from autoplan.extensions import Extension
 from autoplan.graph import Model
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import InitRecipe, Start
 from autoplan.lower import lower
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.precision import in_precision
@@ -17,7 +17,7 @@ from autoplan.search.constraints import Constraint
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-SCHEMA = 6
+SCHEMA = 7
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,11 @@ class PlanRecord:
 
     model         the traced model, in the dtype that it computes in
     chosen        how it runs; with the model it determines the program
-    init          how the model's parameters are initialised, None where that isn't known
+    init          how the model's parameters are drawn, None where that isn't known
     alternatives  what else was priced
     asked         what the user pinned
     extensions    the operators that neither torch nor autoplan brings, and the modules that define them
+    start         where training starts from
     """
 
     cluster: ClusterSpec
@@ -61,6 +62,7 @@ class PlanRecord:
     init: InitRecipe | None
     asked: Asked = field(default_factory=Asked)
     extensions: tuple[Extension, ...] = ()
+    start: Start = field(default_factory=Start)
 
     def lowered(self) -> Lowered:
         """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where
@@ -82,4 +84,5 @@ class PlanRecord:
             init=self.init,
             asked=self.asked,
             extensions=self.extensions,
+            start=self.start,
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
 from autoplan.graph import Parameter, TensorType
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import InitRecipe, Start
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Parallelism, Training
 from autoplan.typed import Lowered, StoredParameter
@@ -21,7 +22,9 @@ class ProgramSpec:
 
     parallelism        every field filled
     transient_buffers  names of the buffers that the user's own state dict leaves out
-    init               how the model's parameters and buffers are drawn; None: they can only be loaded
+    init               how the model's parameters and buffers are drawn; None: that isn't known
+    start              where training starts from
+    values             the folder of the values that the plan comes with; None without any
     unread             parameters and persistent buffers of the user's model that the program never reads
     """
 
@@ -31,6 +34,8 @@ class ProgramSpec:
     transient_buffers: tuple[str, ...] = ()
     init: InitRecipe | None = None
     unread: tuple[Parameter, ...] = ()
+    start: Start = field(default_factory=Start)
+    values: Path | None = None
 
     @property
     def microbatches(self) -> int:
