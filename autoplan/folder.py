@@ -12,9 +12,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+
+from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
@@ -23,11 +26,12 @@ from autoplan.errors import ClusterError, LayoutError, PlanFileError
 from autoplan.evaluation import forms_of
 from autoplan.extensions import Extension, require
 from autoplan.graph import Model
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import FOLDER, InitRecipe, Start
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
 from autoplan.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.start_values import put_values, write_values
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
 PARTS = {
@@ -40,6 +44,7 @@ PARTS = {
     "asked": Asked,
     "extensions": tuple[Extension, ...],
     "evaluable": Evaluable,
+    "start": Start,
 }
 
 
@@ -120,16 +125,22 @@ def check(record: PlanRecord, where: str) -> None:
         raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
 
 
-def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str]) -> Path:
+def write_folder(
+    record: PlanRecord,
+    folder: str | os.PathLike,
+    headline: str,
+    extra: Mapping[str, str],
+    values: nn.Module | Path | None = None,
+) -> Path:
     """Writes the folder and returns its path.
 
-    extra  further files by name (report.html)
+    extra   further files by name (report.html)
+    values  the model, or the folder of values, that training starts from, where the plan comes with values
     """
     target = Path(folder)
     lowered = record.lowered()
     script = "run.py" if isinstance(record.training, Inference) else "train.py"
     files = {
-        "plan.json": plan_text(record, headline),
         "program.py": emit_program(lowered, record.training, headline, record.extensions),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
@@ -137,14 +148,26 @@ def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, e
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
+        start = write_values(record.start, values, staging / FOLDER) if values is not None else record.start
+        files["plan.json"] = plan_text(replace(record, start=start), headline)
         for name, text in files.items():
             (staging / name).write_text(text)
         target.mkdir(exist_ok=True)
+        if values is not None:
+            put_values(start, staging, target, start_in(target))
         for name in files:
             os.replace(staging / name, target / name)
     finally:
         shutil.rmtree(staging)
     return target
+
+
+def start_in(folder: Path) -> Start:
+    """Where the plan that stands in a folder starts from; without one, or where it isn't readable, from nothing."""
+    try:
+        return decode(Start, json.loads((folder / "plan.json").read_text())["start"], "start")
+    except (OSError, ValueError, KeyError, TypeError, PlanFileError):
+        return Start()
 
 
 def read_folder(folder: str | os.PathLike) -> PlanRecord:
@@ -169,8 +192,8 @@ def program_module(folder: str | os.PathLike) -> ModuleType:
     return module
 
 
-def program_spec(record: PlanRecord) -> ProgramSpec:
-    """What the runtime needs to know of a plan."""
+def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) -> ProgramSpec:
+    """What the runtime needs to know of a plan, and of the folder that it was loaded from."""
     training = record.training
     if isinstance(training, Inference):
         training = Training(precision=training.precision, compile=training.compile)
@@ -183,4 +206,12 @@ def program_spec(record: PlanRecord) -> ProgramSpec:
         unread=record.model.unread,
         forms=forms_of(record),
         forward_only=isinstance(record.training, Inference),
+        start=record.start,
+        values=values_in(folder) if folder is not None else None,
     )
+
+
+def values_in(folder: str | os.PathLike) -> Path:
+    """Where the values of an exported folder (or of a plan.json) lie."""
+    path = Path(folder)
+    return (path.parent if path.suffix == ".json" else path) / FOLDER

@@ -12,10 +12,10 @@ from torch import nn
 from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
-from autoplan.errors import LaunchError
+from autoplan.errors import LaunchError, WeightsError
 from autoplan.evaluation import Given, prove
 from autoplan.extensions import check_exportable
-from autoplan.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.folder import program_module, program_spec, read_folder, values_in, write_folder
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
@@ -23,6 +23,7 @@ from autoplan.runtime.batches import Batch
 from autoplan.runtime.inference import InferenceProgram
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
+from autoplan.runtime.starting import must_be_given
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.typed import Lowered
@@ -38,6 +39,7 @@ class Plan:
     loss_fn   likewise
     folder    where the plan was loaded from, else None
     given     what was traced, where the plan was made in this process
+    values    the folder that holds the values that training starts from, where they aren't ``module``'s
     """
 
     record: PlanRecord
@@ -45,6 +47,7 @@ class Plan:
     loss_fn: Callable | None = field(default=None, compare=False)
     folder: Path | None = None
     given: Given | None = field(default=None, compare=False)
+    values: Path | None = field(default=None, compare=False)
 
     @property
     def predicted(self) -> Predicted:
@@ -108,7 +111,8 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn, given=self.given)
+        plan = again(self.record, change)
+        return Plan(plan, module=self.module, loss_fn=self.loss_fn, given=self.given, values=self.values)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -137,12 +141,30 @@ class Plan:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
         has run.py in place of train.py.
 
-        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. ExtensionError where the plan's ranks couldn't import an operator of your own.
+        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. Where the
+        model holds values they are written beside the plan, to weights/, as they are now: train.py starts from them.
+        PlanFileError where that holds other files, ExtensionError where the plan's ranks couldn't import an operator of
+        your own.
         """
         check_exportable(self.record.extensions)
         html = report_html(self.record)
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
-        return write_folder(record, folder, str(self), {"report.html": html})
+        values = self.values if self.module is None else self.module
+        values = values if record.start.stored else None
+        return write_folder(record, folder, str(self), {"report.html": html}, values)
+
+    def check_start(
+        self, weights: str | os.PathLike | None = None, checkpoints: str | os.PathLike | None = None
+    ) -> None:
+        """WeightsError where training has nothing to start from: asked before any process waits for another.
+
+        weights      what is to be loaded
+        checkpoints  a folder that may hold a ``step-<number>`` to go on from
+        """
+        lacking = must_be_given(self.record.start)
+        if lacking and weights is None and not (checkpoints and any(Path(checkpoints).glob("step-*"))):
+            remedy = "give --weights safetensors, or plan the function that makes it: parallelize(make_model, ...)"
+            raise WeightsError(self.record.model.name, lacking, remedy)
 
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
@@ -156,7 +178,7 @@ class Plan:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        spec, module = program_spec(self.record), program_module(self.folder)
+        spec, module = program_spec(self.record, self.folder), program_module(self.folder)
         if spec.forward_only:
             return InferenceProgram(spec, module, timeout_s)  # type: ignore[return-value]
         return Program(spec, module, timeout_s)
@@ -167,4 +189,4 @@ def load(folder: str | os.PathLike) -> Plan:
 
     The modules that define operators of your own are imported; ExtensionError where they can't be.
     """
-    return Plan(read_folder(folder), folder=Path(folder))
+    return Plan(read_folder(folder), folder=Path(folder), values=values_in(folder))
