@@ -16,6 +16,8 @@ from autoplan.errors import LaunchError
 from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.options import Inference, Parallelism, Training
+from autoplan.pretrained import FOLDER as PRETRAINED
+from autoplan.pretrained import pretrained_files
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.batches import Batch
@@ -35,12 +37,14 @@ class Plan:
     module    the user's model, where the plan was made in this process
     loss_fn   likewise
     folder    where the plan was loaded from, else None
+    origin    where the plan was loaded from that this one is another of
     """
 
     record: PlanRecord
     module: nn.Module | None = field(default=None, compare=False)
     loss_fn: Callable | None = field(default=None, compare=False)
     folder: Path | None = None
+    origin: Path | None = field(default=None, compare=False)
 
     @property
     def predicted(self) -> Predicted:
@@ -104,7 +108,8 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn)
+        origin = self.folder or self.origin
+        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn, origin=origin)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -129,11 +134,16 @@ class Plan:
     def export(self, folder: str | os.PathLike) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.
 
-        ExtensionError where the plan's ranks couldn't import an operator of your own.
+        A model of transformers brings its config.json, and the tokenizer's files of the folder that it was loaded
+        from, into pretrained/; ``save_weights`` writes them beside the weights.
+        ExtensionError where the plan's ranks couldn't import an operator of your own. PlanFileError where a file would
+        be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
         check_exportable(self.record.extensions)
-        html = report_html(self.record)
-        return write_folder(self.record, folder, str(self), {"report.html": html})
+        extra: dict[str, str | bytes] = {"report.html": report_html(self.record)}
+        came_along = pretrained_files(self.module) or beside(self.folder or self.origin)
+        extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
+        return write_folder(self.record, folder, str(self), extra)
 
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
@@ -144,12 +154,23 @@ class Plan:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        return Program(program_spec(self.record), program_module(self.folder), timeout_s)
+        module = program_module(self.folder)
+        return Program(program_spec(self.record), module, timeout_s, pretrained=self.folder / PRETRAINED)
+
+
+def beside(folder: Path | None) -> dict[str, bytes]:
+    """What came with the model of a plan that was loaded."""
+    if folder is None or not (folder / PRETRAINED).is_dir():
+        return {}
+    return {path.name: path.read_bytes() for path in sorted((folder / PRETRAINED).iterdir()) if path.is_file()}
 
 
 def load(folder: str | os.PathLike) -> Plan:
-    """The plan of an exported folder; PlanFileError where it isn't one, or was edited into nonsense.
+    """The plan of an exported folder; PlanFileError where it isn't one, is damaged, or was edited: ``autoplan seal``
+    takes an edit that was made on purpose.
 
-    The modules that define operators of your own are imported; ExtensionError where they can't be.
+    The modules that define operators of your own are imported; ExtensionError where they can't be. Nothing else in the
+    folder runs here; program.py does in ``plan.program()``.
     """
-    return Plan(read_folder(folder), folder=Path(folder))
+    path = Path(folder)
+    return Plan(read_folder(folder), folder=path.parent if path.suffix == ".json" else path)

@@ -17,7 +17,7 @@ from autoplan.search.constraints import Constraint
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-SCHEMA = 6
+SCHEMA = 7
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = (
     "errors",
     "values",
+    "seals",
     "mesh",
     "layout",
     "graph",
@@ -52,7 +53,9 @@ ORDER = (
     "emit",
     "runtime",
     "rule_check",
+    "folder_files",
     "folder",
+    "pretrained",
     "verify",
     "report",
     "placing",
