@@ -22,6 +22,7 @@ from autoplan.rule_faults import check_users_rule
 from autoplan.runtime.optimizer import check_optimizer
 from autoplan.runtime.rates import check_schedule
 from autoplan.search.constraints import Constraint, accept_whole
+from autoplan.search.systems import read as read_parallelism
 from autoplan.search.systems import resolve as resolve_parallelism
 from autoplan.search.totals import with_totals
 
@@ -45,10 +46,9 @@ def asked_of(
 ) -> Asked:
     """What a user pins, as it is recorded. ParallelismError for an effort that is none."""
     check_effort(effort)
-    named = isinstance(parallelism, str)
-    system = parallelism if isinstance(parallelism, str) and parallelism != "auto" else ""
-    pinned = Parallelism() if named else parallelism
-    assert isinstance(pinned, Parallelism)
+    said = read_parallelism(parallelism) if isinstance(parallelism, str) else parallelism
+    system = said if isinstance(said, str) and said != "auto" else ""
+    pinned = said if isinstance(said, Parallelism) else Parallelism()
     return Asked(system, pinned, tuple(constraints), effort, training.compile)
 
 
@@ -90,7 +90,8 @@ def again(record: PlanRecord, change: Change) -> PlanRecord:
         kept = replace(training, compile=asked.compile)
         asked = asked_of(request, constraints, kept, change.effort or asked.effort)
     model = in_precision(record.model, training.precision) if change.training is not None else record.model
-    return planned(rescale(model, change.batch, change.seq), cluster, training, asked, record.init)
+    found = planned(rescale(model, change.batch, change.seq), cluster, training, asked, record.init)
+    return replace(found, evaluable=record.evaluable)
 
 
 def check_same_trace(before: Training | Inference, after: Training | Inference) -> None:

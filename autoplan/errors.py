@@ -17,7 +17,8 @@ class AutoplanError(Exception):
 
     def __init__(self, value: object, cause: str, remedy: str) -> None:
         self.value, self.cause, self.remedy = str(value), cause.rstrip("."), remedy.rstrip(".")
-        super().__init__(f"{self.value}: {self.cause}. {self.remedy}.")
+        end = "" if self.remedy.endswith("?") else "."
+        super().__init__(f"{self.value}: {self.cause}. {self.remedy}{end}")
 
     def __reduce__(self) -> tuple:
         return type(self), (self.value, self.cause, self.remedy)
@@ -69,6 +70,10 @@ class LayoutError(AutoplanError):
 
 class LaunchError(AutoplanError, RuntimeError):
     """The program was started in a way that the plan wasn't made for."""
+
+
+class ForwardOnlyError(AutoplanError, AttributeError):
+    """Something of a training step is asked of a program that runs the forward alone."""
 
 
 class LostRankError(AutoplanError, RuntimeError):

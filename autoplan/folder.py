@@ -1,4 +1,5 @@
-"""The exported folder: plan.json, program.py, train.py, report.html, and what came with the model beside its weights.
+"""The exported folder: plan.json, program.py, train.py (run.py of a plan of the forward alone), report.html, and what
+came with the model beside its weights.
 
 Written whole or not at all: everything is made in a directory beside the target and moved into place at the end.
 plan.json has a checksum of itself and one of each file: what was damaged, mixed up with another plan's or edited is
@@ -23,13 +24,15 @@ from types import ModuleType
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
 from autoplan.emit.program import emit_program
-from autoplan.errors import ClusterError, LaunchError, LayoutError, PlanFileError
+from autoplan.errors import ClusterError, LayoutError, PlanFileError
+from autoplan.evaluation import forms_of
 from autoplan.extensions import Extension, require
 from autoplan.folder_files import (
     DAMAGED,
     OPEN,
     PLAN,
     PROGRAM,
+    RUN,
     TRAIN,
     check_files,
     code_of,
@@ -42,7 +45,7 @@ from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
-from autoplan.record import SCHEMA, Asked, PlanRecord
+from autoplan.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.seals import bytes_hash
 from autoplan.search.choice import Alternative, Chosen, SearchReport
@@ -56,6 +59,7 @@ PARTS = {
     "init": InitRecipe | None,
     "asked": Asked,
     "extensions": tuple[Extension, ...],
+    "evaluable": Evaluable,
 }
 
 
@@ -165,9 +169,10 @@ def write_folder(
     since. An edited train.py stays as it is, with a warning.
     """
     target = Path(folder)
+    script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
         PROGRAM: emit_program(record.lowered(), record.training, headline, record.extensions),
-        TRAIN: resources.files("autoplan.emit").joinpath("templates/train.py.txt").read_text(),
+        script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }
     files = {name: text.encode() if isinstance(text, str) else text for name, text in given.items()}
@@ -269,15 +274,16 @@ def program_module(folder: str | os.PathLike) -> ModuleType:
 
 def program_spec(record: PlanRecord) -> ProgramSpec:
     """What the runtime needs to know of a plan."""
-    if not isinstance(record.training, Training):
-        raise LaunchError(
-            "Inference()", "a plan of the forward alone has no program to train", "plan with training=Training(...)"
-        )
+    training = record.training
+    if isinstance(training, Inference):
+        training = Training(precision=training.precision, compile=training.compile)
     return ProgramSpec(
         lowered=record.lowered(),
         parallelism=record.chosen.parallelism,
-        training=record.training,
+        training=training,
         transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),
         init=record.init,
         unread=record.model.unread,
+        forms=forms_of(record),
+        forward_only=isinstance(record.training, Inference),
     )

@@ -11,8 +11,9 @@ from autoplan.errors import PlanFileError
 from autoplan.record import SCHEMA
 from autoplan.seals import bytes_hash, content_hash
 
-PLAN, PROGRAM, TRAIN, REPORT = "plan.json", "program.py", "train.py", "report.html"
-OPEN = (TRAIN, REPORT)  # that loading a plan doesn't read, and that may be edited freely
+PLAN, PROGRAM, TRAIN, RUN, REPORT = "plan.json", "program.py", "train.py", "run.py", "report.html"
+SCRIPTS = (TRAIN, RUN)  # templates that their users edit
+OPEN = (*SCRIPTS, REPORT)  # that loading a plan doesn't read, and that may be edited freely
 DAMAGED = "export the plan again; after an edit on purpose: autoplan seal FOLDER"
 
 
@@ -38,7 +39,7 @@ def exported_files(target: Path) -> dict[str, str | None]:
         said = "it is no plan, and would be replaced"
         raise PlanFileError(target / PLAN, said, "give another folder") from None
     if older:
-        return dict.fromkeys((PLAN, PROGRAM, TRAIN, REPORT))
+        return dict.fromkeys((PLAN, PROGRAM, *OPEN))
     if sealed(data)["sha256"] != data.get("sha256"):
         said = "it is damaged or was edited since it was exported, and would be replaced"
         raise PlanFileError(target / PLAN, said, "give another folder, or remove it")
@@ -46,7 +47,7 @@ def exported_files(target: Path) -> dict[str, str | None]:
 
 
 def may_replace(target: Path, name: str, content: bytes, before: Mapping[str, str | None]) -> bool:
-    """Whether a file may be written, False for an edited train.py, which stays; PlanFileError where another's would be
+    """Whether a file may be written, False for an edited script, which stays; PlanFileError where another's would be
     replaced, or an edit lost."""
     path = target / name
     if not path.exists() and not path.is_symlink():
@@ -54,7 +55,7 @@ def may_replace(target: Path, name: str, content: bytes, before: Mapping[str, st
     there = path.read_bytes() if path.is_file() and not path.is_symlink() else None
     if there == content or (there is not None and before.get(name) == bytes_hash(there)):
         return True
-    if name in before and name == TRAIN and there is not None:
+    if name in before and name in SCRIPTS and there is not None:
         return False
     if name in before and before[name] is None and there is not None:
         return True

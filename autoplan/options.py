@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from autoplan.errors import ParallelismError
+from autoplan.keywords import keywords, shown
 from autoplan.mesh import TENSOR
+from autoplan.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
@@ -25,6 +27,7 @@ TENSOR_SYSTEMS = (
 )  # fmt: skip
 
 
+@keywords(ParallelismError, SCHEDULE_NAMES)
 @dataclass(frozen=True)
 class Schedule:
     """How the learning rate moves from update to update; steps that float16 skips move nothing.
@@ -72,6 +75,7 @@ class Schedule:
             )  # fmt: skip
 
 
+@keywords(ParallelismError, TRAINING_NAMES)
 @dataclass(frozen=True)
 class Training:
     """How the program trains.
@@ -106,10 +110,15 @@ class Training:
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
+        if not isinstance(self.optimizer, str):
+            cause = "an optimizer is given by its lower-case name"
+            raise ParallelismError(f"optimizer={shown(self.optimizer)}", cause, "give for example 'adamw'")
         for name in ("learning_rate", "weight_decay", "eps", "momentum"):
             value = getattr(self, name)
             if not (is_number(value) and value >= 0) and (value is not None or name == "learning_rate"):
                 raise ParallelismError(f"{name}={value!r}", "it is a number of at least 0", "give 0 or more")
+        if isinstance(self.betas, list):
+            object.__setattr__(self, "betas", tuple(self.betas))
         if self.betas is not None and not is_pair(self.betas):
             cause = "they are a pair of numbers from 0 to below 1"
             raise ParallelismError(f"betas={self.betas!r}", cause, "give for example (0.9, 0.999)")
@@ -133,6 +142,7 @@ class Training:
         return replace(self, precision=precision, reduce_dtype=None if precision == "fp64" else self.reduce_dtype)
 
 
+@keywords(ParallelismError, TRAINING_NAMES)
 @dataclass(frozen=True)
 class Inference:
     """Plans the forward alone."""
@@ -144,6 +154,7 @@ class Inference:
         check_how(self.precision, self.compile)
 
 
+@keywords(ParallelismError, PARALLELISM_NAMES)
 @dataclass(frozen=True)
 class Parallelism:
     """A parallelism; a field that is None is left to the search.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import nn
@@ -13,6 +13,7 @@ from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
 from autoplan.errors import LaunchError
+from autoplan.evaluation import Given, prove
 from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.options import Inference, Parallelism, Training
@@ -21,12 +22,13 @@ from autoplan.pretrained import pretrained_files
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.batches import Batch
+from autoplan.runtime.inference import InferenceProgram
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.typed import Lowered
-from autoplan.verify import Verification, verify
+from autoplan.verify import ForwardVerification, Verification, verify
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Plan:
     loss_fn   likewise
     folder    where the plan was loaded from, else None
     origin    where the plan was loaded from that this one is another of
+    given     what was traced, where the plan was made in this process
     """
 
     record: PlanRecord
@@ -45,6 +48,7 @@ class Plan:
     loss_fn: Callable | None = field(default=None, compare=False)
     folder: Path | None = None
     origin: Path | None = field(default=None, compare=False)
+    given: Given | None = field(default=None, compare=False)
 
     @property
     def predicted(self) -> Predicted:
@@ -109,7 +113,9 @@ class Plan:
         """
         change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
         origin = self.folder or self.origin
-        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn, origin=origin)
+        return Plan(
+            again(self.record, change), module=self.module, loss_fn=self.loss_fn, origin=origin, given=self.given
+        )
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -118,10 +124,13 @@ class Plan:
             name: encode(getattr(self.record, name)) for name in parts
         }
 
-    def verify(self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None) -> Verification:
+    def verify(
+        self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None
+    ) -> Verification | ForwardVerification:
         """Runs the sharded program on local processes and compares it with one device.
 
-        Loss, every gradient, and the parameters after three optimizer steps, in float64.
+        Loss, every gradient, and the parameters after three optimizer steps, in float64; of a plan of Inference() the
+        result of the module in evaluation.
         An asynchronous plan, local SGD or PipeDream-2BW, is compared with one process that follows its rule; local SGD
         without the model at hand, whose replicas no one device is, with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
@@ -132,10 +141,12 @@ class Plan:
         return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises, given=batch)
 
     def export(self, folder: str | os.PathLike) -> Path:
-        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.
+        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
+        has run.py in place of train.py.
 
         A model of transformers brings its config.json, and the tokenizer's files of the folder that it was loaded
-        from, into pretrained/; ``save_weights`` writes them beside the weights.
+        from, into pretrained/; ``save_weights`` writes them beside the weights. The model is traced in evaluation, too,
+        so that ``program.evaluate`` knows what it computes there.
         ExtensionError where the plan's ranks couldn't import an operator of your own. PlanFileError where a file would
         be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
@@ -143,10 +154,14 @@ class Plan:
         extra: dict[str, str | bytes] = {"report.html": report_html(self.record)}
         came_along = pretrained_files(self.module) or beside(self.folder or self.origin)
         extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
-        return write_folder(self.record, folder, str(self), extra)
+        record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
+        return write_folder(record, folder, str(self), extra)
 
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
+
+        Of a plan of Inference() an InferenceProgram: ``program(batch)`` is the model's result, and what belongs to
+        training is a ForwardOnlyError.
 
         timeout_s  after which a rank that hangs is named and all end
         """
@@ -154,8 +169,10 @@ class Plan:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        module = program_module(self.folder)
-        return Program(program_spec(self.record), module, timeout_s, pretrained=self.folder / PRETRAINED)
+        spec, module = program_spec(self.record), program_module(self.folder)
+        if spec.forward_only:
+            return InferenceProgram(spec, module, timeout_s)  # type: ignore[return-value]
+        return Program(spec, module, timeout_s, pretrained=self.folder / PRETRAINED)
 
 
 def beside(folder: Path | None) -> dict[str, bytes]:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterable, Mapping
 
 from autoplan.errors import InputsError
+from autoplan.keywords import instead
 
+KINDS = {
+    int: "a whole number", float: "a number", bool: "true or false", list: "several values", tuple: "several values",
+}  # fmt: skip
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
-def parse_settings(settings: Iterable[str], defaults: Mapping[str, object], what: str) -> dict[str, object]:
+def parse_settings(
+    settings: Iterable[str], defaults: Mapping[str, object], what: str, others: Mapping[str, str] | None = None
+) -> dict[str, object]:
     """The settings, each of its default's type.
 
-    what  names in the error what they are settings of
+    what    names in the error what they are settings of
+    others  names from elsewhere, and what to write instead (``autoplan.synonyms``)
     Raises InputsError for what isn't KEY=VALUE, a key that has no default (the nearest are named), another type.
     """
     values: dict[str, object] = {}
@@ -23,9 +29,7 @@ def parse_settings(settings: Iterable[str], defaults: Mapping[str, object], what
         if not equals or not key:
             raise InputsError(repr(text), f"{what} takes KEY=VALUE", "write for example num_layers=4")
         if key not in defaults:
-            near = difflib.get_close_matches(key, list(defaults), n=4, cutoff=0.4)
-            remedy = f"{'the nearest are' if near else 'it has'} {', '.join(near or sorted(defaults))}"
-            raise InputsError(text, f"{what} has no {key!r}", remedy)
+            raise InputsError(text, f"{what} has no {key!r}", instead(key, value, sorted(defaults), others or {}))
         if key in values:
             raise InputsError(text, f"{what} has {key!r} already", "give it once")
         values[key] = parse_value(text, value, defaults[key], what)
@@ -44,8 +48,8 @@ def parse_value(text: str, value: str, default: object, what: str) -> object:
     if isinstance(default, (list, tuple)):
         found = type(default)(found) if isinstance(found, (list, tuple)) else type(default)([found])
     if not isinstance(found, type(default)) or (isinstance(found, bool) and not isinstance(default, bool)):
-        kind = type(default).__name__
-        raise InputsError(text, f"{what} has {kind} there, as in {default!r}", f"give {kind}")
+        kind = KINDS.get(type(default), type(default).__name__)
+        raise InputsError(text, f"{what} takes {kind} there", f"write for example {text.partition('=')[0]}={default}")
     return found
 
 

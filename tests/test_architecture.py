@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module imports only what stands above it, and modules of its own entry. docs/architecture.md tells the same order.
 ORDER = (
     "errors",
+    "keywords",
+    "synonyms",
     "values",
     "seals",
     "mesh",
@@ -52,6 +54,7 @@ ORDER = (
     "record",
     "emit",
     "runtime",
+    "evaluation",
     "rule_check",
     "folder_files",
     "folder",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoplan.cli import main, parallelism, training
-from autoplan.errors import InputsError
+from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism, Training
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,7 +121,7 @@ def test_settings_become_training_and_parallelism() -> None:
         dp=2, recompute="full", sequence_parallel=True
     )
     assert parallelism("tensor=2x4").tensor == (2, 4)  # type: ignore[union-attr]
-    with pytest.raises(InputsError, match=r"tensor=2.5: it is no product of sizes"):
+    with pytest.raises(ParallelismError, match=r"tensor=2.5: it is no product of sizes"):
         parallelism("tensor=2.5")
 
 
@@ -168,6 +168,6 @@ def test_what_if_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_compare_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(exported), "4 cpu"]) == 2 and "is not a cluster" in capsys.readouterr().err
+    assert main(["compare", str(exported), "four"]) == 2 and "is not a cluster" in capsys.readouterr().err
     assert main(["compare", str(exported), "1x4 cpu", "--config", "width=3"]) == 2
     assert "a plan's model is what it is" in capsys.readouterr().err

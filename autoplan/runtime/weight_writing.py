@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -60,9 +61,11 @@ def write_weights(
     dtype: torch.dtype | None,
     max_file_bytes: int,
     pretrained: Path | None = None,
+    part_of: Callable[[HeldParameter], Tensor | None] = attrgetter("values"),
 ) -> None:
     """See ``Program.save_weights``; every rank calls it.
 
+    part_of     this rank's part of a parameter, as it is to be written
     pretrained  a folder with what came with the model beside its weights, config.json and so on
     """
     rest = whole_buffers(spec, buffers) | dict(unread)
@@ -76,7 +79,7 @@ def write_weights(
         place.save = from_first(place.save)
         output = together(lambda: stack.enter_context(Output(place.staging, files, place.save)))
         sources = gathered(
-            spec, storage, held, lambda h: h.values, receiver=lambda p: writers[next(iter(names_in(p)))]
+            spec, storage, held, part_of, receiver=lambda p: writers[next(iter(names_in(p)))]
         )
         for stored, value in sources:
             for name, box, part in parts_in(stored, value):
