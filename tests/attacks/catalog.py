@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from tests.attacks import files, weights
 from tests.attacks.attack import Attack
 
-ATTACKS: tuple[Attack, ...] = ()
+ATTACKS: tuple[Attack, ...] = (
+    *weights.ATTACKS,
+    *files.ATTACKS,
+)
