@@ -19,6 +19,7 @@ from autoplan.rescale import rescale
 from autoplan.rule import WHOLE, registered
 from autoplan.rule_check import suggested_rule
 from autoplan.rule_faults import check_users_rule
+from autoplan.runtime.grouping import check_flat, resolved
 from autoplan.runtime.optimizer import check_optimizer
 from autoplan.runtime.rates import check_schedule
 from autoplan.search.constraints import Constraint, accept_whole
@@ -64,8 +65,11 @@ def planned(
     training = as_run(replace(training, compile=asked.compile), cluster)
     model = accept_whole(model, asked.constraints)
     check_ruled(model)
-    model = with_totals(model) if isinstance(training, Training) else model
+    if isinstance(training, Training):
+        training, model = resolved(training, model), with_totals(model)
     model, (chosen, alternatives, report) = searched(model, cluster, training, pinned, asked)
+    if isinstance(training, Training):
+        check_flat(training, model)
     extensions = extensions_of(model)
     record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions)
     record.lowered()

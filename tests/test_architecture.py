@@ -22,6 +22,7 @@ ORDER = (
     "mesh",
     "layout",
     "graph",
+    "groups",
     "options",
     "buckets",
     "precision",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autoplan.graph import Model
 from autoplan.options import Training
 from autoplan.record import PlanRecord
 from autoplan.report.kinds import wall_text
@@ -11,6 +15,7 @@ from autoplan.report.program import blocks_section
 from autoplan.report.table import WIDTH
 from autoplan.report.tables import tables_section
 from autoplan.report.words import headline, seconds_text, shape_text
+from autoplan.runtime.grouping import number_of, whole_parameters
 
 
 def report_text(record: PlanRecord) -> str:
@@ -52,6 +57,18 @@ def cluster_text(record: PlanRecord) -> str:
     return f"{devices} {plural} of {wall_text(record)} usable"
 
 
+def groups_text(model: Model, training: Training) -> Iterator[str]:
+    """Each group of parameters: how many it has, its options, and which of its patterns match nothing."""
+    known = [names for names, _ in whole_parameters(model)]
+    for number, group in enumerate(training.groups, 1):
+        count = sum(number_of(training, names) == number for names in known)
+        options = ", ".join(f"{name}={value!r}" for name, value in group.options)
+        patterns = [] if group.names else group.title.split("|")
+        nothing = [one for one in patterns if not any(replace(group, match=one).has(names) for names in known)]
+        told = f" (nothing matches {', '.join(nothing)})" if nothing else ""
+        yield f"{group.title}: {count} parameter{'s' * (count != 1)} with {options}{told}"
+
+
 def training_text(record: PlanRecord) -> str:
     training = record.training
     compiled = "compiled" if training.compile else "eager"
@@ -59,4 +76,5 @@ def training_text(record: PlanRecord) -> str:
         return f"forward alone, {training.precision}, {compiled}"
     rates = f" with a {training.schedule.name} schedule" if training.schedule is not None else ""
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
-    return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}"
+    groups = "".join(f", {text}" for text in groups_text(record.model, training))
+    return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}{groups}"

@@ -39,11 +39,13 @@ DIMS = ("dim", "dim0", "dim1", "dims")
 
 @dataclass(frozen=True)
 class Names:
-    """How names of the exported wrapper map to the user's: parameters and buffers, batch inputs, module paths."""
+    """How names of the exported wrapper map to the user's: parameters and buffers, batch inputs, module paths; and of
+    which parameter or buffer a tensor is another view."""
 
     state: Callable[[str], str]
     batch: Sequence[str]
     module: Callable[[str], str]
+    holder: Callable[[torch.Tensor], str | None]
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Converter:
                 self.builder.module = self.names.module(path_of(node)) or self.builder.module
                 env[node.name] = self.node(node, module, env)
             elif node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.Tensor):
-                env[node.name] = constant(self.builder, str(node.target), held)
+                env[node.name] = constant(self.builder, str(node.target), held, self.names)
         return env
 
     def node(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
@@ -194,19 +196,35 @@ def enter_inputs(
             env[spec.arg.name] = builder.enter(name, type_of(value))
             batch.append(Typed(name, type_of(value)))
         else:
-            env[spec.arg.name] = constant(builder, spec.target, program.constants.get(spec.target or ""))
+            env[spec.arg.name] = constant(builder, spec.target, program.constants.get(spec.target or ""), names)
     return tuple(batch), tuple(buffers)
 
 
-def constant(builder: Builder, name: str | None, value: object) -> Ref:
-    found = literal(builder, value) if isinstance(value, torch.Tensor) else None
-    if found is not None:
-        return found
-    raise TraceError(
-        f"constant {name!r}",
-        "the model makes a tensor of many values in forward that no operator computes",
-        "register it as a buffer of its module",
-    )
+def constant(builder: Builder, name: str | None, value: object, names: Names) -> Ref:
+    """A tensor of numbers that forward holds. TraceError where it is a parameter in disguise, or of too many."""
+    if not isinstance(value, torch.Tensor):
+        kind, remedy = type(value).__name__, "hand in with the batch what it makes; for random numbers use dropout or "
+        raise TraceError(f"constant {name!r}", f"forward uses a {kind}, of which nothing is known",
+                         f"{remedy}rand_like without a generator")  # fmt: skip
+    holder = names.holder(value)
+    if holder is not None:
+        raise TraceError(
+            holder,
+            "forward reads its numbers past the module (by .data, a closure or a patched method), and they would stay "
+            "what they are now",
+            "read it as the module's own, with .detach() where no gradient shall pass",
+        )
+    if value.is_meta or hasattr(value, "fake_mode"):
+        cause = "forward uses a tensor whose numbers the trace doesn't know, such as one that .data gives"
+        raise TraceError(f"constant {name!r}", cause, "write .detach() for .data, or make it a buffer of its module")
+    found = literal(builder, value)
+    if found is None:
+        raise TraceError(
+            f"constant {name!r}",
+            "the model makes a tensor of many values in forward that no operator computes",
+            "register it as a buffer of its module",
+        )
+    return found
 
 
 def path_of(node: fx.Node) -> str:

@@ -58,7 +58,7 @@ def train_replicas(
 ) -> Run:
     """Each on its own rows; all averaged every so many steps."""
     modules = [copy.deepcopy(module).train() for _ in rows]
-    optimizers = [build_optimizer(one.parameters(), training) for one in modules]
+    optimizers = [build_optimizer(one.named_parameters(remove_duplicate=False), training) for one in modules]
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}
     for step in range(1, steps + 1):
@@ -83,7 +83,7 @@ def train_on_older(
 ) -> Run:
     """Gradients at the weights before the last update, applied to the newest."""
     module.train()
-    optimizer = build_optimizer(module.parameters(), training)
+    optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     older = values(module)
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}

@@ -40,7 +40,7 @@ def train_eagerly(
 
     drops  False: the module runs as in evaluation, without dropout
     """
-    optimizer = build_optimizer(module.parameters(), training)
+    optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
     module.train(drops)
