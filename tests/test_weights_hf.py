@@ -14,6 +14,7 @@ from autoplan.errors import WeightsError
 from autoplan.initialise import init_model
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.ranks import RankPool
+from autoplan.runtime.weight_manifest import MANIFEST
 from tests import zoo
 from tests.planning import parallelize_alone
 
@@ -59,7 +60,7 @@ def test_weights_go_through_a_program_and_come_back(pool: RankPool, tmp_path: Pa
     found = pool.run(passed_on, plan, str(tmp_path / "theirs"), str(ours), 20_000)[0]
     same(found, module.state_dict())
     assert len(list(ours.glob("*.safetensors"))) > 2
-    module.config.save_pretrained(ours)
+    assert {"config.json", MANIFEST} <= {path.name for path in ours.iterdir()}
     again, said = type(module).from_pretrained(ours, output_loading_info=True)
     assert not any(said.values()), said
     same(again.state_dict(), module.state_dict())

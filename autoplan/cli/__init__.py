@@ -1,4 +1,4 @@
-"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``devices``,
+"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``devices``,
 ``checkpoint``."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from autoplan.cli.commands import (
     devices_command,
     plan_command,
     report_command,
+    seal_command,
     verify_command,
     what_if_command,
 )
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("report", report_command, "print the report of an exported plan"),
         ("verify", verify_command, "compare an exported program with one device"),
+        ("seal", seal_command, "take the edits in an exported plan's plan.json and program.py"),
     ):
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")

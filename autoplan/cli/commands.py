@@ -11,6 +11,7 @@ from autoplan.cli.given import parallelism, training
 from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare
 from autoplan.errors import InputsError
+from autoplan.folder import seal_folder
 from autoplan.models import resolve_model
 from autoplan.plan import Plan, load
 from autoplan.report.prices import phases_text
@@ -93,6 +94,11 @@ def devices_command(options: argparse.Namespace) -> None:
 
 def verify_command(options: argparse.Namespace) -> None:
     print(verified(load(options.folder)))
+
+
+def seal_command(options: argparse.Namespace) -> None:
+    changed = seal_folder(options.folder)
+    print(f"sealed {options.folder}: {', '.join(changed)}" if changed else f"{options.folder} was as it was exported")
 
 
 def verified(plan: Plan) -> str:
