@@ -18,7 +18,7 @@ from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.search.constraints import Constraint
 from autoplan.search.systems import resolve as resolve_parallelism
-from autoplan.trace import trace
+from autoplan.trace import check_dtypes, trace
 
 
 def parallelize(
@@ -61,7 +61,9 @@ def parallelize(
 def traced_model(
     model: nn.Module, inputs: Inputs, loss_fn: Callable | None, training: Training | Inference
 ) -> Model:
-    """The model traced for a precision. InputsError where a loss isn't one number."""
+    """The model traced for a precision. InputsError where a loss isn't one number, or inputs aren't of a dtype that the
+    model takes."""
+    check_dtypes(model, inputs, loss_fn, training.precision)
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     traced = in_precision(trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype), training.precision)
     check_loss(traced, is_training)
