@@ -84,7 +84,8 @@ def compare_command(options: argparse.Namespace) -> None:
         print(compare(plan, options.clusters, batch=options.batch, seq=options.seq, **how))
     else:
         request = resolve_model(options.model, options.config, options.batch, options.seq)
-        print(compare(request.model, options.clusters, request.example_inputs, loss_fn=loss_of(options, request), **how))
+        how["loss_fn"] = loss_of(options, request)
+        print(compare(request.model, options.clusters, request.example_inputs, **how))
 
 
 def is_plan(text: str) -> bool:

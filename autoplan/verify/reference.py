@@ -16,9 +16,8 @@ from autoplan.precision import widened
 from autoplan.runtime.optimizer import build_optimizer
 from autoplan.trace.modes import set_modes, wholly_evaluated
 from autoplan.trace.wrapping import WithLoss, bind_named
-from autoplan.verify.quiet import Quiet
 from autoplan.verify.compare import Run
-
+from autoplan.verify.quiet import Quiet
 
 Loss = TypeVar("Loss", bound=Callable | None)
 
