@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, files, model, weights
+from tests.attacks import checkpoint, files, initialisation, model, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
+    *initialisation.ATTACKS,
     *model.ATTACKS,
     *checkpoint.ATTACKS,
     *weights.ATTACKS,
