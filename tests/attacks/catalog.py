@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from tests.attacks import loop, ranks
 from tests.attacks.attack import Attack
 
-ATTACKS: tuple[Attack, ...] = ()
+ATTACKS: tuple[Attack, ...] = (
+    *ranks.ATTACKS,
+    *loop.ATTACKS,
+)
