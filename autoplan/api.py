@@ -13,14 +13,17 @@ from autoplan.errors import InputsError
 from autoplan.graph import Model
 from autoplan.initialise import record as record_initialisation
 from autoplan.inputs import Inputs, resolve_inputs
+from autoplan.keywords import keywords, shown
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.search.constraints import Constraint
 from autoplan.search.systems import resolve as resolve_parallelism
+from autoplan.synonyms import ARGUMENT_NAMES
 from autoplan.trace import trace
 
 
+@keywords(InputsError, ARGUMENT_NAMES)
 def parallelize(
     model: nn.Module,
     cluster_spec: ClusterSpec | str | Mapping | os.PathLike,
@@ -47,6 +50,7 @@ def parallelize(
     Raises a subclass of AutoplanError, which names value, cause and remedy, where there is no plan.
     """
     check_module(model)
+    check_loss_fn(loss_fn)
     check_arguments(training, constraints)
     cluster = ClusterSpec.of(cluster_spec)
     resolve_parallelism(parallelism, cluster)
@@ -71,7 +75,14 @@ def traced_model(
 def check_module(model: object) -> None:
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
-        raise InputsError(f"a model of type {kind}", "it is no torch.nn.Module", "give an instance of one")
+        made = f", such as {model.__name__}(…)" if isinstance(model, type) else ""
+        raise InputsError(f"a model of type {kind}", "it is no torch.nn.Module", f"give an instance of one{made}")
+
+
+def check_loss_fn(loss_fn: object) -> None:
+    if loss_fn is not None and not callable(loss_fn):
+        cause = f"it is of type {type(loss_fn).__name__}, which can't be called"
+        raise InputsError(f"loss_fn={shown(loss_fn)}", cause, "give a function of the model's output and the targets")
 
 
 def check_loss(traced: Model, training: bool) -> None:

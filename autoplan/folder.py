@@ -68,7 +68,7 @@ def parse_plan(text: str, where: str) -> PlanRecord:
     where it needs operators of a user's that can't be imported."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits isn't a JSONDecodeError
         raise PlanFileError(where, f"no JSON: {error}", "plan again and export") from None
     if not isinstance(data, dict) or "schema" not in data:
         raise PlanFileError(where, "this isn't a plan: it has no schema", "give a folder that plan.export() wrote")
@@ -122,8 +122,9 @@ def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, e
     """Writes the folder and returns its path.
 
     extra  further files by name (report.html)
+    PlanFileError where the folder is a file, or can't be written.
     """
-    target = Path(folder)
+    target = path_of(folder)
     lowered = record.lowered()
     files = {
         "plan.json": plan_text(record, headline),
@@ -131,6 +132,18 @@ def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, e
         "train.py": resources.files("autoplan.emit").joinpath("templates/train.py.txt").read_text(),
         **extra,
     }
+    if target.exists() and not target.is_dir():
+        raise PlanFileError(folder, "it is a file", "give a folder to export to")
+    try:
+        put(files, target)
+    except OSError as error:
+        cause = f"nothing can be written there: {error.strerror or error}"
+        raise PlanFileError(folder, cause, "give a folder in a place of your own") from error
+    return target
+
+
+def put(files: Mapping[str, str], target: Path) -> None:
+    """Puts all of the files there, or none."""
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
@@ -141,16 +154,26 @@ def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, e
             os.replace(staging / name, target / name)
     finally:
         shutil.rmtree(staging)
-    return target
 
 
 def read_folder(folder: str | os.PathLike) -> PlanRecord:
     """The plan of an exported folder (or of a plan.json)."""
-    path = Path(folder)
+    path = path_of(folder)
     file = path if path.suffix == ".json" else path / "plan.json"
     if not file.is_file():
         raise PlanFileError(folder, "there is no plan.json", "give a folder that plan.export() wrote")
-    return parse_plan(file.read_text(), str(file))
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanFileError(file, f"it can't be read as text: {error}", "plan again and export") from None
+    return parse_plan(text, str(file))
+
+
+def path_of(folder: object) -> Path:
+    """A path that a user gives; PlanFileError for what is none."""
+    if not isinstance(folder, str | os.PathLike) or not str(folder):
+        raise PlanFileError(repr(folder), "it is no folder's path", "give one as a text, such as 'out/'")
+    return Path(folder)
 
 
 def program_module(folder: str | os.PathLike) -> ModuleType:

@@ -12,9 +12,10 @@ from torch import nn
 from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
-from autoplan.errors import LaunchError
+from autoplan.errors import InputsError, LaunchError, PlanFileError
 from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.keywords import keywords
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
@@ -23,6 +24,7 @@ from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
+from autoplan.synonyms import ARGUMENT_NAMES
 from autoplan.typed import Lowered
 from autoplan.verify import Verification, verify
 
@@ -74,6 +76,7 @@ class Plan:
         """What was chosen, why, and what else was priced."""
         return report_text(self.record)
 
+    @keywords(InputsError)
     def explain(self, name: str) -> str:
         """One operator or module: its split, the alternatives, the price of each.
 
@@ -81,6 +84,7 @@ class Plan:
         """
         return explain_text(self.record, name)
 
+    @keywords(InputsError, {**ARGUMENT_NAMES, "cluster_spec": "cluster", "batch_size": "batch", "sequence": "seq"})
     def what_if(
         self,
         cluster: ClusterSpec | str | Mapping | os.PathLike | None = None,
@@ -113,6 +117,7 @@ class Plan:
             name: encode(getattr(self.record, name)) for name in parts
         }
 
+    @keywords(InputsError)
     def verify(self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None) -> Verification:
         """Runs the sharded program on local processes and compares it with one device.
 
@@ -126,6 +131,7 @@ class Plan:
         """
         return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises, given=batch)
 
+    @keywords(InputsError)
     def export(self, folder: str | os.PathLike) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.
 
@@ -135,6 +141,7 @@ class Plan:
         html = report_html(self.record)
         return write_folder(self.record, folder, str(self), {"report.html": html})
 
+    @keywords(InputsError)
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
 
@@ -147,6 +154,7 @@ class Plan:
         return Program(program_spec(self.record), program_module(self.folder), timeout_s)
 
 
+@keywords(PlanFileError)
 def load(folder: str | os.PathLike) -> Plan:
     """The plan of an exported folder; PlanFileError where it isn't one, or was edited into nonsense.
 

@@ -43,3 +43,12 @@ CLUSTER_NAMES: Mapping[str, str] = {
     "memory_gb": "memory_bytes, in bytes: 60_000_000_000 of 60 GB",
     "memory": "memory_bytes, in bytes: 60_000_000_000 of 60 GB",
 }  # fmt: skip
+ARGUMENT_NAMES: Mapping[str, str] = {
+    "cluster": "cluster_spec", "spec": "cluster_spec", "inputs": "example_inputs", "batch": "example_inputs",
+    "example_batch": "example_inputs", "args": "example_inputs", "loss": "loss_fn", "criterion": "loss_fn",
+    "strategy": "parallelism", "system": "parallelism", "constraint": "constraints",
+    **{name: f"training=autoplan.Training({name}=…)" for name in ("optimizer", "precision", "learning_rate", "seed")},
+    "lr": "training=autoplan.Training(learning_rate=…)", "nodes": "cluster_spec, such as '4x8 h100-sxm'",
+    **{name: f"parallelism=autoplan.Parallelism({name}=…)" for name in ("dp", "tp", "pp", "zero", "micro_batch")},
+    "fsdp": "parallelism='fsdp'", "batch_size": "example_inputs of that batch",
+}  # fmt: skip
