@@ -10,6 +10,7 @@ from torch import nn
 from autoplan.ask import asked_of, check_arguments, check_precision, default_training, planned
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError
+from autoplan.evaluation import Given
 from autoplan.graph import Model
 from autoplan.initialise import record as record_initialisation
 from autoplan.inputs import Inputs, resolve_inputs
@@ -57,17 +58,27 @@ def parallelize(
     training = training or default_training(cluster)
     asked = asked_of(parallelism, constraints, training, effort)
     check_precision(training.precision, cluster)
-    traced = traced_model(model, resolve_inputs(model, example_inputs, cluster.devices), loss_fn, training)
+    inputs = resolve_inputs(model, example_inputs, cluster.devices)
+    traced = traced_model(model, inputs, loss_fn, training)
     record = planned(traced, cluster, training, asked, record_initialisation(model))
-    return Plan(record, module=model, loss_fn=loss_fn)
+    given = Given(model, inputs, traced, lambda other: traced_model(model, other, loss_fn, training, evaluated=True))
+    return Plan(record, module=model, loss_fn=loss_fn, given=given)
 
 
 def traced_model(
-    model: nn.Module, inputs: Inputs, loss_fn: Callable | None, training: Training | Inference
+    model: nn.Module,
+    inputs: Inputs,
+    loss_fn: Callable | None,
+    training: Training | Inference,
+    evaluated: bool = False,
 ) -> Model:
-    """The model traced for a precision. InputsError where a loss isn't one number."""
+    """The model traced for a precision. InputsError where a loss isn't one number.
+
+    evaluated  a training plan's loss as ``model.eval()`` computes it
+    """
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
-    traced = in_precision(trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype), training.precision)
+    found = trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
+    traced = in_precision(found, training.precision)
     check_loss(traced, is_training)
     return traced
 

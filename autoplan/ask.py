@@ -90,7 +90,8 @@ def again(record: PlanRecord, change: Change) -> PlanRecord:
         kept = replace(training, compile=asked.compile)
         asked = asked_of(request, constraints, kept, change.effort or asked.effort)
     model = in_precision(record.model, training.precision) if change.training is not None else record.model
-    return planned(rescale(model, change.batch, change.seq), cluster, training, asked, record.init)
+    found = planned(rescale(model, change.batch, change.seq), cluster, training, asked, record.init)
+    return replace(found, evaluable=record.evaluable)
 
 
 def check_same_trace(before: Training | Inference, after: Training | Inference) -> None:

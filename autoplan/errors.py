@@ -72,6 +72,10 @@ class LaunchError(AutoplanError, RuntimeError):
     """The program was started in a way that the plan wasn't made for."""
 
 
+class ForwardOnlyError(AutoplanError, AttributeError):
+    """Something of a training step is asked of a program that runs the forward alone."""
+
+
 class LostRankError(AutoplanError, RuntimeError):
     """A rank that never came, hangs, or answers no more; the ranks that it is not are waiting for it."""
 

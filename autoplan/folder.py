@@ -1,4 +1,4 @@
-"""The exported folder: plan.json, program.py, train.py, report.html.
+"""The exported folder: plan.json, program.py, train.py (run.py of a plan of the forward alone), report.html.
 
 Written whole or not at all: everything is made in a directory beside the target and moved into place at the end.
 """
@@ -19,13 +19,14 @@ from types import ModuleType
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
 from autoplan.emit.program import emit_program
-from autoplan.errors import ClusterError, LaunchError, LayoutError, PlanFileError
+from autoplan.errors import ClusterError, LayoutError, PlanFileError
+from autoplan.evaluation import forms_of
 from autoplan.extensions import Extension, require
 from autoplan.graph import Model
 from autoplan.initialise import InitRecipe
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
-from autoplan.record import SCHEMA, Asked, PlanRecord
+from autoplan.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
@@ -38,6 +39,7 @@ PARTS = {
     "init": InitRecipe | None,
     "asked": Asked,
     "extensions": tuple[Extension, ...],
+    "evaluable": Evaluable,
 }
 
 
@@ -126,10 +128,11 @@ def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, e
     """
     target = path_of(folder)
     lowered = record.lowered()
+    script = "run.py" if isinstance(record.training, Inference) else "train.py"
     files = {
         "plan.json": plan_text(record, headline),
         "program.py": emit_program(lowered, record.training, headline, record.extensions),
-        "train.py": resources.files("autoplan.emit").joinpath("templates/train.py.txt").read_text(),
+        script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }
     if target.exists() and not target.is_dir():
@@ -191,15 +194,16 @@ def program_module(folder: str | os.PathLike) -> ModuleType:
 
 def program_spec(record: PlanRecord) -> ProgramSpec:
     """What the runtime needs to know of a plan."""
-    if not isinstance(record.training, Training):
-        raise LaunchError(
-            "Inference()", "a plan of the forward alone has no program to train", "plan with training=Training(...)"
-        )
+    training = record.training
+    if isinstance(training, Inference):
+        training = Training(precision=training.precision, compile=training.compile)
     return ProgramSpec(
         lowered=record.lowered(),
         parallelism=record.chosen.parallelism,
-        training=record.training,
+        training=training,
         transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),
         init=record.init,
         unread=record.model.unread,
+        forms=forms_of(record),
+        forward_only=isinstance(record.training, Inference),
     )

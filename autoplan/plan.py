@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import nn
@@ -13,6 +13,7 @@ from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
 from autoplan.errors import InputsError, LaunchError, PlanFileError
+from autoplan.evaluation import Given, prove
 from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.keywords import keywords
@@ -20,13 +21,14 @@ from autoplan.options import Inference, Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.batches import Batch
+from autoplan.runtime.inference import InferenceProgram
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.synonyms import ARGUMENT_NAMES
 from autoplan.typed import Lowered
-from autoplan.verify import Verification, verify
+from autoplan.verify import ForwardVerification, Verification, verify
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ class Plan:
     module    the user's model, where the plan was made in this process
     loss_fn   likewise
     folder    where the plan was loaded from, else None
+    given     what was traced, where the plan was made in this process
     """
 
     record: PlanRecord
     module: nn.Module | None = field(default=None, compare=False)
     loss_fn: Callable | None = field(default=None, compare=False)
     folder: Path | None = None
+    given: Given | None = field(default=None, compare=False)
 
     @property
     def predicted(self) -> Predicted:
@@ -108,7 +112,7 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn)
+        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn, given=self.given)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -118,10 +122,13 @@ class Plan:
         }
 
     @keywords(InputsError)
-    def verify(self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None) -> Verification:
+    def verify(
+        self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None
+    ) -> Verification | ForwardVerification:
         """Runs the sharded program on local processes and compares it with one device.
 
-        Loss, every gradient, and the parameters after three optimizer steps, in float64.
+        Loss, every gradient, and the parameters after three optimizer steps, in float64; of a plan of Inference() the
+        result of the module in evaluation.
         An asynchronous plan, local SGD or PipeDream-2BW, is compared with one process that follows its rule; local SGD
         without the model at hand, whose replicas no one device is, with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
@@ -133,17 +140,22 @@ class Plan:
 
     @keywords(InputsError)
     def export(self, folder: str | os.PathLike) -> Path:
-        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails.
+        """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
+        has run.py in place of train.py.
 
-        ExtensionError where the plan's ranks couldn't import an operator of your own.
+        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. ExtensionError where the plan's ranks couldn't import an operator of your own.
         """
         check_exportable(self.record.extensions)
         html = report_html(self.record)
-        return write_folder(self.record, folder, str(self), {"report.html": html})
+        record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
+        return write_folder(record, folder, str(self), {"report.html": html})
 
     @keywords(InputsError)
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
+
+        Of a plan of Inference() an InferenceProgram: ``program(batch)`` is the model's result, and what belongs to
+        training is a ForwardOnlyError.
 
         timeout_s  after which a rank that hangs is named and all end
         """
@@ -151,7 +163,10 @@ class Plan:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        return Program(program_spec(self.record), program_module(self.folder), timeout_s)
+        spec, module = program_spec(self.record), program_module(self.folder)
+        if spec.forward_only:
+            return InferenceProgram(spec, module, timeout_s)  # type: ignore[return-value]
+        return Program(spec, module, timeout_s)
 
 
 @keywords(PlanFileError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.extensions import Extension
@@ -17,7 +17,7 @@ from autoplan.search.constraints import Constraint
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-SCHEMA = 6
+SCHEMA = 7
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,22 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Evaluable:
+    """What is known of a model's forward alone; "" where nothing stands against it.
+
+    model  why its graph in evaluation isn't that of a training step without dropout
+    rows   why it isn't known for fewer rows than the planned batch has
+    """
+
+    model: str = ""
+    rows: str = ""
+
+
+UNMET = "the plan was exported without its model, so nothing is known of it in evaluation"
+UNKNOWN = Evaluable(UNMET, UNMET)
+
+
+@dataclass(frozen=True)
 class PlanRecord:
     """One plan.
 
@@ -50,6 +66,7 @@ class PlanRecord:
     alternatives  what else was priced
     asked         what the user pinned
     extensions    the operators that neither torch nor autoplan brings, and the modules that define them
+    evaluable     what is known of the forward alone, once the plan has been exported
     """
 
     cluster: ClusterSpec
@@ -61,6 +78,7 @@ class PlanRecord:
     init: InitRecipe | None
     asked: Asked = field(default_factory=Asked)
     extensions: tuple[Extension, ...] = ()
+    evaluable: Evaluable = UNKNOWN
 
     def lowered(self) -> Lowered:
         """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where
@@ -71,15 +89,7 @@ class PlanRecord:
 
     def in_float64(self) -> PlanRecord:
         """The same plan, computing in float64: what exactness is measured with."""
-        assert isinstance(self.training, Training)
-        return PlanRecord(
-            cluster=self.cluster,
-            training=self.training.with_precision("fp64"),
-            model=in_precision(self.model, "fp64"),
-            chosen=self.chosen,
-            alternatives=self.alternatives,
-            search=self.search,
-            init=self.init,
-            asked=self.asked,
-            extensions=self.extensions,
+        training = replace(self.training, precision="fp64") if isinstance(self.training, Inference) else (
+            self.training.with_precision("fp64")
         )
+        return replace(self, training=training, model=in_precision(self.model, "fp64"))

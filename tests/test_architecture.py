@@ -53,6 +53,7 @@ ORDER = (
     "record",
     "emit",
     "runtime",
+    "evaluation",
     "rule_check",
     "folder",
     "verify",

@@ -90,7 +90,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda text: text.replace('"schema": 6', '"schema": 99'), "schema 99: this version of autoplan"),
+        (lambda text: text.replace('"schema": 7', '"schema": 99'), "schema 99: this version of autoplan"),
         (lambda text: text[: len(text) // 2], "no JSON"),
         (lambda text: text.replace('"S(0)"', '"S(7)"', 1), "plan.json"),
         (lambda text: "[]", "this isn't a plan"),

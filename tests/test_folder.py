@@ -82,7 +82,7 @@ def test_json_lines_stay_short_where_they_can():
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda d: d | {"schema": 99}, "schema 99: this version of autoplan reads schema 6"),
+        (lambda d: d | {"schema": 99}, "schema 99: this version of autoplan reads schema 7"),
         (lambda d: {k: v for k, v in d.items() if k != "schema"}, "it has no schema"),
         (lambda d: {k: v for k, v in d.items() if k != "chosen"}, "it lacks ['chosen']"),
         (lambda d: d | {"model": {"name": "x"}}, "lacks"),

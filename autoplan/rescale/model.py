@@ -16,11 +16,12 @@ from autoplan.rescale.solve import solve
 CONSTANTS = -1
 
 
-def rescale(model: Model, batch: int | None = None, seq: int | None = None) -> Model:
+def rescale(model: Model, batch: int | None = None, seq: int | None = None, *, compared: bool = False) -> Model:
     """The model as it would have been traced with so many rows in the batch and so many tokens in a row.
 
     batch  rows of one optimizer step; every batch input with as many rows as the batch has them
     seq    tokens in a row: dim 1 of the first batch input, and of every other that has as many there
+    compared  the result is held against a trace, or was: numbers that may be a size needn't be refused
 
     Raises RescaleError, which names the value that can't follow, where the graph doesn't say what the sizes would be.
     """
@@ -38,7 +39,7 @@ def rescale(model: Model, batch: int | None = None, seq: int | None = None) -> M
             cause = f"the model was traced with {name}=1, which can't be told from sizes that are always 1"
             raise RescaleError(text, cause, REMEDY)
     sizes = {name: asked.get(name, size) for name, size in was.items()}
-    return _Rescaling(model, Dims(text), was, sizes).run()
+    return _Rescaling(model, Dims(text), was, sizes, compared).run()
 
 
 def sequence(model: Model) -> int:
@@ -52,12 +53,13 @@ def sequence(model: Model) -> int:
 
 @dataclass
 class _Rescaling:
-    """One model on its way. was, sizes: batch and seq as traced and as asked for."""
+    """One model on its way. was, sizes: batch and seq as traced and as asked for; compared: see ``rescale``."""
 
     model: Model
     dims: Dims
     was: Mapping[str, int]
     sizes: Mapping[str, int]
+    compared: bool = False
 
     @property
     def moving(self) -> frozenset[int]:
@@ -141,6 +143,9 @@ class _Rescaling:
                 self.dims.give((CONSTANTS, value.name, 0), self.sizes["batch"], "the batch")
             if tokens and len(shape) > 1 and shape[1] == tokens:
                 self.dims.give((CONSTANTS, value.name, 1), self.sizes["seq"], "the sequence")
+            if not tokens and shape[:1] == (rows,):  # rows as long as they were, of which there are more or fewer
+                for dim in (d for d in range(1, len(shape)) if shape[d] != rows):
+                    self.dims.give((CONSTANTS, value.name, dim), shape[dim], f"{value.name}, but for its rows,")
 
     def rebuild(self) -> Model:
         model = self.model
@@ -177,7 +182,8 @@ class _Rescaling:
         after = dict(types) | {value.name: value.type for value in entering}
         found = []
         for node in nodes:
-            new = rewritten(self.dims, scope, node, types, after, self.moving)
+            refused = frozenset() if self.compared else self.moving
+            new = rewritten(self.dims, scope, node, types, after, refused)
             after[new.name] = new.type
             found.append(new)
             bounds = bounds_of(new, known, after)

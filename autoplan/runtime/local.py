@@ -9,6 +9,7 @@ that after it the replicas are one model, which a checkpoint can hold.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -63,6 +64,19 @@ class LocalSteps:
             for places in cut([t.numel() * t.element_size() for t in tensors]):
                 self.average_bucket([tensors[i] for i in places])
         take_up(self.held)
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """Within it every replica computes with the mean of all; afterwards each has its own values again."""
+        parameters = [h.values for h in self.held if h.stored.trainable]
+        own = [p.clone() for p in parameters]
+        try:
+            for parameter in parameters:
+                parameter.copy_(self.mean(parameter))
+            yield
+        finally:
+            for parameter, values in zip(parameters, own, strict=True):
+                parameter.copy_(values)
 
     def average_bucket(self, tensors: Sequence[Tensor]) -> None:
         mean = self.mean(torch.cat([t.reshape(-1) for t in tensors]))

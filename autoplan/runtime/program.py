@@ -12,15 +12,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import WeightsError
+from autoplan.errors import LaunchError, WeightsError
 from autoplan.mesh import MICROBATCH
-from autoplan.runtime import checkpoint, launch, weights
-from autoplan.runtime.axes import rank_axes
+from autoplan.runtime import checkpoint, launch, weights, zero
+from autoplan.runtime.axes import rank_axes, release
 from autoplan.runtime.batches import Batch, microbatches
 from autoplan.runtime.behind import BETWEEN
 from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
+from autoplan.runtime.forward import DROPOUT_KEY, Forward
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.host import take_up
 from autoplan.runtime.local import local_steps, replica_groups, replica_of
@@ -38,8 +39,6 @@ from autoplan.runtime.weight_writing import MAX_FILE_BYTES, write_weights
 
 __all__ = ["Program", "ProgramSpec"]
 
-DROPOUT_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
-
 
 class Program:
     """A plan's program, on this rank. Every method is called on every rank.
@@ -49,12 +48,19 @@ class Program:
 
     timeout_s  longest that a rank may be in one part of its work, or the script between two steps; then all ranks end,
                and the one that hangs is named (runtime.watch)
+    pretrained  a folder with what came with the model beside its weights, which ``save_weights`` writes beside them
 
     LaunchError where there are more or fewer processes than the plan has devices.
     """
 
-    def __init__(self, spec: ProgramSpec, module: ModuleType, timeout_s: float = launch.TIMEOUT_S) -> None:
-        self.spec, self.module = spec, module
+    def __init__(
+        self,
+        spec: ProgramSpec,
+        module: ModuleType,
+        timeout_s: float = launch.TIMEOUT_S,
+        pretrained: Path | None = None,
+    ) -> None:
+        self.spec, self.module, self.pretrained = spec, module, pretrained
         self.world = launch.join(spec.lowered.mesh, timeout_s)
         self.watch = self.world.watch
         self.device, self.rank = self.world.device, dist.get_rank()
@@ -64,6 +70,8 @@ class Program:
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
+        mesh = self.world.device_mesh
+        self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = Storage(spec, self.world.device_mesh, self.device)
@@ -81,6 +89,8 @@ class Program:
             self.engine = LoopEngine(spec, self.stages.modules[0])
         else:
             self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
+        self.world.made()
+        self.closed = self.filled = False
 
     def step(self, batch: Batch) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
@@ -93,6 +103,18 @@ class Program:
         """
         with self._during("forward and backward"):
             return self._step(batch)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        """The loss of a batch as ``model.eval()`` has it, the same scalar on every rank; nothing is changed or kept.
+
+        batch  1 to as many rows as planned: the whole batch on every rank, or on each its own rows, which are then put
+               together in the order of the data axis. Rows that are alike on all ranks are the whole batch
+        Without dropout, batch norm by its running statistics, by the newest weights; of local SGD by the replicas'
+        mean, as ``full_state_dict`` has it. A loss that isn't finite is returned as it is. InputsError for another
+        batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
+        """
+        with self._during("evaluation"), self.local.as_one() if self.local else nullcontext():
+            return self.evaluation.run(batch, self.spec.training.seed, self.steps)
 
     def _step(self, batch: Batch) -> Tensor:
         inputs = microbatches(self.spec, batch, self.axes, self.device)
@@ -166,15 +188,22 @@ class Program:
             weights.initialise(self.spec, seed, self.held, self.stages.buffers, self.unread)
             self._taken_up()
 
-    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
+    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
         """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.
 
+        strict  refuse tensors that the model doesn't have; otherwise they are left out, and the first rank warns
+
         Names that differ as transformers' from_pretrained allows are found too: without or with the name of the part
-        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only.
-        WeightsError, before anything is changed, where a parameter is missing or has another shape.
+        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only. Files that
+        ``save_weights`` wrote are compared with their checksums; of others a flipped bit can't be seen.
+        WeightsError, before anything is changed, where a parameter is missing, has another shape or isn't finite, and
+        where a file is damaged. (Files are read once: where one turns out to hold NaN, a program that was filled
+        before gets its values back.)
         """
         with self._during("loading weights"):
-            weights.load(self.spec, self.held, self.stages.buffers, source, self.unread)
+            weights.load(
+                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
+            )
             self._taken_up()
 
     def full_state_dict(self) -> dict[str, Tensor]:
@@ -195,18 +224,25 @@ class Program:
     ) -> None:
         """The weights as Hugging Face safetensors, which transformers' from_pretrained and ``load_weights`` read.
 
-        folder          gets model.safetensors, or several files and their index; a config.json there is left alone
+        folder          gets model.safetensors, or several files and their index; autoplan-weights.json, which says what
+                        was written, with checksums; and config.json, generation_config.json and the tokenizer's files
+                        where they came with the model, unless you have put others there, which stay
         dtype           of what is floating; None: as it is stored, float32 under mixed precision
         max_file_bytes  a tensor that is larger has a file of its own
 
         Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
         tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
-        CheckpointError, on every rank, where any couldn't write; files that stood there are then left alone.
+        Of replicas that step by themselves the mean is written, as ``full_state_dict`` has it.
+        Of what the folder holds only an earlier save's own files are replaced or removed. CheckpointError, on every
+        rank, where any couldn't write, and where other files would be replaced or be read in the place of these; what
+        stood there is then left alone. DivergedError where a parameter isn't finite.
         """
         with self._during("saving weights"):
+            self.updates.check_parameters()
             write_weights(
-                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes
-            )
+                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
+                self.pretrained, part_of=lambda held: self._averaged(held.values),
+            )  # fmt: skip
 
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
@@ -221,24 +257,30 @@ class Program:
     ) -> None:
         """All that training goes on from, each rank its part, into a folder that all ranks see.
 
-        The folder appears when it is complete; one that stood there before is replaced then. A process that ends at
-        any moment leaves what was saved before whole.
+        The folder appears when it is complete; a checkpoint of this run that stood there is replaced then. A process
+        that ends at any moment leaves what was saved before whole. Only files of checkpoints are ever touched.
 
-        extra         plain values of your own, alike on every rank: the position in your data, say
-        keep          of the folder's neighbours named step-<number>, all but the last ``keep`` are removed afterwards
+        folder        one of its own for each checkpoint: it holds nothing else
+        extra         plain values of your own, alike on every rank, copied now: the position in your data, say
+        keep          of this run's checkpoints beside it that are named step-<number>, the newest and those that it
+                      was reached from stay, ``keep`` in all; the others are removed afterwards
         asynchronous  returns once the values of this moment are copied into the host's memory, and writes them while
                       training goes on; the next save, a load and ``close`` wait for it
-        CheckpointError, on every rank, where any couldn't write; an asynchronous save's is raised by the next of these.
+        CheckpointError, on every rank, where another run saves there, the folder holds something else, ranks name
+        different folders, or any couldn't write; an asynchronous save's is raised by the next of these. DivergedError
+        where a parameter or the optimizer's state isn't finite.
         """
         with self._during("saving a checkpoint"):
             self.updates.check_parameters()
+            self.updates.check_optimizer()
             if self.local:
                 self.local.average()
             checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)
         self.updates.last = Path(folder)
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
-        """The last finished checkpoint among a folder's ``step-<number>``, as the first rank sees it; None without one.
+        """The checkpoint among a folder's ``step-<number>`` that was written last, as the first rank sees it; None
+        without one.
         WeightsError, on every rank, where there are some and none is whole.
 
         Nodes may see a shared folder as it was a moment ago: so all go on from the same.
@@ -257,23 +299,37 @@ class Program:
     def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:
         """Goes on from a checkpoint of this plan, or of another plan of the same model, on any number of ranks.
 
-        Returns the ``extra`` that it was saved with. WeightsError, on every rank and before anything is changed, where
-        it isn't whole or doesn't fit.
+        Returns the ``extra`` that it was saved with. The checksum of every byte is compared first. WeightsError, on
+        every rank and before anything is changed, where it isn't whole, doesn't fit, or was left by a schedule that
+        has ended at a rate of 0 while the plan has none. What goes on otherwise than the plan says is told on stderr.
         """
         with self._during("loading a checkpoint"):
-            self.saver.wait()
-            state = checkpoint.load(self._snapshot(), folder)
+            state = checkpoint.load(self.saver, self._snapshot(), folder)
+            self.filled = True
             take_up(self.held)
         self.steps, self.updates.last = state.step, Path(folder)
         return dict(state.extra)
 
     def close(self) -> None:
-        """Waits for a save in the background, and ends the process group, if this program started it."""
+        """Waits for a save in the background, and ends the process groups that this program started: the default one,
+        or in a default one of yours those of its own."""
+        if self.closed:
+            return
         try:
             with self._during("saving a checkpoint"):
                 self.saver.wait()
         finally:
-            self.world.close()
+            self.closed = True
+            self.saver.close()
+            self.sums.close()
+            if isinstance(self.engine, PipelineEngine):
+                self.engine.close()
+            release(self.axes.values())
+            zero.release(self.stages.modules)
+            if self.saver.group is not None:
+                self.world.groups.append(self.saver.group)
+                self.saver.group = None
+            self.world.close(self.storage.meshes)
 
     def __enter__(self) -> Program:
         return self
@@ -290,7 +346,9 @@ class Program:
 
     @contextmanager
     def _during(self, phase: str) -> Iterator[None]:
-        """Tells the watch what this rank does; afterwards it is the script's turn."""
+        """Tells the watch what this rank does; afterwards it is the script's turn. LaunchError once it is closed."""
+        if self.closed:
+            raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
         self.watch.enter(phase, self.steps)
         try:
             yield
@@ -299,6 +357,7 @@ class Program:
 
     def _taken_up(self) -> None:
         """After parameters were set by something other than a step."""
+        self.filled = True
         take_up(self.held)
         if self.versions:
             self.versions.keep()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
 
 import torch
 
@@ -16,6 +18,17 @@ PIPELINE, DATA = "pp", "dp"
 
 
 @dataclass(frozen=True)
+class Form:
+    """The program of the forward alone, for one number of rows.
+
+    module  as program.py is: STAGES and counts()
+    """
+
+    lowered: Lowered
+    module: ModuleType
+
+
+@dataclass(frozen=True)
 class ProgramSpec:
     """A plan as the runtime needs it; plan.json holds it whole.
 
@@ -23,6 +36,8 @@ class ProgramSpec:
     transient_buffers  names of the buffers that the user's own state dict leaves out
     init               how the model's parameters and buffers are drawn; None: they can only be loaded
     unread             parameters and persistent buffers of the user's model that the program never reads
+    forms              the forward alone for a number of rows; None for a program that was made by hand
+    forward_only       whether the plan is one of Inference(): ``training`` then says how values are stored, no more
     """
 
     lowered: Lowered
@@ -31,6 +46,8 @@ class ProgramSpec:
     transient_buffers: tuple[str, ...] = ()
     init: InitRecipe | None = None
     unread: tuple[Parameter, ...] = ()
+    forms: Callable[[int], Form] | None = field(default=None, compare=False)
+    forward_only: bool = False
 
     @property
     def microbatches(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError, ParallelismError
 from autoplan.options import Training, is_number
-from autoplan.runtime.held import HeldParameter
+from autoplan.runtime.held import HeldParameter, local
 from autoplan.runtime.rates import LearningRates
 from autoplan.runtime.scaling import LossScaling, unscaled
 
@@ -57,11 +57,18 @@ class Updates:
             self.rates.moved(self.loss)
 
     def check_parameters(self) -> None:
-        """DivergedError, on every rank, where a parameter of any isn't finite: no checkpoint is to hold it."""
+        """DivergedError, on every rank, where a parameter of any isn't finite: nothing saved is to hold it."""
         wrong = [h.name for h in self.held if not bool(torch.isfinite(h.values).all())]
         if self.anywhere(bool(wrong)):
             name = wrong[0] if wrong else "another rank's"
             raise self.diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
+
+    def check_optimizer(self) -> None:
+        """The same of what the optimizer keeps: no checkpoint is to hold it."""
+        kept = [f"{field} of {h.name}" for h in self.held for field in unsound(self.optimizer.state.get(h.updated, {}))]
+        if self.anywhere(bool(kept)):
+            name = kept[0] if kept else "another rank's"
+            raise self.diverged(f"optimizer state that isn't finite: {name}", "the last gradients overflowed in it")
 
     def anywhere(self, here: bool) -> bool:
         """Whether it is so on any rank; every rank asks."""
@@ -94,3 +101,9 @@ class Updates:
         """What a checkpoint keeps of this, by name: plain numbers, the same on every rank."""
         found: dict[str, Stateful | None] = {"scaler": self.scaling, "schedule": self.rates}
         return {name: part for name, part in found.items() if part is not None}
+
+
+def unsound(state: Mapping[str, object]) -> list[str]:
+    """The fields of a parameter's optimizer state that hold a value that isn't finite."""
+    values = {name: local(value) for name, value in state.items() if isinstance(value, Tensor)}
+    return [n for n, v in values.items() if v.is_floating_point() and not bool(torch.isfinite(v).all())]

@@ -31,6 +31,7 @@ def trace(
     loss_fn: LossFn | None = None,
     training: bool,
     dtype: str = "float32",
+    evaluated: bool = False,
 ) -> Model:
     """The model as a chain of segments, from the meta device or from real weights; the model is left untouched.
 
@@ -39,40 +40,50 @@ def trace(
     loss_fn   (model_output, *targets) -> scalar; not needed where the model returns its loss
     training  whether the loss is traced, with dropout and batch statistics, or the model's result
     dtype     "float32", "bfloat16", …: that of parameters and floating inputs
+    evaluated  the loss as ``model.eval()`` computes it
 
     Raises InputsError where inputs and model don't fit, TraceError, naming the line, where the model can't be traced.
     """
-    full = from_repeats(model, inputs, loss_fn, training, dtype)
+    full = from_repeats(model, inputs, loss_fn, training, dtype, evaluated)
     if full is None:  # nothing repeats, or the repeats look alike but trace differently: trace every one
-        full = fold(flat_of(model, inputs, loss_fn, training, dtype, ()))
+        full = fold(flat_of(model, inputs, loss_fn, training, dtype, (), evaluated))
     return in_order(full, model)
 
 
-def from_repeats(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str) -> Model | None:
+def from_repeats(
+    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, evaluated: bool
+) -> Model | None:
     """The chain from a trace of two repeats of each run; None where that doesn't give it."""
     runs = find_runs(model)
     kept = kept_children(model, runs)
     if not kept:
         return None
     try:
-        return expand(fold(flat_of(model, inputs, loss_fn, training, dtype, kept)), runs)
+        return expand(fold(flat_of(model, inputs, loss_fn, training, dtype, kept, evaluated)), runs)
     except TraceError:  # a forward that counts its layers (self.layers[7]) misses those that were left out
         return None
 
 
 def flat_of(
-    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[Kept]
+    model: nn.Module,
+    inputs: Inputs,
+    loss_fn: LossFn | None,
+    training: bool,
+    dtype: str,
+    kept: Sequence[Kept],
+    evaluated: bool = False,
 ) -> Flat:
     """The canonical nodes of the model, with these children of its lists alone."""
     binding = bind(model, inputs, loss_fn)
     mode = fake_mode()
-    twin = fake_copy(model, mode, dtype, kept).train(training)
+    trains = training and not evaluated
+    twin = fake_copy(model, mode, dtype, kept).train(trains)
     huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
     tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
     with watched() as calls:
-        program = capture(WithLoss(twin, binding, loss_fn, training).train(training), batch)
-    if training:
+        program = capture(WithLoss(twin, binding, loss_fn, training).train(trains), batch)
+    if trains:
         check_backwards(calls)
     return flatten(model, convert(program, naming(model, binding.names, kept)))
 

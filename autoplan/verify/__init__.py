@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from autoplan.errors import InputsError, ParallelismError, VerificationError
+from autoplan.errors import InputsError, VerificationError
 from autoplan.folder import write_folder
 from autoplan.graph import Model, Node
 from autoplan.initialise import init_model
@@ -35,6 +35,7 @@ from autoplan.verify.compare import (
     parameter_error,
     zero_gradients,
 )
+from autoplan.verify.inference import ForwardVerification, verify_forward
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import train_sharded
 from autoplan.verify.shrink import shrink
@@ -92,12 +93,10 @@ def verify(
     seed: int,
     raises: bool,
     given: Batch | None = None,
-) -> Verification:
+) -> Verification | ForwardVerification:
     """Compares a plan's program with one device; see ``Plan.verify``."""
     if not isinstance(record.training, Training):
-        raise ParallelismError(
-            "Inference()", "what is verified is a training step", "plan with training=Training(...) and verify that"
-        )
+        return verify_forward(record, module, loss_fn, seed=seed, raises=raises, given=given)
     exact, note = record.in_float64(), ""
     training = record.training.with_precision("fp64")
     if record.chosen.mesh.devices > MOST_RANKS:

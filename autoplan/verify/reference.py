@@ -20,6 +20,13 @@ def loss_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, tor
     return WithLoss(module, bind_named(module, batch, loss_fn), loss_fn, training=True)(*batch.values())
 
 
+def result_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The result of one batch in evaluation, by name in the order of the trace: as it was traced."""
+    bound = WithLoss(module.eval(), bind_named(module, batch, loss_fn), loss_fn, training=False)
+    with torch.no_grad(), widened(), plain_experts(module):
+        return bound(*batch.values())
+
+
 def train_eagerly(
     module: nn.Module,
     loss_fn: Callable | None,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from autoplan.folder import program_module, program_spec, read_folder
+from autoplan.runtime.inference import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify.compare import Run
@@ -39,3 +40,13 @@ def train_sharded(
     results = pool.run(train_on_rank, folder, batch, weights, steps, timeout_s=SECONDS)
     assert isinstance(results[0], Run)
     return results[0]
+
+
+def forward_on_rank(
+    rank: int, world: int, folder: str, batch: Mapping[str, torch.Tensor], weights: str
+) -> torch.Tensor | None:
+    """One rank's part of a forward; the whole result on rank 0, None elsewhere."""
+    program = InferenceProgram(program_spec(read_folder(folder)), program_module(folder))
+    program.load_weights(weights)
+    result = program(dict(batch))
+    return result.cpu() if rank == 0 else None

@@ -1,0 +1,79 @@
+"""The program of a plan's forward alone, for any number of rows: typed, printed, loaded."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from types import ModuleType
+
+from autoplan.emit.program import emit_program
+from autoplan.errors import LayoutError, ParallelismError, RescaleError
+from autoplan.evaluation.graph import evaluated
+from autoplan.evaluation.layouts import forward_choice
+from autoplan.graph import Model, batch_rows
+from autoplan.lower import lower
+from autoplan.options import Training
+from autoplan.record import PlanRecord
+from autoplan.rescale import rescale
+from autoplan.runtime.spec import Form
+from autoplan.typecheck import typecheck
+from autoplan.typed import Lowered
+
+TRAIN_ALIKE = "let forward compute the same in training and in evaluation but for dropout and batch norm, and export again"
+
+
+def forms_of(record: PlanRecord) -> Callable[[int], Form]:
+    """The forms of a plan by their number of rows, each made when it is asked for.
+
+    ParallelismError where the model, or that number of rows, can't be evaluated.
+    """
+
+    def form(rows: int) -> Form:
+        lowered = forward_of(record, rows)
+        return Form(lowered, module_of(record, lowered, rows))
+
+    return form
+
+
+def forward_of(record: PlanRecord, rows: int) -> Lowered:
+    """The typed program; ParallelismError where it isn't known to be what the model computes."""
+    check_known(record, rows)
+    model = model_of(record, rows)
+    try:
+        lowered = lower(model, forward_choice(record, model))
+        typecheck(lowered)
+    except (LayoutError, ValueError, AssertionError) as error:
+        cause = f"the plan's layouts don't go with that many rows: {error}"
+        raise ParallelismError(f"a batch of {rows} rows", cause, give_whole(record)) from None
+    return lowered
+
+
+def model_of(record: PlanRecord, rows: int) -> Model:
+    try:
+        model = rescale(record.model, batch=rows, compared=True)
+    except RescaleError as error:
+        raise ParallelismError(f"a batch of {rows} rows", f"{error}", give_whole(record)) from None
+    return evaluated(model) if isinstance(record.training, Training) else model
+
+
+def check_known(record: PlanRecord, rows: int) -> None:
+    known, planned = record.evaluable, batch_rows(record.model)
+    if known.model and isinstance(record.training, Training):
+        raise ParallelismError("program.evaluate", known.model, TRAIN_ALIKE)
+    if rows != planned and known.rows:
+        raise ParallelismError(f"a batch of {rows} row{'s' * (rows != 1)}", known.rows, give_whole(record))
+
+
+def give_whole(record: PlanRecord) -> str:
+    return f"give a batch of {batch_rows(record.model)} rows, as planned"
+
+
+def module_of(record: PlanRecord, lowered: Lowered, rows: int) -> ModuleType:
+    """Its source, run; ``inspect`` and tracebacks find the lines."""
+    text = emit_program(lowered, record.training, f"the forward alone, of {rows} rows", record.extensions)
+    name = f"autoplan_forward_{abs(hash(text))}"
+    file = f"<{name}>"
+    module = ModuleType(name)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), module.__dict__)
+    return module

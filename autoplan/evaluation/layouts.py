@@ -1,0 +1,109 @@
+"""A plan's choice -> the choice of its forward alone, for any number of rows.
+
+Everything lies as planned wherever sizes divide. Rows that don't divide over the data axis are computed by each of its
+ranks, as if that axis had one member; rows that don't divide over a tensor axis are whole along it. Microbatches are
+never larger than planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autoplan.graph import Block, Model, Node, TensorType, Typed, batch_rows
+from autoplan.layout import Layout, R
+from autoplan.mesh import MICROBATCH, Mesh
+from autoplan.record import PlanRecord
+from autoplan.rule import AxisStrategy, rule_of
+from autoplan.search.choice import BlockChoice, Chosen, StageChoice, tensor_mesh
+from autoplan.strategies import Strategy, axis_strategies, fits
+
+DATA = "dp"
+
+
+def forward_choice(record: PlanRecord, model: Model) -> Chosen:
+    """How the model, the planned one in evaluation with its own number of rows, runs on the plan's devices."""
+    chosen = record.chosen
+    mesh = forward_mesh(chosen, batch_rows(record.model), batch_rows(model))
+    flat = tensor_mesh(mesh)
+    types = {v.name: v.type for v in (*model.batch, *model.buffers)} | {n.name: n.type for n in model.constants}
+    constants = dict(chosen.constants)
+    return replace(
+        chosen,
+        mesh=mesh,
+        microbatches=mesh.size(MICROBATCH),
+        parallelism=replace(chosen.parallelism, local_steps=None),
+        batch=tuple(dividing(x, v.type, flat) for v, x in zip(model.batch, chosen.batch, strict=True)),
+        constants=tuple((n.name, fitting(n, constants[n.name], types, (), flat)) for n in model.constants),
+        blocks=tuple(block_choice(b, c, flat) for b, c in zip(model.blocks, chosen.blocks, strict=True)),
+        stages=tuple(StageChoice(stage.first, stage.last) for stage in chosen.stages),
+    )
+
+
+def forward_mesh(chosen: Chosen, planned: int, rows: int) -> Mesh:
+    """The mesh with as many microbatches as these rows take, its data axis of one member where they don't divide."""
+    dp = chosen.mesh.size(DATA)
+    most = max(1, planned // (dp * chosen.microbatches))
+    ways = dp if rows % dp == 0 else 1
+    per_rank = rows // ways
+    splits = any(MICROBATCH in axes for layout in chosen.batch for axes in layout.dims)
+    count = next(m for m in range(1, per_rank + 1) if per_rank % m == 0 and per_rank // m <= most) if splits else 1
+    sizes = {DATA: ways, MICROBATCH: count}
+    return Mesh(tuple(replace(axis, size=sizes.get(axis.name, axis.size)) for axis in chosen.mesh.axes))
+
+
+def block_choice(block: Block, choice: BlockChoice, mesh: Mesh) -> BlockChoice:
+    types, strategies = block.types(), dict(choice.strategies)
+    carries = block.carries_gradient()
+    outputs = [Typed(name, types[name]) for name in block.outputs]
+    return replace(
+        choice,
+        inputs=tuple(dividing(x, v.type, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
+        outputs=tuple(dividing(x, v.type, mesh) for v, x in zip(outputs, choice.outputs, strict=True)),
+        externals=tuple((name, dividing(x, types[name], mesh)) for name, x in choice.externals),
+        strategies=tuple((n.name, fitting(n, strategies[n.name], types, carries, mesh)) for n in block.nodes),
+        hops=(),  # found anew: those that were priced are of other sizes
+    )
+
+
+def dividing(layout: Layout, kind: TensorType, mesh: Mesh) -> Layout:
+    """The layout, whole along each axis that a dim no longer divides over."""
+    dims, dropped = [], []
+    for size, axes in zip(kind.shape, layout.dims, strict=True):
+        kept = []
+        for axis in axes:
+            divides = size % mesh.size(axis) == 0
+            size = size // mesh.size(axis) if divides else size
+            (kept if divides else dropped).append(axis)
+        dims.append(tuple(kept))
+    rest = dict(layout.rest) | dict.fromkeys(dropped, R)
+    order = sorted(rest, key=lambda name: (mesh.names.index(name.partition(".")[0]), name))
+    return Layout(tuple(dims), tuple((name, rest[name]) for name in order)) if dropped else layout
+
+
+def fitting(
+    node: Node, planned: Strategy, types: Mapping[str, TensorType], carries: Sequence[str] | frozenset[str], mesh: Mesh
+) -> Strategy:
+    """The planned strategy; on the axes on which it no longer fits the operator is computed whole."""
+    rule, operands = rule_of(node, types), [types[name] for name in node.operands]
+    known = axis_strategies(rule, operands, [name in carries for name in node.operands])
+    axes = [(axis, alike(strategy, known)) for axis, strategy in planned.axes]
+    whole = AxisStrategy(tuple(R for _ in operands), R)
+    for axis, strategy in reversed(axes.copy()):
+        if fits(rule, axes, operands, node.type, mesh):
+            break
+        if strategy != whole:
+            axes[[name for name, _ in axes].index(axis)] = (axis, whole)
+    return Strategy(tuple(axes))
+
+
+def alike(planned: AxisStrategy, known: Sequence[AxisStrategy]) -> AxisStrategy:
+    """The planned strategy where the operator still has it; else one between the same states, else whole.
+
+    Batch norm in evaluation needs no other rows and doesn't count batches, its last operand in training.
+    """
+    if planned in known:
+        return planned
+    count = len(known[0].inputs)
+    same = [s for s in known if s.inputs == planned.inputs[:count] and s.output == planned.output]
+    return min(same, key=lambda s: bool(s.body), default=known[0])

@@ -1,0 +1,71 @@
+"""Proof that a graph of a training step, rescaled, is what the module computes in evaluation with other rows.
+
+What is planned is one trace: in training, with the rows of the planned batch. A module may take another way where
+``self.training`` is false, or where the batch has other rows (``x.sum() / 8``, ``squeeze()``); neither shows in that
+trace. So the module is traced again in evaluation, with one row less and with a single row, and the graphs compared.
+A module that takes another way at some number of rows in between, but at neither of these, isn't found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from autoplan.errors import AutoplanError
+from autoplan.evaluation.same import difference
+from autoplan.graph import Model, batch_rows
+from autoplan.record import Evaluable
+from autoplan.rescale import rescale
+from autoplan.trace.wrapping import Inputs
+
+Retrace = Callable[[Inputs], Model]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a plan was made of.
+
+    inputs   the batch
+    traced   the graph of the module with that batch, as planned
+    retrace  the graph in evaluation, with another batch
+    """
+
+    module: nn.Module
+    inputs: Inputs
+    traced: Model
+    retrace: Retrace
+
+
+def prove(given: Given) -> Evaluable:
+    """What is known of the forward alone, by two traces more; by three where fewer rows make another graph."""
+    rows = batch_rows(given.traced)
+    if rows == 1:
+        return Evaluable(against(given, 1), "the planned batch has no more")
+    fewer = (against(given, rows - 1) if rows > 2 else "") or against(given, 1)
+    return Evaluable(against(given, rows) if fewer else "", fewer)
+
+
+def against(given: Given, rows: int) -> str:
+    """How the module in evaluation with so many rows differs from the planned graph rescaled; "" where it doesn't."""
+    try:
+        expected = rescale(given.traced, batch=rows, compared=True)
+        found = given.retrace(with_rows(given.inputs, batch_rows(given.traced), rows))
+    except Exception as error:  # whatever it is, training goes on without: it is told where evaluation is asked for
+        return f"{error}" if isinstance(error, AutoplanError) else f"{type(error).__name__}: {error}"
+    different = difference(expected, found)
+    return different and f"its graph in evaluation with {rows} row{'s' * (rows != 1)} differs: {different}"
+
+
+def with_rows(inputs: Inputs, was: int, rows: int) -> Inputs:
+    """The batch with other rows, without values."""
+
+    def other(value: torch.Tensor) -> torch.Tensor:
+        shape = (rows, *value.shape[1:]) if value.shape[:1] == (was,) else value.shape
+        return torch.empty(shape, dtype=value.dtype, device="meta")
+
+    if isinstance(inputs, Mapping):
+        return {name: other(value) for name, value in inputs.items()}
+    return tuple(map(other, inputs))
