@@ -17,7 +17,7 @@ from autoplan.evaluation import Given, prove
 from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.keywords import keywords
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.options import Inference, Parallelism, Training, is_whole
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.batches import Batch
@@ -88,7 +88,7 @@ class Plan:
         """
         return explain_text(self.record, name)
 
-    @keywords(InputsError, {**ARGUMENT_NAMES, "cluster_spec": "cluster", "batch_size": "batch", "sequence": "seq"})
+    @keywords(InputsError, {**ARGUMENT_NAMES, "cluster_spec": "cluster", "batch_size": "batch", "nodes": "cluster"})
     def what_if(
         self,
         cluster: ClusterSpec | str | Mapping | os.PathLike | None = None,
@@ -136,6 +136,8 @@ class Plan:
         batch   by name or in order, for a model that can't compute with random values: floats are drawn normal,
                 integers as small as what they index, booleans are True. InputsError where it can't
         """
+        if not is_whole(seed):
+            raise InputsError(f"seed={seed!r}", "a seed is a whole number", "give for example 0")
         return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises, given=batch)
 
     @keywords(InputsError)

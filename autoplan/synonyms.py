@@ -52,3 +52,14 @@ ARGUMENT_NAMES: Mapping[str, str] = {
     **{name: f"parallelism=autoplan.Parallelism({name}=…)" for name in ("dp", "tp", "pp", "zero", "micro_batch")},
     "fsdp": "parallelism='fsdp'", "batch_size": "example_inputs of that batch",
 }  # fmt: skip
+OPTION_NAMES: Mapping[str, str] = {
+    "batch-size": "--batch", "global-batch-size": "--batch", "b": "--batch", "sequence-length": "--seq",
+    "seq-len": "--seq", "seq-length": "--seq", "max-length": "--seq", "lr": "--training learning_rate=…",
+    "learning-rate": "--lr", "precision": "--training precision=…", "optimizer": "--training optimizer=…",
+    "dtype": "--training precision=…", "bf16": "--training precision=bf16-mixed", "m": "--model", "o": "--export",
+    "out": "--export", "output": "--export", "output-dir": "--export", "gpus": '--cluster "1x8 h100-sxm"',
+    "devices": '--cluster "1x8 h100-sxm"', "nodes": '--cluster "4x8 h100-sxm"', "strategy": "--parallelism",
+    "system": "--parallelism", "dp": "--parallelism dp=…", "tp": "--parallelism tp=…", "pp": "--parallelism pp=…",
+    "zero": "--parallelism zero=…", "num-steps": "--steps", "max-steps": "--steps", "iterations": "--steps",
+    "dataset": "--data", "checkpoint": "--checkpoint-dir", "resume": "--checkpoint-dir", "load": "--weights",
+}  # fmt: skip

@@ -121,12 +121,13 @@ class Program:
         self.optimizer.zero_grad()
         self.sums.begin()
         keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device)
-        keywords = inputs | self._counts(inputs) | {DROPOUT_KEY: keys}
+        counts = self._counts(inputs)
+        keywords = inputs | counts | {DROPOUT_KEY: keys}
         with self.versions.computing() if self.versions else nullcontext():
             loss = self.engine.run(keywords, self.updates.scale)
         self.sums.finish()
         loss = self._whole_loss(loss)
-        self.updates.settle(loss, self.steps + 1)
+        self.updates.settle(loss, self.steps + 1, counts)
         return loss
 
     def _counts(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -37,10 +37,11 @@ class Updates:
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
 
-    def settle(self, loss: Tensor, step: int) -> None:
+    def settle(self, loss: Tensor, step: int, counts: Mapping[str, Tensor] | None = None) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
 
-        loss  of the whole batch
+        loss    of the whole batch
+        counts  what its means are divided by, over the whole batch
         DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
         device that computes wrongly must not leave the others waiting.
         """
@@ -48,6 +49,9 @@ class Updates:
         self.skipped = self.scaling is not None and self.scaling.unscale(step)
         value = float(loss)
         if not self.skipped and self.anywhere(not math.isfinite(value)):
+            if any(not bool(count.any()) for count in (counts or {}).values()):
+                cause = "no label of this batch counts, all are -100 or ignored: a mean over none is 0/0 on one device, too"
+                raise DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
             where = " on another rank" if math.isfinite(value) else ""
             raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
 

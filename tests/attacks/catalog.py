@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.attacks import errors
 from tests.attacks.attack import Attack
 
-ATTACKS: tuple[Attack, ...] = ()
+ATTACKS: tuple[Attack, ...] = (*errors.ATTACKS,)
