@@ -14,14 +14,17 @@ from autoplan.evaluation import Given
 from autoplan.graph import Model
 from autoplan.initialise import Start, check_given, given
 from autoplan.inputs import Inputs, resolve_inputs
+from autoplan.keywords import keywords, shown
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.search.constraints import Constraint
 from autoplan.search.systems import resolve as resolve_parallelism
+from autoplan.synonyms import ARGUMENT_NAMES
 from autoplan.trace import check_dtypes, trace
 
 
+@keywords(InputsError, ARGUMENT_NAMES)
 def parallelize(
     model: nn.Module | Callable[[], nn.Module],
     cluster_spec: ClusterSpec | str | Mapping | os.PathLike,
@@ -51,6 +54,7 @@ def parallelize(
     Raises a subclass of AutoplanError, which names value, cause and remedy, where there is no plan.
     """
     check_given(model)
+    check_loss_fn(loss_fn)
     check_arguments(training, constraints)
     cluster = ClusterSpec.of(cluster_spec)
     resolve_parallelism(parallelism, cluster)
@@ -92,6 +96,12 @@ def reading(start: Start, traced: Model) -> Start:
     names = {buffer.name for buffer in traced.buffers}
     names |= {name for p in traced.parameters for name in (p.source, *p.aliases)}
     return start.among(names)
+
+
+def check_loss_fn(loss_fn: object) -> None:
+    if loss_fn is not None and not callable(loss_fn):
+        cause = f"it is of type {type(loss_fn).__name__}, which can't be called"
+        raise InputsError(f"loss_fn={shown(loss_fn)}", cause, "give a function of the model's output and the targets")
 
 
 def check_loss(traced: Model, training: bool) -> None:

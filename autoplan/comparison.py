@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from torch import nn
 
-from autoplan.api import reading, traced_model
+from autoplan.api import check_loss_fn, reading, traced_model
 from autoplan.ask import Change, again, asked_of, check_arguments, check_precision, default_training, planned
 from autoplan.cluster import ClusterSpec
 from autoplan.emit.source import size_text
@@ -16,11 +16,13 @@ from autoplan.errors import ClusterError, DoesNotFitError, InputsError, Parallel
 from autoplan.graph import Model
 from autoplan.initialise import Given, check_given, given
 from autoplan.inputs import Inputs, resolve_inputs
+from autoplan.keywords import keywords
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.report.table import table
 from autoplan.report.words import fullest_stage, seconds_text
 from autoplan.search.constraints import Constraint
+from autoplan.synonyms import ARGUMENT_NAMES
 
 Cluster = ClusterSpec | str | Mapping | os.PathLike
 HOUR_S = 3600.0
@@ -110,6 +112,7 @@ def count_text(count: float) -> str:
     return f"{count:.3g}"
 
 
+@keywords(InputsError, {**ARGUMENT_NAMES, "cluster": "clusters", "batch_size": "batch"})
 def compare(
     model: nn.Module | Callable[[], nn.Module] | Plan,
     clusters: Sequence[Cluster],
@@ -147,6 +150,7 @@ def compare(
         planner, name = _Again(model, change).plan, model.record.model.name
     else:
         check_given(model)
+        check_loss_fn(loss_fn)
         if (batch, seq) != (None, None):
             raise InputsError(f"batch={batch} seq={seq}", "a module's batch is its example_inputs", "give those")
         pinned = "auto" if parallelism is None else parallelism

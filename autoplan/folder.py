@@ -102,7 +102,7 @@ def plan_data(text: str | bytes, where: str, edited: bool = False) -> dict:
     """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits isn't a JSONDecodeError
         raise PlanFileError(where, f"no JSON: {error}"[:300], "plan again and export") from None
     if not isinstance(data, dict) or "schema" not in data:
         raise PlanFileError(where, "this isn't a plan: it has no schema", "give a folder that plan.export() wrote")
@@ -176,9 +176,9 @@ def write_folder(
     extra   further files by name, which may have folders in it (report.html, pretrained/config.json)
     values  the model, or the folder of values, that training starts from, where the plan comes with values
     PlanFileError, and nothing is written, where a file would be replaced that no export wrote, or that was edited
-    since. An edited train.py stays as it is, with a warning.
+    since, and where nothing can be written there. An edited train.py stays as it is, with a warning.
     """
-    target = Path(folder)
+    target = path_of(folder)
     script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
         PROGRAM: emit_program(record.lowered(), record.training, headline, record.extensions),
@@ -186,6 +186,20 @@ def write_folder(
         **extra,
     }
     files = {name: text.encode() if isinstance(text, str) else text for name, text in given.items()}
+    try:
+        kept = put(record, files, target, headline, values)
+    except OSError as error:
+        cause = f"nothing can be written there: {error.strerror or error}"
+        raise PlanFileError(folder, cause, "give a folder in a place of your own") from error
+    for name in kept:
+        warnings.warn(f"{target / name} was edited since it was exported, and was left as it is", stacklevel=3)
+    return target
+
+
+def put(
+    record: PlanRecord, files: dict[str, bytes], target: Path, headline: str, values: nn.Module | Path | None
+) -> list[str]:
+    """Puts all of the files there, plan.json and the values too, or none. Returns those that were edited, and stay."""
     before = exported_files(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -205,9 +219,7 @@ def write_folder(
         remove_stale(target, {name: value for name, value in before.items() if name not in files})
     finally:
         shutil.rmtree(staging)
-    for name in kept:
-        warnings.warn(f"{target / name} was edited since it was exported, and was left as it is", stacklevel=3)
-    return target
+    return kept
 
 
 def start_in(folder: Path) -> Start:
@@ -222,7 +234,7 @@ def read_folder(folder: str | os.PathLike) -> PlanRecord:
     """The plan of an exported folder (or of a plan.json). PlanFileError as ``parse_plan``, and where a file of the
     folder isn't the plan's."""
     file = plan_file(folder)
-    content = file.read_bytes()
+    content = content_of(file)
     record = parse_plan(content, str(file))
     if Path(folder).suffix != ".json":
         check_files(file.parent, plan_data(content, str(file))["files"])
@@ -230,11 +242,25 @@ def read_folder(folder: str | os.PathLike) -> PlanRecord:
 
 
 def plan_file(folder: str | os.PathLike) -> Path:
-    path = Path(folder)
+    path = path_of(folder)
     file = path if path.suffix == ".json" else path / PLAN
     if not file.is_file():
         raise PlanFileError(folder, "there is no plan.json", "give a folder that plan.export() wrote")
     return file
+
+
+def content_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise PlanFileError(file, f"it can't be read: {error}", "plan again and export") from None
+
+
+def path_of(folder: object) -> Path:
+    """A path that a user gives; PlanFileError for what is none."""
+    if not isinstance(folder, str | os.PathLike) or not str(folder):
+        raise PlanFileError(repr(folder), "it is no folder's path", "give one as a text, such as 'out/'")
+    return Path(folder)
 
 
 def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
@@ -243,7 +269,7 @@ def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
     PlanFileError, and nothing is changed, where plan.json is no plan that can be run, or program.py no Python.
     """
     file = plan_file(folder)
-    content = file.read_bytes()
+    content = content_of(file)
     parse_plan(content, str(file), edited=True)
     data = plan_data(content, str(file), edited=True)
     before = data["files"]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from autoplan.errors import AutoplanError, InputsError
+from autoplan.keywords import shown
 
 Inputs = dict[str, torch.Tensor] | tuple[torch.Tensor, ...]
 LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
@@ -40,11 +41,17 @@ def checked(given: object) -> Inputs:
     if isinstance(given, torch.Tensor):
         given = (given,)
     if not isinstance(given, (Mapping, Sequence)) or isinstance(given, str) or not given:
-        raise InputsError(f"example_inputs of type {type(given).__name__}", "they hold no tensors", REMEDY)
+        remedy = f"convert it: torch.as_tensor(…); {REMEDY}" if hasattr(given, "__array__") else REMEDY
+        raise InputsError(f"example_inputs of type {type(given).__name__}", "they hold no tensors", remedy)
+    if isinstance(given, Mapping) and not all(isinstance(name, str) for name in given):
+        raise InputsError(f"example_inputs of {shown(list(given))}", "inputs have names that are texts", REMEDY)
     items = given.items() if isinstance(given, Mapping) else enumerate(given)
     for name, value in items:
         if not isinstance(value, torch.Tensor):
-            raise InputsError(f"example_inputs[{name!r}] = {value!r}"[:80], "it is not a tensor", REMEDY)
+            remedy = f"convert it: torch.as_tensor(…); {REMEDY}" if hasattr(value, "__array__") else REMEDY
+            raise InputsError(f"example_inputs[{name!r}] = {shown(value)}", "it is not a tensor", remedy)
+        if value.layout != torch.strided or value.is_quantized:
+            raise InputsError(f"example_inputs[{name!r}]", "it is sparse or quantized", "give it as a dense tensor")
         if value.ndim == 0 or 0 in value.shape:
             raise InputsError(f"example_inputs[{name!r}]", f"its shape {tuple(value.shape)} has no rows", REMEDY)
     return dict(given) if isinstance(given, Mapping) else tuple(given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,19 +17,26 @@ from torch import nn
 
 from autoplan.errors import InputsError
 from autoplan.inputs import users_own
+from autoplan.keywords import nearest
 from autoplan.values import parse_value
 
-FORMS = "give hf:NAME, as in hf:llama, or path/to/file.py:FUNCTION"
+FORMS = "give hf:NAME, as in hf:llama, a folder that save_pretrained wrote, or path/to/file.py:FUNCTION"
 
 
 @dataclass(frozen=True)
 class Request:
     """What to plan: the model or what makes it, one step's inputs (None: left to the planner), the loss where the model
-    has none."""
+    has none.
+
+    weights  the folder of the weights that training is to start from, where the model was named by one
+    notes    what a user should know of how the text was understood, a line each
+    """
 
     model: nn.Module | Callable[[], nn.Module]
     example_inputs: object = None
     loss_fn: Callable | None = None
+    weights: Path | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ class Factory:
 def resolve_model(text: str, settings: Sequence[str] = (), batch: int | None = None, seq: int | None = None) -> Request:
     """The model of a command line.
 
-    text      "hf:llama", "hf:llama-3-70b", or "path/to/file.py:make_model"
+    text      "hf:llama", "hf:llama-3-70b", "hf:organisation/name" of the hub, a folder that save_pretrained wrote, or
+              "path/to/file.py:make_model"
     settings  "KEY=VALUE" of a Hugging Face configuration, or keyword arguments of make_model
     batch     rows of one step, over all devices
     seq       tokens in a row
@@ -63,21 +72,47 @@ def resolve_model(text: str, settings: Sequence[str] = (), batch: int | None = N
             raise InputsError(f"{name} {size}", "a size is at least 1", f"give {name} a whole number above 0")
     if seq is not None and batch is None:
         raise InputsError(f"--seq {seq}", "a sequence without a batch says no shape", "give --batch too")
-    if text.startswith("hf:"):
-        model, inputs = huggingface().build(text.removeprefix("hf:"), settings, batch, seq)
-        return Request(model, inputs)
     path, colon, function = text.rpartition(":")
+    if text.startswith("hf:") or (Path(text).is_dir() and not path.endswith(".py")):
+        return from_huggingface(text.removeprefix("hf:"), settings, batch, seq)
     if not colon or not path.endswith(".py") or not function:
-        raise InputsError(repr(text), "this names no model", FORMS)
+        raise InputsError(repr(text), "this names no model", near_form(text))
     return from_file(Path(path), function, settings, batch, seq)
 
 
-def huggingface() -> ModuleType:
-    """autoplan.models_hf; InputsError where transformers, which it needs, isn't installed."""
+def near_form(text: str) -> str:
+    """What to give in place of a text that names no model."""
+    path = Path(text.rstrip(":"))
+    if path.suffix == ".py" and path.is_file():
+        return f"name the function that makes it: {path}:make_model"
+    if text and not path.suffix and re.fullmatch(r"[\w./-]+", text):
+        return f"write hf:{text} of a Hugging Face model; or {FORMS}"
+    return FORMS
+
+
+def from_huggingface(name: str, settings: Sequence[str], batch: int | None, seq: int | None) -> Request:
+    """A model of transformers by its type, a preset, the hub's name, or the folder that it was saved to."""
+    saved = huggingface("models_saved")
+    folder = saved.saved_folder(name)
+    if folder is None:
+        by_name = huggingface("models_hf")
+        model, inputs = by_name.build(name, settings, batch, seq)
+        known = by_name.known_name(name)
+        note = f"hf:{name} is planned as hf:{known}; nothing is downloaded, give its weights to train.py with --weights"
+        return Request(model, inputs, notes=(note,) if known != name else ())
+    model, inputs, weights = saved.build_saved(folder, settings, batch, seq)
+    note = f"weights: training starts from {weights}, with train.py --weights {weights}"
+    if weights is None:
+        note = f"weights: {folder} holds no safetensors, and its other files aren't read"
+    return Request(model, inputs, weights=weights, notes=(note,))
+
+
+def huggingface(module: str) -> ModuleType:
+    """A module that needs transformers; InputsError where that isn't installed."""
     try:
-        return importlib.import_module("autoplan.models_hf")
+        return importlib.import_module(f"autoplan.{module}")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "transformers":
+        if error.name is None or error.name.split(".")[0] not in ("transformers", "huggingface_hub"):
             raise
         raise InputsError("hf:", "transformers isn't installed", "pip install 'autoplan[hf]'") from None
 
@@ -89,14 +124,16 @@ def from_file(path: Path, function: str, settings: Sequence[str], batch: int | N
     make = getattr(module, function, None)
     if make is None:
         known = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        near = nearest(function, known)
         remedy = f"its functions are {', '.join(known)}" if known else "define one that returns the model"
+        remedy = f"did you mean {' or '.join(near)}?" if near else remedy
         raise InputsError(f"{path}:{function}", f"the file has no {function!r}", remedy)
+    if not callable(make):
+        kind = type(make).__name__
+        raise InputsError(f"{path}:{function}", f"it is of type {kind}", "name the function that makes the model")
     keywords = dict(keyword(text) for text in settings)
     model = make
     if not isinstance(make, nn.Module):
-        if not callable(make):
-            said = f"it is {type(make).__name__}, not a function"
-            raise InputsError(f"{path}:{function}", said, "name a function that returns the model")
         model = Factory(f"{path}:{function}", partial(make, **keywords))
     inputs = getattr(module, "example_inputs", None)
     if callable(inputs):

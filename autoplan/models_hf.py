@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +25,7 @@ from transformers.models.auto.modeling_auto import (
 
 from autoplan.errors import InputsError
 from autoplan.inputs import hf_inputs
+from autoplan.keywords import nearest
 from autoplan.values import parse_settings
 
 # Public configurations: each as its config.json has it. Sizes that are the class' defaults are left out.
@@ -52,6 +53,12 @@ PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "vit-22b": ("vit", {"hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 48,
                         "num_attention_heads": 48, "image_size": 224, "patch_size": 14}),
 }  # fmt: skip
+# what the hub calls a model, without its organisation and without what only says how it was trained
+HUB: Mapping[str, str] = {
+    "gpt2": "gpt2", "bert-base-uncased": "bert", "vit-base-patch16-224": "vit", "mixtral-8x7b-v0.1": "mixtral-8x7b",
+    "mixtral-8x22b-v0.1": "mixtral-8x22b", **{f"meta-{name}": name for name in PRESETS if name.startswith("llama")},
+}  # fmt: skip
+TRAINED = re.compile(r"-(instruct|chat|it|base|hf)$")
 # the class that a model type trains as: the first mapping that has it
 TASKS: tuple[tuple[Mapping[str, object], Any], ...] = (
     (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, AutoModelForImageClassification),
@@ -85,11 +92,8 @@ def build(name: str, settings: Sequence[str], batch: int | None, seq: int | None
 
 def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
     """(model type, configuration with the settings in place)."""
-    kind, preset = PRESETS.get(name, (name, {}))
-    if kind not in CONFIG_MAPPING_NAMES:
-        near = difflib.get_close_matches(name, [*PRESETS, *CONFIG_MAPPING_NAMES], n=4)
-        remedy = f"did you mean {' or '.join(f'hf:{n}' for n in near)}?" if near else f"try one of {', '.join(PRESETS)}"
-        raise InputsError(f"hf:{name}", "transformers has no model of that type", remedy)
+    known = known_name(name)
+    kind, preset = PRESETS.get(known, (known, {}))
     plain = AutoConfig.for_model(kind)
     defaults = {**plain.to_dict(), **{alias: getattr(plain, own) for alias, own in plain.attribute_map.items()}}
     defaults["num_labels"] = plain.num_labels
@@ -101,6 +105,20 @@ def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
         return kind, AutoConfig.for_model(kind, **{**started(plain), **preset, **given})
     except Exception as error:
         raise InputsError(f"hf:{name} with {dict(given)}", f"transformers refuses: {error}", "mend --config") from error
+
+
+def known_name(name: str) -> str:
+    """The preset or model type that a name of the hub stands for; InputsError, with the nearest, where it is none."""
+    given = TRAINED.sub("", name.rpartition("/")[2].lower())
+    found = HUB.get(given, given)
+    if found in PRESETS or found in CONFIG_MAPPING_NAMES:
+        return found
+    near = nearest(given.removeprefix("meta-"), [*PRESETS, *CONFIG_MAPPING_NAMES])
+    hint = f"did you mean {' or '.join(f'hf:{n}' for n in near)}" if near else f"try one of {', '.join(PRESETS)}"
+    cause = "transformers has no model of that type"
+    if "/" in name:
+        cause = "nothing is downloaded, it isn't in the hub's cache here, and no preset has its configuration"
+    raise InputsError(f"hf:{name}", cause, f"{hint}; or give a folder that save_pretrained wrote: hf:path/to/folder")
 
 
 def started(plain: Any) -> dict[str, int]:

@@ -12,11 +12,12 @@ from torch import nn
 from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
-from autoplan.errors import LaunchError, WeightsError
+from autoplan.errors import InputsError, LaunchError, PlanFileError, WeightsError
 from autoplan.evaluation import Given, prove
 from autoplan.extensions import check_exportable
 from autoplan.folder import program_module, program_spec, read_folder, values_in, write_folder
-from autoplan.options import Inference, Parallelism, Training
+from autoplan.keywords import keywords
+from autoplan.options import Inference, Parallelism, Training, is_whole
 from autoplan.pretrained import FOLDER as PRETRAINED
 from autoplan.pretrained import pretrained_files
 from autoplan.record import PlanRecord
@@ -28,6 +29,7 @@ from autoplan.runtime.program import Program
 from autoplan.runtime.starting import must_be_given
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
+from autoplan.synonyms import ARGUMENT_NAMES
 from autoplan.typed import Lowered
 from autoplan.verify import ForwardVerification, Verification, verify
 
@@ -85,6 +87,7 @@ class Plan:
         """What was chosen, why, and what else was priced."""
         return report_text(self.record)
 
+    @keywords(InputsError)
     def explain(self, name: str) -> str:
         """One operator or module: its split, the alternatives, the price of each.
 
@@ -92,6 +95,7 @@ class Plan:
         """
         return explain_text(self.record, name)
 
+    @keywords(InputsError, {**ARGUMENT_NAMES, "cluster_spec": "cluster", "batch_size": "batch", "nodes": "cluster"})
     def what_if(
         self,
         cluster: ClusterSpec | str | Mapping | os.PathLike | None = None,
@@ -127,6 +131,7 @@ class Plan:
             name: encode(getattr(self.record, name)) for name in parts
         }
 
+    @keywords(InputsError)
     def verify(
         self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None
     ) -> Verification | ForwardVerification:
@@ -141,8 +146,11 @@ class Plan:
         batch   by name or in order, for a model that can't compute with random values: floats are drawn normal,
                 integers as small as what they index, booleans are True. InputsError where it can't
         """
+        if not is_whole(seed):
+            raise InputsError(f"seed={seed!r}", "a seed is a whole number", "give for example 0")
         return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises, given=batch)
 
+    @keywords(InputsError)
     def export(self, folder: str | os.PathLike) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
         has run.py in place of train.py.
@@ -176,6 +184,7 @@ class Plan:
             remedy = "give --weights safetensors, or plan the function that makes it: parallelize(make_model, ...)"
             raise WeightsError(self.record.model.name, lacking, remedy)
 
+    @keywords(InputsError)
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
 
@@ -201,6 +210,7 @@ def beside(folder: Path | None) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / PRETRAINED).iterdir()) if path.is_file()}
 
 
+@keywords(PlanFileError)
 def load(folder: str | os.PathLike) -> Plan:
     """The plan of an exported folder; PlanFileError where it isn't one, is damaged, or was edited: ``autoplan seal``
     takes an edit that was made on purpose.

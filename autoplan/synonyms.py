@@ -43,3 +43,23 @@ CLUSTER_NAMES: Mapping[str, str] = {
     "memory_gb": "memory_bytes, in bytes: 60_000_000_000 of 60 GB",
     "memory": "memory_bytes, in bytes: 60_000_000_000 of 60 GB",
 }  # fmt: skip
+ARGUMENT_NAMES: Mapping[str, str] = {
+    "cluster": "cluster_spec", "spec": "cluster_spec", "inputs": "example_inputs", "batch": "example_inputs",
+    "example_batch": "example_inputs", "args": "example_inputs", "loss": "loss_fn", "criterion": "loss_fn",
+    "strategy": "parallelism", "system": "parallelism", "constraint": "constraints",
+    **{name: f"training=autoplan.Training({name}=…)" for name in ("optimizer", "precision", "learning_rate", "seed")},
+    "lr": "training=autoplan.Training(learning_rate=…)", "nodes": "cluster_spec, such as '4x8 h100-sxm'",
+    **{name: f"parallelism=autoplan.Parallelism({name}=…)" for name in ("dp", "tp", "pp", "zero", "micro_batch")},
+    "fsdp": "parallelism='fsdp'", "batch_size": "example_inputs of that batch",
+}  # fmt: skip
+OPTION_NAMES: Mapping[str, str] = {
+    "batch-size": "--batch", "global-batch-size": "--batch", "b": "--batch", "sequence-length": "--seq",
+    "seq-len": "--seq", "seq-length": "--seq", "max-length": "--seq", "lr": "--training learning_rate=…",
+    "learning-rate": "--lr", "precision": "--training precision=…", "optimizer": "--training optimizer=…",
+    "dtype": "--training precision=…", "bf16": "--training precision=bf16-mixed", "m": "--model", "o": "--export",
+    "out": "--export", "output": "--export", "output-dir": "--export", "gpus": '--cluster "1x8 h100-sxm"',
+    "devices": '--cluster "1x8 h100-sxm"', "nodes": '--cluster "4x8 h100-sxm"', "strategy": "--parallelism",
+    "system": "--parallelism", "dp": "--parallelism dp=…", "tp": "--parallelism tp=…", "pp": "--parallelism pp=…",
+    "zero": "--parallelism zero=…", "num-steps": "--steps", "max-steps": "--steps", "iterations": "--steps",
+    "dataset": "--data", "checkpoint": "--checkpoint-dir", "resume": "--checkpoint-dir", "load": "--weights",
+}  # fmt: skip

@@ -1,5 +1,5 @@
-"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``devices``,
-``checkpoint``."""
+"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``train``,
+``devices``, ``checkpoint``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from autoplan.arguments import Parser, whole
 from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,
@@ -18,6 +19,7 @@ from autoplan.cli.commands import (
     what_if_command,
 )
 from autoplan.cli.given import parallelism, training
+from autoplan.cli.train import train_command
 from autoplan.errors import AutoplanError
 from autoplan.options import EFFORTS
 
@@ -28,19 +30,19 @@ examples:
   autoplan plan --model hf:llama-3-70b --cluster "8x8 h100-sxm" --batch 512 --seq 8192 --training precision=bf16-mixed
   autoplan plan --model hf:llama --config num_hidden_layers=4 --cluster "1x4 cpu" --batch 16 --seq 128 --export out/
   autoplan plan --model examples/mlp.py:make_model --cluster "1x4 cpu" --parallelism dp=2,tp=2 --verify
-  torchrun --nproc-per-node 4 out/train.py
+  autoplan train out/ --steps 100               # or torchrun --nproc-per-node 4 out/train.py --steps 100
   autoplan what-if out/ --cluster "2x8 a100-sxm-80gb" --batch 64 --bandwidth 0.5
   autoplan compare hf:llama-3-8b "8x8 h100-sxm" "8x8 a100-sxm-80gb" "16x8 l40s" --batch 512 --seq 8192
 """
-MODEL = "hf:NAME (llama, gpt2, bert, vit, llama-3-70b, …) or path/to/file.py:make_model"
+MODEL = "hf:NAME (llama, gpt2, llama-3-70b, …), a folder that save_pretrained wrote, or path/to/file.py:make_model"
 CLUSTER = 'nodes x devices and a profile, "8x8 h100-sxm", or a .toml file'
-SYSTEM = "a named system (ddp, zero3, …), or pinned fields: dp=2,tp=2"
+SYSTEM = "a named system (ddp, zero3, …), or pinned fields: dp=2,tp=2; or what a report prints of a plan"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; 0 where it went well, 2 with one line on stderr where the user has to mend something."""
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         options.command(options)
     except (AutoplanError, OSError) as error:
         print(f"autoplan: error: {error}", file=sys.stderr)
@@ -49,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="autoplan", description="Plan how a PyTorch model trains on a cluster, and write the sharded program.",
         epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    commands = top.add_subparsers(required=True, metavar="command")
+    commands = top.add_subparsers(required=True, metavar="command", parser_class=Parser)
     plan = commands.add_parser("plan", help="plan a model for a cluster", epilog=EXAMPLE,
                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     plan.set_defaults(command=plan_command)
@@ -72,6 +74,11 @@ def parser() -> argparse.ArgumentParser:
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")
         other.set_defaults(command=command)
+    train = commands.add_parser("train", help="run an exported program's train.py on this machine, as torchrun does")
+    train.set_defaults(command=train_command)
+    train.add_argument("--max-restarts", type=whole(0), default=0, help="times that failed processes are started anew")
+    train.add_argument("folder", help="a folder that plan --export wrote")
+    train.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="what train.py takes: --steps 100, say")
     devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
     devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
     devices.set_defaults(command=devices_command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +13,18 @@ from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare
-from autoplan.errors import InputsError
-from autoplan.folder import seal_folder
+from autoplan.errors import InputsError, PlanFileError
+from autoplan.folder import path_of, seal_folder
 from autoplan.models import Request, resolve_model
 from autoplan.plan import Plan, load
 from autoplan.report.prices import phases_text
 
 
 def plan_command(options: argparse.Namespace) -> None:
+    check_export(options.export)
     request = resolve_model(options.model, options.config, options.batch, options.seq)
+    for note in request.notes:
+        print(note)
     plan = parallelize(
         request.model,
         options.cluster,
@@ -33,7 +37,19 @@ def plan_command(options: argparse.Namespace) -> None:
     tell(plan, options)
     if options.verify:
         print(f"\n{verified(plan)}")
-    export(plan, options)
+    export(plan, options, request.weights)
+
+
+def check_export(folder: str | None) -> None:
+    """PlanFileError, before anything is planned, where a plan couldn't be written there."""
+    if folder is None:
+        return
+    target = path_of(folder)
+    place = next((path for path in (target, *target.parents) if path.exists()), target)
+    if not place.is_dir():
+        raise PlanFileError(folder, f"{place} is a file", "give a folder to export to")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise PlanFileError(folder, f"nothing can be written in {place}", "give a folder in a place of your own")
 
 
 def loss_of(options: argparse.Namespace, request: Request) -> Callable | None:
@@ -43,19 +59,22 @@ def loss_of(options: argparse.Namespace, request: Request) -> Callable | None:
 
 def tell(plan: Plan, options: argparse.Namespace) -> None:
     """The report, or the explanation that is asked for in its place."""
-    print(plan.explain(options.explain) if options.explain else plan.report(), end="")
+    print(plan.explain(options.explain) if options.explain is not None else plan.report(), end="")
     print(f"\n{phases_text(plan.search)}", file=sys.stderr)
 
 
-def export(plan: Plan, options: argparse.Namespace) -> None:
+def export(plan: Plan, options: argparse.Namespace, weights: Path | None = None) -> None:
     if options.export:
         folder = plan.export(options.export)
         ranks = plan.record.chosen.mesh.devices
-        print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/train.py")
+        script = "train.py" if (folder / "train.py").is_file() else "run.py"
+        start = f" --weights {weights}" if weights is not None else ""
+        print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/{script}{start}")
 
 
 def what_if_command(options: argparse.Namespace) -> None:
     """The plan that was and the one that would be, in two lines, then the latter's report."""
+    check_export(options.export)
     before = load(options.folder)
     after = before.what_if(
         cluster=options.cluster,

@@ -45,6 +45,9 @@ def explain_text(record: PlanRecord, name: str) -> str:
 
     Raises AutoplanError, with the nearest names, where the model has no such one.
     """
+    if not isinstance(name, str) or not name:
+        cause = "it names no module, parameter or operator"
+        raise AutoplanError(repr(name), cause, "give a path as named_modules() has it")
     places = find(record.model, name)
     if not places:
         near = difflib.get_close_matches(name, known_names(record.model), n=4, cutoff=0.4)

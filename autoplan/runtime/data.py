@@ -46,8 +46,8 @@ def batch_source(spec: ProgramSpec, text: Path | None, seed: int) -> Callable[[i
     """
     if text is None:
         return lambda step: random_batch(spec, generator(seed, step))
-    tokens = token_input(spec)
     found = read_text(text)
+    tokens = token_input(spec)
     length = spec_type(spec, tokens).shape[1]
     if len(found) <= length:
         raise InputsError(text, f"{len(found)} bytes of text, a sequence has {length}", "give a longer text")
@@ -64,8 +64,15 @@ def read_text(path: Path) -> Tensor:
         raise InputsError(path, "there is no such file or directory", "give a text file, or a directory of them")
     texts = (p for p in sorted(path.rglob("*")) if p.suffix in TEXT_SUFFIXES)
     files = [path] if path.is_file() else list(texts)
-    content = b"".join(file.read_bytes() for file in files)
-    return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8).long()
+    try:
+        content = b"".join(file.read_bytes() for file in files)
+    except OSError as error:
+        raise InputsError(error.filename or path, error.strerror or str(error), "give a text file of yours") from None
+    if not content:
+        named = ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
+        cause = "the file is empty" if path.is_file() else f"there is no text in it: {named}"
+        raise InputsError(path, cause, "give a text file, or a directory of them")
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
 
 
 def token_input(spec: ProgramSpec) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,10 +14,10 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from autoplan.errors import AutoplanError, LaunchError
+from autoplan.errors import AutoplanError, InputsError, LaunchError
 from autoplan.mesh import Mesh
-from autoplan.runtime.meeting import PATIENCE_S, Place, connect, meet
-from autoplan.runtime.telling import tell
+from autoplan.runtime.meeting import Place, connect, meet
+from autoplan.runtime.telling import tell_once
 from autoplan.runtime.watch import Watch
 
 TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
@@ -162,9 +161,8 @@ def device_of(backend: str) -> torch.device:
 def run_script(main: Callable[[], None]) -> None:
     """Runs a script's main; a user's mistake ends it with its text, no traceback and exit status 2.
 
-    Mistakes that every process makes are told by the first one only. Under torchrun the others then wait for it to
-    end: torchrun kills all processes as soon as one has failed, the first one too, before it has told. Where another
-    rank has gone, one line says so: what ended it that rank tells, or torchrun.
+    A mistake that several processes make is told by one of them (``telling.tell_once``). Where another rank has gone,
+    one line says so: what ended it that rank tells, or torchrun.
     """
     try:
         main()
@@ -172,10 +170,17 @@ def run_script(main: Callable[[], None]) -> None:
         if lost_connection(error):
             print(f"[rank {os.environ.get('RANK', '0')}] another rank has ended", file=sys.stderr, flush=True)
             os._exit(1)  # at once: what still runs in the background may wait for it, and others for this process
-        if not isinstance(error, AutoplanError):
-            raise
-        tell_once(error)
+        tell_once(mistake_of(error))
         sys.exit(2)
+
+
+def mistake_of(error: Exception) -> AutoplanError:
+    """The error as a user's mistake; raises it where it is none. A file that can't be had is one."""
+    if isinstance(error, AutoplanError):
+        return error
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return InputsError(error.filename, error.strerror, "see that it is there, and yours")
+    raise error
 
 
 def lost_connection(error: BaseException | None) -> bool:
@@ -185,12 +190,3 @@ def lost_connection(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def tell_once(error: AutoplanError) -> None:
-    """Tells it where it is this rank's to tell."""
-    rank = os.environ.get("RANK", "0")
-    if rank == "0" or not isinstance(error, LaunchError):
-        tell(error, before="" if rank == "0" else f"[rank {rank}] ")
-    elif "TORCHELASTIC_RUN_ID" in os.environ:
-        time.sleep(PATIENCE_S)  # ended by torchrun's signal as soon as the first process has failed

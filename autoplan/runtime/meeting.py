@@ -24,9 +24,9 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from autoplan.errors import LaunchError, LostRankError
+from autoplan.runtime.telling import PATIENCE_S
 
-PAUSE_S = 0.02     # between two looks at the store
-PATIENCE_S = 60.0  # for torchrun to end the ranks that leave the telling to another
+PAUSE_S = 0.02  # between two looks at the store
 
 
 @dataclass(frozen=True)

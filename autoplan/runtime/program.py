@@ -142,12 +142,13 @@ class Program:
         self.sums.begin()
         before = self.gradients.batches
         keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device, before)
-        keywords = inputs | whole_counts(self.spec, self.module, inputs, self.axes) | {DROPOUT_KEY: keys}
+        counts = whole_counts(self.spec, self.module, inputs, self.axes)
+        keywords = inputs | counts | {DROPOUT_KEY: keys}
         with self.versions.computing() if self.versions else nullcontext():
             loss = self.engine.run(keywords, self.updates.scale)
         self.sums.finish()
         loss = whole_loss(self.spec, loss, self.axes)
-        self.updates.settle(loss, self.steps + 1, before)
+        self.updates.settle(loss, self.steps + 1, before, counts)
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:

@@ -39,17 +39,21 @@ class Updates:
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
 
-    def settle(self, loss: Tensor, step: int, before: int = 0) -> None:
+    def settle(self, loss: Tensor, step: int, before: int = 0, counts: Mapping[str, Tensor] | None = None) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
 
         loss    of the whole batch
         before  batches whose gradients these are added to; an overflow in one of them is one of the sum
+        counts  what its means are divided by, over the whole batch
         DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
         device that computes wrongly must not leave the others waiting.
         """
         overflowed = self.scaling is not None and self.scaling.unscale(step)
         value, wrong = self.read(loss)
         if not overflowed and wrong:
+            if any(not bool(count.any()) for count in (counts or {}).values()):
+                cause = "no label of this batch counts, all are -100 or ignored: a mean over none is 0/0, on one device too"
+                raise DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
             where = " on another rank" if math.isfinite(value) else ""
             raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
         self.skipped = overflowed or (self.skipped and before > 0)

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 from autoplan.errors import LostRankError
 from autoplan.runtime.behind import Beat, lost_rank, standing
-from autoplan.runtime.meeting import PATIENCE_S, read
-from autoplan.runtime.telling import tell
+from autoplan.runtime.meeting import read
+from autoplan.runtime.telling import PATIENCE_S, tell
 
 EXIT = 3               # status of all processes where one hangs
 BEATS = 40             # in a timeout

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from autoplan.errors import ParallelismError
 from autoplan.graph import Model, Node
+from autoplan.keywords import nearest
 from autoplan.layout import State
 from autoplan.mesh import TENSOR
 from autoplan.rule import WHOLE, registered
@@ -51,7 +52,7 @@ class Constraint:
         for text in self.states:
             try:
                 State.parse(text)
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 raise ParallelismError(f"state {text!r}", str(error), "write e.g. 'S(0)'") from None
 
     def permits(self, strategy: Strategy) -> bool:
@@ -138,11 +139,13 @@ def check_targets(constraints: Iterable[Constraint], model: Model) -> None:
     for constraint in constraints:
         meant = [node for node in nodes if matches(constraint, node)]
         if not meant:
-            modules = sorted({node.module for node in nodes if node.module})[:6]
+            modules = sorted({node.module for node in nodes if node.module})
+            near = nearest(constraint.target, [*modules, *(n.name for n in nodes), *dict.fromkeys(n.op for n in nodes)])
+            such = f"name one of its modules, such as {', '.join(modules[:6]) or 'an operator'}"
             raise ParallelismError(
                 f"constraint on {constraint.target!r}",
                 "the model has no operator, module or node of that name",
-                f"name one of its modules, such as {', '.join(modules) or 'an operator'}",
+                f"did you mean {' or '.join(near)}?" if near else such,
             )
         most = max(len(node.operands) for node in meant)
         if constraint.operand is not None and constraint.operand >= most:

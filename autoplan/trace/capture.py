@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import linecache
+import logging
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -22,13 +24,24 @@ LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str
 def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
     """The exported program, with linear, attention and norms whole. TraceError names the line."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"):
             warnings.simplefilter("ignore")  # what export deprecates inside itself
             return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
         raise
     except Exception as error:
         raise explain(error) from error
+
+
+@contextmanager
+def unlogged(name: str) -> Iterator[None]:
+    """Without what a logger says: export logs a traceback of each mistake that it then raises, too."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def explain(error: Exception) -> TraceError:

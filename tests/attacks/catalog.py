@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, files, initialisation, loop, model, ranks, weights
+from tests.attacks import checkpoint, errors, files, initialisation, loop, model, ranks, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
@@ -13,4 +13,5 @@ ATTACKS: tuple[Attack, ...] = (
     *checkpoint.ATTACKS,
     *weights.ATTACKS,
     *files.ATTACKS,
+    *errors.ATTACKS,
 )

@@ -1,0 +1,43 @@
+"""``autoplan train``: the torchrun of one machine, whose errors are those of train.py alone."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.agent.server.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from autoplan.errors import LaunchError, PlanFileError
+from autoplan.plan import load
+
+TOLD = 2  # the exit status of a process that has told a user's mistake (runtime.launch.run_script)
+SCRIPTS = ("train.py", "run.py")
+
+
+def train_command(options: argparse.Namespace) -> None:
+    """Starts as many processes as the plan has devices; LaunchError where one ended without saying why.
+
+    torchrun itself ends with a traceback of its own whenever a process fails, and a process can't keep it from that.
+    """
+    ranks = load(options.folder).record.chosen.mesh.devices
+    script = next((path for name in SCRIPTS if (path := Path(options.folder) / name).is_file()), None)
+    if script is None:
+        raise PlanFileError(options.folder, "there is no train.py", "export the plan again")
+    for name in ("torch.distributed.elastic", "torch.distributed.run"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # it tells of each process that it ends
+    given = ["--nproc-per-node", str(ranks), "--max-restarts", str(options.max_restarts), str(script), *options.rest]
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun sets it, which says so in four lines
+    try:
+        torchrun.run(torchrun.parse_args(given))
+    except SignalException as signalled:
+        raise SystemExit(128 + signalled.sigval) from None
+    except ChildFailedError as failed:
+        rank, failure = failed.get_first_failure()
+        if failure.exitcode == TOLD:
+            raise SystemExit(TOLD) from None
+        cause = f"it ended with exit status {failure.exitcode}"
+        raise LaunchError(f"rank {rank} of {script}", cause, "see what it said above") from None
