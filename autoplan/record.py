@@ -46,10 +46,12 @@ class Evaluable:
 
     model  why its graph in evaluation isn't that of a training step without dropout
     rows   why it isn't known for fewer rows than the planned batch has
+    least  rows that the model takes at least, where it takes fewer than planned
     """
 
     model: str = ""
     rows: str = ""
+    least: int = 1
 
 
 UNMET = "the plan was exported without its model, so nothing is known of it in evaluation"
@@ -78,7 +80,7 @@ class PlanRecord:
     init: InitRecipe | None
     asked: Asked = field(default_factory=Asked)
     extensions: tuple[Extension, ...] = ()
-    evaluable: Evaluable = UNKNOWN
+    evaluable: Evaluable = field(default=UNKNOWN, compare=False)
 
     def lowered(self) -> Lowered:
         """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tests.attacks import forward
 from tests.attacks.attack import Attack
 
-ATTACKS: tuple[Attack, ...] = ()
+ATTACKS: tuple[Attack, ...] = (
+    *forward.ATTACKS,
+)
