@@ -137,7 +137,8 @@ class Plan:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
         has run.py in place of train.py.
 
-        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. ExtensionError where the plan's ranks couldn't import an operator of your own.
+        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there.
+        ExtensionError where the plan's ranks couldn't import an operator of your own.
         """
         check_exportable(self.record.extensions)
         html = report_html(self.record)

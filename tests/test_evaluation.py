@@ -196,7 +196,9 @@ def test_other_numbers_and_other_parameters_make_other_graphs() -> None:
 CHOSEN = Mesh.of(pp=1, dp=4, tp=2, mb=2)
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(16, (4, 2)), (8, (4, 1)), (12, (4, 3)), (7, (1, 7)), (6, (1, 3)), (1, (1, 1))])
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(16, (4, 2)), (8, (4, 1)), (12, (4, 3)), (7, (1, 7)), (6, (1, 3)), (1, (1, 1))]
+)
 def test_rows_are_split_where_they_divide_into_microbatches_no_larger_than_planned(
     rows: int, expected: tuple[int, int]
 ) -> None:

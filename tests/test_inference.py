@@ -133,7 +133,9 @@ def test_verify_refuses_a_batch_that_isnt_finite() -> None:
 
 def test_a_plan_of_many_ranks_is_verified_in_small() -> None:
     model, batch, _ = zoo.small("gpt2", device="meta")
-    plan = parallelize_alone(model, "2x8 h100-sxm", {"input_ids": batch["input_ids"].repeat(2, 1)}, training=Inference())
+    plan = parallelize_alone(
+        model, "2x8 h100-sxm", {"input_ids": batch["input_ids"].repeat(2, 1)}, training=Inference()
+    )
     found = plan.verify()
     assert found.passed and found.ranks <= 8 and "the same program on one rank" in found.note
 
@@ -144,7 +146,15 @@ def test_the_exported_folder_runs(mlp: Planned, tmp_path: Path) -> None:
     save_file({name: x.contiguous() for name, x in mlp.rows(5).items()}, tmp_path / "batch.safetensors")
     assert sorted(p.name for p in mlp.folder.iterdir()) == ["plan.json", "program.py", "report.html", "run.py"]
     files = [f"--{n}={tmp_path / n}.safetensors" for n in ("weights", "result")]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(mlp.folder / "run.py"), *files]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "4",
+        str(mlp.folder / "run.py"),
+        *files,
+    ]
     done = subprocess.run(
         [*command, f"--inputs={tmp_path / 'batch.safetensors'}"], env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=240,

@@ -19,7 +19,9 @@ from autoplan.runtime.spec import Form
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-TRAIN_ALIKE = "let forward compute the same in training and in evaluation but for dropout and batch norm, and export again"
+TRAIN_ALIKE = (
+    "let forward compute the same in training and in evaluation but for dropout and batch norm, and export again"
+)
 
 
 def forms_of(record: PlanRecord) -> Callable[[int], Form]:

@@ -18,9 +18,9 @@ from torch import nn
 from autoplan.errors import AutoplanError
 from autoplan.evaluation.same import difference
 from autoplan.graph import Model, batch_rows
+from autoplan.inputs import Inputs
 from autoplan.record import Evaluable
 from autoplan.rescale import rescale
-from autoplan.trace.wrapping import Inputs
 
 Retrace = Callable[[Inputs], Model]
 

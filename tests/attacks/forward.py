@@ -92,7 +92,8 @@ def evaluated(place: Place, plan: Planned, *batches: Batch, ranks: int = 2) -> l
 def as_alone(place: Place, plan: Planned, *batches: Batch, ranks: int = 2) -> str:
     """Every rank's losses are one device's in evaluation."""
     expected = [plan.loss(batch) for batch in batches]
-    worst = max(relative(x, y) for found in evaluated(place, plan, *batches, ranks=ranks) for x, y in zip(found, expected))
+    found = evaluated(place, plan, *batches, ranks=ranks)
+    worst = max(relative(x, y) for each in found for x, y in zip(each, expected, strict=True))
     return equal(worst < forwards.BOUND, f"{worst:.0e} from one device in evaluation: {expected}")
 
 
@@ -120,7 +121,9 @@ def refused_batches(place: Place, make: Callable[[Planned], Sequence[Batch]], *w
     return refused(lambda: pool.run(evaluate_own, str(plan.folder), plan.weights, make(plan)), *words)
 
 
-def refused_model(place: Place, make: Callable[[], nn.Module], *words: str, loss: Callable = functional.mse_loss) -> str:
+def refused_model(
+    place: Place, make: Callable[[], nn.Module], *words: str, loss: Callable = functional.mse_loss
+) -> str:
     plan = plan_of(place, make, loss)
     return refused(lambda: evaluated(place, plan, plan.batch), *words)
 
@@ -140,7 +143,9 @@ def unchanged(place: Place, make: Callable[[], nn.Module], ranks: int = 2, **pin
     alone = pool.run(forwards.train, str(plan.folder), plan.weights, plan.batch, None)
     beside = pool.run(forwards.train, str(plan.folder), plan.weights, plan.batch, plan.rows(3))
     if not all(kept for _, kept in beside):
-        raise Silent("an evaluation changed parameters, gradients, buffers, the optimizer's state, a counter or the RNG")
+        raise Silent(
+            "an evaluation changed parameters, gradients, buffers, the optimizer's state, a counter or the RNG"
+        )
     return equal([x for x, _ in beside] == [x for x, _ in alone], f"losses of four steps: {alone[0][0]}")
 
 
@@ -260,7 +265,9 @@ def results(place: Place, counts: Sequence[int], make: Callable[[], nn.Module] =
     batches = [plan.rows(count) for count in counts]
     expected = [plan.result(batch) for batch in batches]
     found = place.pools.of(2).run(forward, str(plan.folder), plan.weights, batches)
-    close = [torch.allclose(x, y, rtol=1e-10, atol=1e-12) for each in found for x, y in zip(each, expected, strict=True)]
+    close = [
+        torch.allclose(x, y, rtol=1e-10, atol=1e-12) for each in found for x, y in zip(each, expected, strict=True)
+    ]
     return equal(all(close), f"results of {list(counts)} rows on {len(found)} ranks")
 
 
@@ -331,7 +338,9 @@ def wider(plan: Planned) -> list[Batch]:
     return [{name: torch.cat([value, value], 1) for name, value in plan.batch.items()}] * 2
 
 
-def attack(name: str, guards: str, run: Callable[..., str], *given: object, slow: bool = False, **options: object) -> Attack:
+def attack(
+    name: str, guards: str, run: Callable[..., str], *given: object, slow: bool = False, **options: object
+) -> Attack:
     return Attack("loop", name, guards, lambda place: run(place, *given, **options), slow)
 
 
@@ -341,17 +350,21 @@ def on_inference(name: str, guards: str, run: Callable[..., str], *given: object
 
 EVALUATE: tuple[Attack, ...] = (
     attack("evaluate a model with dropout", "the training loss is returned", rows, [8, 3], make=Dropping),
-    attack("evaluate a model with batch norm", "this batch's statistics normalise it", rows, [8, 3, 1], make=Normalising),
+    attack("evaluate a model with batch norm", "this batch's statistics normalise it",
+           rows, [8, 3, 1], make=Normalising),
     attack("evaluate batch norm that keeps no statistics", "statistics of a rank's rows", rows, [8, 6, 3, 2],
            make=lambda: Normalising(tracks=False)),
-    attack("evaluate between backward and update, dropout", "the waiting gradients or a counter are lost", unchanged, Dropping),
+    attack("evaluate between backward and update, dropout", "the waiting gradients or a counter are lost",
+           unchanged, Dropping),
     attack("evaluate between backward and update, batch norm", "running statistics move", unchanged, Normalising),
-    attack("evaluate between backward and update, ZeRO-3", "gathered parameters are the next step's", unchanged, Dropping,
+    attack("evaluate between backward and update, ZeRO-3", "gathered parameters are the next step's",
+           unchanged, Dropping,
            ranks=2, dp=2, tp=1, pp=1, zero=3),
     attack("evaluate between backward and update, two stages", "the schedule's counters move", unchanged, Dropping,
            ranks=2, dp=1, tp=1, pp=2, micro_batch=2),
     attack("evaluate before the first step", "gradients are made", makes_no_gradients),
-    attack("evaluate after updates under ZeRO-3", "the parameters of the evaluation before", after_steps, zero=3, **DATA),
+    attack("evaluate after updates under ZeRO-3", "the parameters of the evaluation before",
+           after_steps, zero=3, **DATA),
     attack("evaluate after updates under local SGD", "one replica's own weights", after_steps, local_steps=5, **DATA),
     attack("evaluate after updates under PipeDream-2BW", "the older version of the weights", after_steps,
            schedule="pipedream-2bw", micro_batch=2, **STAGES),
@@ -386,7 +399,8 @@ EVALUATE: tuple[Attack, ...] = (
            "rank 1", "rank 0", **TENSOR),
     attack("evaluate two whole batches at once", "halves of different batches are joined", refused_batches, both_whole,
            "rows of their own: [8, 8]"),
-    attack("evaluate more rows than planned", "what is too much is dropped", refused_batches, twice, "16 rows", "at most 8"),
+    attack("evaluate more rows than planned", "what is too much is dropped",
+           refused_batches, twice, "16 rows", "at most 8"),
     attack("evaluate no rows", "the mean of nothing", refused_batches, empty, "at least one row"),
     attack("evaluate inputs and targets of different lengths", "rows are paired wrongly", refused_batches, one_less,
            "different numbers of rows"),
@@ -405,8 +419,10 @@ INFERENCE: tuple[Attack, ...] = (
     on_inference("short batches on data-parallel ranks", "padding is returned", results, [8, 7, 1], zoo.mlp, **DATA),
     on_inference("short batches on two stages", "only the last stage has a result", results, [8, 7], zoo.mlp, **STAGES),
     on_inference("step an inference program", "a traceback", training_asked, "step"),
-    on_inference("ask an inference program for its optimizer", "an optimizer's state is held", training_asked, "optimizer"),
-    on_inference("load a checkpoint into an inference program", "half of it is loaded", training_asked, "load_checkpoint"),
+    on_inference("ask an inference program for its optimizer", "an optimizer's state is held",
+           training_asked, "optimizer"),
+    on_inference("load a checkpoint into an inference program", "half of it is loaded",
+           training_asked, "load_checkpoint"),
     on_inference("count the optimizers of an inference program", "memory for moments", no_optimizer),
     on_inference("export a plan of the forward alone", "a train.py that can't train", scripts),
     on_inference("plan a forward that returns two tensors", "one of them is dropped", no_result),
