@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, errors, files, initialisation, loop, model, ranks, weights
+from tests.attacks import checkpoint, errors, files, forward, initialisation, loop, model, ranks, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
@@ -10,6 +10,7 @@ ATTACKS: tuple[Attack, ...] = (
     *model.ATTACKS,
     *ranks.ATTACKS,
     *loop.ATTACKS,
+    *forward.ATTACKS,
     *checkpoint.ATTACKS,
     *weights.ATTACKS,
     *files.ATTACKS,
