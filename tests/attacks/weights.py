@@ -373,6 +373,43 @@ def parameters_that_are_nan(place: Place) -> str:
     return said
 
 
+def save_with_config(rank: int, world: int, folder: str, came: str, dtype: torch.dtype | None) -> list[str]:
+    """A save of a model that came with a config.json; what was said."""
+    with Program(tiny.spec(), tiny.program(), pretrained=Path(came)) as program:
+        program.load_weights(tiny.reference().state_dict())
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            program.save_weights(folder, dtype)
+    return [str(warning.message) for warning in said]
+
+
+def config_of_the_user_s(place: Place) -> str:
+    came, folder = place.folder / "came", place.folder / "trained"
+    came.mkdir()
+    folder.mkdir()
+    (came / "config.json").write_text('{"dtype": "float64"}')
+    (folder / "config.json").write_text('{"mine": 1}')
+    said = place.pools.of(1).run(save_with_config, str(folder), str(came), None)[0]
+    if (folder / "config.json").read_text() != '{"mine": 1}':
+        raise Lost("the user's config.json is gone")
+    told = [text for text in said if "config.json is your own, and was left as it is" in text]
+    if not told:
+        raise Silent("nobody was told that the model's config.json isn't there")
+    return told[0]
+
+
+def config_of_another_dtype(place: Place) -> str:
+    """from_pretrained makes the model in the dtype that config.json says, and would round what is saved."""
+    came, folder = place.folder / "came", place.folder / "trained"
+    came.mkdir()
+    (came / "config.json").write_text('{"dtype": "float64"}')
+    found = []
+    for dtype in (torch.bfloat16, None):
+        place.pools.of(1).run(save_with_config, str(folder), str(came), dtype)
+        found.append(json.loads((folder / "config.json").read_text())["dtype"])
+    return equal(found == ["bfloat16", "float64"], f"config.json says {found} of weights that are saved so")
+
+
 WRONG, CHANGED, GONE = "other values are loaded", "values change before the error", "files of the user's are gone"
 ATTACKS: tuple[Attack, ...] = (
     *(Attack("weights", name, WRONG, lambda p, r=run, w=word: r(p, w)) for name, word, run in HEADERS),
@@ -412,5 +449,7 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("weights", "saving over a link to another run's weights", GONE, over_a_link),
     Attack("weights", "ranks that save to folders of their own", "parts are reported as saved", folders_that_differ),
     Attack("weights", "two jobs that save to one folder", "two saves mixed", two_saves_at_once),
+    Attack("weights", "saving beside a config.json of the user's", GONE, config_of_the_user_s),
+    Attack("weights", "saving in another dtype", "from_pretrained rounds the weights", config_of_another_dtype),
     Attack("weights", "saving parameters that are NaN", "good weights are replaced by them", parameters_that_are_nan),
 )  # fmt: skip
