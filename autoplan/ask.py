@@ -10,7 +10,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import NoRuleError, ParallelismError
 from autoplan.extensions import extensions_of
 from autoplan.graph import Model, Node, TensorType
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import InitRecipe, Start
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
 from autoplan.placing import searched
 from autoplan.precision import computed_in, in_precision, types_of
@@ -54,7 +54,12 @@ def asked_of(
 
 
 def planned(
-    model: Model, cluster: ClusterSpec, training: Training | Inference, asked: Asked, init: InitRecipe | None
+    model: Model,
+    cluster: ClusterSpec,
+    training: Training | Inference,
+    asked: Asked,
+    init: InitRecipe | None,
+    start: Start,
 ) -> PlanRecord:
     """The plan of a traced model, in the precision of ``training``.
 
@@ -71,7 +76,7 @@ def planned(
     if isinstance(training, Training):
         check_flat(training, model)
     extensions = extensions_of(model)
-    record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions)
+    record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions, start=start)
     record.lowered()
     return record
 
@@ -94,7 +99,8 @@ def again(record: PlanRecord, change: Change) -> PlanRecord:
         kept = replace(training, compile=asked.compile)
         asked = asked_of(request, constraints, kept, change.effort or asked.effort)
     model = in_precision(record.model, training.precision) if change.training is not None else record.model
-    found = planned(rescale(model, change.batch, change.seq), cluster, training, asked, record.init)
+    rescaled = rescale(model, change.batch, change.seq)
+    found = planned(rescaled, cluster, training, asked, record.init, record.start)
     return replace(found, evaluable=record.evaluable)
 
 

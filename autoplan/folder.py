@@ -17,9 +17,12 @@ import tempfile
 import types
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+
+from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
@@ -42,11 +45,12 @@ from autoplan.folder_files import (
     sealed,
 )
 from autoplan.graph import Model
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import FOLDER, InitRecipe, Start
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
 from autoplan.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.start_values import put_values, write_values
 from autoplan.seals import bytes_hash
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
@@ -60,6 +64,7 @@ PARTS = {
     "asked": Asked,
     "extensions": tuple[Extension, ...],
     "evaluable": Evaluable,
+    "start": Start,
 }
 
 
@@ -160,11 +165,16 @@ def check(record: PlanRecord, where: str) -> None:
 
 
 def write_folder(
-    record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str | bytes]
+    record: PlanRecord,
+    folder: str | os.PathLike,
+    headline: str,
+    extra: Mapping[str, str | bytes],
+    values: nn.Module | Path | None = None,
 ) -> Path:
     """Writes the folder and returns its path.
 
-    extra  further files by name, which may have folders in it (report.html, pretrained/config.json)
+    extra   further files by name, which may have folders in it (report.html, pretrained/config.json)
+    values  the model, or the folder of values, that training starts from, where the plan comes with values
     PlanFileError, and nothing is written, where a file would be replaced that no export wrote, or that was edited
     since. An edited train.py stays as it is, with a warning.
     """
@@ -176,16 +186,19 @@ def write_folder(
         **extra,
     }
     files = {name: text.encode() if isinstance(text, str) else text for name, text in given.items()}
-    files[PLAN] = plan_text(record, headline, files).encode()
     before = exported_files(target)
-    kept = [name for name in files if not may_replace(target, name, files[name], before)]
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
+        start = write_values(record.start, values, staging / FOLDER) if values is not None else record.start
+        files[PLAN] = plan_text(replace(record, start=start), headline, files).encode()
+        kept = [name for name in files if not may_replace(target, name, files[name], before)]
         for name, content in files.items():
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
             (staging / name).write_bytes(content)
         target.mkdir(exist_ok=True)
+        if values is not None:
+            put_values(start, staging, target, start_in(target))
         for name in (name for name in files if name not in kept):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staging / name, target / name)
@@ -195,6 +208,14 @@ def write_folder(
     for name in kept:
         warnings.warn(f"{target / name} was edited since it was exported, and was left as it is", stacklevel=3)
     return target
+
+
+def start_in(folder: Path) -> Start:
+    """Where the plan that stands in a folder starts from; without one, or where it isn't readable, from nothing."""
+    try:
+        return decode(Start, json.loads((folder / "plan.json").read_text())["start"], "start")
+    except (OSError, ValueError, KeyError, TypeError, PlanFileError):
+        return Start()
 
 
 def read_folder(folder: str | os.PathLike) -> PlanRecord:
@@ -272,8 +293,8 @@ def program_module(folder: str | os.PathLike) -> ModuleType:
     return module
 
 
-def program_spec(record: PlanRecord) -> ProgramSpec:
-    """What the runtime needs to know of a plan."""
+def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) -> ProgramSpec:
+    """What the runtime needs to know of a plan, and of the folder that it was loaded from."""
     training = record.training
     if isinstance(training, Inference):
         training = Training(precision=training.precision, compile=training.compile)
@@ -286,4 +307,12 @@ def program_spec(record: PlanRecord) -> ProgramSpec:
         unread=record.model.unread,
         forms=forms_of(record),
         forward_only=isinstance(record.training, Inference),
+        start=record.start,
+        values=values_in(folder) if folder is not None else None,
     )
+
+
+def values_in(folder: str | os.PathLike) -> Path:
+    """Where the values of an exported folder (or of a plan.json) lie."""
+    path = Path(folder)
+    return (path.parent if path.suffix == ".json" else path) / FOLDER

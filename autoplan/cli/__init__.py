@@ -1,4 +1,5 @@
-"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``devices``."""
+"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``devices``,
+``checkpoint``."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,
     devices_command,
@@ -73,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
     devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
     devices.set_defaults(command=devices_command)
+    add_checkpoint(commands)
     return top
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from autoplan.report.kinds import wall_text
 from autoplan.report.notes import notes_section
 from autoplan.report.prices import alternatives_section, collectives_section, memory_section, search_section
 from autoplan.report.program import blocks_section
+from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
 from autoplan.report.tables import tables_section
 from autoplan.report.words import headline, seconds_text, shape_text
@@ -47,8 +49,13 @@ def summary_section(record: PlanRecord) -> str:
         ("training", training_text(record)),
         ("batch", f"{batch}: all rows of one step"),
     ]
+    lines = [f"{name:<12}{text}" for name, text in fields]
+    start = start_text(record.start)
+    if start:  # what isn't known stands in the first lines
+        filled = textwrap.fill(f"starts from {start}", WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
+        lines.insert(1 if record.start.unknown else len(lines), filled)
     title = f"{record.model.name} on {record.cluster}"
-    return "\n".join([title, "=" * min(len(title), WIDTH), *(f"{name:<12}{text}" for name, text in fields)])
+    return "\n".join([title, "=" * min(len(title), WIDTH), *lines])
 
 
 def cluster_text(record: PlanRecord) -> str:

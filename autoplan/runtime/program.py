@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import LaunchError, WeightsError
-from autoplan.runtime import checkpoint, launch, weights, zero
+from autoplan.runtime import checkpoint, launch, starting, weights, zero
 from autoplan.runtime.agreement import Agreement, Call
 from autoplan.runtime.axes import rank_axes, release
 from autoplan.runtime.batches import Batch, Given, Rows, given_batch, stacked
@@ -162,14 +162,21 @@ class Program:
         """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
         self.updates.set_learning_rate(rate)
 
-    def init_weights(self, seed: int = 0) -> None:
-        """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``: one
-        of transformers by its constructor, any other by ``reset_parameters`` of each submodule, in their order.
+    def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
+        """The parameters and buffers that training starts from, as the user's model has them on one device.
 
-        WeightsError where the plan doesn't know how they are made.
+        seed   of a plan of a function that makes the model, or of a transformers model: what torch.manual_seed(seed)
+               and then the function, or the class with its configuration, make on the CPU, bit for bit. None: the
+               values that came with the plan, where the model had some; else seed 0
+        reset_parameters   a model from the meta device of which nothing else is known: whatever the reset_parameters
+               of its submodules, in the order of modules(), make under the seed. What the model's author sets
+               otherwise, it doesn't do: never taken unless it is asked for
+
+        WeightsError, on every rank and before anything is changed, where the plan can't give these values, where ranks
+        ask for different ones, or where the plan's stored values aren't those that were exported.
         """
         with self._during("the weights' initialisation"):
-            weights.initialise(self.spec, seed, self.held, self.stages.buffers, self.unread)
+            starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
             self._taken_up()
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.attacks import files, weights
+from tests.attacks import checkpoint, files, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
+    *checkpoint.ATTACKS,
     *weights.ATTACKS,
     *files.ATTACKS,
 )
