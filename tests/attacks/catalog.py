@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, files, weights
+from tests.attacks import checkpoint, files, saving, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
     *checkpoint.ATTACKS,
     *weights.ATTACKS,
+    *saving.ATTACKS,
     *files.ATTACKS,
 )
