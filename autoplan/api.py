@@ -19,7 +19,7 @@ from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.search.constraints import Constraint
 from autoplan.search.systems import resolve as resolve_parallelism
-from autoplan.trace import trace
+from autoplan.trace import check_dtypes, trace
 
 
 def parallelize(
@@ -74,10 +74,12 @@ def traced_model(
     training: Training | Inference,
     evaluated: bool = False,
 ) -> Model:
-    """The model traced for a precision. InputsError where a loss isn't one number.
+    """The model traced for a precision. InputsError where a loss isn't one number, or inputs aren't of a dtype that the
+    model takes.
 
     evaluated  a training plan's loss as ``model.eval()`` computes it
     """
+    check_dtypes(model, inputs, loss_fn, training.precision)
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     found = trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
     traced = in_precision(found, training.precision)

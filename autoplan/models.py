@@ -39,8 +39,8 @@ class Factory:
     make: partial
 
     @property
-    def __qualname__(self) -> str:
-        return self.make.func.__name__
+    def __name__(self) -> str:
+        return getattr(self.make.func, "__name__", type(self.make.func).__name__)
 
     def __call__(self) -> nn.Module:
         model = users_own(self.make, self.where)

@@ -19,7 +19,7 @@ from autoplan.folder import (
     write_folder,
 )
 from autoplan.folder_files import sealed
-from autoplan.record import PlanRecord
+from autoplan.record import SCHEMA, PlanRecord
 from cost_models.hardware import PROFILES
 from tests.hand_made import llama
 from tests.records import record_of
@@ -91,7 +91,7 @@ def test_json_lines_stay_short_where_they_can():
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda d: d | {"schema": 99}, "schema 99: this version of autoplan reads schema 7"),
+        (lambda d: d | {"schema": 99}, f"schema 99: this version of autoplan reads schema {SCHEMA}"),
         (lambda d: {k: v for k, v in d.items() if k != "schema"}, "it has no schema"),
         (lambda d: {k: v for k, v in d.items() if k != "chosen"}, "it lacks ['chosen']"),
         (lambda d: d | {"model": {"name": "x"}}, "lacks"),

@@ -105,6 +105,7 @@ def add_request(command: argparse.ArgumentParser) -> None:
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="a setting of the model; repeatable")
     add("--batch", type=int, help="rows of one optimizer step, over all devices")
     add("--seq", type=int, help="tokens in a row")
+    add("--loss", metavar="NAME", help="of torch.nn.functional, such as cross_entropy, or path/to/file.py:function")
     add("--training", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as in precision=bf16-mixed")
     add("--effort", choices=EFFORTS, default="full", help="fast: a quick answer with fewer alternatives")
 

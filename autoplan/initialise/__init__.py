@@ -5,13 +5,13 @@
 recipe and keeps its own slices. What is replayed was compared with what is made, where that fits this machine.
 """
 
-from autoplan.initialise.given import Given, check_given, given
+from autoplan.initialise.handed import Given, check_given, given
 from autoplan.initialise.making import buffer_values, init_model, record, resets_recipe
 from autoplan.initialise.recipe import InitRecipe, Step, View
-from autoplan.initialise.replay import replay
+from autoplan.initialise.replay import is_random, replay
 from autoplan.initialise.start import CONSTRUCTOR, FACTORY, FOLDER, RESETS, Start, StoredFile
 
 __all__ = [
     "CONSTRUCTOR", "FACTORY", "FOLDER", "RESETS", "Given", "InitRecipe", "Start", "Step", "StoredFile", "View",
-    "buffer_values", "check_given", "given", "init_model", "record", "replay", "resets_recipe",
+    "buffer_values", "check_given", "given", "init_model", "is_random", "record", "replay", "resets_recipe",
 ]  # fmt: skip

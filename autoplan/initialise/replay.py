@@ -88,6 +88,13 @@ def plan(recipe: InitRecipe, views: Mapping[str, View], wanted: Mapping[str, str
     return Schedule(tuple(needed), done, dropped)
 
 
+def is_random(recipe: InitRecipe, name: str) -> bool:
+    """Whether any random number enters what a recipe makes of one parameter or buffer."""
+    wanted = {key: source for key, source in recipe.tensors if key == name}
+    needed = plan(recipe, {view.name: view for view in recipe.views}, wanted).needed
+    return any(step.random for step, runs in zip(recipe.steps, needed, strict=True) if runs)
+
+
 def last_writes(steps: Sequence[Step], views: Mapping[str, View]) -> dict[str, int]:
     return {root_of(step.out, views): index for index, step in enumerate(steps)}
 

@@ -31,7 +31,7 @@ class Start:
     seed      under which those values were made; None where they are the user's own
     unknown   parameters and buffers that the program reads and of which nothing is known
     why       why there is no recipe, or why it wasn't compared; "" where there is nothing to say
-    files     the stored values of an exported plan
+    files     the stored values of a plan that was exported
     """
 
     name: str = ""

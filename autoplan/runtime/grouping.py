@@ -133,7 +133,11 @@ def named(group: ParameterGroup, known: Mapping[tuple[str, ...], tuple[TensorTyp
     for names, (kind, trainable) in known.items():
         values = torch.empty(kind.shape, dtype=getattr(torch, kind.dtype), device="meta")
         parameter = nn.Parameter(values, requires_grad=trainable and kind.floating)
-        found += [names[0]] if any(group.match(name, parameter) for name in names) else []
+        try:
+            found += [names[0]] if any(group.match(name, parameter) for name in names) else []
+        except Exception as error:
+            cause = f"its predicate fails on {names[0]} ({error}); it is given names and tensors of the meta device"
+            raise ParallelismError(f"the group {group.title!r}", cause, "look at names, shapes and dtypes") from error
     if not found:
         raise ParallelismError(f"the group {group.title!r}", "it is true of no parameter of the model", "leave it out")
     return ParameterGroup(group.title, group.options, tuple(found))

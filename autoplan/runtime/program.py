@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import LaunchError, WeightsError
-from autoplan.runtime import checkpoint, launch, starting, weights, zero
+from autoplan.runtime import checkpoint, launch, own_state, starting, weights, zero
 from autoplan.runtime.agreement import Agreement, Call
 from autoplan.runtime.axes import rank_axes, release
 from autoplan.runtime.batches import Batch, Given, Rows, given_batch, stacked
@@ -29,6 +29,7 @@ from autoplan.runtime.host import take_up
 from autoplan.runtime.local import local_steps, replica_groups, replica_of
 from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
+from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.random import step_keys
 from autoplan.runtime.reduce import GradientSums, gradient_groups
 from autoplan.runtime.saving import Saver
@@ -85,6 +86,9 @@ class Program:
         self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
         self.gradients = Gradients(self.held, self.optimizer)
         self.agreement = Agreement(self.axes, self.device)
+        self.optimizer_state = OptimizerState(
+            self.optimizer, self.updates, self.held, lambda: self.steps, lambda steps: setattr(self, "steps", steps)
+        )
         self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
         self.steps = 0
@@ -195,6 +199,31 @@ class Program:
             weights.load(
                 self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
             )
+            self._taken_up()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What this rank holds of the model, for tools of one's own: an average of the weights, another checkpoint.
+
+        By the program's names, which every plan of the model shares: parameters as DTensors over their stage's mesh,
+        buffers whole, and on rank 0 what the program never reads. Like a module's they are views, which a step changes:
+        clone what is to stay. Replicas that step by themselves are averaged, in copies. The optimizer's state, the
+        count of steps and the schedule's are ``program.optimizer.state_dict()``.
+        """
+        further = self.stages.buffers | self.unread
+        if self.local is None:
+            return own_state.model_state(self.storage, self.held, further)
+        local = self.local
+        return own_state.model_state(self.storage, self.held, further, lambda held: local.mean(held.values))
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up a ``state_dict`` of this plan, bit for bit; every rank gives its own.
+
+        WeightsError, on every rank and before anything is changed, where a key is missing or too many, or a tensor has
+        another shape, dtype or placement. ``load_weights`` takes whole tensors under the user's names.
+        """
+        with self._during("loading a state"):
+            further = self.stages.buffers | self.unread
+            own_state.load_model_state(own_state.model_state(self.storage, self.held, further), state)
             self._taken_up()
 
     def full_state_dict(self) -> dict[str, Tensor]:

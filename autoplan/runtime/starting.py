@@ -59,22 +59,26 @@ def check_asked(spec: ProgramSpec, seed: int | None, reset_parameters: bool) -> 
         if spec.values is None:
             raise WeightsError("init_weights()", "this program wasn't loaded from a folder with values", GIVE_WEIGHTS)
     elif start.stored and not start.repeats:
-        whose = f"made once under seed {start.seed}" if start.seed is not None else "its own"
-        why = f" ({start.why})" if start.why else ""
-        said = f"the model came with values, {whose}, and nothing is known of how others are drawn{why}"
-        raise WeightsError(
-            f"init_weights(seed={seed})", said, f"call init_weights() for its values, or {GIVE_FACTORY}"
-        )
+        raise no_seed(start, seed)
     else:
         check_known(spec, f"init_weights({'' if seed is None else f'seed={seed}'})")
+
+
+def no_seed(start: Start, seed: int | None) -> WeightsError:
+    """Of a plan that comes with values and can draw no others."""
+    asked, remedy = f"init_weights(seed={seed})", "call init_weights() for its values, or "
+    if start.seed is None:
+        why = f" ({start.why})" if start.why else ""
+        said = f"the model came with values of its own, and nothing is known of how others are drawn{why}"
+        return WeightsError(asked, said, f"{remedy}{GIVE_FACTORY}")
+    said = f"{start.name} ran once, under seed {start.seed}, and can't be repeated: {start.why}"
+    return WeightsError(asked, said, f"{remedy}have it draw from torch's own generator, and plan again")
 
 
 def check_known(spec: ProgramSpec, asked: str) -> None:
     """WeightsError where the values of anything that the program reads can't be drawn as the model's author does."""
     if not spec.start.repeats:
-        said = f"nothing is known of the initial values of {unknown_text(spec.start)}"
-        why = f" ({spec.start.why})" if spec.start.why else ""
-        raise WeightsError(asked, f"{said}{why}", f"call {GIVE_WEIGHTS}, or {GIVE_FACTORY}")
+        raise WeightsError(asked, must_be_given(spec.start), f"call {GIVE_WEIGHTS}, or {GIVE_FACTORY}")
     lacking = not_made(spec)
     if lacking:
         raise WeightsError(lacking[0], "its recipe doesn't make it", f"call {GIVE_WEIGHTS}")
@@ -125,4 +129,7 @@ def own_share() -> tuple[int, int]:
 
 def must_be_given(start: Start) -> str:
     """Why training can't start without weights; "" where it can."""
-    return "" if start.stored or start.repeats else f"nothing is known of the initial values of {unknown_text(start)}"
+    if start.stored or start.repeats:
+        return ""
+    why = f" ({start.why})" if start.why else ""
+    return f"nothing is known of the initial values of {unknown_text(start)}{why}"

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.initialise import InitRecipe, replay
+from autoplan.initialise import InitRecipe, is_random, replay
 from autoplan.runtime import members
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.parts import whole
@@ -114,9 +114,19 @@ def fill(
         with Safetensors(spec.values) as stored, torch.no_grad():
             for name in kept:
                 stored.read(name, whole(tuple(absent[name].shape)), absent[name])
-    if drawn := absent.keys() & makes(spec.init) - kept:
+    if drawn := absent.keys() & redrawn(spec) - kept:
         assert spec.init is not None
         draw(spec.init, 0, (), {name: absent[name] for name in drawn})
+
+
+def redrawn(spec: ProgramSpec) -> frozenset[str]:
+    """Buffers that needn't be in any weights, for the recipe makes them: those that state dicts leave out, and those
+    that no random number enters. None that only reset_parameters knows of."""
+    made = makes(spec.init) - set(spec.start.unknown)
+    buffers = made & {buffer.name for buffer in spec.lowered.buffers}
+    return frozenset(
+        name for name in buffers if name in spec.transient_buffers or (spec.init and not is_random(spec.init, name))
+    )
 
 
 def stored_names(spec: ProgramSpec) -> frozenset[str]:
@@ -140,7 +150,7 @@ def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, Found]:
     shapes |= {b.name: b.type.shape for b in lowered.buffers} | {u.name: u.type.shape for u in spec.unread}
     names = WeightNames(weights.names(), [name for each in wanted.values() for name in each])
     needed = dict.fromkeys(own, "parameter")
-    made = makes(spec.init) | stored_names(spec)
+    made = redrawn(spec) | stored_names(spec)
     needed |= {b.name: "buffer" for b in lowered.buffers if b.name not in made}
     found = {}
     for key, candidates in wanted.items():

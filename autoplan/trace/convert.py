@@ -31,10 +31,12 @@ from autoplan.trace.direct import (
 from autoplan.trace.literal import literal
 from autoplan.trace.spelled import Speller
 from autoplan.trace.table import forms, positive
+from autoplan.trace.written import written
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 ATEN = "aten."
 DIMS = ("dim", "dim0", "dim1", "dims")
+COUNTER = "num_batches_tracked"  # of a batch norm, whose operator counts
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,11 @@ def convert(program: ExportedProgram, names: Names) -> Converted:
     """Canonical nodes of an exported program. TraceError where it holds what has no canonical form."""
     converter = Converter(names)
     builder = converter.builder
-    program = functional(program, forms())
+    try:
+        program = functional(program, forms())
+    except TraceError:  # a changed buffer says more of what is wrong than where it is changed
+        check_changed({names.state(name) for name in written(program) if not name.endswith(COUNTER)}, builder)
+        raise
     env: dict[str, Value] = {}
     batch, buffers = enter_inputs(program, names, builder, env)
     converter.graph(program.graph_module, env)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from autoplan.errors import InputsError, TraceError
 
@@ -23,8 +23,8 @@ def check_tensors(model: nn.Module) -> None:
             cause = f"{kind} wraps {f'module {path!r}' if path else 'the model'}, and what it does isn't in a plan"
             raise InputsError(kind, cause, "hand over what it wraps, its .module")
     for name, tensor in named(model):
-        if isinstance(tensor, UninitializedTensorMixin):
-            raise InputsError(name, "it is lazy and has no shape yet", "run the model once on an example before planning")
+        if is_lazy(tensor):
+            raise InputsError(name, "it is lazy and has no shape yet", "run the model once before planning")
         if tensor.is_inference():
             cause = "it was made under torch.inference_mode(), and can't be trained"
             raise InputsError(name, cause, "make the model outside of it")
@@ -62,8 +62,8 @@ def overlap(one: Tensor, other: Tensor) -> bool:
 
 def bounds(tensor: Tensor) -> tuple[int, int]:
     """The first byte in the storage, and the one after the last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset()
+    last = sum(int((size - 1) * stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
     return start * tensor.element_size(), (start + last + 1) * tensor.element_size()
 
 

@@ -48,8 +48,7 @@ def check_gradient_hooks(model: nn.Module) -> None:
         held = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
         for hook in (hook for hooks in held if hooks and parameter.requires_grad for hook in hooks.values()):
             cause = "a hook on a parameter's gradient isn't traced, and the gradient would be another"
-            remedy = REMEDY + "in the loss, or to program.full_grads() between step and optimizer.step"
-            raise TraceError(f"hook {name_of(hook)} of parameter {path!r}", cause, remedy)
+            raise TraceError(f"hook {name_of(hook)} of parameter {path!r}", cause, REMEDY + "in the loss")
 
 
 def check_state_hooks(model: nn.Module) -> None:

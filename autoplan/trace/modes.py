@@ -1,8 +1,8 @@
 """In which mode each submodule runs: as the model was handed over.
 
-A frozen ``bn.eval()`` uses its running statistics and leaves them, a ``dropout.eval()`` drops nothing. Only a model that
-is wholly in eval mode, as ``from_pretrained`` returns it, is switched for a training. The trace and the reference of a
-verification both ask here.
+A frozen ``bn.eval()`` uses its running statistics and leaves them, a ``dropout.eval()`` drops nothing. Only a model
+that is wholly in eval mode, as ``from_pretrained`` returns it, is switched for a training. The trace and the reference
+of a verification both ask here.
 """
 
 from __future__ import annotations

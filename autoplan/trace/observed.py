@@ -33,9 +33,7 @@ class Seen:
 class Observed(WithLoss):
     """What is exported. Raises TraceError where forward draws from a generator that no graph holds."""
 
-    def __init__(
-        self, model: nn.Module, binding: Binding, loss_fn: LossFn | None, training: bool, seen: Seen
-    ) -> None:
+    def __init__(self, model: nn.Module, binding: Binding, loss_fn: LossFn | None, training: bool, seen: Seen) -> None:
         super().__init__(model, binding, loss_fn, training)
         self.seen, self.watches_gradients = seen, training
 

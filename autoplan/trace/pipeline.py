@@ -98,22 +98,25 @@ def flat_within(
     kept: Sequence[Kept],
     evaluated: bool,
 ) -> Flat:
-    binding = bind(model, inputs, loss_fn)
-    mode = fake_mode()
-    trains = training and not evaluated
-    twin = fake_copy(model, mode, dtype, kept)
-    set_modes(twin, trains, wholly_evaluated(model))
-    huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
+    binding, mode, trains = bind(model, inputs, loss_fn), fake_mode(), training and not evaluated
+
+    def anew() -> Observed:
+        """What is exported, of a fresh copy of the model."""
+        twin = fake_copy(model, mode, dtype, kept)
+        set_modes(twin, trains, wholly_evaluated(model))
+        huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
+        return Observed(twin, binding, loss_fn, training, Seen())
+
     tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
-    names, seen = naming(model, twin, binding.names, kept), Seen()
-    module = Observed(twin, binding, loss_fn, training, seen)
+    module = anew()
+    seen, names = module.seen, naming(model, module.model, binding.names, kept)
     with watched() as calls, refusals(training):
         program = capture(module, batch)
         check_strange(seen.strange, model)
         trained = {names.state(f"model.{name}") for name in seen.trained}
         if seen.changed:
-            check_settled(program, module, batch, mode)
+            check_settled(program, module, batch, mode, anew)
     flat = flatten(model, convert(program, names))
     if trains:
         check_backwards(calls)

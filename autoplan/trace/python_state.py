@@ -1,4 +1,4 @@
-"""What forward changes beside tensors that a graph knows: Python attributes, tensors that are no buffers, random states.
+"""What forward changes beside a graph's tensors: Python attributes, tensors that are no buffers, random states.
 
 A trace sees one step. A counter, an average kept in an attribute, or a draw from Python's random would stay what it
 was in that step, so forward is watched for them.
@@ -102,7 +102,7 @@ def print_inside(value: Any, known: dict[int, object], depth: int) -> object:
 
 
 def generator_state(value: Any) -> object:
-    """The state of a random generator of Python or NumPy; None for anything else. One of torch can't be traced at all."""
+    """The state of a random generator of Python or NumPy; None for anything else. torch's can't be traced at all."""
     if isinstance(value, random.Random):
         return hash(value.getstate())
     numpy = sys.modules.get("numpy.random")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, files, saving, weights
+from tests.attacks import checkpoint, files, initialisation, loop, model, ranks, saving, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
+    *initialisation.ATTACKS,
+    *model.ATTACKS,
+    *ranks.ATTACKS,
+    *loop.ATTACKS,
     *checkpoint.ATTACKS,
     *weights.ATTACKS,
     *saving.ATTACKS,

@@ -193,7 +193,8 @@ def name_of(make: Callable) -> str:
     """What a user calls a factory."""
     if isinstance(make, partial):
         return name_of(make.func)
-    name = getattr(make, "__qualname__", type(make).__name__).rsplit("<locals>.", 1)[-1]
+    name = str(getattr(make, "__qualname__", None) or getattr(make, "__name__", type(make).__name__))
+    name = name.rsplit("<locals>.", 1)[-1]
     return "the function" if name == "<lambda>" else name
 
 

@@ -1,32 +1,23 @@
-"""Training starts where the user's model does: planned from its function and from its values, run on four ranks.
-
-    python -m tests.starts [NAME …]      # the table of tests.starting_models
-"""
+"""A model planned, exported and run on four ranks, beside the same on one device."""
 
 from __future__ import annotations
 
-import sys
-import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 import autoplan
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.ranks import RankPool
 from tests.planning import parallelize_alone
-from tests.starting_models import MODELS, Batch, Made
+from tests.starts.models import MODELS, Batch, Made
 
 SEED, STEPS, RANKS = 7, 3, 4
 TRAINING = Training(optimizer="adamw", learning_rate=1e-3, precision="fp64", compile=False)
 SPLIT = Parallelism(dp=2, tp=2, pp=1, zero=1)
-BOUND = 1e-10  # of the losses' relative difference, in float64
 
 
 @dataclass(frozen=True)
@@ -35,10 +26,11 @@ class Seen:
 
     differing: tuple[str, ...]
     loss_error: float
+    bound: float
 
     @property
     def equal(self) -> bool:
-        return not self.differing and self.loss_error <= BOUND
+        return not self.differing and self.loss_error <= self.bound
 
 
 def one_device(made: Made, batch: Batch) -> tuple[Mapping[str, Tensor], list[float]]:
@@ -81,7 +73,9 @@ def planned(made: Made, how: str, batch: Batch, folder: Path) -> Path:
     return plan.export(folder)
 
 
-def trained(rank: int, world: int, folder: str, seed: int | None, batch: Batch) -> tuple[Mapping[str, Tensor], list[float]]:
+def trained(
+    rank: int, world: int, folder: str, seed: int | None, batch: Batch
+) -> tuple[Mapping[str, Tensor], list[float]]:
     """On each rank: the whole state dict at the start (rank 0), and the losses."""
     with autoplan.load(folder).program() as program:
         program.init_weights(seed)
@@ -103,25 +97,4 @@ def seen(name: str, how: str, pool: RankPool, folder: Path) -> Seen:
     differing = [key for key, value in state.items() if not torch.equal(found[key], value.to(found[key].dtype))]
     differing += sorted(found.keys() ^ state.keys())
     errors = [abs(one - other) / abs(other) for one, other in zip(run, losses, strict=True)]
-    return Seen(tuple(differing), max(errors))
-
-
-def main(names: list[str]) -> int:
-    table = Table("model", "planned from", "start", "losses off by", "s")
-    wrong = 0
-    with RankPool(RANKS, timeout_s=240) as pool, tempfile.TemporaryDirectory(prefix="autoplan-starts-") as root:
-        for name in names or MODELS:
-            for how in ("function", "module"):
-                began_s = time.perf_counter()
-                found = seen(name, how, pool, Path(root) / f"{name}-{how}")
-                wrong += not found.equal
-                start = f"differs: {', '.join(found.differing)}" if found.differing else "equal, bit for bit"
-                seconds = f"{time.perf_counter() - began_s:.1f}"
-                table.add_row(name, how, start, f"{found.loss_error:.1e}", seconds)
-                print(f"{name} from its {how}: {start}, {seconds} s", file=sys.stderr, flush=True)
-    Console(width=120).print(table)
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    return Seen(tuple(differing), max(errors), made.bound)
