@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, errors, files, forward, initialisation, loop, model, ranks, weights
+from tests.attacks import checkpoint, errors, files, forward, initialisation, loop, model, ranks, saving, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
@@ -13,6 +13,7 @@ ATTACKS: tuple[Attack, ...] = (
     *forward.ATTACKS,
     *checkpoint.ATTACKS,
     *weights.ATTACKS,
+    *saving.ATTACKS,
     *files.ATTACKS,
     *errors.ATTACKS,
 )
