@@ -21,8 +21,8 @@ def loss_of_output(output: Any, model: str) -> torch.Tensor:
     InputsError, naming ``model``, where there is none or where several could be it.
     """
     if isinstance(output, torch.Tensor):
-        if output.ndim:
-            raise no_loss(model, f"it returns no loss but a tensor of shape {tuple(output.shape)}")
+        if output.ndim or not output.is_floating_point():
+            raise no_loss(model, f"it returns no loss but a tensor of shape {tuple(output.shape)} and {output.dtype}")
         return output
     named = field_of(output, LOSS)
     if isinstance(named, torch.Tensor):
