@@ -30,7 +30,7 @@ def parser() -> Parser:
         ("--model m --lr nan", "--lr: 'nan' is no number of at least 0"),
         ("--model m --batch x", "--batch 'x': it is no number"),
         ("--model m --dat x", ""),
-        ("--model m --dataa x", "--dataa: train.py has no such option. did you mean --data?"),
+        ("--model m --dataa x", "--dataa: train.py has no such option. did you mean --data"),
         ("--model m --num-steps 3", "--num-steps: train.py has no such option. write --steps."),
         ("--model m --zzzzzz", "--zzzzzz: train.py has no such option. see train.py --help."),
         ("--model m more", 'more: train.py takes nothing of the kind. a value with spaces stands in quotes: "… more"'),
