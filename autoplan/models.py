@@ -7,15 +7,16 @@ import importlib.util
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from torch import nn
 
 from autoplan.errors import InputsError
+from autoplan.inputs import users_own
 from autoplan.keywords import nearest
 from autoplan.values import parse_value
 
@@ -24,17 +25,36 @@ FORMS = "give hf:NAME, as in hf:llama, a folder that save_pretrained wrote, or p
 
 @dataclass(frozen=True)
 class Request:
-    """What to plan: the model, one step's inputs (None: left to the planner), the loss where the model has none.
+    """What to plan: the model or what makes it, one step's inputs (None: left to the planner), the loss where the model
+    has none.
 
     weights  the folder of the weights that training is to start from, where the model was named by one
     notes    what a user should know of how the text was understood, a line each
     """
 
-    model: nn.Module
+    model: nn.Module | Callable[[], nn.Module]
     example_inputs: object = None
     loss_fn: Callable | None = None
     weights: Path | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A function of a user's file, with its arguments; what it raises is an InputsError that names the line."""
+
+    where: str
+    make: partial
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.make.func, "__name__", type(self.make.func).__name__)
+
+    def __call__(self) -> nn.Module:
+        model = users_own(self.make, self.where)
+        if not isinstance(model, nn.Module):
+            raise InputsError(self.where, f"it returns {type(model).__name__}", "return a torch.nn.Module")
+        return model
 
 
 def resolve_model(text: str, settings: Sequence[str] = (), batch: int | None = None, seq: int | None = None) -> Request:
@@ -98,8 +118,8 @@ def huggingface(module: str) -> ModuleType:
 
 
 def from_file(path: Path, function: str, settings: Sequence[str], batch: int | None, seq: int | None) -> Request:
-    """Calls ``function`` of a file; the file may define example_inputs (a value, or a function of any of ``batch``
-    and ``seq``) and loss_fn."""
+    """``function`` of a file, which makes the model; the file may define example_inputs (a value, or a function of any
+    of ``batch`` and ``seq``) and loss_fn."""
     module = import_file(path)
     make = getattr(module, function, None)
     if make is None:
@@ -112,9 +132,9 @@ def from_file(path: Path, function: str, settings: Sequence[str], batch: int | N
         kind = type(make).__name__
         raise InputsError(f"{path}:{function}", f"it is of type {kind}", "name the function that makes the model")
     keywords = dict(keyword(text) for text in settings)
-    model = run(lambda: make(**keywords), f"{path}:{function}") if not isinstance(make, nn.Module) else make
-    if not isinstance(model, nn.Module):
-        raise InputsError(f"{path}:{function}", f"it returns {type(model).__name__}", "return a torch.nn.Module")
+    model = make
+    if not isinstance(make, nn.Module):
+        model = Factory(f"{path}:{function}", partial(make, **keywords))
     inputs = getattr(module, "example_inputs", None)
     if callable(inputs):
         inputs = call_inputs(inputs, path, batch, seq)
@@ -134,7 +154,7 @@ def call_inputs(function: Callable, path: Path, batch: int | None, seq: int | No
     if refused:
         raise InputsError(f"--{refused[0]} {given[refused[0]]}", f"{path}:example_inputs takes no {refused[0]}",
                           f"give it a parameter {refused[0]}")  # fmt: skip
-    return run(lambda: function(**given), f"{path}:example_inputs")
+    return users_own(lambda: function(**given), f"{path}:example_inputs")
 
 
 def keyword(text: str) -> tuple[str, object]:
@@ -155,17 +175,7 @@ def import_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        run(lambda: spec.loader.exec_module(module), str(path))  # type: ignore[union-attr]
+        users_own(lambda: spec.loader.exec_module(module), str(path))  # type: ignore[union-attr]
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
-
-
-def run(function: Callable[[], object], what: str) -> object:
-    """Runs the user's code; what it raises becomes an InputsError that names the line."""
-    try:
-        return function()
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{last.filename}, line {last.lineno}"
-        raise InputsError(what, f"{type(error).__name__}: {error} ({place})", "mend it there") from error

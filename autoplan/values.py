@@ -1,13 +1,16 @@
-"""``KEY=VALUE`` of the command line -> typed values."""
+"""Plain values: ``KEY=VALUE`` of the command line, options by name, numbers."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from autoplan.errors import InputsError
+from autoplan.errors import InputsError, ParallelismError
 from autoplan.keywords import instead
 
+Settings = tuple[tuple[str, object], ...]
+"""Options by name, sorted: a mapping that can be hashed and written to plan.json."""
 KINDS = {
     int: "a whole number", float: "a number", bool: "true or false", list: "several values", tuple: "several values",
 }  # fmt: skip
@@ -59,3 +62,29 @@ def literal(value: str) -> object:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
+
+
+def settings(what: str, given: object) -> Settings:
+    """Options as sorted pairs; ParallelismError where a name is given twice, or a value is not plain data."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    paired = isinstance(pairs, Sequence) and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)
+    if not paired or not all(isinstance(name, str) for name, _ in pairs):  # type: ignore[attr-defined]
+        raise ParallelismError(f"{what} {given!r}", "they are values by name", "give for example {'amsgrad': True}")
+    found = {name: plain_value(what, name, value) for name, value in pairs}  # type: ignore[attr-defined]
+    if len(found) < len(pairs):  # type: ignore[arg-type]
+        raise ParallelismError(f"{what} {given!r}", "a name stands there twice", "give each once")
+    return tuple(sorted(found.items()))
+
+
+def plain_value(what: str, name: str, value: object) -> object:
+    """What plan.json can hold: numbers, texts, None, and tuples of them."""
+    if isinstance(value, tuple | list):
+        return tuple(plain_value(what, name, item) for item in value)
+    if value is None or isinstance(value, str | bool | int) or is_number(value):
+        return value
+    raise ParallelismError(f"{what}: {name}={value!r}", "plan.json holds plain data alone", "give a number or a text")
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

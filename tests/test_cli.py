@@ -9,6 +9,7 @@ import pytest
 from autoplan.cli import main, parallelism, training
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism, Training
+from autoplan.record import SCHEMA
 
 ROOT = Path(__file__).resolve().parent.parent
 MLP = ["--model", f"{ROOT}/examples/mlp.py:make_model", "--config", "depth=3", "--config", "width=32"]
@@ -93,9 +94,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda text: text.replace('"schema": 7', '"schema": 99'), "schema 99: this version of autoplan"),
+        (lambda text: text.replace(f'"schema": {SCHEMA}', '"schema": 99'), "schema 99: this version of autoplan"),
         (lambda text: text[: len(text) // 2], "no JSON"),
-        (lambda text: text.replace('"S(0)"', '"S(7)"', 1), "plan.json"),
+        (lambda text: text.replace('"S(0)"', '"S(7)"', 1), "its content isn't what its checksum says"),
         (lambda text: "[]", "this isn't a plan"),
     ],
 )

@@ -97,6 +97,11 @@ class FolderLock:
             self.file.write(json.dumps(said))
             self.file.flush()
 
+    def __del__(self) -> None:
+        """Of a program that was never closed: the lock ends with it."""
+        if self.file is not None:
+            self.file.close()
+
     def holder(self) -> dict[str, object]:
         """Who holds the lock, as far as its file says."""
         try:

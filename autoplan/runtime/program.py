@@ -13,24 +13,27 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import LaunchError, WeightsError
-from autoplan.mesh import MICROBATCH
-from autoplan.runtime import checkpoint, launch, weights, zero
+from autoplan.runtime import checkpoint, launch, own_state, starting, weights, zero
+from autoplan.runtime.agreement import Agreement, Call
 from autoplan.runtime.axes import rank_axes, release
-from autoplan.runtime.batches import Batch, microbatches
+from autoplan.runtime.batches import Batch, Given, Rows, given_batch, stacked
 from autoplan.runtime.behind import BETWEEN
 from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.compiled import UNCOMPILED, compile_segments
+from autoplan.runtime.counting import whole_counts, whole_loss
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.forward import DROPOUT_KEY, Forward
+from autoplan.runtime.gradients import Gradients
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.host import take_up
 from autoplan.runtime.local import local_steps, replica_groups, replica_of
 from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
+from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.random import step_keys
 from autoplan.runtime.reduce import GradientSums, gradient_groups
 from autoplan.runtime.saving import Saver
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.runtime.stages import build_stages
 from autoplan.runtime.state import Storage, by_user_names, gathered, under_all_names, unread_values, whole_buffers
 from autoplan.runtime.updates import Updates
@@ -81,6 +84,11 @@ class Program:
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
+        self.gradients = Gradients(self.held, self.optimizer)
+        self.agreement = Agreement(self.axes, self.device)
+        self.optimizer_state = OptimizerState(
+            self.optimizer, self.updates, self.held, lambda: self.steps, lambda steps: setattr(self, "steps", steps)
+        )
         self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
         self.steps = 0
@@ -92,17 +100,27 @@ class Program:
         self.world.made()
         self.closed = self.filled = False
 
-    def step(self, batch: Batch) -> Tensor:
+    def step(self, batch: Batch, accumulate: bool = False, rows: Rows | None = None) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
 
-        batch  the whole batch, or this rank's rows of it (see runtime.batches), by name or in order
-        Returns the loss of the whole batch, the same scalar on every rank. Gradients are afterwards those of this
-        batch alone, whatever was left from earlier steps; nothing is updated. Under "fp16-mixed" loss and gradients are
-        divided by the scale again; where a gradient of any rank overflowed, no rank has gradients, and the optimizer's
-        step updates nothing. InputsError for another batch, DivergedError where the loss isn't finite.
+        batch       the whole batch, or this rank's rows of it (see runtime.batches), by name or in order
+        accumulate  adds the gradients to those of the batches since the last update, as a backward without zero_grad
+                    does; each batch's loss is its own mean. A gradient that overflows in one of them skips the update
+        rows        "whole" or "own": what the batch is said to be; None: its shapes tell
+        Returns the loss of this batch, the same scalar on every rank. Without ``accumulate`` gradients are afterwards
+        those of this batch alone, and those that no update has used are never dropped: that is an InputsError, before
+        anything is computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again;
+        where a gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing.
+        InputsError, on every rank and before gradients change, for another batch, and where ranks disagree (see
+        runtime.agreement); DivergedError where the loss isn't finite: gradients are then what they were.
         """
         with self._during("forward and backward"):
-            return self._step(batch)
+            name = "step(accumulate=True)" if accumulate else "step"
+            call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
+            given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
+            inputs = stacked(self.spec, given, self.axes)
+            with self.gradients.of_another_batch(lambda: self.updates.skipped):
+                return self._step(inputs)
 
     def evaluate(self, batch: Batch) -> Tensor:
         """The loss of a batch as ``model.eval()`` has it, the same scalar on every rank; nothing is changed or kept.
@@ -116,51 +134,21 @@ class Program:
         with self._during("evaluation"), self.local.as_one() if self.local else nullcontext():
             return self.evaluation.run(batch, self.spec.training.seed, self.steps)
 
-    def _step(self, batch: Batch) -> Tensor:
-        inputs = microbatches(self.spec, batch, self.axes, self.device)
-        self.optimizer.zero_grad()
+    def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
+        self.gradients.check(accumulate)
+        return given_batch(self.spec, batch, self.device, rows)
+
+    def _step(self, inputs: dict[str, Tensor]) -> Tensor:
         self.sums.begin()
-        keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device)
-        counts = self._counts(inputs)
+        before = self.gradients.batches
+        keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device, before)
+        counts = whole_counts(self.spec, self.module, inputs, self.axes)
         keywords = inputs | counts | {DROPOUT_KEY: keys}
         with self.versions.computing() if self.versions else nullcontext():
             loss = self.engine.run(keywords, self.updates.scale)
         self.sums.finish()
-        loss = self._whole_loss(loss)
-        self.updates.settle(loss, self.steps + 1, counts)
-        return loss
-
-    def _counts(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches].
-
-        Of replicas that step by themselves each has its own, at least one: without a valid token its loss is zero.
-        """
-        m = self.spec.microbatches
-        each = [self.module.counts(**{name: x[j] for name, x in inputs.items()}) for j in range(m)]
-        whole = {}
-        for name in self.spec.lowered.counts:
-            layout = next(c.value.layout for c in self.spec.lowered.constants if c.value.name == name)
-            partial = [axis for axis, state in layout.rest if state.kind == "P"]
-            values = torch.stack([counted[name] for counted in each])
-            total = values.sum(0) if MICROBATCH in partial else values[0]
-            for axis in (self.axes[a] for a in partial if a != MICROBATCH and not (a == DATA and self.local)):
-                if axis.group is not None:
-                    dist.all_reduce(total, group=axis.group)
-            total = total.clamp(min=1) if self.local and not total.ndim else total
-            whole[name] = total.expand(m, *total.shape)
-        return whole
-
-    def _whole_loss(self, loss: Tensor) -> Tensor:
-        """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean."""
-        for name, state in self.spec.lowered.loss.layout.rest:
-            if state.kind == "P" and name != MICROBATCH and self.axes[name].group is not None:
-                dist.all_reduce(loss, group=self.axes[name].group)
-        if self.local:
-            loss = loss / self.axes[DATA].size
-        pipeline = self.axes.get(PIPELINE)
-        if pipeline is not None and pipeline.group is not None:
-            last = self.spec.pipeline_rank(len(self.spec.lowered.stages) - 1)
-            dist.broadcast(loss, group=pipeline.group, group_src=last)
+        loss = whole_loss(self.spec, loss, self.axes)
+        self.updates.settle(loss, self.steps + 1, before, counts)
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -179,14 +167,21 @@ class Program:
         """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
         self.updates.set_learning_rate(rate)
 
-    def init_weights(self, seed: int = 0) -> None:
-        """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``: one
-        of transformers by its constructor, any other by ``reset_parameters`` of each submodule, in their order.
+    def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
+        """The parameters and buffers that training starts from, as the user's model has them on one device.
 
-        WeightsError where the plan doesn't know how they are made.
+        seed   of a plan of a function that makes the model, or of a transformers model: what torch.manual_seed(seed)
+               and then the function, or the class with its configuration, make on the CPU, bit for bit. None: the
+               values that came with the plan, where the model had some; else seed 0
+        reset_parameters   a model from the meta device of which nothing else is known: whatever the reset_parameters
+               of its submodules, in the order of modules(), make under the seed. What the model's author sets
+               otherwise, it doesn't do: never taken unless it is asked for
+
+        WeightsError, on every rank and before anything is changed, where the plan can't give these values, where ranks
+        ask for different ones, or where the plan's stored values aren't those that were exported.
         """
         with self._during("the weights' initialisation"):
-            weights.initialise(self.spec, seed, self.held, self.stages.buffers, self.unread)
+            starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
             self._taken_up()
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
@@ -205,6 +200,31 @@ class Program:
             weights.load(
                 self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
             )
+            self._taken_up()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What this rank holds of the model, for tools of one's own: an average of the weights, another checkpoint.
+
+        By the program's names, which every plan of the model shares: parameters as DTensors over their stage's mesh,
+        buffers whole, and on rank 0 what the program never reads. Like a module's they are views, which a step changes:
+        clone what is to stay. Replicas that step by themselves are averaged, in copies. The optimizer's state, the
+        count of steps and the schedule's are ``program.optimizer.state_dict()``.
+        """
+        further = self.stages.buffers | self.unread
+        if self.local is None:
+            return own_state.model_state(self.storage, self.held, further)
+        local = self.local
+        return own_state.model_state(self.storage, self.held, further, lambda held: local.mean(held.values))
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up a ``state_dict`` of this plan, bit for bit; every rank gives its own.
+
+        WeightsError, on every rank and before anything is changed, where a key is missing or too many, or a tensor has
+        another shape, dtype or placement. ``load_weights`` takes whole tensors under the user's names.
+        """
+        with self._during("loading a state"):
+            further = self.stages.buffers | self.unread
+            own_state.load_model_state(own_state.model_state(self.storage, self.held, further), state)
             self._taken_up()
 
     def full_state_dict(self) -> dict[str, Tensor]:
@@ -308,6 +328,7 @@ class Program:
             state = checkpoint.load(self.saver, self._snapshot(), folder)
             self.filled = True
             take_up(self.held)
+            self.optimizer.zero_grad()  # gradients of the weights that were there before
         self.steps, self.updates.last = state.step, Path(folder)
         return dict(state.extra)
 
@@ -364,10 +385,12 @@ class Program:
             self.versions.keep()
 
     def _stepping(self, *_: object) -> None:
+        self.gradients.check_step()
         self.watch.enter("the update", self.steps)
 
     def _stepped(self, *_: object) -> None:
         self.updates.stepped()
+        self.gradients.stepped()
         self.steps += 1
         if self.local:
             self.local.stepped(self.steps)

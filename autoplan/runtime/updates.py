@@ -13,10 +13,11 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError, ParallelismError
-from autoplan.options import Training, is_number
+from autoplan.options import Training
 from autoplan.runtime.held import HeldParameter, local
-from autoplan.runtime.rates import LearningRates
+from autoplan.runtime.rates import LearningRates, in_proportion
 from autoplan.runtime.scaling import LossScaling, unscaled
+from autoplan.values import is_number
 
 
 class Updates:
@@ -33,27 +34,37 @@ class Updates:
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
         self.scaling = LossScaling(held, device) if training.scales_loss else None
         self.rates = LearningRates(training.schedule, optimizer) if training.schedule is not None else None
+        self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.scale = unscaled if self.scaling is None else self.scaling.scale
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
 
-    def settle(self, loss: Tensor, step: int, counts: Mapping[str, Tensor] | None = None) -> None:
+    def settle(self, loss: Tensor, step: int, before: int = 0, counts: Mapping[str, Tensor] | None = None) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
 
         loss    of the whole batch
+        before  batches whose gradients these are added to; an overflow in one of them is one of the sum
         counts  what its means are divided by, over the whole batch
         DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
         device that computes wrongly must not leave the others waiting.
         """
-        self.loss = loss
-        self.skipped = self.scaling is not None and self.scaling.unscale(step)
-        value = float(loss)
-        if not self.skipped and self.anywhere(not math.isfinite(value)):
+        overflowed = self.scaling is not None and self.scaling.unscale(step)
+        value, wrong = self.read(loss)
+        if not overflowed and wrong:
             if any(not bool(count.any()) for count in (counts or {}).values()):
                 cause = "no label of this batch counts, all are -100: a mean over none is 0/0 on one device, too"
                 raise DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
             where = " on another rank" if math.isfinite(value) else ""
             raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
+        self.skipped = overflowed or (self.skipped and before > 0)
+        self.loss = (self.loss * before + loss) / (before + 1) if before else loss
+
+    def read(self, loss: Tensor) -> tuple[float, bool]:
+        """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
+        wrong = (~torch.isfinite(loss)).to(torch.float64).to(self.device)
+        dist.all_reduce(wrong)
+        value, found = torch.stack([loss.to(wrong), wrong]).tolist()
+        return value, bool(found)
 
     def stepped(self) -> None:
         """After the optimizer's step."""
@@ -88,7 +99,8 @@ class Updates:
         return DivergedError(value, f"{cause}; it may be {causes}", f"{last}, with a lower learning rate{clipped}")
 
     def set_learning_rate(self, rate: float) -> None:
-        """Another learning rate from here on; a schedule is where it would be had it started from that one.
+        """Another learning rate from here on; a schedule is where it would be had it started from that one, and a
+        group's own rate is in proportion.
 
         ParallelismError for what is none.
         """
@@ -97,8 +109,8 @@ class Updates:
         if self.rates is not None:
             self.rates.restart(rate, self.rates.updates)
             return
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for group, own in zip(self.optimizer.param_groups, in_proportion(self.own, rate), strict=True):
+            group["lr"] = own
 
     @property
     def parts(self) -> dict[str, Stateful]:

@@ -33,7 +33,8 @@ class StateDict:
         for name, value in tensors.items():
             if not isinstance(name, str) or not isinstance(value, Tensor):
                 said = f"under {name!r} it has a {type(value).__name__}, where a tensor belongs"
-                raise WeightsError(self.where, said, "give tensors by name, of a training's own file the state dict in it")
+                remedy = "give tensors by name; of a training's own file, the state dict in it"
+                raise WeightsError(self.where, said, remedy)
             if value.is_meta:
                 raise WeightsError(self.where, f"{name} is on the meta device, without values", REMEDY)
 

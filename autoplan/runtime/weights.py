@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.initialise import InitRecipe, replay
+from autoplan.initialise import InitRecipe, is_random, replay
 from autoplan.runtime import members
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.parts import whole
@@ -107,16 +107,40 @@ def fill(
                 weights.read(names[parameter.name][0], in_source(parameter), parameter.values)
         for name in buffers.keys() & names.keys():
             weights.read(names[name][0], whole(tuple(buffers[name].shape)), buffers[name])
-    if absent := buffers.keys() & makes(spec.init) - names.keys():
+    absent = {name: buffers[name] for name in buffers.keys() - names.keys()}
+    kept = absent.keys() & stored_names(spec)
+    if kept:
+        assert spec.values is not None
+        with Safetensors(spec.values) as stored, torch.no_grad():
+            for name in kept:
+                stored.read(name, whole(tuple(absent[name].shape)), absent[name])
+    if drawn := absent.keys() & redrawn(spec) - kept:
         assert spec.init is not None
-        draw(spec.init, 0, (), {name: buffers[name] for name in absent})
+        draw(spec.init, 0, (), {name: absent[name] for name in drawn})
+
+
+def redrawn(spec: ProgramSpec) -> frozenset[str]:
+    """Buffers that needn't be in any weights, for the recipe makes them: those that state dicts leave out, and those
+    that no random number enters. None that only reset_parameters knows of."""
+    made = makes(spec.init) - set(spec.start.unknown)
+    buffers = made & {buffer.name for buffer in spec.lowered.buffers}
+    return frozenset(
+        name for name in buffers if name in spec.transient_buffers or (spec.init and not is_random(spec.init, name))
+    )
+
+
+def stored_names(spec: ProgramSpec) -> frozenset[str]:
+    """Names of the parameters and buffers of which the plan's folder holds values."""
+    if not spec.start.files or spec.values is None or not spec.values.is_dir():
+        return frozenset()
+    return frozenset(Safetensors(spec.values).names())
 
 
 def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, Found]:
     """The weights' names of each parameter, of each buffer and of what is never read, where they have it.
 
-    Every rank asks for everything, its own or not. WeightsError where a parameter is missing, a buffer too that the
-    model's recipe doesn't make, or where a shape differs.
+    Every rank asks for everything, its own or not. WeightsError where a parameter is missing, a buffer too that neither
+    the model's recipe makes nor the plan's folder holds, or where a shape differs.
     """
     lowered = spec.lowered
     own = own_parameters(spec)
@@ -126,7 +150,8 @@ def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, Found]:
     shapes |= {b.name: b.type.shape for b in lowered.buffers} | {u.name: u.type.shape for u in spec.unread}
     names = WeightNames(weights.names(), [name for each in wanted.values() for name in each])
     needed = dict.fromkeys(own, "parameter")
-    needed |= {b.name: "buffer" for b in lowered.buffers if b.name not in makes(spec.init)}
+    made = redrawn(spec) | stored_names(spec)
+    needed |= {b.name: "buffer" for b in lowered.buffers if b.name not in made}
     found = {}
     for key, candidates in wanted.items():
         each = tuple(dict.fromkeys(n for n in map(names.find, candidates) if n is not None))
@@ -159,33 +184,6 @@ def source_shape(spec: ProgramSpec, stored: StoredParameter) -> tuple[int, ...]:
         return stored.type.shape
     whole = max(p.stop for p in spec.lowered.parameters if p.source == stored.source)
     return tuple(whole if d == stored.dim else size for d, size in enumerate(stored.type.shape))
-
-
-NOT_MADE = "no reset_parameters fills it; a constructor is run again for models of transformers alone"
-
-
-def initialise(
-    spec: ProgramSpec,
-    seed: int,
-    held: Sequence[HeldParameter],
-    buffers: Mapping[str, Tensor],
-    unread: Mapping[str, Tensor],
-) -> None:
-    """Fills a rank's parameters and buffers with what the user's model is made with under this seed.
-
-    unread  likewise, where the recipe makes it
-    WeightsError, before anything is changed and on every rank, where the plan doesn't know how one is made.
-    """
-    remedy = "use load_weights with a state dict or safetensors files, or plan again with a reset_parameters for it"
-    if spec.init is None:
-        raise WeightsError("init_weights", "the plan doesn't know how its model is initialised", remedy)
-    made = makes(spec.init)
-    wanted = [(source, *aliases) for source, aliases, _ in own_parameters(spec).values()]
-    wanted += [(b.name,) for b in spec.lowered.buffers]
-    unknown = [names[0] for names in wanted if made.isdisjoint(names)]
-    if unknown:
-        raise WeightsError(unknown[0], NOT_MADE, remedy)
-    draw(spec.init, seed, held, {**buffers, **unread})
 
 
 def makes(recipe: InitRecipe | None) -> frozenset[str]:

@@ -163,18 +163,3 @@ def padded_mask(
     )  # fmt: skip
     assert pattern is not None, "its skips are off"
     return pattern if padding is None else pattern & padding
-
-
-def tensor_of(output: Any, with_loss: bool) -> torch.Tensor | None:
-    """The tensor that a model's output stands for: its loss, its logits, or its first tensor; None where none is."""
-    if isinstance(output, torch.Tensor):
-        return output
-    names = ("loss",) if with_loss else ("logits", "last_hidden_state")
-    for name in names:
-        found = getattr(output, name, None) if not isinstance(output, dict) else output.get(name)
-        if isinstance(found, torch.Tensor):
-            return found
-    if with_loss:
-        return None
-    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (tuple, list)) else ()
-    return next((part for part in parts if isinstance(part, torch.Tensor)), None)

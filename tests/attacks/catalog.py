@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.attacks import errors
+from tests.attacks import checkpoint, errors, files, initialisation, loop, model, ranks, weights
 from tests.attacks.attack import Attack
 
-ATTACKS: tuple[Attack, ...] = (*errors.ATTACKS,)
+ATTACKS: tuple[Attack, ...] = (
+    *initialisation.ATTACKS,
+    *model.ATTACKS,
+    *ranks.ATTACKS,
+    *loop.ATTACKS,
+    *checkpoint.ATTACKS,
+    *weights.ATTACKS,
+    *files.ATTACKS,
+    *errors.ATTACKS,
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corruptions import checkpoint
+from tests.corruptions import checkpoint, plan, weights
 from tests.corruptions.target import Target
 
-TARGETS: tuple[Target, ...] = (checkpoint.TARGET,)
+TARGETS: tuple[Target, ...] = (checkpoint.TARGET, weights.TARGET, plan.TARGET)
