@@ -44,7 +44,7 @@ def plan(model: nn.Module, cluster: object = "1x4 cpu", batch: object = BATCH, *
     [
         ({"cluster": "1x4 abacus"}, ClusterError, "abacus"),
         ({"cluster": "0x4 cpu"}, ClusterError, "nodes = 0"),
-        ({"cluster": 4}, ClusterError, "4: is a int, not a cluster"),
+        ({"cluster": 4}, ClusterError, "4: is of type int, not a cluster"),
         ({"batch": None}, InputsError, "example_inputs=None: Plain has no example_inputs of its own. pass"),
         ({"batch": (1, 2)}, InputsError, "example_inputs[0] = 1: it is not a tensor"),
         ({"parallelism": Parallelism(dp=3)}, ParallelismError, "dp=3: they multiply to 3, and the cluster has 4"),

@@ -53,6 +53,11 @@ def wider(one: Architecture) -> Architecture:
     return replace(one, sizes={name: size * WIDER if name in WIDTHS else size for name, size in one.sizes.items()})
 
 
+@pytest.fixture(scope="module")
+def llama() -> Plan:
+    return planned(with_heads_for_all(ARCHITECTURES["llama"]))
+
+
 def planned(one: Architecture) -> Plan:
     return parallelize_alone(
         one.module("meta"), CLUSTER, one.example(), training=TRAINING, parallelism=Parallelism(tp=4, tensor=(4,))
@@ -89,10 +94,10 @@ def test_a_mixture_of_experts_has_no_more(name: str) -> None:
     assert_nothing_else(plan)
 
 
-def test_routers_alone_need_not_be_split() -> None:
+def test_routers_alone_need_not_be_split(llama: Plan) -> None:
     found = {}
-    for name in ("mixtral", "llama"):
-        blocks = planned(with_heads_for_all(ARCHITECTURES[name])).record.model.blocks
+    for name, plan in (("mixtral", planned(with_heads_for_all(ARCHITECTURES["mixtral"]))), ("llama", llama)):
+        blocks = plan.record.model.blocks
         found[name] = frozenset[str]().union(*(routers(b, operators_of(b, fuses=False)) for b in blocks))
     assert found == {"mixtral": {"gate"}, "llama": frozenset()}
 
@@ -115,8 +120,8 @@ def assert_nothing_else(plan: Plan) -> None:
     assert sum(p.count for p in priced) == moved + OF_LOSS
 
 
-def test_llama_has_exactly_megatrons() -> None:
-    plan = planned(with_heads_for_all(ARCHITECTURES["llama"]))
+def test_llama_has_exactly_megatrons(llama: Plan) -> None:
+    plan = llama
     kinds = [kind for s in steps(plan) for kind in (s.forward, s.backward) if kind]
     assert kinds.count("all-reduce") == 4 * LAYERS + 1  # the embedding's columns are split, and gathered
     assert sorted(set(kinds)) == ["all-gather", "all-reduce"] and kinds.count("all-gather") == 1

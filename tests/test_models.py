@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("llama", "'llama': this names no model. give hf:NAME"),
+        ("llama", "'llama': this names no model. write hf:llama of a Hugging Face model; or give hf:NAME"),
         ("nowhere.py:make_model", "nowhere.py: there is no such file"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_config_that_is_none_is_named(tmp_path: Path, content: bytes, said: st
 
 
 def test_a_setting_that_it_lacks_and_a_folder_without_a_config_are_named(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputsError, match="has no 'n_layers'. did you mean n_layer"):
+    with pytest.raises(InputsError, match=r"has no 'n_layers'\. did you mean n_layer"):
         resolve_model(str(saved), ["n_layers=3"])
     with pytest.raises(InputsError, match=r"there is no config\.json"):
         resolve_model(str(tmp_path))

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from autoplan.errors import InputsError, LaunchError
+from autoplan.mesh import Mesh
 from autoplan.runtime import launch
 from autoplan.runtime.data import batch_source
 from autoplan.runtime.optimizer import build_optimizer
@@ -129,15 +130,31 @@ def python(tmp_path: Path, dp: int, **environment: str) -> subprocess.CompletedP
     return subprocess.run([sys.executable, script], capture_output=True, text=True, env=settings, timeout=240)
 
 
-def test_the_wrong_number_of_processes_is_told_without_a_traceback(tmp_path: Path) -> None:
-    done = python(tmp_path, dp=4)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+def test_the_wrong_number_of_processes_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> None:
+        launch.join(Mesh.of(dp=4, tp=1))
+
+    monkeypatch.setattr(sys, "argv", ["out/train.py"])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        launch.run_script(main)
+    assert capsys.readouterr().err.splitlines() == [
         "LaunchError: 1 process: the plan needs 4 processes, there is 1. start it with torchrun --nproc-per-node 4 "
-        f"{tmp_path / 'train.py'} (or --nnodes N --nproc-per-node 4/N)."
+        "out/train.py (or --nnodes N --nproc-per-node 4/N)."
     ]
-    under_torchrun = python(tmp_path, dp=4, WORLD_SIZE="2", RANK="1")
-    assert (under_torchrun.returncode, under_torchrun.stderr) == (2, "")  # the first process tells it for all
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        launch.run_script(main)
+    assert capsys.readouterr().err == ""  # the first process tells it for all
+
+
+def test_a_file_that_can_t_be_had_is_told_and_another_error_of_the_system_is_none() -> None:
+    found = launch.mistake_of(FileNotFoundError(2, "No such file or directory", "text.txt"))
+    assert str(found).startswith("text.txt: No such file or directory.")
+    with pytest.raises(OSError, match="broken"):
+        launch.mistake_of(OSError("broken"))
 
 
 def test_a_plan_for_one_device_needs_no_launcher(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Updates:
         value, wrong = self.read(loss)
         if not overflowed and wrong:
             if any(not bool(count.any()) for count in (counts or {}).values()):
-                cause = "no label of this batch counts: all are -100 or ignored, and a mean over none is 0/0"
+                cause = "no label of this batch counts, all are -100: a mean over none is 0/0 on one device, too"
                 raise DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
             where = " on another rank" if math.isfinite(value) else ""
             raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
