@@ -5,6 +5,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.comparison import Comparison, compare
 from autoplan.errors import AutoplanError
 from autoplan.graph import TensorType
+from autoplan.groups import ParameterGroup
 from autoplan.options import Inference, Parallelism, Schedule, Training
 from autoplan.plan import Plan, load
 from autoplan.rule import AxisStrategy, Rule, rule, unregister
@@ -18,6 +19,7 @@ __all__ = [
     "Comparison",
     "Inference",
     "Parallelism",
+    "ParameterGroup",
     "Plan",
     "Rule",
     "RuleReport",

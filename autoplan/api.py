@@ -12,18 +12,18 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError
 from autoplan.evaluation import Given
 from autoplan.graph import Model
-from autoplan.initialise import record as record_initialisation
+from autoplan.initialise import Start, check_given, given
 from autoplan.inputs import Inputs, resolve_inputs
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.precision import compute_dtype, in_precision
 from autoplan.search.constraints import Constraint
 from autoplan.search.systems import resolve as resolve_parallelism
-from autoplan.trace import trace
+from autoplan.trace import check_dtypes, trace
 
 
 def parallelize(
-    model: nn.Module,
+    model: nn.Module | Callable[[], nn.Module],
     cluster_spec: ClusterSpec | str | Mapping | os.PathLike,
     example_inputs: object = None,
     *,
@@ -35,7 +35,10 @@ def parallelize(
 ) -> Plan:
     """Plans how a model trains on a cluster.
 
-    model           any module that torch.export traces; it may live on the meta device, and is left as it was
+    model           any module that torch.export traces, left as it was: training starts from the values that it
+                    holds, and one on the meta device holds none. Or a function without arguments that makes one (a
+                    class, a functools.partial): it is recorded as it runs, so that ``init_weights(seed)`` gives what
+                    torch.manual_seed(seed) and the function give
     cluster_spec    "4x8 h100-sxm" (nodes x devices, a profile's name), a .toml path, a dict, or a ClusterSpec
     example_inputs  tuple or dict of tensors, meta tensors welcome: the global batch of one optimizer step
     loss_fn         (model_output, *targets) -> scalar; not needed where the model returns its loss
@@ -47,18 +50,21 @@ def parallelize(
 
     Raises a subclass of AutoplanError, which names value, cause and remedy, where there is no plan.
     """
-    check_module(model)
+    check_given(model)
     check_arguments(training, constraints)
     cluster = ClusterSpec.of(cluster_spec)
     resolve_parallelism(parallelism, cluster)
     training = training or default_training(cluster)
     asked = asked_of(parallelism, constraints, training, effort)
     check_precision(training.precision, cluster)
-    inputs = resolve_inputs(model, example_inputs, cluster.devices)
-    traced = traced_model(model, inputs, loss_fn, training)
-    record = planned(traced, cluster, training, asked, record_initialisation(model))
-    given = Given(model, inputs, traced, lambda other: traced_model(model, other, loss_fn, training, evaluated=True))
-    return Plan(record, module=model, loss_fn=loss_fn, given=given)
+    made = given(model)
+    inputs = resolve_inputs(made.module, example_inputs, cluster.devices)
+    traced = traced_model(made.module, inputs, loss_fn, training)
+    record = planned(traced, cluster, training, asked, made.recipe, reading(made.start, traced))
+    known = Given(
+        made.module, inputs, traced, lambda other: traced_model(made.module, other, loss_fn, training, evaluated=True)
+    )
+    return Plan(record, module=made.module, loss_fn=loss_fn, given=known)
 
 
 def traced_model(
@@ -68,10 +74,12 @@ def traced_model(
     training: Training | Inference,
     evaluated: bool = False,
 ) -> Model:
-    """The model traced for a precision. InputsError where a loss isn't one number.
+    """The model traced for a precision. InputsError where a loss isn't one number, or inputs aren't of a dtype that the
+    model takes.
 
     evaluated  a training plan's loss as ``model.eval()`` computes it
     """
+    check_dtypes(model, inputs, loss_fn, training.precision)
     is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
     found = trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
     traced = in_precision(found, training.precision)
@@ -79,10 +87,11 @@ def traced_model(
     return traced
 
 
-def check_module(model: object) -> None:
-    if not isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise InputsError(f"a model of type {kind}", "it is no torch.nn.Module", "give an instance of one")
+def reading(start: Start, traced: Model) -> Start:
+    """What is unknown among what the traced model reads."""
+    names = {buffer.name for buffer in traced.buffers}
+    names |= {name for p in traced.parameters for name in (p.source, *p.aliases)}
+    return start.among(names)
 
 
 def check_loss(traced: Model, training: bool) -> None:

@@ -10,7 +10,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import NoRuleError, ParallelismError
 from autoplan.extensions import extensions_of
 from autoplan.graph import Model, Node, TensorType
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import InitRecipe, Start
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
 from autoplan.placing import searched
 from autoplan.precision import computed_in, in_precision, types_of
@@ -19,9 +19,11 @@ from autoplan.rescale import rescale
 from autoplan.rule import WHOLE, registered
 from autoplan.rule_check import suggested_rule
 from autoplan.rule_faults import check_users_rule
+from autoplan.runtime.grouping import check_flat, resolved
 from autoplan.runtime.optimizer import check_optimizer
 from autoplan.runtime.rates import check_schedule
 from autoplan.search.constraints import Constraint, accept_whole
+from autoplan.search.systems import read as read_parallelism
 from autoplan.search.systems import resolve as resolve_parallelism
 from autoplan.search.totals import with_totals
 
@@ -45,15 +47,19 @@ def asked_of(
 ) -> Asked:
     """What a user pins, as it is recorded. ParallelismError for an effort that is none."""
     check_effort(effort)
-    named = isinstance(parallelism, str)
-    system = parallelism if isinstance(parallelism, str) and parallelism != "auto" else ""
-    pinned = Parallelism() if named else parallelism
-    assert isinstance(pinned, Parallelism)
+    said = read_parallelism(parallelism) if isinstance(parallelism, str) else parallelism
+    system = said if isinstance(said, str) and said != "auto" else ""
+    pinned = said if isinstance(said, Parallelism) else Parallelism()
     return Asked(system, pinned, tuple(constraints), effort, training.compile)
 
 
 def planned(
-    model: Model, cluster: ClusterSpec, training: Training | Inference, asked: Asked, init: InitRecipe | None
+    model: Model,
+    cluster: ClusterSpec,
+    training: Training | Inference,
+    asked: Asked,
+    init: InitRecipe | None,
+    start: Start,
 ) -> PlanRecord:
     """The plan of a traced model, in the precision of ``training``.
 
@@ -64,10 +70,13 @@ def planned(
     training = as_run(replace(training, compile=asked.compile), cluster)
     model = accept_whole(model, asked.constraints)
     check_ruled(model)
-    model = with_totals(model) if isinstance(training, Training) else model
+    if isinstance(training, Training):
+        training, model = resolved(training, model), with_totals(model)
     model, (chosen, alternatives, report) = searched(model, cluster, training, pinned, asked)
+    if isinstance(training, Training):
+        check_flat(training, model)
     extensions = extensions_of(model)
-    record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions)
+    record = PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions, start=start)
     record.lowered()
     return record
 
@@ -90,7 +99,8 @@ def again(record: PlanRecord, change: Change) -> PlanRecord:
         kept = replace(training, compile=asked.compile)
         asked = asked_of(request, constraints, kept, change.effort or asked.effort)
     model = in_precision(record.model, training.precision) if change.training is not None else record.model
-    found = planned(rescale(model, change.batch, change.seq), cluster, training, asked, record.init)
+    rescaled = rescale(model, change.batch, change.seq)
+    found = planned(rescaled, cluster, training, asked, record.init, record.start)
     return replace(found, evaluable=record.evaluable)
 
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 
 from torch import nn
 
-from autoplan.api import check_module, traced_model
+from autoplan.api import reading, traced_model
 from autoplan.ask import Change, again, asked_of, check_arguments, check_precision, default_training, planned
 from autoplan.cluster import ClusterSpec
 from autoplan.emit.source import size_text
 from autoplan.errors import ClusterError, DoesNotFitError, InputsError, ParallelismError
 from autoplan.graph import Model
-from autoplan.initialise import InitRecipe
-from autoplan.initialise import record as record_initialisation
+from autoplan.initialise import Given, check_given, given
 from autoplan.inputs import Inputs, resolve_inputs
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
@@ -112,7 +111,7 @@ def count_text(count: float) -> str:
 
 
 def compare(
-    model: nn.Module | Plan,
+    model: nn.Module | Callable[[], nn.Module] | Plan,
     clusters: Sequence[Cluster],
     example_inputs: object = None,
     *,
@@ -145,19 +144,21 @@ def compare(
             said = "a plan has its own inputs and loss"
             raise InputsError("example_inputs or loss_fn beside a plan", said, "give batch or seq, or the module")
         change = Change(None, batch, seq, None, parallelism, constraints, training, effort)
-        planner = _Again(model, change).plan
+        planner, name = _Again(model, change).plan, model.record.model.name
     else:
-        check_module(model)
+        check_given(model)
         if (batch, seq) != (None, None):
             raise InputsError(f"batch={batch} seq={seq}", "a module's batch is its example_inputs", "give those")
         pinned = "auto" if parallelism is None else parallelism
-        inputs = resolve_inputs(model, example_inputs, max(spec.devices for spec in specs))
         own = () if constraints is None else constraints
         check_arguments(training, own)
-        planner = _Traces(model, inputs, loss_fn, training, pinned, tuple(own), effort or "full").plan
+        made = given(model)
+        name = type(made.module).__name__
+        inputs = resolve_inputs(made.module, example_inputs, max(spec.devices for spec in specs))
+        planner = _Traces(made, inputs, loss_fn, training, pinned, tuple(own), effort or "full").plan
     rows = rows_of(specs, planner)
     rows.sort(key=lambda row: -(row.tokens_per_s or 0.0))
-    return Comparison(name_of(model), elements_of(rows), tuple(rows))
+    return Comparison(name, elements_of(rows), tuple(rows))
 
 
 def rows_of(specs: Sequence[ClusterSpec], planner: Callable[[ClusterSpec], Plan]) -> list[Row]:
@@ -196,10 +197,6 @@ def beside(*named: tuple[str, Plan]) -> str:
     return table(header, lines, right=(3, 4))
 
 
-def name_of(model: nn.Module | Plan) -> str:
-    return model.record.model.name if isinstance(model, Plan) else type(model).__name__
-
-
 def elements_of(rows: Iterable[Row]) -> str:
     plan = next((row.found for row in rows if row.found is not None), None)
     return "rows" if plan is not None and plan.record.model.batch[0].type.floating else "tokens"
@@ -214,14 +211,14 @@ class _Again:
 
     def plan(self, cluster: ClusterSpec) -> Plan:
         record = again(self.before.record, replace(self.change, cluster=cluster))
-        return Plan(record, module=self.before.module, loss_fn=self.before.loss_fn)
+        return Plan(record, module=self.before.module, loss_fn=self.before.loss_fn, values=self.before.values)
 
 
 @dataclass
 class _Traces:
     """A module planned for one cluster after the other, traced once for each precision."""
 
-    module: nn.Module
+    made: Given
     inputs: Inputs
     loss_fn: Callable | None
     training: Training | Inference | None
@@ -229,14 +226,13 @@ class _Traces:
     constraints: tuple[Constraint, ...]
     effort: str
     known: dict[str, Model] = field(default_factory=dict)
-    init: InitRecipe | None = None
 
     def plan(self, cluster: ClusterSpec) -> Plan:
         training = self.training or default_training(cluster)
         asked = asked_of(self.parallelism, self.constraints, training, self.effort)
         check_precision(training.precision, cluster)
         if training.precision not in self.known:
-            self.known[training.precision] = traced_model(self.module, self.inputs, self.loss_fn, training)
-            self.init = self.init or record_initialisation(self.module)
-        record = planned(self.known[training.precision], cluster, training, asked, self.init)
-        return Plan(record, module=self.module, loss_fn=self.loss_fn)
+            self.known[training.precision] = traced_model(self.made.module, self.inputs, self.loss_fn, training)
+        traced = self.known[training.precision]
+        record = planned(traced, cluster, training, asked, self.made.recipe, reading(self.made.start, traced))
+        return Plan(record, module=self.made.module, loss_fn=self.loss_fn)

@@ -17,7 +17,8 @@ class AutoplanError(Exception):
 
     def __init__(self, value: object, cause: str, remedy: str) -> None:
         self.value, self.cause, self.remedy = str(value), cause.rstrip("."), remedy.rstrip(".")
-        super().__init__(f"{self.value}: {self.cause}. {self.remedy}.")
+        end = "" if self.remedy.endswith("?") else "."
+        super().__init__(f"{self.value}: {self.cause}. {self.remedy}{end}")
 
     def __reduce__(self) -> tuple:
         return type(self), (self.value, self.cause, self.remedy)

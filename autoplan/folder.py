@@ -1,6 +1,9 @@
-"""The exported folder: plan.json, program.py, train.py (run.py of a plan of the forward alone), report.html.
+"""The exported folder: plan.json, program.py, train.py (run.py of a plan of the forward alone), report.html, and what
+came with the model beside its weights.
 
 Written whole or not at all: everything is made in a directory beside the target and moved into place at the end.
+plan.json has a checksum of itself and one of each file: what was damaged, mixed up with another plan's or edited is
+told apart from what was planned. train.py is a template that its user edits; an export leaves it then as it is.
 """
 
 from __future__ import annotations
@@ -11,10 +14,15 @@ import os
 import shutil
 import sys
 import tempfile
+import types
+import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+
+from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.codec import decode, encode, expect
@@ -22,12 +30,28 @@ from autoplan.emit.program import emit_program
 from autoplan.errors import ClusterError, LayoutError, PlanFileError
 from autoplan.evaluation import forms_of
 from autoplan.extensions import Extension, require
+from autoplan.folder_files import (
+    DAMAGED,
+    OPEN,
+    PLAN,
+    PROGRAM,
+    RUN,
+    TRAIN,
+    check_files,
+    code_of,
+    exported_files,
+    may_replace,
+    remove_stale,
+    sealed,
+)
 from autoplan.graph import Model
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import FOLDER, InitRecipe, Start
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
 from autoplan.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.start_values import put_values, write_values
+from autoplan.seals import bytes_hash
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
 PARTS = {
@@ -40,16 +64,21 @@ PARTS = {
     "asked": Asked,
     "extensions": tuple[Extension, ...],
     "evaluable": Evaluable,
+    "start": Start,
 }
 
 
-def plan_text(record: PlanRecord, headline: str) -> str:
-    """plan.json: stable order, one line for each short item, so that two plans can be compared with diff."""
+def plan_text(record: PlanRecord, headline: str, files: Mapping[str, bytes] | None = None) -> str:
+    """plan.json: stable order, one line for each short item, so that two plans can be compared with diff.
+
+    files  what stands beside it
+    """
     data = {"schema": SCHEMA, "plan": headline, "cluster": record.cluster.to_dict()}
     data |= {"profiles": encode(record.cluster.known)}
     data |= {"training_kind": type(record.training).__name__}
     data |= {name: encode(getattr(record, name)) for name in PARTS}
-    return compact_json(data) + "\n"
+    data |= {"files": {name: bytes_hash(content) for name, content in (files or {}).items()}}
+    return compact_json(sealed(data)) + "\n"
 
 
 def compact_json(value: object, indent: int = 0) -> str:
@@ -65,13 +94,16 @@ def compact_json(value: object, indent: int = 0) -> str:
     return "[\n" + ",\n".join(items) + "\n" + " " * indent + "]"
 
 
-def parse_plan(text: str, where: str) -> PlanRecord:
-    """The plan that a plan.json holds; PlanFileError for another schema, and for what isn't a plan; ExtensionError
-    where it needs operators of a user's that can't be imported."""
+def plan_data(text: str | bytes, where: str, edited: bool = False) -> dict:
+    """What a plan.json holds, as it was written. PlanFileError for another schema, for what isn't a plan, and where
+    its checksum isn't that of its content.
+
+    edited  whether the content may have been edited since
+    """
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PlanFileError(where, f"no JSON: {error}", "plan again and export") from None
+    except (ValueError, RecursionError) as error:
+        raise PlanFileError(where, f"no JSON: {error}"[:300], "plan again and export") from None
     if not isinstance(data, dict) or "schema" not in data:
         raise PlanFileError(where, "this isn't a plan: it has no schema", "give a folder that plan.export() wrote")
     if data["schema"] != SCHEMA:
@@ -80,6 +112,18 @@ def parse_plan(text: str, where: str) -> PlanRecord:
             f"this version of autoplan reads schema {SCHEMA}",
             "plan again with this version, or use the version that wrote it",
         )
+    if not edited and sealed(data)["sha256"] != data.get("sha256"):
+        raise PlanFileError(where, "its content isn't what its checksum says: it is damaged, or was edited", DAMAGED)
+    files = data.get("files")
+    if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
+        raise PlanFileError(where, "it lacks the checksums of its files", "plan again and export")
+    return data
+
+
+def parse_plan(text: str | bytes, where: str, edited: bool = False) -> PlanRecord:
+    """The plan that a plan.json holds; PlanFileError as ``plan_data``, and for what can't be one; ExtensionError
+    where it needs operators of a user's that can't be imported."""
+    data = plan_data(text, where, edited)
     missing = [name for name in ("cluster", "profiles", "training_kind", *PARTS) if name not in data]
     if missing:
         raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
@@ -120,57 +164,137 @@ def check(record: PlanRecord, where: str) -> None:
         raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
 
 
-def write_folder(record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str]) -> Path:
+def write_folder(
+    record: PlanRecord,
+    folder: str | os.PathLike,
+    headline: str,
+    extra: Mapping[str, str | bytes],
+    values: nn.Module | Path | None = None,
+) -> Path:
     """Writes the folder and returns its path.
 
-    extra  further files by name (report.html)
+    extra   further files by name, which may have folders in it (report.html, pretrained/config.json)
+    values  the model, or the folder of values, that training starts from, where the plan comes with values
+    PlanFileError, and nothing is written, where a file would be replaced that no export wrote, or that was edited
+    since. An edited train.py stays as it is, with a warning.
     """
     target = Path(folder)
-    lowered = record.lowered()
-    script = "run.py" if isinstance(record.training, Inference) else "train.py"
-    files = {
-        "plan.json": plan_text(record, headline),
-        "program.py": emit_program(lowered, record.training, headline, record.extensions),
+    script = RUN if isinstance(record.training, Inference) else TRAIN
+    given = {
+        PROGRAM: emit_program(record.lowered(), record.training, headline, record.extensions),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }
+    files = {name: text.encode() if isinstance(text, str) else text for name, text in given.items()}
+    before = exported_files(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        for name, text in files.items():
-            (staging / name).write_text(text)
+        start = write_values(record.start, values, staging / FOLDER) if values is not None else record.start
+        files[PLAN] = plan_text(replace(record, start=start), headline, files).encode()
+        kept = [name for name in files if not may_replace(target, name, files[name], before)]
+        for name, content in files.items():
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
+            (staging / name).write_bytes(content)
         target.mkdir(exist_ok=True)
-        for name in files:
+        if values is not None:
+            put_values(start, staging, target, start_in(target))
+        for name in (name for name in files if name not in kept):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staging / name, target / name)
+        remove_stale(target, {name: value for name, value in before.items() if name not in files})
     finally:
         shutil.rmtree(staging)
+    for name in kept:
+        warnings.warn(f"{target / name} was edited since it was exported, and was left as it is", stacklevel=3)
     return target
 
 
+def start_in(folder: Path) -> Start:
+    """Where the plan that stands in a folder starts from; without one, or where it isn't readable, from nothing."""
+    try:
+        return decode(Start, json.loads((folder / "plan.json").read_text())["start"], "start")
+    except (OSError, ValueError, KeyError, TypeError, PlanFileError):
+        return Start()
+
+
 def read_folder(folder: str | os.PathLike) -> PlanRecord:
-    """The plan of an exported folder (or of a plan.json)."""
+    """The plan of an exported folder (or of a plan.json). PlanFileError as ``parse_plan``, and where a file of the
+    folder isn't the plan's."""
+    file = plan_file(folder)
+    content = file.read_bytes()
+    record = parse_plan(content, str(file))
+    if Path(folder).suffix != ".json":
+        check_files(file.parent, plan_data(content, str(file))["files"])
+    return record
+
+
+def plan_file(folder: str | os.PathLike) -> Path:
     path = Path(folder)
-    file = path if path.suffix == ".json" else path / "plan.json"
+    file = path if path.suffix == ".json" else path / PLAN
     if not file.is_file():
         raise PlanFileError(folder, "there is no plan.json", "give a folder that plan.export() wrote")
-    return parse_plan(file.read_text(), str(file))
+    return file
+
+
+def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
+    """Takes the edits in a folder: its checksums become those of what stands there. Returns what differed, by name.
+
+    PlanFileError, and nothing is changed, where plan.json is no plan that can be run, or program.py no Python.
+    """
+    file = plan_file(folder)
+    content = file.read_bytes()
+    parse_plan(content, str(file), edited=True)
+    data = plan_data(content, str(file), edited=True)
+    before = data["files"]
+    data["files"] = {n: bytes_hash((file.parent / n).read_bytes()) for n in before if (file.parent / n).is_file()}
+    compiled(file.parent / PROGRAM)
+    new = sealed(data)
+    differ = [name for name in before if data["files"].get(name) != before[name]]
+    if new["sha256"] != data.get("sha256"):
+        staged = file.with_name(f".{file.name}.tmp")
+        staged.write_text(compact_json(new) + "\n")
+        staged.replace(file)
+        own = sealed({**data, "files": before})["sha256"] != data.get("sha256")
+        differ = [PLAN, *differ] if own else differ
+    return tuple(differ)
+
+
+def compiled(file: Path) -> types.CodeType:
+    """The code of a file; PlanFileError where there is none, or it isn't Python."""
+    if not file.is_file():
+        raise PlanFileError(file.parent, f"there is no {file.name}", "export the plan again")
+    return code_of(file, file.read_bytes())
 
 
 def program_module(folder: str | os.PathLike) -> ModuleType:
-    """program.py of an exported folder, imported."""
-    file = Path(folder) / "program.py"
+    """program.py of an exported folder, imported: its code runs. PlanFileError where a file of the plan is missing, or
+    isn't the one that was exported with it.
+
+    What runs is what was compared: neither the file read again nor what Python may have cached of another.
+    """
+    file = Path(folder) / PROGRAM
     if not file.is_file():
         raise PlanFileError(folder, "there is no program.py", "export the plan again")
+    content = file.read_bytes()
+    plan = plan_file(folder)
+    files = plan_data(plan.read_bytes(), str(plan))["files"]
+    missing = [name for name in files if name not in OPEN and not (Path(folder) / name).is_file()]
+    if missing:
+        raise PlanFileError(folder, f"{missing[0]} is missing, which was exported with it", DAMAGED)
+    check_files(Path(folder), files)
+    if files.get(PROGRAM) != bytes_hash(content):
+        raise PlanFileError(file, "it isn't the program of the plan beside it", DAMAGED)
     spec = importlib.util.spec_from_file_location(f"autoplan_program_{abs(hash(str(file.resolve())))}", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where a compiler looks up the globals of a forward that is checkpointed within
-    spec.loader.exec_module(module)
+    exec(code_of(file, content), module.__dict__)
     return module
 
 
-def program_spec(record: PlanRecord) -> ProgramSpec:
-    """What the runtime needs to know of a plan."""
+def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) -> ProgramSpec:
+    """What the runtime needs to know of a plan, and of the folder that it was loaded from."""
     training = record.training
     if isinstance(training, Inference):
         training = Training(precision=training.precision, compile=training.compile)
@@ -183,4 +307,12 @@ def program_spec(record: PlanRecord) -> ProgramSpec:
         unread=record.model.unread,
         forms=forms_of(record),
         forward_only=isinstance(record.training, Inference),
+        start=record.start,
+        values=values_in(folder) if folder is not None else None,
     )
+
+
+def values_in(folder: str | os.PathLike) -> Path:
+    """Where the values of an exported folder (or of a plan.json) lie."""
+    path = Path(folder)
+    return (path.parent if path.suffix == ".json" else path) / FOLDER

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from autoplan.errors import InputsError
+from autoplan.errors import AutoplanError, InputsError
 
 Inputs = dict[str, torch.Tensor] | tuple[torch.Tensor, ...]
 LONGEST = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
@@ -102,3 +103,15 @@ def labels(model: Any, main: torch.Tensor) -> torch.Tensor:
     """One label for each row where the class is named for classification, else one for each token."""
     single = main.ndim != 2 or any(word in type(model).__name__ for word in ONE_LABEL_A_ROW)
     return tokens(main.shape[0]) if single else tokens(*main.shape)
+
+
+def users_own(function: Callable[[], object], what: str) -> object:
+    """Runs the user's code; what it raises becomes an InputsError that names the line."""
+    try:
+        return function()
+    except AutoplanError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename}, line {last.lineno}"
+        raise InputsError(what, f"{type(error).__name__}: {error} ({place})", "mend it there") from error

@@ -6,15 +6,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from torch import nn
 
 from autoplan.errors import InputsError
+from autoplan.inputs import users_own
 from autoplan.values import parse_value
 
 FORMS = "give hf:NAME, as in hf:llama, or path/to/file.py:FUNCTION"
@@ -22,11 +23,30 @@ FORMS = "give hf:NAME, as in hf:llama, or path/to/file.py:FUNCTION"
 
 @dataclass(frozen=True)
 class Request:
-    """What to plan: the model, one step's inputs (None: left to the planner), the loss where the model has none."""
+    """What to plan: the model or what makes it, one step's inputs (None: left to the planner), the loss where the model
+    has none."""
 
-    model: nn.Module
+    model: nn.Module | Callable[[], nn.Module]
     example_inputs: object = None
     loss_fn: Callable | None = None
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A function of a user's file, with its arguments; what it raises is an InputsError that names the line."""
+
+    where: str
+    make: partial
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.make.func, "__name__", type(self.make.func).__name__)
+
+    def __call__(self) -> nn.Module:
+        model = users_own(self.make, self.where)
+        if not isinstance(model, nn.Module):
+            raise InputsError(self.where, f"it returns {type(model).__name__}", "return a torch.nn.Module")
+        return model
 
 
 def resolve_model(text: str, settings: Sequence[str] = (), batch: int | None = None, seq: int | None = None) -> Request:
@@ -63,8 +83,8 @@ def huggingface() -> ModuleType:
 
 
 def from_file(path: Path, function: str, settings: Sequence[str], batch: int | None, seq: int | None) -> Request:
-    """Calls ``function`` of a file; the file may define example_inputs (a value, or a function of any of ``batch``
-    and ``seq``) and loss_fn."""
+    """``function`` of a file, which makes the model; the file may define example_inputs (a value, or a function of any
+    of ``batch`` and ``seq``) and loss_fn."""
     module = import_file(path)
     make = getattr(module, function, None)
     if make is None:
@@ -72,9 +92,12 @@ def from_file(path: Path, function: str, settings: Sequence[str], batch: int | N
         remedy = f"its functions are {', '.join(known)}" if known else "define one that returns the model"
         raise InputsError(f"{path}:{function}", f"the file has no {function!r}", remedy)
     keywords = dict(keyword(text) for text in settings)
-    model = run(lambda: make(**keywords), f"{path}:{function}") if not isinstance(make, nn.Module) else make
-    if not isinstance(model, nn.Module):
-        raise InputsError(f"{path}:{function}", f"it returns {type(model).__name__}", "return a torch.nn.Module")
+    model = make
+    if not isinstance(make, nn.Module):
+        if not callable(make):
+            said = f"it is {type(make).__name__}, not a function"
+            raise InputsError(f"{path}:{function}", said, "name a function that returns the model")
+        model = Factory(f"{path}:{function}", partial(make, **keywords))
     inputs = getattr(module, "example_inputs", None)
     if callable(inputs):
         inputs = call_inputs(inputs, path, batch, seq)
@@ -94,7 +117,7 @@ def call_inputs(function: Callable, path: Path, batch: int | None, seq: int | No
     if refused:
         raise InputsError(f"--{refused[0]} {given[refused[0]]}", f"{path}:example_inputs takes no {refused[0]}",
                           f"give it a parameter {refused[0]}")  # fmt: skip
-    return run(lambda: function(**given), f"{path}:example_inputs")
+    return users_own(lambda: function(**given), f"{path}:example_inputs")
 
 
 def keyword(text: str) -> tuple[str, object]:
@@ -115,17 +138,7 @@ def import_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        run(lambda: spec.loader.exec_module(module), str(path))  # type: ignore[union-attr]
+        users_own(lambda: spec.loader.exec_module(module), str(path))  # type: ignore[union-attr]
     finally:
         sys.path.remove(str(path.resolve().parent))
     return module
-
-
-def run(function: Callable[[], object], what: str) -> object:
-    """Runs the user's code; what it raises becomes an InputsError that names the line."""
-    try:
-        return function()
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{last.filename}, line {last.lineno}"
-        raise InputsError(what, f"{type(error).__name__}: {error} ({place})", "mend it there") from error

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from autoplan.errors import ParallelismError
+from autoplan.groups import ParameterGroup, as_groups
+from autoplan.keywords import keywords, shown
 from autoplan.mesh import TENSOR
+from autoplan.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
+from autoplan.values import Settings, is_number, settings
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
@@ -17,14 +21,13 @@ EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
 SHAPES = ("constant", "linear", "cosine")
 
-Settings = tuple[tuple[str, object], ...]
-"""Options by name, sorted: a mapping that can be hashed and written to plan.json."""
 TENSOR_SYSTEMS = (
     "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
     "expert-all-to-all", "expert-partial-sum", "table-parallel",
 )  # fmt: skip
 
 
+@keywords(ParallelismError, SCHEDULE_NAMES)
 @dataclass(frozen=True)
 class Schedule:
     """How the learning rate moves from update to update; steps that float16 skips move nothing.
@@ -72,6 +75,7 @@ class Schedule:
             )  # fmt: skip
 
 
+@keywords(ParallelismError, TRAINING_NAMES)
 @dataclass(frozen=True)
 class Training:
     """How the program trains.
@@ -88,6 +92,8 @@ class Training:
     schedule        of the learning rate: a Schedule, its fields as a mapping, or its name; None: constant
     reduce_dtype    "fp32" or "bf16", in which gradients are summed over the data axis; None: that in which they are
                     stored. ZeRO accumulates the gradients of microbatches in it, too
+    groups          of parameters with options of their own: ParameterGroups, or mappings of ``match`` and options; the
+                    first that matches a parameter has it, the optimizer's other parameters are as Training says
     """
 
     optimizer: str = "adamw"
@@ -103,13 +109,19 @@ class Training:
     optimizer_options: Settings = ()
     schedule: Schedule | None = None
     reduce_dtype: str | None = None
+    groups: tuple[ParameterGroup, ...] = ()
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
+        if not isinstance(self.optimizer, str):
+            cause = "an optimizer is given by its lower-case name"
+            raise ParallelismError(f"optimizer={shown(self.optimizer)}", cause, "give for example 'adamw'")
         for name in ("learning_rate", "weight_decay", "eps", "momentum"):
             value = getattr(self, name)
             if not (is_number(value) and value >= 0) and (value is not None or name == "learning_rate"):
                 raise ParallelismError(f"{name}={value!r}", "it is a number of at least 0", "give 0 or more")
+        if isinstance(self.betas, list):
+            object.__setattr__(self, "betas", tuple(self.betas))
         if self.betas is not None and not is_pair(self.betas):
             cause = "they are a pair of numbers from 0 to below 1"
             raise ParallelismError(f"betas={self.betas!r}", cause, "give for example (0.9, 0.999)")
@@ -122,6 +134,7 @@ class Training:
             raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
         object.__setattr__(self, "schedule", as_schedule(self.schedule))
+        object.__setattr__(self, "groups", as_groups(self.groups))
 
     @property
     def scales_loss(self) -> bool:
@@ -133,6 +146,7 @@ class Training:
         return replace(self, precision=precision, reduce_dtype=None if precision == "fp64" else self.reduce_dtype)
 
 
+@keywords(ParallelismError, TRAINING_NAMES)
 @dataclass(frozen=True)
 class Inference:
     """Plans the forward alone."""
@@ -144,6 +158,7 @@ class Inference:
         check_how(self.precision, self.compile)
 
 
+@keywords(ParallelismError, PARALLELISM_NAMES)
 @dataclass(frozen=True)
 class Parallelism:
     """A parallelism; a field that is None is left to the search.
@@ -252,27 +267,6 @@ def as_schedule(given: object) -> Schedule | None:
     return Schedule(**given)
 
 
-def settings(what: str, given: object) -> Settings:
-    """Options as sorted pairs; ParallelismError where a name is given twice, or a value is not plain data."""
-    pairs = list(given.items()) if isinstance(given, Mapping) else given
-    paired = isinstance(pairs, Sequence) and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)
-    if not paired or not all(isinstance(name, str) for name, _ in pairs):  # type: ignore[attr-defined]
-        raise ParallelismError(f"{what} {given!r}", "they are values by name", "give for example {'amsgrad': True}")
-    found = {name: plain_value(what, name, value) for name, value in pairs}  # type: ignore[attr-defined]
-    if len(found) < len(pairs):  # type: ignore[arg-type]
-        raise ParallelismError(f"{what} {given!r}", "a name stands there twice", "give each once")
-    return tuple(sorted(found.items()))
-
-
-def plain_value(what: str, name: str, value: object) -> object:
-    """What plan.json can hold: numbers, texts, None, and tuples of them."""
-    if isinstance(value, tuple | list):
-        return tuple(plain_value(what, name, item) for item in value)
-    if value is None or isinstance(value, str | bool | int) or is_number(value):
-        return value
-    raise ParallelismError(f"{what}: {name}={value!r}", "plan.json holds plain data alone", "give a number or a text")
-
-
 def is_pair(value: object) -> bool:
     """Whether these are two shares."""
     return isinstance(value, tuple) and len(value) == 2 and all(map(is_share, value))
@@ -281,11 +275,6 @@ def is_pair(value: object) -> bool:
 def is_whole(value: object) -> bool:
     """Whether this is a whole number; True and False, which Python counts among them, are none."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: object) -> bool:
-    """Whether this is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_share(value: object) -> bool:

@@ -12,17 +12,20 @@ from torch import nn
 from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
 from autoplan.codec import encode
-from autoplan.errors import LaunchError
+from autoplan.errors import LaunchError, WeightsError
 from autoplan.evaluation import Given, prove
 from autoplan.extensions import check_exportable
-from autoplan.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.folder import program_module, program_spec, read_folder, values_in, write_folder
 from autoplan.options import Inference, Parallelism, Training
+from autoplan.pretrained import FOLDER as PRETRAINED
+from autoplan.pretrained import pretrained_files
 from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.runtime.batches import Batch
 from autoplan.runtime.inference import InferenceProgram
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
+from autoplan.runtime.starting import must_be_given
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
 from autoplan.typed import Lowered
@@ -37,14 +40,18 @@ class Plan:
     module    the user's model, where the plan was made in this process
     loss_fn   likewise
     folder    where the plan was loaded from, else None
+    origin    where the plan was loaded from that this one is another of
     given     what was traced, where the plan was made in this process
+    values    the folder that holds the values that training starts from, where they aren't ``module``'s
     """
 
     record: PlanRecord
     module: nn.Module | None = field(default=None, compare=False)
     loss_fn: Callable | None = field(default=None, compare=False)
     folder: Path | None = None
+    origin: Path | None = field(default=None, compare=False)
     given: Given | None = field(default=None, compare=False)
+    values: Path | None = field(default=None, compare=False)
 
     @property
     def predicted(self) -> Predicted:
@@ -108,7 +115,10 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        return Plan(again(self.record, change), module=self.module, loss_fn=self.loss_fn, given=self.given)
+        found, origin = again(self.record, change), self.folder or self.origin
+        return Plan(
+            found, module=self.module, loss_fn=self.loss_fn, origin=origin, given=self.given, values=self.values
+        )
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -137,13 +147,34 @@ class Plan:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
         has run.py in place of train.py.
 
-        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there.
-        ExtensionError where the plan's ranks couldn't import an operator of your own.
+        The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. Where the
+        model holds values they are written beside the plan, to weights/, as they are now: train.py starts from them.
+        A model of transformers brings its config.json, and the tokenizer's files of the folder that it was loaded
+        from, into pretrained/; ``save_weights`` writes them beside the weights.
+        ExtensionError where the plan's ranks couldn't import an operator of your own. PlanFileError where a file would
+        be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
         check_exportable(self.record.extensions)
-        html = report_html(self.record)
+        extra: dict[str, str | bytes] = {"report.html": report_html(self.record)}
+        came_along = pretrained_files(self.module) or beside(self.folder or self.origin)
+        extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
-        return write_folder(record, folder, str(self), {"report.html": html})
+        values = self.values if self.module is None else self.module
+        values = values if record.start.stored else None
+        return write_folder(record, folder, str(self), extra, values)
+
+    def check_start(
+        self, weights: str | os.PathLike | None = None, checkpoints: str | os.PathLike | None = None
+    ) -> None:
+        """WeightsError where training has nothing to start from: asked before any process waits for another.
+
+        weights      what is to be loaded
+        checkpoints  a folder that may hold a ``step-<number>`` to go on from
+        """
+        lacking = must_be_given(self.record.start)
+        if lacking and weights is None and not (checkpoints and any(Path(checkpoints).glob("step-*"))):
+            remedy = "give --weights safetensors, or plan the function that makes it: parallelize(make_model, ...)"
+            raise WeightsError(self.record.model.name, lacking, remedy)
 
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
         """The program of a loaded plan on this rank; LaunchError where the number of processes is another.
@@ -157,15 +188,26 @@ class Plan:
             raise LaunchError(
                 "plan.program()", "this plan has no folder yet", "export it, then autoplan.load(folder).program()"
             )
-        spec, module = program_spec(self.record), program_module(self.folder)
+        spec, module = program_spec(self.record, self.folder), program_module(self.folder)
         if spec.forward_only:
             return InferenceProgram(spec, module, timeout_s)  # type: ignore[return-value]
-        return Program(spec, module, timeout_s)
+        return Program(spec, module, timeout_s, pretrained=self.folder / PRETRAINED)
+
+
+def beside(folder: Path | None) -> dict[str, bytes]:
+    """What came with the model of a plan that was loaded."""
+    if folder is None or not (folder / PRETRAINED).is_dir():
+        return {}
+    return {path.name: path.read_bytes() for path in sorted((folder / PRETRAINED).iterdir()) if path.is_file()}
 
 
 def load(folder: str | os.PathLike) -> Plan:
-    """The plan of an exported folder; PlanFileError where it isn't one, or was edited into nonsense.
+    """The plan of an exported folder; PlanFileError where it isn't one, is damaged, or was edited: ``autoplan seal``
+    takes an edit that was made on purpose.
 
-    The modules that define operators of your own are imported; ExtensionError where they can't be.
+    The modules that define operators of your own are imported; ExtensionError where they can't be. Nothing else in the
+    folder runs here; program.py does in ``plan.program()``.
     """
-    return Plan(read_folder(folder), folder=Path(folder))
+    path = Path(folder)
+    home = path.parent if path.suffix == ".json" else path
+    return Plan(read_folder(folder), folder=home, values=values_in(home))

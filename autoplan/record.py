@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.cluster import ClusterSpec
 from autoplan.extensions import Extension
 from autoplan.graph import Model
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import InitRecipe, Start
 from autoplan.lower import lower
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.precision import in_precision
@@ -64,11 +64,12 @@ class PlanRecord:
 
     model         the traced model, in the dtype that it computes in
     chosen        how it runs; with the model it determines the program
-    init          how the model's parameters are initialised, None where that isn't known
+    init          how the model's parameters are drawn, None where that isn't known
     alternatives  what else was priced
     asked         what the user pinned
     extensions    the operators that neither torch nor autoplan brings, and the modules that define them
     evaluable     what is known of the forward alone, once the plan has been exported
+    start         where training starts from
     """
 
     cluster: ClusterSpec
@@ -81,6 +82,7 @@ class PlanRecord:
     asked: Asked = field(default_factory=Asked)
     extensions: tuple[Extension, ...] = ()
     evaluable: Evaluable = field(default=UNKNOWN, compare=False)
+    start: Start = field(default_factory=Start)
 
     def lowered(self) -> Lowered:
         """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where

@@ -1,20 +1,29 @@
-"""``KEY=VALUE`` of the command line -> typed values."""
+"""Plain values: ``KEY=VALUE`` of the command line, options by name, numbers."""
 
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
-from autoplan.errors import InputsError
+from autoplan.errors import InputsError, ParallelismError
+from autoplan.keywords import instead
 
+Settings = tuple[tuple[str, object], ...]
+"""Options by name, sorted: a mapping that can be hashed and written to plan.json."""
+KINDS = {
+    int: "a whole number", float: "a number", bool: "true or false", list: "several values", tuple: "several values",
+}  # fmt: skip
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
-def parse_settings(settings: Iterable[str], defaults: Mapping[str, object], what: str) -> dict[str, object]:
+def parse_settings(
+    settings: Iterable[str], defaults: Mapping[str, object], what: str, others: Mapping[str, str] | None = None
+) -> dict[str, object]:
     """The settings, each of its default's type.
 
-    what  names in the error what they are settings of
+    what    names in the error what they are settings of
+    others  names from elsewhere, and what to write instead (``autoplan.synonyms``)
     Raises InputsError for what isn't KEY=VALUE, a key that has no default (the nearest are named), another type.
     """
     values: dict[str, object] = {}
@@ -23,9 +32,7 @@ def parse_settings(settings: Iterable[str], defaults: Mapping[str, object], what
         if not equals or not key:
             raise InputsError(repr(text), f"{what} takes KEY=VALUE", "write for example num_layers=4")
         if key not in defaults:
-            near = difflib.get_close_matches(key, list(defaults), n=4, cutoff=0.4)
-            remedy = f"{'the nearest are' if near else 'it has'} {', '.join(near or sorted(defaults))}"
-            raise InputsError(text, f"{what} has no {key!r}", remedy)
+            raise InputsError(text, f"{what} has no {key!r}", instead(key, value, sorted(defaults), others or {}))
         if key in values:
             raise InputsError(text, f"{what} has {key!r} already", "give it once")
         values[key] = parse_value(text, value, defaults[key], what)
@@ -44,8 +51,8 @@ def parse_value(text: str, value: str, default: object, what: str) -> object:
     if isinstance(default, (list, tuple)):
         found = type(default)(found) if isinstance(found, (list, tuple)) else type(default)([found])
     if not isinstance(found, type(default)) or (isinstance(found, bool) and not isinstance(default, bool)):
-        kind = type(default).__name__
-        raise InputsError(text, f"{what} has {kind} there, as in {default!r}", f"give {kind}")
+        kind = KINDS.get(type(default), type(default).__name__)
+        raise InputsError(text, f"{what} takes {kind} there", f"write for example {text.partition('=')[0]}={default}")
     return found
 
 
@@ -55,3 +62,29 @@ def literal(value: str) -> object:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
+
+
+def settings(what: str, given: object) -> Settings:
+    """Options as sorted pairs; ParallelismError where a name is given twice, or a value is not plain data."""
+    pairs = list(given.items()) if isinstance(given, Mapping) else given
+    paired = isinstance(pairs, Sequence) and all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs)
+    if not paired or not all(isinstance(name, str) for name, _ in pairs):  # type: ignore[attr-defined]
+        raise ParallelismError(f"{what} {given!r}", "they are values by name", "give for example {'amsgrad': True}")
+    found = {name: plain_value(what, name, value) for name, value in pairs}  # type: ignore[attr-defined]
+    if len(found) < len(pairs):  # type: ignore[arg-type]
+        raise ParallelismError(f"{what} {given!r}", "a name stands there twice", "give each once")
+    return tuple(sorted(found.items()))
+
+
+def plain_value(what: str, name: str, value: object) -> object:
+    """What plan.json can hold: numbers, texts, None, and tuples of them."""
+    if isinstance(value, tuple | list):
+        return tuple(plain_value(what, name, item) for item in value)
+    if value is None or isinstance(value, str | bool | int) or is_number(value):
+        return value
+    raise ParallelismError(f"{what}: {name}={value!r}", "plan.json holds plain data alone", "give a number or a text")
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -14,6 +14,8 @@ import sympy
 
 Number = Any
 """A float, an int, a NumPy array of them, or a SymPy expression."""
+ROUNDING = 1e-12
+"""Relative: what is as near to a whole number is that number."""
 
 
 def is_symbolic(*values: Number) -> bool:
@@ -46,10 +48,15 @@ def minimum(*values: Number) -> Number:
 
 
 def ceil(value: Number) -> Number:
-    """The least whole number that is not smaller."""
+    """The least whole number that is not smaller, to rounding: what lies above one by ``ROUNDING`` of it is that one.
+
+    Where a formula divides by 132, SymPy multiplies by 1/132. So a quotient that is whole may come out an ulp above,
+    and floats, arrays and symbols would give numbers a whole block apart.
+    """
     if is_symbolic(value):
-        return sympy.ceiling(value)
-    return np.ceil(value) if isinstance(value, np.ndarray) else float(math.ceil(value))
+        return sympy.ceiling(value)  # ``cost_models.sensitivity.compiled`` rounds in the same way
+    least = value - ROUNDING * abs(value)
+    return np.ceil(least) if isinstance(value, np.ndarray) else float(math.ceil(least))
 
 
 def log2(value: Number) -> Number:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import autoplan
@@ -67,14 +66,13 @@ def small_llama() -> LlamaForCausalLM:
 
 
 def plan_small(model: LlamaForCausalLM) -> autoplan.Plan:
-    """Plans, verifies and exports; the weights are written beside the program."""
+    """Plans, verifies and exports; the model's weights are written beside the program, and train.py starts there."""
     title('A small Llama for "1x4 cpu": plan, verify, export')
     batch = {name: torch.zeros(16, 128, dtype=torch.int64) for name in ("input_ids", "labels")}
     plan = autoplan.parallelize(model, f"1x{RANKS} cpu", batch, training=TRAINING)
     print(f"{plan}\n{plan.verify()}")
     shutil.rmtree(OUT, ignore_errors=True)
     plan.export(OUT)
-    save_model(model, str(OUT / "weights.safetensors"))
     print(f"wrote {', '.join(sorted(str(path.relative_to(ROOT)) for path in OUT.iterdir()))}", flush=True)
     return plan
 
@@ -84,7 +82,6 @@ def train_sharded() -> list[float]:
     log = OUT / "losses.jsonl"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), str(OUT / "train.py")]
     command += ["--steps", str(STEPS), "--data", str(TEXT), "--seed", "0", "--metrics", str(log)]
-    command += ["--weights", str(OUT / "weights.safetensors")]
     title(f"torchrun --nproc-per-node {RANKS} demo/train.py --steps {STEPS} --data {TEXT.relative_to(ROOT)} …")
     subprocess.run(command, check=True, env={**os.environ, **QUIET}, stdout=subprocess.DEVNULL)
     return [json.loads(line)["loss"] for line in log.read_text().splitlines()]

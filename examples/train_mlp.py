@@ -19,7 +19,7 @@ FOLDER, ROWS, STEPS = "out/mlp", 64, 100
 def plan() -> None:
     """One device may do this, long before there is a cluster."""
     training = autoplan.Training(optimizer="adamw", learning_rate=3e-3, clip_grad_norm=1.0)
-    plan = autoplan.parallelize(make_model(), "1x4 cpu", example_inputs(ROWS), loss_fn=loss_fn, training=training)
+    plan = autoplan.parallelize(make_model, "1x4 cpu", example_inputs(ROWS), loss_fn=loss_fn, training=training)
     print(plan.report())
     plan.export(FOLDER)
 

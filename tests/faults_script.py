@@ -55,7 +55,10 @@ def faulty(faults: dict[str, tuple[int, int, str]]) -> Callable[..., Callable[[i
 
 
 def tiny_plan(folder: Path) -> SimpleNamespace:
-    return SimpleNamespace(program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s))
+    return SimpleNamespace(
+        program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s),
+        check_start=lambda *given: None,
+    )
 
 
 def main(script: str, faults: str, arguments: list[str]) -> None:

@@ -6,7 +6,10 @@ torchrun starts all again, train.py goes on from the latest checkpoint. After ea
 at the end every tensor of the last one (parameters, optimizer state, random state) and every line of the metrics equal
 those of a training that nobody disturbed, bit for bit.
 
-    python -m tests.kill [--times 50] [--seed N] [--plan NAME] [--keep FOLDER]
+With ``--two-jobs`` two such trainings are pointed at one folder by mistake. One holds the folder's lock, the other is
+refused at its first save, and restarted by its torchrun; a kill of the first rank hands the lock to whoever comes next.
+
+    python -m tests.kill [--times 50] [--two-jobs 20] [--seed N] [--plan NAME] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +40,7 @@ PLANS: dict[str, Parallelism | str] = {
 }
 STEPS, SAVE_EVERY = 24, 3
 A_RUN = 10  # kills in one training, at most
+RESTARTS = 60  # of each of two jobs: the one that is refused uses them up while the other trains
 AIMED = ("start", "step", "save", "save")  # how often each moment is aimed at
 
 
@@ -106,6 +110,35 @@ class Case:
             training.abandon()
         yield Outcome(self.plan, tuple(kills), tuple(self.differences(training, status)))
 
+    def disturbed_together(self, name: str, times: int, chance: random.Random) -> Iterator[Kill | Outcome]:
+        """Two trainings that save into one folder, with at most so many kills: each, and what came of it."""
+        into = self.root / name / "checkpoints"
+        jobs = [Training(self.folder, self.root / name / f"job-{i}", self.steps, SAVE_EVERY, into=into) for i in (0, 1)]
+        kills: list[Kill] = []
+        try:
+            for job in jobs:
+                job.start(restarts=RESTARTS)
+            while len(kills) < times and not all(job.ended() for job in jobs):
+                job = chance.choice([job for job in jobs if not job.ended()])
+                kill = job.kill_one(chance, chance.choice(AIMED), self.start_s, self.step_s)
+                if kill is not None:
+                    kills.append(kill)
+                    yield kill
+            statuses = [job.end() for job in jobs]
+        finally:
+            for job in jobs:
+                job.abandon()
+        yield Outcome(self.plan, tuple(kills), tuple(self.mixed(jobs, statuses)))
+
+    def mixed(self, jobs: Sequence[Training], statuses: Sequence[int]) -> list[str]:
+        """What isn't as it should be after two jobs: one has to have come to its end, and nothing may be mixed."""
+        found = [] if 0 in statuses else [f"exit statuses {statuses}; see {jobs[0].work / 'said.txt'}"]
+        said = "".join((job.work / "said.txt").read_text() for job in jobs)
+        if not any(words in said for words in ("another run saves there", "a checkpoint of another run")):
+            found.append("nobody was told of two runs in one folder")
+        final = jobs[0].final
+        return found + (saved.differences(final, self.undisturbed.final) if final.exists() else [f"no {final}"])
+
     def differences(self, training: Training, status: int) -> list[str]:
         if status:
             return [f"exit status {status}; see {training.work / 'said.txt'}"]
@@ -115,16 +148,20 @@ class Case:
         return saved.differences(training.final, self.undisturbed.final) + metrics
 
 
+Disturb = Callable[[Case, str, int, random.Random], Iterator[Kill | Outcome]]
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=50, help="kills in all")
+    parser.add_argument("--two-jobs", type=int, default=0, metavar="N", help="kills of two jobs on one folder")
     parser.add_argument("--seed", type=int, default=None, help="of the moments and ranks; else a new one, printed")
     parser.add_argument("--plan", choices=PLANS, action="append", help="only this one")
     parser.add_argument("--keep", type=Path, help="folder for checkpoints and logs; else a temporary one")
     return parser.parse_args()
 
 
-def kill_all(plans: Sequence[str], times: int, seed: int, root: Path) -> list[Outcome]:
+def kill_all(plans: Sequence[str], times: int, seed: int, root: Path, disturb: Disturb) -> list[Outcome]:
     """Trainings of each plan in turn until there have been so many kills; a line for each."""
     chance, outcomes, done = random.Random(seed), [], 0
     cases = [Case(plan, root / plan.replace(" ", "-")) for plan in plans]
@@ -133,7 +170,7 @@ def kill_all(plans: Sequence[str], times: int, seed: int, root: Path) -> list[Ou
     while done < times:
         number = len(outcomes)
         case = cases[number % len(cases)]
-        for event in case.disturbed(f"disturbed-{number}", min(A_RUN, times - done), chance):
+        for event in disturb(case, f"disturbed-{number}", min(A_RUN, times - done), chance):
             if isinstance(event, Kill):
                 done += 1
                 say(kill_line(done, case.plan, event))
@@ -164,7 +201,9 @@ def main() -> int:
     say(f"seed {seed}")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
-        outcomes = kill_all(options.plan or list(PLANS), options.times, seed, options.keep or Path(temporary))
+        disturb: Disturb = Case.disturbed_together if options.two_jobs else Case.disturbed
+        times = options.two_jobs or options.times
+        outcomes = kill_all(options.plan or list(PLANS), times, seed, options.keep or Path(temporary), disturb)
     kills = [kill for outcome in outcomes for kill in outcome.kills]
     failed = [outcome for outcome in outcomes if outcome.different]
     by_moment = ", ".join(f"{sum(k.moment == moment for k in kills)} at a {moment}" for moment in MOMENTS)

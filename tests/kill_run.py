@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint import latest_checkpoint
 from tests import saved
 from tests.live.clusters import ENVIRONMENT, ROOT, torchrun
@@ -53,6 +55,7 @@ class Training:
     folder   the exported plan
     work     where checkpoints, metrics and what torchrun says go
     launcher the command that starts it, as far as torchrun's further options
+    into     the checkpoints' folder, where it isn't its own
     """
 
     folder: Path
@@ -60,12 +63,13 @@ class Training:
     steps: int
     save_every: int
     launcher: tuple[str, ...] = ONE_NODE
+    into: Path | None = None
     process: subprocess.Popen | None = None
     seen: set[int] = field(default_factory=set)
 
     @property
     def checkpoints(self) -> Path:
-        return self.work / "checkpoints"
+        return self.into or self.work / "checkpoints"
 
     @property
     def metrics(self) -> Path:
@@ -163,9 +167,7 @@ class Training:
         os.kill(workers[rank], signal.SIGKILL)
         inside = bool(before & self.saving(since_s))
         self.seen |= set(workers.values())
-        left = latest_checkpoint(self.checkpoints)
-        if left is not None:
-            saved.tensors(left)
+        left = whole_checkpoint(self.checkpoints)
         return Kill(moment, rank, inside, len(self.written()), None if left is None else left.name)
 
     def wait_for_save(self, number: int, since_s: float) -> bool:
@@ -180,6 +182,22 @@ class Training:
 
     def rewritten(self, since_s: float) -> bool:
         return self.metrics.exists() and self.metrics.stat().st_mtime > since_s
+
+
+def whole_checkpoint(folder: Path) -> Path | None:
+    """What a restart finds, each byte as it was written; read again where a living job replaces it meanwhile."""
+    for last in (False, False, True):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of what is renamed just now
+            left = latest_checkpoint(folder)
+        try:
+            if left is not None:
+                saved.tensors(left)
+            return left
+        except WeightsError:
+            if last:
+                raise
+    return None
 
 
 def descendants(process: int) -> Iterator[int]:

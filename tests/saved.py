@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import os
-import warnings
+from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from autoplan.runtime.checkpoint_bytes import read_chunk
+from autoplan.runtime.checkpoint_files import complete
+from autoplan.runtime.checkpoint_index import read_index
 
 
 def tensors(folder: str | os.PathLike) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its key; an error where any part of it can't be read."""
-    saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    state = {
-        key: torch.zeros(entry.size, dtype=entry.properties.dtype)
-        for key, entry in saved.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that there is no process group, as is meant
-        dcp.load(state, checkpoint_id=folder, no_dist=True)
-    return state
+    """Every tensor of a checkpoint by its key; an error where any part of it can't be read, or has changed since."""
+    source, state = complete(Path(folder))
+    found = {}
+    for key, tensor in read_index(source, state.tensors, state.files).items():
+        found[key] = torch.zeros(tensor.shape, dtype=tensor.dtype)
+        for chunk in tensor.chunks:
+            box = tuple(slice(o, o + s) for o, s in zip(chunk.offsets, chunk.sizes, strict=True))
+            found[key][box] = read_chunk(source, key, tensor, chunk)
+    return found
 
 
 def differences(one: str | os.PathLike, other: str | os.PathLike) -> list[str]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from autoplan.cli import main, parallelism, training
-from autoplan.errors import InputsError
+from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism, Training
+from autoplan.record import SCHEMA
 
 ROOT = Path(__file__).resolve().parent.parent
 MLP = ["--model", f"{ROOT}/examples/mlp.py:make_model", "--config", "depth=3", "--config", "width=32"]
@@ -90,9 +91,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda text: text.replace('"schema": 7', '"schema": 99'), "schema 99: this version of autoplan"),
+        (lambda text: text.replace(f'"schema": {SCHEMA}', '"schema": 99'), "schema 99: this version of autoplan"),
         (lambda text: text[: len(text) // 2], "no JSON"),
-        (lambda text: text.replace('"S(0)"', '"S(7)"', 1), "plan.json"),
+        (lambda text: text.replace('"S(0)"', '"S(7)"', 1), "its content isn't what its checksum says"),
         (lambda text: "[]", "this isn't a plan"),
     ],
 )
@@ -121,7 +122,7 @@ def test_settings_become_training_and_parallelism() -> None:
         dp=2, recompute="full", sequence_parallel=True
     )
     assert parallelism("tensor=2x4").tensor == (2, 4)  # type: ignore[union-attr]
-    with pytest.raises(InputsError, match=r"tensor=2.5: it is no product of sizes"):
+    with pytest.raises(ParallelismError, match=r"tensor=2.5: it is no product of sizes"):
         parallelism("tensor=2.5")
 
 
@@ -168,6 +169,6 @@ def test_what_if_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_compare_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(exported), "4 cpu"]) == 2 and "is not a cluster" in capsys.readouterr().err
+    assert main(["compare", str(exported), "four"]) == 2 and "is not a cluster" in capsys.readouterr().err
     assert main(["compare", str(exported), "1x4 cpu", "--config", "width=3"]) == 2
     assert "a plan's model is what it is" in capsys.readouterr().err

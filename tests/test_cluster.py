@@ -77,13 +77,14 @@ def error_text(spec) -> str:
     return str(caught.value)
 
 
-def test_an_unknown_device_is_named_with_the_nearest_and_the_known():
-    text = error_text("4x8 h100")
-    assert text == (
-        f"h100: is not a known device; nearest: {' or '.join(n for n in device_names() if n.startswith('h100'))}. "
-        f"Known are {', '.join(device_names())}; or give a profile's path, ending in .toml."
+def test_an_unknown_device_is_named_with_the_nearest_or_the_known():
+    near = [name for name in device_names() if name.startswith("h100")]
+    whole = " or ".join(f'"4x8 {name}"' for name in near)
+    assert error_text("4x8 h100") == f"h100: is not a known device; nearest: {' or '.join(near)}. Write {whole}."
+    assert error_text("4x8 zzzzz") == (
+        f"zzzzz: is not a known device. Known are {', '.join(device_names())}; "
+        "or give a profile's path, ending in .toml."
     )
-    assert "nearest" not in error_text("4x8 zzzzz")
 
 
 @pytest.mark.parametrize("text", ["0x8 h100-sxm", "-1x8 h100-sxm"])
@@ -92,10 +93,47 @@ def test_a_cluster_has_nodes(text):
     assert error_text(text) == f"nodes = {nodes}: is not a count of at least 1. Give a positive whole number."
 
 
-@pytest.mark.parametrize("text", ["", "8", "h100-sxm", "4x h100-sxm", "4x8", "four by eight", "4*8 cpu", "4.0x8 cpu"])
+@pytest.mark.parametrize("text", ["", "8", "four by eight", "4.0x8 cpu", "x", "examples"])
 def test_a_malformed_text_is_told_the_form(text):
     message = error_text(text)
     assert message.startswith(repr(text)) and '"4x8 h100-sxm"' in message
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("8xH200", "1x8 h200"), ("h200x8", "1x8 h200"), ("8 h200", "1x8 h200"), ("cpu x 4", "1x4 cpu"),
+        ("1x4CPU", "1x4 cpu"), ("2x8xh100-sxm", "2x8 h100-sxm"), ("4x h100-sxm", "1x4 h100-sxm"),
+        ("4*8 cpu", "4x8 cpu"),
+        ("8x8 H100 SXM", "8x8 h100-sxm"), ("2x8 H200 + 1x4 L40S", "2x8 h200 + 1x4 l40s"), ("mi300x:8", "1x8 mi300x"),
+        ("8xH200 100GB", "1x8 h200 100GB"),
+    ],
+)  # fmt: skip
+def test_a_clear_text_is_taken_however_it_is_written(text, meant):
+    assert str(ClusterSpec.of(text)) == meant and ClusterSpec.of(text) == ClusterSpec.of(meant)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("8xH100", 'H100: is not a known device; nearest: h100-pcie or h100-sxm or h100-sxm-96gb-500w. Write "1x8 h'),
+        ("64xA100", '"8x8 a100-pcie-40gb" or "8x8 a100-pcie-80gb" or "8x8 a100-sxm-40gb" or "8x8 a100-sxm-80gb".'),
+        ("h100x8", 'or "1x8 h100-sxm" or'),
+        ("8xA100-80GB", 'Write "1x8 a100-pcie-80gb" or "1x8 a100-sxm-80gb".'),
+        ("8xmi300", 'nearest: mi300x. Write "1x8 mi300x".'),
+        ("64xh200", """machines: one usually holds 8 h200. Write "8x8 h200" or "1x64 h200"."""),
+        ("8xcpu", 'Write "2x4 cpu" or "1x8 cpu".'),
+        ("0xcpu", "devices_per_node = 0"),
+        ("h100-sxm", """'h100-sxm': doesn't say how many devices there are. Write "1x8 h100-sxm"."""),
+        ("h100", 'Write "1x8 h100-pcie" or "1x8 h100-sxm"'),
+        ("4x8", """'4x8': names no device. Write "4x8 NAME" with one of a100"""),
+        ("1x4 cpu network=", "network= in '1x4 cpu network=': says nothing of a cluster"),
+        ("99999999999x8 h200", "799,999,999,992 devices: is more than 1,000,000"),
+        (4, "4: is of type int, not a cluster"),
+    ],
+)  # fmt: skip
+def test_what_is_not_clear_is_told_and_never_guessed(text, said):
+    assert said in error_text(text)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +147,7 @@ def test_a_malformed_text_is_told_the_form(text):
         ({"nodes": 1, "devices_per_node": 1, "device": "cpu", "memory_gb": "lots"}, "memory_gb = 'lots'"),
         ({"nodes": 1, "devices_per_node": 1, "device": "cpu", "memory_gb": 0}, "is no memory"),
         ({"nodes": 1, "devices_per_node": 1, "device": "cpu", "memory_gb": float("nan")}, "memory_gb = nan"),
-        (17, "is a int, not a cluster"),
+        (17, "is of type int, not a cluster"),
         ("nowhere.toml", "can't be read"),
         (Path("nowhere"), "can't be read"),
     ],

@@ -123,13 +123,23 @@ def test_free_for_nothing_and_for_one_rank(price: Price, data: st.DataObject) ->
 @few
 @given(data=st.data())
 def test_floats_arrays_and_symbols_give_one_number(price: Price, data: st.DataObject) -> None:
-    values, others = point(price, data), point(price, data)
+    assert_one_number(price, point(price, data), point(price, data))
+
+
+@every
+def test_the_ends_of_a_range_give_one_number(price: Price) -> None:
+    """As drawn: exp(log(1e11)), an ulp above a whole number of blocks, was a block more of floats than of symbols."""
+    assert_one_number(price, *([math.exp(math.log(size[at])) for size in price.sizes] for at in (1, 2)))
+
+
+def assert_one_number(price: Price, values: list[float], others: list[float]) -> None:
     numbers = price.of(*values)
     assert all(isinstance(number, float | int) for number in numbers)
     arrays = price.of(*(np.array(pair) for pair in zip(values, others, strict=True)))
     assert [float(np.broadcast_to(each, 2)[0]) for each in arrays] == pytest.approx(numbers, rel=1e-9)
     assert [float(np.broadcast_to(each, 2)[1]) for each in arrays] == pytest.approx(price.of(*others), rel=1e-9)
-    assert [float(function(*values)) for function in from_symbols(price)] == pytest.approx(numbers, rel=1e-9)
+    for at in (values, others):
+        assert [float(function(*at)) for function in from_symbols(price)] == pytest.approx(price.of(*at), rel=1e-9)
 
 
 @every

@@ -9,8 +9,17 @@ import pytest
 
 from autoplan import folder as folders
 from autoplan.errors import PlanFileError
-from autoplan.folder import compact_json, parse_plan, plan_text, program_module, program_spec, read_folder, write_folder
-from autoplan.record import PlanRecord
+from autoplan.folder import (
+    compact_json,
+    parse_plan,
+    plan_text,
+    program_module,
+    program_spec,
+    read_folder,
+    write_folder,
+)
+from autoplan.folder_files import sealed
+from autoplan.record import SCHEMA, PlanRecord
 from cost_models.hardware import PROFILES
 from tests.hand_made import llama
 from tests.records import record_of
@@ -82,7 +91,7 @@ def test_json_lines_stay_short_where_they_can():
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda d: d | {"schema": 99}, "schema 99: this version of autoplan reads schema 7"),
+        (lambda d: d | {"schema": 99}, f"schema 99: this version of autoplan reads schema {SCHEMA}"),
         (lambda d: {k: v for k, v in d.items() if k != "schema"}, "it has no schema"),
         (lambda d: {k: v for k, v in d.items() if k != "chosen"}, "it lacks ['chosen']"),
         (lambda d: d | {"model": {"name": "x"}}, "lacks"),
@@ -94,7 +103,7 @@ def test_json_lines_stay_short_where_they_can():
 )
 def test_what_is_no_plan_is_refused_with_the_reason(exported, edit, said):
     file = exported / "plan.json"
-    file.write_text(json.dumps(edit(json.loads(file.read_text()))))
+    file.write_text(json.dumps(sealed(edit(json.loads(file.read_text())))))
     with pytest.raises(PlanFileError) as caught:
         read_folder(exported)
     assert said in str(caught.value)
@@ -105,7 +114,7 @@ def test_a_layout_edited_into_nonsense_is_refused(exported):
     data = json.loads(file.read_text())
     strategies = dict(data["chosen"]["blocks"][1]["strategies"])
     dict(strategies["down"]["axes"])["tp"]["output"] = "I"
-    file.write_text(json.dumps(data))
+    file.write_text(json.dumps(sealed(data)))
     with pytest.raises(PlanFileError, match=r"its layouts don't follow.*down"):
         read_folder(exported)
 

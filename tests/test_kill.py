@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from autoplan.errors import WeightsError
 from tests import kill, kill_run, saved
 from tests.kill_run import Kill, Training
+from tests.test_checkpoint_files import make
 
 
 @pytest.mark.slow
@@ -27,20 +29,24 @@ def test_two_kills_leave_no_trace(tmp_path: Path) -> None:
     assert len(kills) == 2 and not outcome.different
 
 
+@pytest.mark.slow
+def test_two_jobs_on_one_folder_never_mix(tmp_path: Path) -> None:
+    *kills, outcome = kill.Case("zero3", tmp_path).disturbed_together("together", 3, random.Random(3))
+    assert isinstance(outcome, kill.Outcome)
+    assert kills and not outcome.different
+
+
 def test_a_difference_of_one_bit_is_seen(tmp_path: Path) -> None:
-    state = {"parameters/a": torch.ones(3), "rng/0": torch.zeros(2, dtype=torch.uint8)}
-    torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "one", no_dist=True)
-    state["parameters/a"][1] += torch.finfo(torch.float32).eps
-    torch.distributed.checkpoint.save(state, checkpoint_id=tmp_path / "other", no_dist=True)
+    make(tmp_path / "one")
+    make(tmp_path / "other", value=1 + torch.finfo(torch.float32).eps)
     assert saved.differences(tmp_path / "one", tmp_path / "one") == []
-    assert saved.differences(tmp_path / "one", tmp_path / "other") == ["parameters/a"]
+    assert saved.differences(tmp_path / "one", tmp_path / "other") == ["parameters/w"]
 
 
 def test_a_truncated_checkpoint_is_seen(tmp_path: Path) -> None:
-    torch.distributed.checkpoint.save({"a": torch.ones(300)}, checkpoint_id=tmp_path / "c", no_dist=True)
-    [file] = (tmp_path / "c").glob("*.distcp")
-    file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises(BaseException):  # noqa: B017 - torch's own isn't an Exception
+    file = make(tmp_path / "c") / "rank-0.tensors"
+    file.write_bytes(file.read_bytes()[:7])
+    with pytest.raises(WeightsError, match="has 7 bytes of 16"):
         saved.tensors(tmp_path / "c")
 
 
@@ -61,7 +67,7 @@ def test_the_processes_of_ranks_are_found_and_known_to_be_dead(tmp_path: Path) -
 
 def test_a_save_is_seen_while_it_is_under_way(tmp_path: Path) -> None:
     training = Training(tmp_path, tmp_path, 1, 1)
-    stale = training.checkpoints / "step-00000002.tmp"
+    stale = training.checkpoints / "step-00000002.0123abcd.tmp"
     stale.mkdir(parents=True)
     kill_run.os.utime(stale, (1.0, 1.0))
     assert training.saving(since_s=2.0) == set()

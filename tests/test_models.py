@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from autoplan.errors import InputsError
+from autoplan.initialise import given
 from autoplan.models import resolve_model
 
 FILE = """
@@ -52,7 +53,8 @@ def test_a_mistake_is_named(text: str, said: str) -> None:
 
 def test_a_file_gives_model_inputs_and_loss(file: Path) -> None:
     request = resolve_model(f"{file}:make_model", ["width=4"], batch=6)
-    assert isinstance(request.model, torch.nn.Linear)
+    made = given(request.model)
+    assert isinstance(made.module, torch.nn.Linear) and made.start.name == "make_model()" and made.start.compared
     assert isinstance(request.example_inputs, tuple) and request.example_inputs[0].shape == (6, 4)
     assert request.loss_fn is not None and request.loss_fn(torch.ones(2), torch.zeros(2)) == 1
 
@@ -70,7 +72,7 @@ def test_a_mistake_in_a_file_is_named(
     file: Path, function: str, batch: int | None, seq: int | None, said: str
 ) -> None:
     with pytest.raises(InputsError, match=said):
-        resolve_model(f"{file}:{function}", batch=batch, seq=seq)
+        given(resolve_model(f"{file}:{function}", batch=batch, seq=seq).model)
 
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,3 +75,9 @@ def test_every_file_it_names_is_there() -> None:
 @pytest.mark.parametrize("target", re.findall(r"make ([a-z-]+)", README))
 def test_every_target_it_names_is_one(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_continuous_integration_runs_the_first_commands_in_their_order() -> None:
+    first = [line.split("#")[0].strip() for line in blocks("sh")[0].splitlines()]
+    script = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make ")]
+    assert first == script == ["make demo", "make test"]

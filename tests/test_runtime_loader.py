@@ -26,8 +26,8 @@ def pool() -> Iterator[RankPool]:
         yield ranks
 
 
-def rows(count: int) -> TensorDataset:
-    generator = torch.Generator().manual_seed(3)
+def rows(count: int, seed: int = 3) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
     shape = (count, tiny.SEQ)
     return TensorDataset(*(torch.randint(0, tiny.VOCAB, shape, generator=generator) for _ in range(2)))
 
@@ -76,7 +76,7 @@ def of_unequal_ranks(rank: int, world: int, folder: str) -> tuple[int, str]:
     """Each rank its own rows, the third has fewer batches."""
     own = tiny.BATCH // world
     with new_program() as program:
-        loader = DataLoader(rows(own * (3 if rank == 2 else 5)), batch_size=own)
+        loader = DataLoader(rows(own * (3 if rank == 2 else 5), seed=rank), batch_size=own)
         return train_to_the_end(program, loader, Path(folder) / "c")
 
 

@@ -94,11 +94,11 @@ def spoil(program: Program) -> None:
     """Has this rank find an infinite gradient, once all sums are done: in the last part that isn't empty."""
     settle = program.updates.settle
 
-    def spoilt(loss: Tensor, step: int) -> None:
+    def spoilt(loss: Tensor, step: int, before: int = 0) -> None:
         last = next(h.gradient for h in reversed(program.held) if h.gradient is not None and h.gradient.numel())
         last.view(-1)[0] = torch.inf
         program.updates.settle = settle  # type: ignore[method-assign]
-        settle(loss, step)
+        settle(loss, step, before)
 
     program.updates.settle = spoilt  # type: ignore[method-assign]
 

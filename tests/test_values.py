@@ -23,13 +23,13 @@ def test_a_value_takes_its_default_s_type(text: str, value: object) -> None:
 
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputsError, match=r"^layer=4: the model has no 'layer'\. the nearest are layers\.$"):
+    with pytest.raises(InputsError, match=r"^layer=4: the model has no 'layer'\. did you mean layers\?$"):
         parse_settings(["layer=4"], DEFAULTS, "the model")
 
 
 @pytest.mark.parametrize("text", ["layers=four", "layers=2.5", "layers=true", "tied=1", "eps=small"])
 def test_another_type_is_refused(text: str) -> None:
-    with pytest.raises(InputsError, match=rf"^{text}: the model has (int|float|bool) there, as in "):
+    with pytest.raises(InputsError, match=rf"^{text}: the model takes (a whole number|a number|true or false) there"):
         parse_settings([text], DEFAULTS, "the model")
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from autoplan.errors import CheckpointError, InputsError
 from autoplan.runtime.program import Program
 from autoplan.runtime.ranks import RankPool
+from autoplan.runtime.weight_manifest import MANIFEST
 from autoplan.runtime.weight_writing import split
 from tests.fixtures import tiny_program as tiny
 
@@ -49,9 +50,13 @@ def read(rank: int, world: int, plan: dict, folder: str) -> Mapping[str, Tensor]
         return program.full_state_dict()
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_one_file_holds_original_names_a_tied_one_once(pool: RankPool, tmp_path: Path) -> None:
     wanted = pool.run(written, PLANS[1], str(tmp_path), None, 10**9)[0]
-    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert names_in(tmp_path) == [MANIFEST, "model.safetensors"]
     found = load_file(tmp_path / "model.safetensors")
     assert found.keys() == wanted.keys() - {"head.weight"}
     assert all(torch.equal(found[name], wanted[name]) for name in found)
@@ -60,12 +65,13 @@ def test_one_file_holds_original_names_a_tied_one_once(pool: RankPool, tmp_path:
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_several_files_have_an_index_and_are_read_by_another_plan(pool: RankPool, tmp_path: Path, plan: dict) -> None:
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model-00001-of-00099.safetensors").write_text("left of another model")
+    (tmp_path / "model_ema.safetensors").write_text("the user's own")
     wanted = pool.run(written, plan, str(tmp_path), None, 500)[0]
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     files = sorted(set(index["weight_map"].values()))
     assert len(files) > 4 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*files, "config.json", "model.safetensors.index.json"])
+    others = [MANIFEST, "config.json", "model.safetensors.index.json", "model_ema.safetensors"]
+    assert names_in(tmp_path) == sorted([*files, *others])
     assert index["metadata"]["total_size"] == sum(wanted[n].nbytes for n in index["weight_map"])
     for name, file in index["weight_map"].items():
         with safe_open(tmp_path / file, "pt") as opened:
@@ -112,6 +118,6 @@ def test_a_full_disk_leaves_what_was_there(pool: RankPool, tmp_path: Path, full:
     for dtype, disk, left in pool.run(refused, str(tmp_path), full):
         assert "it isn't a floating dtype of safetensors" in dtype
         assert f"rank {full}: [Errno 28] No space left on device" in disk and "what was there before is whole" in disk
-        assert left == ["model.safetensors"]
+        assert left == [MANIFEST, "model.safetensors"]
     found = pool.run(read, PLANS[0], str(tmp_path))[0]
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from autoplan.errors import WeightsError
-from autoplan.initialise import InitRecipe, init_model, record
+from autoplan.initialise import RESETS, InitRecipe, Start, given, resets_recipe
 from autoplan.runtime.parts import Part
 from autoplan.runtime.program import Program
 from autoplan.runtime.ranks import RankPool
@@ -122,46 +122,101 @@ def test_what_does_not_fit_is_named_on_every_rank_before_anything_changes(
         assert kept
 
 
-def initialised(rank: int, world: int, plan: dict, recipe: InitRecipe | None) -> tuple[str, Mapping[str, Tensor]]:
-    spec = replace(tiny.spec(**plan), init=recipe)
+def make_model() -> nn.Module:
+    """The program's model in float64, drawn under whatever seed there is."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return tiny.Reference()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def of_seed(seed: int) -> Mapping[str, Tensor]:
+    torch.manual_seed(seed)
+    return make_model().state_dict()
+
+
+def initialised(
+    rank: int, world: int, plan: dict, recipe: InitRecipe | None, start: Start, arguments: dict
+) -> tuple[str, Mapping[str, Tensor]]:
+    spec = replace(tiny.spec(**plan), init=recipe, start=start)
     with Program(spec, tiny.program(plan.get("pp", 1))) as program:
+        asked = {key: rank if value == "rank" else value for key, value in arguments.items()}
         try:
-            program.init_weights(seed=5)
+            program.init_weights(**asked)
         except WeightsError as error:
             return str(error), {}
         return "", program.full_state_dict()
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_initial_values_are_those_of_the_user_s_model(pool: RankPool, plan: dict) -> None:
-    model = tiny.reference()
-    said, found = pool.run(initialised, plan, record(model))[0]
-    wanted = init_model(model, 5).state_dict()
+def test_initial_values_are_those_of_the_user_s_function(pool: RankPool, plan: dict) -> None:
+    made = given(make_model)
+    said, found = pool.run(initialised, plan, made.recipe, made.start, {"seed": 5})[0]
+    wanted = of_seed(5)
     assert said == "" and found.keys() == wanted.keys()
     for name in wanted:
         assert torch.equal(found[name], wanted[name]), name
 
 
-def test_what_the_recipe_does_not_make_is_named_on_every_rank(pool: RankPool) -> None:
-    recipe = record(tiny.reference())
+def test_resets_are_taken_only_where_they_are_asked_for(pool: RankPool) -> None:
+    made = given(make_model().to("meta"))
+    assert made.start.recipe == RESETS and "layers.0.scale" in made.start.unknown
+    for said, _ in pool.run(initialised, PLANS[2], made.recipe, made.start, {"seed": 5}):
+        assert said.startswith("init_weights(seed=5): nothing is known of the initial values of embed.weight, ")
+        assert "plan the function that makes the model: autoplan.parallelize(make_model, ...)" in said
+    arguments = {"seed": 5, "reset_parameters": True}
+    said, found = pool.run(initialised, PLANS[2], made.recipe, made.start, arguments)[0]
+    torch.manual_seed(5)
+    wanted = make_model()
+    torch.manual_seed(5)
+    for module in wanted.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    assert said == "" and all(torch.equal(found[name], value) for name, value in wanted.state_dict().items())
+
+
+def test_what_can_t_be_given_is_named_on_every_rank(pool: RankPool) -> None:
+    recipe, start = resets_recipe(tiny.reference()), Start(name="Reference", recipe=RESETS)
     lacking = replace(recipe, tensors=tuple(t for t in recipe.tensors if t[0] != "layers.1.scale"))
-    for said, _ in pool.run(initialised, PLANS[2], lacking):
+    arguments = {"reset_parameters": True}
+    for said, _ in pool.run(initialised, PLANS[2], lacking, start, arguments):
         assert said.startswith("layers.1.scale: no reset_parameters fills it")
-    for said, _ in pool.run(initialised, PLANS[0], None):
-        assert said.startswith("init_weights: the plan doesn't know how its model is initialised")
+    for said, _ in pool.run(initialised, PLANS[0], None, Start(), {}):
+        assert said.startswith("init_weights(): nothing is known of the initial values of the model. call load_weights")
+    stored = Start(name="Reference", stored=True)
+    for said, _ in pool.run(initialised, PLANS[0], None, stored, {"seed": 3}):
+        assert said.startswith("init_weights(seed=3): the model came with values of its own, and nothing is known of")
+    for said, _ in pool.run(initialised, PLANS[0], None, stored, {}):
+        assert said.startswith("init_weights(): this program wasn't loaded from a folder with values")
 
 
-def loaded_with_recipe(rank: int, world: int, recipe: InitRecipe, tensors: dict[str, Tensor]) -> Mapping[str, Tensor]:
-    with Program(replace(tiny.spec(pp=2, dp=2), init=recipe), tiny.program(2)) as program:
-        program.load_weights(tensors)
-        return program.full_state_dict()
+def test_ranks_that_ask_for_other_seeds_are_named(pool: RankPool) -> None:
+    made = given(make_model)
+    for said, _ in pool.run(initialised, PLANS[0], made.recipe, made.start, {"seed": "rank"}):
+        assert said.startswith("init_weights: rank 0 asks for seed=0, rank 1 for seed=1. give the same")
 
 
-def test_a_buffer_that_the_weights_leave_out_is_made_by_the_recipe(pool: RankPool) -> None:
-    tensors = without("shift")(state_dict())
-    found = pool.run(loaded_with_recipe, record(tiny.reference()), tensors)[0]
-    assert torch.equal(found["shift"], init_model(tiny.reference(), 0).state_dict()["shift"])
-    assert torch.equal(found["layers.0.scale"], tensors["layers.0.scale"])
+def loaded_with_recipe(
+    rank: int, world: int, made: tuple, transient: tuple[str, ...], tensors: dict[str, Tensor]
+) -> tuple[str, Mapping[str, Tensor]]:
+    spec = replace(tiny.spec(pp=2, dp=2), init=made[0], start=made[1], transient_buffers=transient)
+    with Program(spec, tiny.program(2)) as program:
+        try:
+            program.load_weights(tensors)
+        except WeightsError as error:
+            return str(error), {}
+        return "", {name: value.clone() for name, value in program.stages.buffers.items()}
+
+
+def test_a_buffer_that_state_dicts_leave_out_is_made_by_the_recipe(pool: RankPool) -> None:
+    """But a random one that they hold isn't drawn in its place."""
+    made, tensors = given(make_model), without("shift")(state_dict())
+    said, found = pool.run(loaded_with_recipe, (made.recipe, made.start), ("shift",), tensors)[0]
+    assert said == "" and torch.equal(found["shift"], of_seed(0)["shift"])
+    said, _ = pool.run(loaded_with_recipe, (made.recipe, made.start), (), tensors)[0]
+    assert "it lacks the buffer shift of shape (5,)" in said
 
 
 def test_a_folder_without_weights_is_named(pool: RankPool, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``devices``."""
+"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``devices``,
+``checkpoint``."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,
     devices_command,
     plan_command,
     report_command,
+    seal_command,
     verify_command,
     what_if_command,
 )
@@ -64,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("report", report_command, "print the report of an exported plan"),
         ("verify", verify_command, "compare an exported program with one device"),
+        ("seal", seal_command, "take the edits in an exported plan's plan.json and program.py"),
     ):
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")
@@ -71,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
     devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
     devices.set_defaults(command=devices_command)
+    add_checkpoint(commands)
     return top
 
 
@@ -100,6 +105,7 @@ def add_request(command: argparse.ArgumentParser) -> None:
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="a setting of the model; repeatable")
     add("--batch", type=int, help="rows of one optimizer step, over all devices")
     add("--seq", type=int, help="tokens in a row")
+    add("--loss", metavar="NAME", help="of torch.nn.functional, such as cross_entropy, or path/to/file.py:function")
     add("--training", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="as in precision=bf16-mixed")
     add("--effort", choices=EFFORTS, default="full", help="fast: a quick answer with fewer alternatives")
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.api import parallelize
 from autoplan.cli.given import parallelism, training
+from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare
 from autoplan.errors import InputsError
-from autoplan.models import resolve_model
+from autoplan.folder import seal_folder
+from autoplan.models import Request, resolve_model
 from autoplan.plan import Plan, load
 from autoplan.report.prices import phases_text
 
@@ -22,7 +25,7 @@ def plan_command(options: argparse.Namespace) -> None:
         request.model,
         options.cluster,
         request.example_inputs,
-        loss_fn=request.loss_fn,
+        loss_fn=loss_of(options, request),
         training=training(options.training),
         parallelism=parallelism(options.parallelism),
         effort=options.effort,
@@ -31,6 +34,11 @@ def plan_command(options: argparse.Namespace) -> None:
     if options.verify:
         print(f"\n{verified(plan)}")
     export(plan, options)
+
+
+def loss_of(options: argparse.Namespace, request: Request) -> Callable | None:
+    """What ``--loss`` names, before what the model's file defines."""
+    return loss_named(options.loss) if options.loss else request.loss_fn
 
 
 def tell(plan: Plan, options: argparse.Namespace) -> None:
@@ -69,13 +77,16 @@ def compare_command(options: argparse.Namespace) -> None:
         "effort": options.effort,
     }
     if is_plan(options.model):
+        if options.loss:
+            raise InputsError(f"--loss {options.loss}", "a plan's loss is what it was traced with", "leave it out")
         if options.config:
             raise InputsError(f"--config {options.config[0]}", "a plan's model is what it is", "leave it out")
         plan = load(options.model)
         print(compare(plan, options.clusters, batch=options.batch, seq=options.seq, **how))
     else:
         request = resolve_model(options.model, options.config, options.batch, options.seq)
-        print(compare(request.model, options.clusters, request.example_inputs, loss_fn=request.loss_fn, **how))
+        how["loss_fn"] = loss_of(options, request)
+        print(compare(request.model, options.clusters, request.example_inputs, **how))
 
 
 def is_plan(text: str) -> bool:
@@ -93,6 +104,11 @@ def devices_command(options: argparse.Namespace) -> None:
 
 def verify_command(options: argparse.Namespace) -> None:
     print(verified(load(options.folder)))
+
+
+def seal_command(options: argparse.Namespace) -> None:
+    changed = seal_folder(options.folder)
+    print(f"sealed {options.folder}: {', '.join(changed)}" if changed else f"{options.folder} was as it was exported")
 
 
 def verified(plan: Plan) -> str:

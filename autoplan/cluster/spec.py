@@ -17,6 +17,8 @@ from autoplan.cluster.known import Known
 from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, parts_of
 from autoplan.cluster.text import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
 from autoplan.errors import ClusterError
+from autoplan.keywords import keywords
+from autoplan.synonyms import CLUSTER_NAMES
 from cost_models.errors import ProfileError
 from cost_models.hardware import (
     Device,
@@ -27,7 +29,10 @@ from cost_models.hardware import (
     slowest_of,
 )
 
+MOST_DEVICES = 1_000_000
 
+
+@keywords(ClusterError, CLUSTER_NAMES)
 @dataclass(frozen=True)
 class ClusterSpec:
     """``nodes`` nodes of ``devices_per_node`` devices each.
@@ -71,6 +76,9 @@ class ClusterSpec:
             self._gather()
         check_count("nodes", self.nodes)
         check_count("devices_per_node", self.devices_per_node)
+        if self.devices > MOST_DEVICES:
+            cause = f"is more than {MOST_DEVICES:,}, and so than any cluster has"
+            raise ClusterError(f"{self.devices:,} devices", cause, "Give nodes x devices of a node")
         check_name("device", self.device, "h100-sxm")
         if self.memory_bytes is not None and self.memory_bytes <= 0:
             value = f"memory = {self.memory_bytes} bytes"
@@ -142,7 +150,7 @@ class ClusterSpec:
         if isinstance(spec, (str, os.PathLike)):
             with _as_cluster_error():
                 return _from_data(read_file(Path(spec)))
-        raise ClusterError(repr(spec), f"is a {type(spec).__name__}, not a cluster", FORM)
+        raise ClusterError(repr(spec), f"is of type {type(spec).__name__}, not a cluster", FORM)
 
     @staticmethod
     def kept(data: Mapping[str, Any], known: Known) -> ClusterSpec:

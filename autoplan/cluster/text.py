@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoplan.cluster.bandwidth import read_factors
+from autoplan.cluster.loose import known_device, read_loosely
 from autoplan.cluster.parts import NodeGroup, OuterLevel
 from autoplan.errors import ClusterError
 
@@ -37,6 +38,8 @@ def is_text(text: str) -> bool:
 
 def read_text(text: str) -> dict[str, Any]:
     """What a text says, as ``ClusterSpec``'s fields with memory in gigabytes; a ``ClusterError`` where it is none."""
+    if not isinstance(text, str):
+        raise ClusterError(repr(text), f"is of type {type(text).__name__}, not a text", FORM)
     data, rest = _options(text)
     groups = [_group(part, text) for part in re.split(r"\s\+\s(?=\s*-?\d+\s*[xX])", rest)]
     if len(groups) > 1:
@@ -63,10 +66,14 @@ def _options(text: str) -> tuple[dict[str, Any], str]:
 
 
 def _group(part: str, whole: str) -> tuple[int, int, str]:
+    if unread := re.search(r"\S*=\S*", part):
+        cause = "says nothing of a cluster"
+        raise ClusterError(f"{unread[0]} in {whole!r}", cause, f"Use {', '.join(f'{name}=…' for name in OPTIONS)}")
     match = _GROUP.fullmatch(part)
     if match is None:
-        raise ClusterError(repr(whole), "is not a cluster", FORM)
-    return int(match[1]), int(match[2]), match[3]
+        return read_loosely(part, FORM)
+    nodes, per_node = int(match[1]), int(match[2])
+    return nodes, per_node, known_device(match[3], nodes, per_node)
 
 
 def _level(text: str) -> tuple[Any, ...]:

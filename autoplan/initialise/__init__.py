@@ -1,11 +1,17 @@
-"""How a model starts: recorded from its constructor without its weights, replayed parameter by parameter.
+"""How a model starts: with the values that it holds, or with those that what makes it is recorded to draw.
 
-A sharded program under a seed starts from what the user's model starts from: each rank replays the recipe and keeps
-its own slices.
+``given`` takes what a user hands over, a module or a function that makes one, and says where training starts from
+(``Start``). A sharded program under a seed starts from what the user's function makes under it: each rank replays the
+recipe and keeps its own slices. What is replayed was compared with what is made, where that fits this machine.
 """
 
-from autoplan.initialise.making import buffer_values, init_model, record
+from autoplan.initialise.handed import Given, check_given, given
+from autoplan.initialise.making import buffer_values, init_model, record, resets_recipe
 from autoplan.initialise.recipe import InitRecipe, Step, View
-from autoplan.initialise.replay import replay
+from autoplan.initialise.replay import is_random, replay
+from autoplan.initialise.start import CONSTRUCTOR, FACTORY, FOLDER, RESETS, Start, StoredFile
 
-__all__ = ["InitRecipe", "Step", "View", "buffer_values", "init_model", "record", "replay"]
+__all__ = [
+    "CONSTRUCTOR", "FACTORY", "FOLDER", "RESETS", "Given", "InitRecipe", "Start", "Step", "StoredFile", "View",
+    "buffer_values", "check_given", "given", "init_model", "is_random", "record", "replay", "resets_recipe",
+]  # fmt: skip

@@ -3,41 +3,61 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from autoplan.errors import WeightsError
+from autoplan.initialise.compare import described, named_tensors
 from autoplan.initialise.recipe import EMPTY, InitRecipe
 from autoplan.initialise.recorder import Recorder, Unrecordable, key_of, recording
 from autoplan.initialise.replay import replay
 
 
 def record(model: nn.Module) -> InitRecipe:
-    """How the model is initialised under a seed.
+    """How the model is initialised under a seed: as its constructor does, for one of transformers, else as its
+    submodules' ``reset_parameters`` do. What neither fills is listed in ``missing``; the module is left alone."""
+    return constructor_recipe(model) or resets_recipe(model)
 
-    A Hugging Face model is made again from a copy of its configuration. Any other module is what
-    ``torch.manual_seed(seed)`` and then ``reset_parameters`` of each submodule, in the order of ``modules()``, make
-    of it. What neither fills is listed in ``missing``; the module itself is left alone.
-    """
-    makers: list[Callable[[], nn.Module]] = [lambda: reset_again(model)]
-    if hasattr(getattr(model, "config", None), "to_dict"):
-        makers.insert(0, lambda: constructed_again(model))
-    for make in makers:
-        try:
-            with recording() as recorder:
-                twin = make()
-        except (Unrecordable, TypeError, NotImplementedError):
-            continue
-        if same_names(model, twin):
-            return recipe_of(model, twin, recorder)
-    return InitRecipe((), (), (), tuple(name for name, _ in named_tensors(model)))
+
+def constructor_recipe(model: nn.Module) -> InitRecipe | None:
+    """Of a transformers model, made again from a copy of its configuration; None for any other, and where what is
+    made then isn't such a model or can't be recorded."""
+    return recorded(model, lambda: constructed_again(model)) if of_transformers(model) else None
+
+
+def resets_recipe(model: nn.Module) -> InitRecipe:
+    """What ``torch.manual_seed(seed)`` and then ``reset_parameters`` of each submodule, in the order of ``modules()``,
+    make of it; buffers on a real device keep their values."""
+    nothing = InitRecipe((), (), (), tuple(name for name, _ in named_tensors(model)))
+    return recorded(model, lambda: reset_again(model)) or nothing
+
+
+def recorded(model: nn.Module, make: Callable[[], nn.Module]) -> InitRecipe | None:
+    try:
+        with recording() as recorder:
+            twin = make()
+    except (Unrecordable, TypeError, NotImplementedError):
+        return None
+    return recipe_of(twin, recorder) if described(model) == described(twin) else None
+
+
+def of_transformers(model: nn.Module) -> bool:
+    """Whether a model's class is one of transformers' or derives from one: made by its class from a configuration."""
+    bases = ((base.__module__.split(".")[0], base.__name__) for base in type(model).__mro__)
+    return ("transformers", "PreTrainedModel") in bases and hasattr(getattr(model, "config", None), "to_dict")
 
 
 def constructed_again(model: Any) -> nn.Module:
-    return type(model)(copy.deepcopy(model.config))
+    """In the dtype that it has now, as from_config makes one of that dtype."""
+    before, now = torch.get_default_dtype(), getattr(model, "dtype", None)
+    torch.set_default_dtype(now if now in (torch.float16, torch.bfloat16, torch.float64) else before)
+    try:
+        return type(model)(copy.deepcopy(model.config))
+    finally:
+        torch.set_default_dtype(before)
 
 
 def reset_again(model: nn.Module) -> nn.Module:
@@ -56,20 +76,8 @@ def reset_again(model: nn.Module) -> nn.Module:
     return twin
 
 
-def named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Parameters and buffers, a tied one under its first name."""
-    return [*model.named_parameters(), *model.named_buffers()]
-
-
-def same_names(model: nn.Module, twin: nn.Module) -> bool:
-    def described(module: nn.Module) -> list[tuple[str, torch.Size]]:
-        return [(name, tensor.shape) for name, tensor in named_tensors(module)]
-
-    return described(model) == described(twin)
-
-
-def recipe_of(model: nn.Module, twin: nn.Module, recorder: Recorder) -> InitRecipe:
-    """What of the record the model's tensors need."""
+def recipe_of(twin: nn.Module, recorder: Recorder) -> InitRecipe:
+    """The record of a model that was made under it."""
     known = {name: recorder.names.get(key_of(t)) or literal_of(recorder, t) for name, t in named_tensors(twin)}
     written = {recorder.root(step.out) for step in recorder.steps if step.op != EMPTY}
     tensors = [(name, found) for name, found in known.items() if found and recorder.root(found) in written]
@@ -109,9 +117,10 @@ def unfilled(name: str) -> WeightsError:
 
 
 def init_model(model: nn.Module, seed: int) -> nn.Module:
-    """A copy of the model on the CPU, initialised under the seed: the reference on one device.
+    """A copy of the model on the CPU, to compare a program with: its own values, and where those lie on the meta
+    device some under the seed.
 
-    What the recipe is missing keeps the model's own values; WeightsError where those are on the meta device.
+    WeightsError for a tensor on the meta device that nothing fills.
     """
     memo: dict[int, object] = {}
     for parameter in model.parameters():
@@ -120,13 +129,22 @@ def init_model(model: nn.Module, seed: int) -> nn.Module:
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype)
     twin = copy.deepcopy(model, memo)
-    recipe = record(model)
     tensors, own = dict(named_tensors(twin)), dict(named_tensors(model))
     with torch.no_grad():
-        for name in recipe.missing:
-            if own[name].is_meta:
-                raise unfilled(name)
-            tensors[name].copy_(own[name])
-        for name, value in replay(recipe, seed):
-            tensors[name].copy_(value)
+        for name, value in own.items():
+            if not value.is_meta:
+                tensors[name].copy_(value)
+        fill_meta(tensors, [name for name, value in own.items() if value.is_meta], model, seed)
     return twin
+
+
+def fill_meta(tensors: Mapping[str, torch.Tensor], names: Sequence[str], model: nn.Module, seed: int) -> None:
+    """What lies on the meta device, as the model's recipe draws it."""
+    if not names:
+        return
+    recipe = record(model)
+    for name in names:
+        if name in recipe.missing:
+            raise unfilled(name)
+    for name, value in replay(recipe, seed, names):
+        tensors[name].copy_(value)

@@ -8,6 +8,7 @@ from autoplan.graph import Argument
 
 LITERAL = "literal"  # makes a tensor of values that are written down: (values, shape, dtype)
 TRUNCATED = "autoplan.trunc_normal_"  # torch.nn.init.trunc_normal_, which draws until every value lies inside
+SEED, SAVE, RESTORE = "autoplan.seed", "autoplan.save_state", "autoplan.restore_state"  # of the generator
 EMPTY = "aten.empty.memory_format"  # makes a tensor without values
 
 

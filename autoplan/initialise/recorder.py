@@ -9,44 +9,79 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn
 from unittest import mock
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator; no public alias
 
 from autoplan.graph import Argument, DType, Ref
-from autoplan.initialise.recipe import EMPTY, LITERAL, TRUNCATED, Step, View
+from autoplan.initialise.generators import Elsewhere, RecordedGenerator
+from autoplan.initialise.recipe import EMPTY, LITERAL, RESTORE, SAVE, SEED, TRUNCATED, Step, View
 
 LARGE = 1 << 20  # elements from which a tensor is hollow
 LONGEST_LITERAL = 1 << 16  # elements that are written down
+ALL_LITERALS = 1 << 18  # in all: plan.json holds them as text
+OWN_GENERATOR = "it draws from a generator of its own"
 MADE_EMPTY = (
     "aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_like.default", "aten.empty_permuted.default",
     "aten.new_empty.default", "aten.new_empty_strided.default",
 )  # fmt: skip
 SAME = ("aten.detach.default", "aten.alias.default")  # another tensor object of the same memory and shape
+GENERATOR = {"seed": SEED, "save": SAVE, "restore": RESTORE}
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """Records what is constructed under it, on the CPU."""
+    """Records what is constructed under it, on the CPU. Unrecordable at its end too, whatever the constructor made of
+    it; ``recorder.refused`` has the reason."""
     recorder = Recorder()
     # nn.init's functions can't be overridden from outside, and this one reads the values it draws; the function behind
     # it is private, but the one place that the public one and transformers' copy of it both go through
     name = "_no_grad_trunc_normal_"
-    with torch.device("cpu"), recorder:
-        if hasattr(nn.init, name):
-            with mock.patch.object(nn.init, name, recorder.truncated_normal):
-                yield recorder
-        else:
+    own = RecordedGenerator(recorder.note, recorder.refuse)
+    elsewhere, state = Elsewhere(), torch.default_generator.get_state()
+    try:
+        with ExitStack() as stack:
+            # every function of torch that seeds goes through this name, however a user imported it
+            stack.enter_context(mock.patch.object(torch.random, "default_generator", own))
+            if hasattr(nn.init, name):
+                stack.enter_context(mock.patch.object(nn.init, name, recorder.truncated_normal))
+            stack.enter_context(torch.device("cpu"))
+            stack.enter_context(Reading(recorder))
+            stack.enter_context(recorder)
             yield recorder
+    finally:
+        drawn = not torch.equal(torch.default_generator.get_state(), state)
+        torch.default_generator.set_state(state)
+    recorder.elsewhere |= elsewhere.drawn()
+    if drawn:
+        recorder.refuse("it seeds or draws from torch's generator in a way that can't be followed")
+    if recorder.refused:
+        raise Unrecordable(recorder.refused)
 
 
 class Unrecordable(Exception):
     """The constructor reads a random value, or keeps one where it can't be followed."""
+
+
+class Reading(TorchFunctionMode):
+    """Refuses what reads a hollow tensor past every operator; through NumPy's view a real one may be changed unseen."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__):
+            if self.recorder.is_hollow(args[0]):
+                self.recorder.refuse("it reads a random value")
+            self.recorder.elsewhere |= func is not torch.Tensor.tolist
+        return func(*args, **(kwargs or {}))
 
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -59,7 +94,11 @@ def key_of(tensor: torch.Tensor) -> Key:
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down every operator that a model is made with."""
+    """Writes down every operator that a model is made with.
+
+    refused    why what was recorded is no recipe, "" where it is one
+    elsewhere  whether values may come from, or go by, something that isn't recorded: NumPy's or Python's generator
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,13 +107,29 @@ class Recorder(TorchDispatchMode):
         self.names: dict[Key, str] = {}
         self.hollow: set[str] = set()
         self.alive: list[torch.UntypedStorage] = []
+        self.refused, self.elsewhere, self.literal_elements = "", False, 0
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raises, and remembers: the constructor may catch it."""
+        self.refused = self.refused or why
+        raise Unrecordable(why)
+
+    def note(self, what: str, value: int | str) -> None:
+        """A seed or a state of the generator, in its place among the draws."""
+        out = str(value) if what == "save" else ""
+        self.steps.append(Step(GENERATOR[what], out, (value,), (), True, (), "uint8"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {key: value for key, value in (kwargs or {}).items() if value is not None}
-        if kwargs.get("generator") is not None:
-            raise Unrecordable("it draws from a generator of its own")
+        if kwargs.pop("generator", torch.default_generator) is not torch.default_generator:
+            self.refused = self.refused or OWN_GENERATOR  # it goes on: how large the model is, is told all the same
         op = str(func)
         tensors = [t for t in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        places = {t.device.type for t in tensors} | {torch.device(kwargs.get("device", "cpu")).type}
+        if "meta" in places:
+            return func(*args, **kwargs)
+        if places != {"cpu"} and (torch.Tag.nondeterministic_seeded in func.tags or any(map(self.is_hollow, tensors))):
+            self.refuse(f"it draws on {', '.join(sorted(places - {'cpu'}))}, whose random numbers are others")
         if op in SAME:
             return func(*args, **kwargs)
         if op in MADE_EMPTY:
@@ -95,8 +150,10 @@ class Recorder(TorchDispatchMode):
         self, tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: object = None
     ) -> torch.Tensor:
         """In place of torch.nn.init's, whose number of draws depends on their values."""
-        if generator is not None:
-            raise Unrecordable("it draws from a generator of its own")
+        if generator not in (None, torch.default_generator):
+            self.refused = self.refused or OWN_GENERATOR
+        if tensor.is_meta:
+            return tensor
         name = self.name(tensor)
         self.step(TRUNCATED, name, tensor, (tensor, mean, std, a, b), {}, True)
         self.hollow.add(self.root(name))
@@ -108,7 +165,7 @@ class Recorder(TorchDispatchMode):
         if not any(self.is_hollow(t) for t in tensors):
             return func(*args, **kwargs)
         if set(returns) != {"Tensor"} or torch.Tag.nondeterministic_seeded in func.tags:
-            raise Unrecordable(f"{op} reads a random value")
+            self.refuse(f"{op} reads a random value")
         outs = tuple(map(self.new_hollow, on_meta(func, args, kwargs)))
         for index, out in enumerate(outs):
             self.step(op, self.names[key_of(out)], out, args, kwargs, False, index)
@@ -185,8 +242,11 @@ class Recorder(TorchDispatchMode):
     def name(self, tensor: torch.Tensor) -> str:
         """The tensor's name; one that no operator made is written down by its values."""
         if key_of(tensor) not in self.names:
-            if tensor.numel() > LONGEST_LITERAL:
-                raise Unrecordable(f"it holds {tensor.numel()} values that no operator computes")
+            if tensor.is_meta:
+                self.refuse("it makes its weights on the meta device")
+            self.literal_elements += tensor.numel()
+            if tensor.numel() > LONGEST_LITERAL or self.literal_elements > ALL_LITERALS:
+                self.refuse(f"it holds {tensor.numel()} values that no operator computes")
             self.new_real(tensor)
             values = tuple(tensor.detach().flatten().tolist())
             literal = (values, tuple(tensor.shape), DType(dtype_name(tensor)))

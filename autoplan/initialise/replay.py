@@ -15,7 +15,7 @@ import torch
 
 from autoplan.graph import Argument, DType, Ref, walk_refs
 from autoplan.initialise.draws import IN_ORDER, pass_over, truncated_normal_
-from autoplan.initialise.recipe import LITERAL, TRUNCATED, InitRecipe, Step, View
+from autoplan.initialise.recipe import LITERAL, RESTORE, SAVE, SEED, TRUNCATED, InitRecipe, Step, View
 
 OVERWRITES = (
     "uniform_", "normal_", "zero_", "fill_", "copy_", "random_", "bernoulli_", "trunc_normal_", "exponential_",
@@ -88,6 +88,13 @@ def plan(recipe: InitRecipe, views: Mapping[str, View], wanted: Mapping[str, str
     return Schedule(tuple(needed), done, dropped)
 
 
+def is_random(recipe: InitRecipe, name: str) -> bool:
+    """Whether any random number enters what a recipe makes of one parameter or buffer."""
+    wanted = {key: source for key, source in recipe.tensors if key == name}
+    needed = plan(recipe, {view.name: view for view in recipe.views}, wanted).needed
+    return any(step.random for step, runs in zip(recipe.steps, needed, strict=True) if runs)
+
+
 def last_writes(steps: Sequence[Step], views: Mapping[str, View]) -> dict[str, int]:
     return {root_of(step.out, views): index for index, step in enumerate(steps)}
 
@@ -117,6 +124,7 @@ class Machine:
         self.made = {step.out: (step.shape, step.dtype) for step in reversed(recipe.steps) if step.out not in views}
         self.generator = generator
         self.tensors: dict[str, torch.Tensor] = {}
+        self.states: dict[str, torch.Tensor] = {}
 
     def value(self, name: str) -> torch.Tensor:
         """A tensor, or a view of one."""
@@ -155,6 +163,9 @@ class Machine:
 
     def draw(self, step: Step) -> None:
         """Runs a random step for the numbers it takes alone: a piece at a time, or in a tensor that is dropped."""
+        if step.op in (SEED, SAVE, RESTORE):
+            self.turn(step)
+            return
         if step.op in IN_ORDER and step.out not in self.views and not step.kwargs:
             bounds = tuple(self.real(arg) for arg in step.args[1:])
             pass_over(step.op, math.prod(step.shape), getattr(torch, step.dtype), bounds, self.generator)
@@ -168,6 +179,17 @@ class Machine:
         self.tensors.pop(root, None)
         if held is not None:
             self.tensors[root] = held
+
+    def turn(self, step: Step) -> None:
+        """Sets the generator to a seed or to a state that it had before, or keeps the state that it has."""
+        (value,) = step.args
+        if step.op == SEED:
+            assert isinstance(value, int)
+            self.generator.manual_seed(value)
+        elif step.op == SAVE:
+            self.states[str(value)] = self.generator.get_state()
+        else:
+            self.generator.set_state(self.states[str(value)])
 
     def stand_in(self, argument: Argument, step: Step) -> object:
         """An argument of a step whose result is dropped: for tensors but the one written to, any of its shape."""

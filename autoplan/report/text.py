@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+
+from autoplan.graph import Model
 from autoplan.options import Training
 from autoplan.record import PlanRecord
 from autoplan.report.kinds import wall_text
 from autoplan.report.notes import notes_section
 from autoplan.report.prices import alternatives_section, collectives_section, memory_section, search_section
 from autoplan.report.program import blocks_section
+from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
 from autoplan.report.tables import tables_section
 from autoplan.report.words import headline, seconds_text, shape_text
+from autoplan.runtime.grouping import number_of, whole_parameters
 
 
 def report_text(record: PlanRecord) -> str:
@@ -42,14 +49,31 @@ def summary_section(record: PlanRecord) -> str:
         ("training", training_text(record)),
         ("batch", f"{batch}: all rows of one step"),
     ]
+    lines = [f"{name:<12}{text}" for name, text in fields]
+    start = start_text(record.start)
+    if start:  # what isn't known stands in the first lines
+        filled = textwrap.fill(f"starts from {start}", WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
+        lines.insert(1 if record.start.unknown else len(lines), filled)
     title = f"{record.model.name} on {record.cluster}"
-    return "\n".join([title, "=" * min(len(title), WIDTH), *(f"{name:<12}{text}" for name, text in fields)])
+    return "\n".join([title, "=" * min(len(title), WIDTH), *lines])
 
 
 def cluster_text(record: PlanRecord) -> str:
     devices = record.cluster.devices
     plural = "devices" if devices > 1 else "device"
     return f"{devices} {plural} of {wall_text(record)} usable"
+
+
+def groups_text(model: Model, training: Training) -> Iterator[str]:
+    """Each group of parameters: how many it has, its options, and which of its patterns match nothing."""
+    known = [names for names, _ in whole_parameters(model)]
+    for number, group in enumerate(training.groups, 1):
+        count = sum(number_of(training, names) == number for names in known)
+        options = ", ".join(f"{name}={value!r}" for name, value in group.options)
+        patterns = [] if group.names else group.title.split("|")
+        nothing = [one for one in patterns if not any(replace(group, match=one).has(names) for names in known)]
+        told = f" (nothing matches {', '.join(nothing)})" if nothing else ""
+        yield f"{group.title}: {count} parameter{'s' * (count != 1)} with {options}{told}"
 
 
 def training_text(record: PlanRecord) -> str:
@@ -59,4 +83,5 @@ def training_text(record: PlanRecord) -> str:
         return f"forward alone, {training.precision}, {compiled}"
     rates = f" with a {training.schedule.name} schedule" if training.schedule is not None else ""
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
-    return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}"
+    groups = "".join(f", {text}" for text in groups_text(record.model, training))
+    return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}{groups}"

@@ -13,28 +13,14 @@ from autoplan.options import Parallelism
 from autoplan.record import PlanRecord
 from autoplan.rule import AxisStrategy
 from autoplan.search.choice import Alternative, Chosen
+from autoplan.search.text import SCHEDULE_WORDS, SYSTEM_WORDS
 from autoplan.strategies import Strategy
 
-SCHEDULES = {
-    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble",
-    "pipedream-2bw": "PipeDream-2BW",
-}  # fmt: skip
-TENSOR_SYSTEMS = {
-    "ulysses": "sequence split, attention by heads (Ulysses)",
-    "context-parallel": "sequence split, keys and values gathered",
-    "ring-attention": "sequence split, keys and values round a ring",
-    "vocab-parallel": "vocabulary split, rows elsewhere",
-    "expert-parallel": "experts split, rows elsewhere",
-    "expert-all-to-all": "experts split, tokens by all-to-all, rows elsewhere",
-    "table-parallel": "tables placed, rows elsewhere",
-    "expert-partial-sum": "experts split, tokens gathered, rows elsewhere",
-}
-"""Named systems of one tensor axis in plain words."""
 GIB, MIB = 2**30, 2**20
 
 
 def headline(record: PlanRecord) -> str:
-    """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 12 of 40 blocks``."""
+    """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 12 of 40 blocks``; ``search.text`` reads it."""
     return choice_text(record.chosen, record.model)
 
 
@@ -58,7 +44,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
     if p.tensor and len(p.tensor) > 1:
         sizes = [f"{size} ({'x'.join(map(str, p.tensor))})" if size.startswith("tp=") else size for size in sizes]
     pipelined = bool(p.pp and p.pp > 1)
-    schedule = SCHEDULES.get(p.schedule or "", p.schedule or "") if pipelined else ""
+    schedule = SCHEDULE_WORDS.get(p.schedule or "", p.schedule or "") if pipelined else ""
     chunks = f"{p.virtual_stages} stages on each rank" if pipelined and (p.virtual_stages or 1) > 1 else ""
     many = "" if microbatches is None else f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
     rows = f" of {p.micro_batch}" if p.micro_batch else ""
@@ -72,7 +58,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         f"ZeRO-{p.zero}" if p.zero else "",
         "sequence parallel" if p.sequence_parallel else "",
         f"offload {p.offload}" if p.offload else "",
-        TENSOR_SYSTEMS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
+        SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
         f"replicas averaged every {p.local_steps} steps" if p.steps_locally else "",
     ]
 

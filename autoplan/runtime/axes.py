@@ -80,6 +80,17 @@ def rank_axes(mesh: Mesh, device_mesh: DeviceMesh, groups: Iterable[tuple[str, .
     return axes | _several(mesh, device_mesh, axes, known, wanted) if wanted else axes
 
 
+def release(axes: Iterable[RankAxis]) -> None:
+    """Lets go of the process groups, whose threads and sockets live as long as anything refers to them.
+
+    What was exported keeps its axes, and a user may keep that: so it is the axes that forget their groups. Nothing may
+    be computed with them afterwards.
+    """
+    for axis in axes:
+        object.__setattr__(axis, "group", None)
+        release(axis.parts)
+
+
 def _several(
     mesh: Mesh,
     device_mesh: DeviceMesh,

@@ -7,6 +7,8 @@ takes its share. "This rank's rows" of a batch are therefore its shares of all m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +23,26 @@ from autoplan.typed import TypedValue
 Batch = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
 
 
+Rows = Literal["whole", "own"]
+"""What a rank is given: the whole batch, or its data-parallel rows of it."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A batch as one rank was given it.
+
+    values  by name, on the rank's device and in the program's dtypes
+    split   names of those of which each data rank has rows; the others are the same on all
+    form    whether these are whole or the rank's own rows; None where the plan makes no difference
+    rows    how many rows of them were given, 0 where none is split
+    """
+
+    values: Mapping[str, Tensor]
+    split: tuple[str, ...]
+    form: Rows | None
+    rows: int
+
+
 def microbatches(
     spec: ProgramSpec, batch: Batch, axes: Mapping[str, RankAxis], device: torch.device
 ) -> dict[str, Tensor]:
@@ -29,9 +51,41 @@ def microbatches(
     batch   the whole batch, or this rank's rows of it: by name, or in the order of the plan's inputs
     InputsError where a name, a shape or a kind of dtype isn't the plan's.
     """
-    given = named([value.name for value in spec.lowered.batch], batch)
+    return stacked(spec, given_batch(spec, batch, device), axes)
+
+
+def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Rows | None = None) -> Given:
+    """A batch, checked against the plan.
+
+    rows  what it is said to be; None: its shapes tell
+    InputsError where a name, a shape or a kind of dtype isn't the plan's, or some inputs are whole and others not.
+    """
+    if rows not in (None, "whole", "own"):
+        raise InputsError(f"rows={rows!r}", "a rank is given the 'whole' batch or its 'own' rows", "give one of these")
+    known = named([value.name for value in spec.lowered.batch], batch)
+    values = {v.name: converted(spec, v, known[v.name], device) for v in spec.lowered.batch}
+    split = tuple(v.name for v in spec.lowered.batch if own_rows(spec, v) != tuple(v.type.shape))
+    whole = {v.name: tuple(values[v.name].shape) == tuple(v.type.shape) for v in spec.lowered.batch}
+    forms: dict[str, Rows] = {name: "whole" if whole[name] else "own" for name in split}
+    wrong = next((name for name, form in forms.items() if form != (rows or forms[split[0]])), None)
+    if wrong is not None:
+        what: dict[Rows, str] = {"whole": "the whole batch", "own": "one data rank's rows"}
+        said = f"rows={rows!r} was said" if rows else f"{split[0]} is {what[forms[split[0]]]}"
+        value = f"{wrong} of shape {tuple(values[wrong].shape)}"
+        raise InputsError(value, f"it is {what[forms[wrong]]}, and {said}", "give all inputs alike")
+    count = values[split[0]].shape[0] if split else 0
+    return Given(values, split, forms[split[0]] if split else None, count)
+
+
+def stacked(spec: ProgramSpec, given: Given, axes: Mapping[str, RankAxis]) -> dict[str, Tensor]:
+    """This rank's microbatches of what it was given, each input by name."""
     coordinates = {name: axis.rank for name, axis in axes.items()}
-    return {v.name: stacked(spec, v, given[v.name].to(device), coordinates) for v in spec.lowered.batch}
+    own = {axis: rank for axis, rank in coordinates.items() if axis != DATA}
+    found = {}
+    for value in spec.lowered.batch:
+        known = own if given.form == "own" and value.name in given.split else coordinates
+        found[value.name] = parts(spec, value, given.values[value.name], known)
+    return found
 
 
 def named(names: Sequence[str], batch: Batch) -> dict[str, Tensor]:
@@ -52,23 +106,27 @@ def named(names: Sequence[str], batch: Batch) -> dict[str, Tensor]:
     return given
 
 
-def stacked(spec: ProgramSpec, value: TypedValue, tensor: Tensor, coordinates: Mapping[str, int]) -> Tensor:
-    """One input's microbatches on this rank."""
-    mesh = spec.lowered.mesh
-    own_rows = part_of(value.type.shape, value.layout, mesh, {DATA: 0}).shape
-    if tuple(tensor.shape) == tuple(value.type.shape):
-        known = dict(coordinates)
-    elif tuple(tensor.shape) == own_rows:
-        known = {axis: rank for axis, rank in coordinates.items() if axis != DATA}
-    else:
+def own_rows(spec: ProgramSpec, value: TypedValue) -> tuple[int, ...]:
+    """The shape of one data rank's rows of an input."""
+    return part_of(value.type.shape, value.layout, spec.lowered.mesh, {DATA: 0}).shape
+
+
+def converted(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torch.device) -> Tensor:
+    """One input on the device, in the dtype that the program takes; InputsError where it isn't what the plan is for."""
+    rows = own_rows(spec, value)
+    if tuple(tensor.shape) not in (tuple(value.type.shape), rows):
         raise InputsError(
             f"{value.name} of shape {tuple(tensor.shape)}",
-            f"the plan is for a batch of {tuple(value.type.shape)}, of which a rank's rows are {own_rows}",
+            f"the plan is for a batch of {tuple(value.type.shape)}, of which a rank's rows are {rows}",
             "pass a batch of that size, or plan again with this one as example_inputs",
         )
     if tensor.is_floating_point() != value.type.floating:
         raise InputsError(f"{value.name} of {tensor.dtype}", f"the plan has {value.type.dtype}", "convert it first")
-    tensor = tensor.to(spec.activation_dtype(value.type))
-    shape = tuple(tensor.shape)
-    parts = [part_of(shape, value.layout, mesh, {**known, MICROBATCH: j}) for j in range(spec.microbatches)]
-    return torch.stack([tensor[part.slices] for part in parts])
+    return tensor.to(device, spec.activation_dtype(value.type))
+
+
+def parts(spec: ProgramSpec, value: TypedValue, tensor: Tensor, known: Mapping[str, int]) -> Tensor:
+    """One input's microbatches: the parts that the rank with these coordinates has of them, stacked."""
+    shape, mesh = tuple(tensor.shape), spec.lowered.mesh
+    boxes = [part_of(shape, value.layout, mesh, {**known, MICROBATCH: j}) for j in range(spec.microbatches)]
+    return torch.stack([tensor[box.slices] for box in boxes])

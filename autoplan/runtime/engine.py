@@ -55,10 +55,10 @@ class PipelineEngine:
     ) -> None:
         self.count, self.device, self.dtype = spec.microbatches, device, spec.activation_dtype(spec.lowered.loss.type)
         self.last = any(s.number == len(spec.lowered.stages) - 1 for s in stages)
-        piped = [pipeline_stage(spec, stage, axis, device) for stage in stages]
+        self.piped = [pipeline_stage(spec, stage, axis, device) for stage in stages]
         self.losses: list[Tensor] = []
         self.scale: Scale = unscaled
-        self.schedule = make_schedule(spec, piped, self.loss_of)
+        self.schedule = make_schedule(spec, self.piped, self.loss_of)
 
     def run(self, keywords: Mapping[str, Tensor], scale: Scale = unscaled) -> Tensor:
         """As LoopEngine.run; zero on a rank that doesn't hold the last stage."""
@@ -67,6 +67,11 @@ class PipelineEngine:
         target = torch.zeros(self.count, device=self.device) if self.last else None
         self.schedule.step(target=target, return_outputs=False, batch=dict(keywords))
         return torch.stack(self.losses).sum() if self.losses else self.no_loss()
+
+    def close(self) -> None:
+        """Lets go of the process group, as ``axes.release`` does."""
+        for stage in self.piped:
+            stage.group = None
 
     def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
         """What a microbatch's backward begins from: the last stage returns its loss; ``run`` returns their sum."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import ForwardOnlyError
-from autoplan.runtime import launch, weights
+from autoplan.runtime import launch, starting, weights
 from autoplan.runtime.axes import rank_axes
 from autoplan.runtime.batches import Batch
 from autoplan.runtime.behind import BETWEEN
@@ -69,10 +69,10 @@ class InferenceProgram:
 
     __call__ = forward
 
-    def init_weights(self, seed: int = 0) -> None:
+    def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
         """As ``Program.init_weights``."""
         with self._during("the weights' initialisation"):
-            weights.initialise(self.spec, seed, self.held, self.stages.buffers, self.unread)
+            starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
         """As ``Program.load_weights``."""

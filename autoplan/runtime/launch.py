@@ -6,12 +6,13 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import AutoplanError, LaunchError
@@ -30,19 +31,55 @@ LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Socket closed|
 class World:
     """This process among the others.
 
-    owned  whether the process group was started here, and is to be ended here
-    watch  where this rank notes what it does; the others' process group is not watched
+    owned   whether the process group was started here, and is to be ended here
+    watch   where this rank notes what it does; the others' process group is not watched
+    others  the process groups that stood before this program made its own
+    groups  this program's own, once it is made
     """
 
     device: torch.device
     device_mesh: DeviceMesh
     owned: bool
     watch: Watch
+    others: frozenset[ProcessGroup] = frozenset()
+    groups: list[ProcessGroup] = field(default_factory=list)
 
-    def close(self) -> None:
+    def made(self) -> None:
+        """The program is complete: the groups that came with it are its own, to be ended with it."""
+        self.groups.extend(standing() - self.others)
+
+    def close(self, meshes: Iterable[DeviceMesh] = ()) -> None:
+        """Ends the process group that was started here, and in another's the groups that the program made.
+
+        meshes  the program's others, beside ``device_mesh``
+        """
         if self.owned and dist.is_initialized():
             dist.destroy_process_group()
+        elif dist.is_initialized():
+            end_groups(self.groups, (self.device_mesh, *meshes))
+        self.groups.clear()
         self.watch.stop()
+
+
+def standing() -> frozenset[ProcessGroup]:
+    """The process groups that this process is in. torch lists them nowhere else."""
+    return frozenset(dist.distributed_c10d._world.pg_map)
+
+
+def end_groups(groups: Iterable[ProcessGroup], meshes: Iterable[DeviceMesh]) -> None:
+    """Ends groups: each has threads and sockets of its own until nothing refers to it.
+
+    Their meshes live on in torch's caches, and would keep them.
+    """
+    known = standing()
+    ended = {group.group_name for group in groups}
+    for group in groups:
+        if group in known:
+            dist.destroy_process_group(group)
+    for mesh in meshes:
+        kept = getattr(mesh._get_root_mesh(), "_pg_registry", {})
+        for name in kept.keys() & ended:
+            del kept[name]
 
 
 def join(mesh: Mesh, timeout_s: float = TIMEOUT_S) -> World:
@@ -52,15 +89,16 @@ def join(mesh: Mesh, timeout_s: float = TIMEOUT_S) -> World:
 
     LaunchError where their number isn't the mesh's number of devices, LostRankError where one doesn't come.
     """
-    owned = not dist.is_initialized()
+    owned, others = not dist.is_initialized(), frozenset[ProcessGroup]()
     if owned:
         check_count(mesh.devices, int(os.environ.get("WORLD_SIZE", "1")), torchrun="WORLD_SIZE" in os.environ)
         device, watch = start(timeout_s)
     else:
         check_count(mesh.devices, dist.get_world_size(), torchrun="WORLD_SIZE" in os.environ)
         device, watch = device_of(str(dist.get_backend())), Watch(None, dist.get_rank(), mesh.devices, timeout_s)
+        others = standing()
     names, sizes = zip(*((a.name, a.size) for a in mesh.device_axes), strict=True)
-    return World(device, dist.init_device_mesh(device.type, sizes, mesh_dim_names=names), owned, watch)
+    return World(device, dist.init_device_mesh(device.type, sizes, mesh_dim_names=names), owned, watch, others)
 
 
 def check_count(wanted: int, found: int, torchrun: bool) -> None:

@@ -15,13 +15,14 @@ from autoplan.errors import ParallelismError
 from autoplan.options import Training
 from autoplan.runtime.axes import RankAxis
 from autoplan.runtime.clip import clip_gradients
+from autoplan.runtime.grouping import check_groups, names_of, number_of, own_options, titles
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.host import attach, updated_on_host
 from autoplan.runtime.lamb import Lamb, squares_over_ranks
 from autoplan.runtime.rates import LearningRates
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.state import Storage
-from autoplan.runtime.whole import Alone, WholeUpdates, by_sort, wholes_of
+from autoplan.runtime.whole import Alone, Members, Whole, WholeUpdates, by_sort, wholes_of
 
 # Each of these updates an element from that element's own gradient and state, so a part is updated as in the whole.
 ELEMENTWISE = (
@@ -45,20 +46,27 @@ BESIDE = ("lr", "weight_decay", "betas", "eps")
 """Of these, what the AdamW beside Muon takes."""
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], training: Training) -> Optimizer:
+def build_optimizer(
+    parameters: Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]], training: Training
+) -> Optimizer:
     """The planned optimizer over parameters that are whole, with its schedule; it doesn't clip.
+
+    parameters  with their names, a tied one under each of its own, where Training has groups
 
     A schedule that looks at the loss stands still here. Muon updates matrices alone: AdamW, with what Training says of
     it, updates the parameters that are none.
     """
     kind = optimizer_class(training.optimizer)
-    trainable = [p for p in parameters if p.requires_grad]
+    names: dict[nn.Parameter, list[str]] = {}
+    for each in parameters:
+        name, parameter = each if isinstance(each, tuple) else ("", each)
+        names.setdefault(parameter, []).append(name)
+    groups = [[p for p in names if number_of(training, names[p]) == n] for n in numbers(training)]
+    trainable = [[p for p in group if p.requires_grad] for group in groups]
     if kind is Muon:
-        others = (AdamW, beside(training), [p for p in trainable if p.ndim != 2])
-        wholes = [Alone(p) for p in trainable if p.ndim == 2]
-        optimizer: Optimizer = WholeUpdates(kind, options(kind, training), wholes, [others])
+        optimizer: Optimizer = with_muon(WholeUpdates, training, [list(map(Alone, group)) for group in trainable])
     else:
-        optimizer = kind(by_sort({"params": trainable}), **options(kind, training))
+        optimizer = elementwise(kind, training, trainable, options(kind, training))
     if training.schedule is not None:
         rates = LearningRates(training.schedule, optimizer)
         if not rates.watches:
@@ -99,16 +107,56 @@ def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[HeldParameter
     kind = optimizer_class(training.optimizer)
     further: dict[str, Any] = {"fused": True} if on_host and "fused" in inspect.signature(kind).parameters else {}
     made: Callable[[type[Optimizer]], Callable[..., Optimizer]] = updated_on_host if on_host else as_it_is
-    trainable = [h.updated for h in held if h.stored.trainable]
-    if training.optimizer in PLAIN and any(isinstance(p, DTensor) for p in trainable):
-        return made(WholeUpdates)(kind, options(kind, training), [Alone(p) for p in trainable])
+    groups = [[h for h in held if number_of(training, names_of(h.stored)) == n] for n in numbers(training)]
+    trainable = [[h.updated for h in group if h.stored.trainable] for group in groups]
+    if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
+        return made(WholeUpdates)(with_options(kind, training, [list(map(Alone, group)) for group in trainable]))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
-        return made(kind)(by_sort({"params": trainable}), **(options(kind, training) | further))
-    wholes = wholes_of(held, storage)
+        return elementwise(made(kind), training, trainable, options(kind, training) | further)
+    wholes = [wholes_of(group, storage) for group in groups]
     if kind is not Muon:
-        return made(WholeUpdates)(kind, options(kind, training), wholes)
-    others = (AdamW, beside(training), [p for w in wholes if len(w.shape) != 2 for p in w.updated])
-    return made(WholeUpdates)(kind, options(kind, training), [w for w in wholes if len(w.shape) == 2], [others])
+        return made(WholeUpdates)(with_options(kind, training, wholes))
+    return with_muon(made(WholeUpdates), training, wholes)
+
+
+def numbers(training: Training) -> range:
+    """Of its groups, the default one among them."""
+    return range(1 + len(training.groups))
+
+
+def elementwise(
+    made: Callable[..., Optimizer],
+    training: Training,
+    groups: Sequence[Sequence[nn.Parameter]],
+    given: Mapping[str, Any],
+) -> Optimizer:
+    """A class of torch.optim, with the options of each group over those that are given."""
+    own = [{}, *(dict(group.options) for group in training.groups)]
+    named = zip(titles(training), own, groups, strict=True)
+    split = [by_sort({"name": title, **options, "params": list(group)}) for title, options, group in named]
+    return made([each for group in split for each in group], **given)
+
+
+def with_options(
+    kind: type[Optimizer],
+    training: Training,
+    groups: Sequence[Sequence[Whole | Alone]],
+    given: Mapping[str, Any] | None = None,
+) -> list[Members]:
+    """The groups as one class updates them, each with its options over those that are given, or Training's."""
+    given = options(kind, training) if given is None else given
+    own = [{}, *(own_options(kind, group) for group in training.groups)]
+    named = zip(titles(training), own, groups, strict=True)
+    return [Members(kind, title, {**given, **options}, tuple(group)) for title, options, group in named]
+
+
+def with_muon(
+    made: Callable[..., Optimizer], training: Training, groups: Sequence[Sequence[Whole | Alone]]
+) -> Optimizer:
+    """Muon over matrices, AdamW over what is none."""
+    matrices = [[w for w in group if len(w.shape) == 2] for group in groups]
+    others = [[w for w in group if len(w.shape) != 2] for group in groups]
+    return made(with_options(Muon, training, matrices), with_options(AdamW, training, others, beside(training)))
 
 
 def as_it_is(kind: type[Optimizer]) -> type[Optimizer]:
@@ -128,6 +176,7 @@ def check_optimizer(training: Training) -> None:
     except (ValueError, TypeError, RuntimeError) as error:
         told = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ParallelismError(f"{training.optimizer} with {told}", str(error), "give others") from None
+    check_groups(training, {kind: given} | ({AdamW: beside(training)} if kind is Muon else {}))
 
 
 def optimizer_class(name: str) -> type[Optimizer]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from autoplan.errors import InputsError
 
 TUPLE, ITEMS = "(tuple)", "(items)"
@@ -37,3 +39,15 @@ def decode(data: object) -> object:
     if isinstance(data, dict):
         return {key: decode(item) for key, item in data.items()}
     return data
+
+
+def frozen(value: object, where: str) -> object:
+    """A copy that nobody else holds, as a checkpoint gives it back. InputsError for what isn't plain."""
+    try:
+        data = encode(value, where)
+        return decode(json.loads(json.dumps(data)))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputsError):
+            raise
+        cause = "it holds itself, or is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise InputsError(where, cause, "give plain values that JSON can hold") from None

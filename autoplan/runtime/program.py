@@ -12,25 +12,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import WeightsError
-from autoplan.mesh import MICROBATCH
-from autoplan.runtime import checkpoint, launch, weights
-from autoplan.runtime.axes import rank_axes
-from autoplan.runtime.batches import Batch, microbatches
+from autoplan.errors import LaunchError, WeightsError
+from autoplan.runtime import checkpoint, launch, own_state, starting, weights, zero
+from autoplan.runtime.agreement import Agreement, Call
+from autoplan.runtime.axes import rank_axes, release
+from autoplan.runtime.batches import Batch, Given, Rows, given_batch, stacked
 from autoplan.runtime.behind import BETWEEN
 from autoplan.runtime.clip import clip_gradients
 from autoplan.runtime.compiled import UNCOMPILED, compile_segments
+from autoplan.runtime.counting import whole_counts, whole_loss
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.forward import DROPOUT_KEY, Forward
+from autoplan.runtime.gradients import Gradients
 from autoplan.runtime.held import held_parameters
 from autoplan.runtime.host import take_up
 from autoplan.runtime.local import local_steps, replica_groups, replica_of
 from autoplan.runtime.moving import groups_of
 from autoplan.runtime.optimizer import rank_optimizer
+from autoplan.runtime.own_state import OptimizerState
 from autoplan.runtime.random import step_keys
 from autoplan.runtime.reduce import GradientSums, gradient_groups
 from autoplan.runtime.saving import Saver
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.runtime.stages import build_stages
 from autoplan.runtime.state import Storage, by_user_names, gathered, under_all_names, unread_values, whole_buffers
 from autoplan.runtime.updates import Updates
@@ -48,12 +51,19 @@ class Program:
 
     timeout_s  longest that a rank may be in one part of its work, or the script between two steps; then all ranks end,
                and the one that hangs is named (runtime.watch)
+    pretrained  a folder with what came with the model beside its weights, which ``save_weights`` writes beside them
 
     LaunchError where there are more or fewer processes than the plan has devices.
     """
 
-    def __init__(self, spec: ProgramSpec, module: ModuleType, timeout_s: float = launch.TIMEOUT_S) -> None:
-        self.spec, self.module = spec, module
+    def __init__(
+        self,
+        spec: ProgramSpec,
+        module: ModuleType,
+        timeout_s: float = launch.TIMEOUT_S,
+        pretrained: Path | None = None,
+    ) -> None:
+        self.spec, self.module, self.pretrained = spec, module, pretrained
         self.world = launch.join(spec.lowered.mesh, timeout_s)
         self.watch = self.world.watch
         self.device, self.rank = self.world.device, dist.get_rank()
@@ -74,6 +84,11 @@ class Program:
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
+        self.gradients = Gradients(self.held, self.optimizer)
+        self.agreement = Agreement(self.axes, self.device)
+        self.optimizer_state = OptimizerState(
+            self.optimizer, self.updates, self.held, lambda: self.steps, lambda steps: setattr(self, "steps", steps)
+        )
         self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
         self.steps = 0
@@ -82,18 +97,30 @@ class Program:
             self.engine = LoopEngine(spec, self.stages.modules[0])
         else:
             self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
+        self.world.made()
+        self.closed = self.filled = False
 
-    def step(self, batch: Batch) -> Tensor:
+    def step(self, batch: Batch, accumulate: bool = False, rows: Rows | None = None) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
 
-        batch  the whole batch, or this rank's rows of it (see runtime.batches), by name or in order
-        Returns the loss of the whole batch, the same scalar on every rank. Gradients are afterwards those of this
-        batch alone, whatever was left from earlier steps; nothing is updated. Under "fp16-mixed" loss and gradients are
-        divided by the scale again; where a gradient of any rank overflowed, no rank has gradients, and the optimizer's
-        step updates nothing. InputsError for another batch, DivergedError where the loss isn't finite.
+        batch       the whole batch, or this rank's rows of it (see runtime.batches), by name or in order
+        accumulate  adds the gradients to those of the batches since the last update, as a backward without zero_grad
+                    does; each batch's loss is its own mean. A gradient that overflows in one of them skips the update
+        rows        "whole" or "own": what the batch is said to be; None: its shapes tell
+        Returns the loss of this batch, the same scalar on every rank. Without ``accumulate`` gradients are afterwards
+        those of this batch alone, and those that no update has used are never dropped: that is an InputsError, before
+        anything is computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again;
+        where a gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing.
+        InputsError, on every rank and before gradients change, for another batch, and where ranks disagree (see
+        runtime.agreement); DivergedError where the loss isn't finite: gradients are then what they were.
         """
         with self._during("forward and backward"):
-            return self._step(batch)
+            name = "step(accumulate=True)" if accumulate else "step"
+            call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
+            given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
+            inputs = stacked(self.spec, given, self.axes)
+            with self.gradients.of_another_batch(lambda: self.updates.skipped):
+                return self._step(inputs)
 
     def evaluate(self, batch: Batch) -> Tensor:
         """The loss of a batch as ``model.eval()`` has it, the same scalar on every rank; nothing is changed or kept.
@@ -107,50 +134,20 @@ class Program:
         with self._during("evaluation"), self.local.as_one() if self.local else nullcontext():
             return self.evaluation.run(batch, self.spec.training.seed, self.steps)
 
-    def _step(self, batch: Batch) -> Tensor:
-        inputs = microbatches(self.spec, batch, self.axes, self.device)
-        self.optimizer.zero_grad()
+    def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
+        self.gradients.check(accumulate)
+        return given_batch(self.spec, batch, self.device, rows)
+
+    def _step(self, inputs: dict[str, Tensor]) -> Tensor:
         self.sums.begin()
-        keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device)
-        keywords = inputs | self._counts(inputs) | {DROPOUT_KEY: keys}
+        before = self.gradients.batches
+        keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device, before)
+        keywords = inputs | whole_counts(self.spec, self.module, inputs, self.axes) | {DROPOUT_KEY: keys}
         with self.versions.computing() if self.versions else nullcontext():
             loss = self.engine.run(keywords, self.updates.scale)
         self.sums.finish()
-        loss = self._whole_loss(loss)
-        self.updates.settle(loss, self.steps + 1)
-        return loss
-
-    def _counts(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches].
-
-        Of replicas that step by themselves each has its own, at least one: without a valid token its loss is zero.
-        """
-        m = self.spec.microbatches
-        each = [self.module.counts(**{name: x[j] for name, x in inputs.items()}) for j in range(m)]
-        whole = {}
-        for name in self.spec.lowered.counts:
-            layout = next(c.value.layout for c in self.spec.lowered.constants if c.value.name == name)
-            partial = [axis for axis, state in layout.rest if state.kind == "P"]
-            values = torch.stack([counted[name] for counted in each])
-            total = values.sum(0) if MICROBATCH in partial else values[0]
-            for axis in (self.axes[a] for a in partial if a != MICROBATCH and not (a == DATA and self.local)):
-                if axis.group is not None:
-                    dist.all_reduce(total, group=axis.group)
-            total = total.clamp(min=1) if self.local and not total.ndim else total
-            whole[name] = total.expand(m, *total.shape)
-        return whole
-
-    def _whole_loss(self, loss: Tensor) -> Tensor:
-        """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean."""
-        for name, state in self.spec.lowered.loss.layout.rest:
-            if state.kind == "P" and name != MICROBATCH and self.axes[name].group is not None:
-                dist.all_reduce(loss, group=self.axes[name].group)
-        if self.local:
-            loss = loss / self.axes[DATA].size
-        pipeline = self.axes.get(PIPELINE)
-        if pipeline is not None and pipeline.group is not None:
-            last = self.spec.pipeline_rank(len(self.spec.lowered.stages) - 1)
-            dist.broadcast(loss, group=pipeline.group, group_src=last)
+        loss = whole_loss(self.spec, loss, self.axes)
+        self.updates.settle(loss, self.steps + 1, before)
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -169,25 +166,64 @@ class Program:
         """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
         self.updates.set_learning_rate(rate)
 
-    def init_weights(self, seed: int = 0) -> None:
-        """The parameters and buffers that the user's model has when it is made under ``torch.manual_seed(seed)``: one
-        of transformers by its constructor, any other by ``reset_parameters`` of each submodule, in their order.
+    def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
+        """The parameters and buffers that training starts from, as the user's model has them on one device.
 
-        WeightsError where the plan doesn't know how they are made.
+        seed   of a plan of a function that makes the model, or of a transformers model: what torch.manual_seed(seed)
+               and then the function, or the class with its configuration, make on the CPU, bit for bit. None: the
+               values that came with the plan, where the model had some; else seed 0
+        reset_parameters   a model from the meta device of which nothing else is known: whatever the reset_parameters
+               of its submodules, in the order of modules(), make under the seed. What the model's author sets
+               otherwise, it doesn't do: never taken unless it is asked for
+
+        WeightsError, on every rank and before anything is changed, where the plan can't give these values, where ranks
+        ask for different ones, or where the plan's stored values aren't those that were exported.
         """
         with self._during("the weights' initialisation"):
-            weights.initialise(self.spec, seed, self.held, self.stages.buffers, self.unread)
+            starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
             self._taken_up()
 
-    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
+    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
         """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.
 
+        strict  refuse tensors that the model doesn't have; otherwise they are left out, and the first rank warns
+
         Names that differ as transformers' from_pretrained allows are found too: without or with the name of the part
-        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only.
-        WeightsError, before anything is changed, where a parameter is missing or has another shape.
+        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only. Files that
+        ``save_weights`` wrote are compared with their checksums; of others a flipped bit can't be seen.
+        WeightsError, before anything is changed, where a parameter is missing, has another shape or isn't finite, and
+        where a file is damaged. (Files are read once: where one turns out to hold NaN, a program that was filled
+        before gets its values back.)
         """
         with self._during("loading weights"):
-            weights.load(self.spec, self.held, self.stages.buffers, source, self.unread)
+            weights.load(
+                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
+            )
+            self._taken_up()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What this rank holds of the model, for tools of one's own: an average of the weights, another checkpoint.
+
+        By the program's names, which every plan of the model shares: parameters as DTensors over their stage's mesh,
+        buffers whole, and on rank 0 what the program never reads. Like a module's they are views, which a step changes:
+        clone what is to stay. Replicas that step by themselves are averaged, in copies. The optimizer's state, the
+        count of steps and the schedule's are ``program.optimizer.state_dict()``.
+        """
+        further = self.stages.buffers | self.unread
+        if self.local is None:
+            return own_state.model_state(self.storage, self.held, further)
+        local = self.local
+        return own_state.model_state(self.storage, self.held, further, lambda held: local.mean(held.values))
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up a ``state_dict`` of this plan, bit for bit; every rank gives its own.
+
+        WeightsError, on every rank and before anything is changed, where a key is missing or too many, or a tensor has
+        another shape, dtype or placement. ``load_weights`` takes whole tensors under the user's names.
+        """
+        with self._during("loading a state"):
+            further = self.stages.buffers | self.unread
+            own_state.load_model_state(own_state.model_state(self.storage, self.held, further), state)
             self._taken_up()
 
     def full_state_dict(self) -> dict[str, Tensor]:
@@ -208,18 +244,25 @@ class Program:
     ) -> None:
         """The weights as Hugging Face safetensors, which transformers' from_pretrained and ``load_weights`` read.
 
-        folder          gets model.safetensors, or several files and their index; a config.json there is left alone
+        folder          gets model.safetensors, or several files and their index; autoplan-weights.json, which says what
+                        was written, with checksums; and config.json, generation_config.json and the tokenizer's files
+                        where they came with the model, unless you have put others there, which stay
         dtype           of what is floating; None: as it is stored, float32 under mixed precision
         max_file_bytes  a tensor that is larger has a file of its own
 
         Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
         tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
-        CheckpointError, on every rank, where any couldn't write; files that stood there are then left alone.
+        Of replicas that step by themselves the mean is written, as ``full_state_dict`` has it.
+        Of what the folder holds only an earlier save's own files are replaced or removed. CheckpointError, on every
+        rank, where any couldn't write, and where other files would be replaced or be read in the place of these; what
+        stood there is then left alone. DivergedError where a parameter isn't finite.
         """
         with self._during("saving weights"):
+            self.updates.check_parameters()
             write_weights(
-                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes
-            )
+                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
+                self.pretrained, part_of=lambda held: self._averaged(held.values),
+            )  # fmt: skip
 
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
@@ -234,24 +277,30 @@ class Program:
     ) -> None:
         """All that training goes on from, each rank its part, into a folder that all ranks see.
 
-        The folder appears when it is complete; one that stood there before is replaced then. A process that ends at
-        any moment leaves what was saved before whole.
+        The folder appears when it is complete; a checkpoint of this run that stood there is replaced then. A process
+        that ends at any moment leaves what was saved before whole. Only files of checkpoints are ever touched.
 
-        extra         plain values of your own, alike on every rank: the position in your data, say
-        keep          of the folder's neighbours named step-<number>, all but the last ``keep`` are removed afterwards
+        folder        one of its own for each checkpoint: it holds nothing else
+        extra         plain values of your own, alike on every rank, copied now: the position in your data, say
+        keep          of this run's checkpoints beside it that are named step-<number>, the newest and those that it
+                      was reached from stay, ``keep`` in all; the others are removed afterwards
         asynchronous  returns once the values of this moment are copied into the host's memory, and writes them while
                       training goes on; the next save, a load and ``close`` wait for it
-        CheckpointError, on every rank, where any couldn't write; an asynchronous save's is raised by the next of these.
+        CheckpointError, on every rank, where another run saves there, the folder holds something else, ranks name
+        different folders, or any couldn't write; an asynchronous save's is raised by the next of these. DivergedError
+        where a parameter or the optimizer's state isn't finite.
         """
         with self._during("saving a checkpoint"):
             self.updates.check_parameters()
+            self.updates.check_optimizer()
             if self.local:
                 self.local.average()
             checkpoint.save(self.saver, self._snapshot(), folder, extra, keep, asynchronous)
         self.updates.last = Path(folder)
 
     def latest_checkpoint(self, folder: str | os.PathLike) -> Path | None:
-        """The last finished checkpoint among a folder's ``step-<number>``, as the first rank sees it; None without one.
+        """The checkpoint among a folder's ``step-<number>`` that was written last, as the first rank sees it; None
+        without one.
         WeightsError, on every rank, where there are some and none is whole.
 
         Nodes may see a shared folder as it was a moment ago: so all go on from the same.
@@ -270,23 +319,38 @@ class Program:
     def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:
         """Goes on from a checkpoint of this plan, or of another plan of the same model, on any number of ranks.
 
-        Returns the ``extra`` that it was saved with. WeightsError, on every rank and before anything is changed, where
-        it isn't whole or doesn't fit.
+        Returns the ``extra`` that it was saved with. The checksum of every byte is compared first. WeightsError, on
+        every rank and before anything is changed, where it isn't whole, doesn't fit, or was left by a schedule that
+        has ended at a rate of 0 while the plan has none. What goes on otherwise than the plan says is told on stderr.
         """
         with self._during("loading a checkpoint"):
-            self.saver.wait()
-            state = checkpoint.load(self._snapshot(), folder)
+            state = checkpoint.load(self.saver, self._snapshot(), folder)
+            self.filled = True
             take_up(self.held)
+            self.optimizer.zero_grad()  # gradients of the weights that were there before
         self.steps, self.updates.last = state.step, Path(folder)
         return dict(state.extra)
 
     def close(self) -> None:
-        """Waits for a save in the background, and ends the process group, if this program started it."""
+        """Waits for a save in the background, and ends the process groups that this program started: the default one,
+        or in a default one of yours those of its own."""
+        if self.closed:
+            return
         try:
             with self._during("saving a checkpoint"):
                 self.saver.wait()
         finally:
-            self.world.close()
+            self.closed = True
+            self.saver.close()
+            self.sums.close()
+            if isinstance(self.engine, PipelineEngine):
+                self.engine.close()
+            release(self.axes.values())
+            zero.release(self.stages.modules)
+            if self.saver.group is not None:
+                self.world.groups.append(self.saver.group)
+                self.saver.group = None
+            self.world.close(self.storage.meshes)
 
     def __enter__(self) -> Program:
         return self
@@ -303,7 +367,9 @@ class Program:
 
     @contextmanager
     def _during(self, phase: str) -> Iterator[None]:
-        """Tells the watch what this rank does; afterwards it is the script's turn."""
+        """Tells the watch what this rank does; afterwards it is the script's turn. LaunchError once it is closed."""
+        if self.closed:
+            raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
         self.watch.enter(phase, self.steps)
         try:
             yield
@@ -312,15 +378,18 @@ class Program:
 
     def _taken_up(self) -> None:
         """After parameters were set by something other than a step."""
+        self.filled = True
         take_up(self.held)
         if self.versions:
             self.versions.keep()
 
     def _stepping(self, *_: object) -> None:
+        self.gradients.check_step()
         self.watch.enter("the update", self.steps)
 
     def _stepped(self, *_: object) -> None:
         self.updates.stepped()
+        self.gradients.stepped()
         self.steps += 1
         if self.local:
             self.local.stepped(self.steps)

@@ -18,9 +18,15 @@ from autoplan.runtime.axes import RankAxis, index_over
 _WORD = 0xFFFFFFFF
 
 
-def step_keys(seed: int, step: int, microbatches: int, device: torch.device | str = "cpu") -> Tensor:
-    """The keys of one step's microbatches, int64 [microbatches, 2]: (a hash of seed and step, the microbatch)."""
+def step_keys(
+    seed: int, step: int, microbatches: int, device: torch.device | str = "cpu", batch: int = 0
+) -> Tensor:
+    """The keys of one step's microbatches, int64 [microbatches, 2]: (a hash of seed and step, the microbatch).
+
+    batch  which of the batches whose gradients are added up before the step
+    """
     mixed = _mix(torch.tensor(step & _WORD) ^ _mix(torch.tensor(seed & _WORD)))
+    mixed = _mix(mixed ^ _mix(torch.tensor(batch & _WORD))) if batch else mixed
     numbers = torch.arange(microbatches)
     return torch.stack([mixed.expand(microbatches), numbers], dim=1).to(device)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from autoplan.errors import ParallelismError
 from autoplan.options import SHAPES, Schedule, Training
+from autoplan.runtime.grouping import DEFAULT
 
 NOT_DATA = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
 """Classes that take functions or other schedulers, which plan.json doesn't hold."""
@@ -25,13 +27,15 @@ WATCHED = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 class LearningRates:
     """The learning rates of an optimizer's groups, over the updates.
 
-    rate     the learning rate that the schedule starts from
+    own      the rate of each group before any update
+    rate     the learning rate that the schedule starts from: the first group's
     updates  taken so far, those that were skipped not counted
     """
 
     def __init__(self, schedule: Schedule, optimizer: Optimizer) -> None:
         self.schedule, self.optimizer = schedule, optimizer
-        self.rate, self.updates = float(optimizer.param_groups[0]["lr"]), 0
+        self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
+        self.rate, self.updates = self.own[0], 0
         self.scheduler = build_scheduler(schedule, optimizer)
 
     @property
@@ -63,8 +67,8 @@ class LearningRates:
         since the losses are gone.
         """
         self.rate, self.updates = rate, updates
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for group, own in zip(self.optimizer.param_groups, in_proportion(self.own, rate), strict=True):
+            group["lr"] = own
             group.pop("initial_lr", None)
         self.scheduler = build_scheduler(self.schedule, self.optimizer)
         if not isinstance(self.scheduler, ReduceLROnPlateau):
@@ -77,7 +81,7 @@ class LearningRates:
         state = {"rate": self.rate, "updates": self.updates}
         if isinstance(self.scheduler, ReduceLROnPlateau):
             state |= {name: getattr(self.scheduler, name) for name in WATCHED}
-            state["reduced"] = float(self.optimizer.param_groups[0]["lr"])
+            state |= {reduced(group): float(group["lr"]) for group in reversed(self.optimizer.param_groups)}
         return state
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
@@ -87,7 +91,19 @@ class LearningRates:
             for name in WATCHED:
                 setattr(self.scheduler, name, state[name])
             for group in self.optimizer.param_groups:
-                group["lr"] = state["reduced"]
+                group["lr"] = state.get(reduced(group), state["reduced"])
+
+
+def reduced(group: Mapping[str, Any]) -> str:
+    """Under which name a group's rate is kept."""
+    title = group.get("name", DEFAULT)
+    return "reduced" if title == DEFAULT else f"reduced/{title}"
+
+
+def in_proportion(own: Sequence[float], rate: float) -> list[float]:
+    """Each group's rate where the first's is another: as many times as much as it was of the first's."""
+    first = own[0]
+    return [rate if each == first else each * rate / first if first else each for each in own]
 
 
 def build_scheduler(schedule: Schedule, optimizer: Optimizer) -> LRScheduler:

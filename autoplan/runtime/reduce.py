@@ -122,16 +122,24 @@ class Bucket:
 class GradientSums:
     """The sums beside those of fully_shard; a collective of the whole world to make and to run.
 
-    The hooks by which it follows a backward stay on the parameters.
+    The hooks by which it follows a backward stay on the parameters until it is closed.
     """
 
     def __init__(self, spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis]) -> None:
         self.buckets = rank_buckets(spec, held, axes)
         self.started = len(self.buckets)
-        for bucket in self.buckets:
-            for place, each in enumerate(bucket.held):
-                if bucket.expected[place]:
-                    each.parameter.register_post_accumulate_grad_hook(partial(self.came, bucket, place))
+        self.hooks = [
+            each.parameter.register_post_accumulate_grad_hook(partial(self.came, bucket, place))
+            for bucket in self.buckets
+            for place, each in enumerate(bucket.held)
+            if bucket.expected[place]
+        ]
+
+    def close(self) -> None:
+        """Takes the hooks from the parameters: by them a parameter refers to itself, past Python's collector."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks, self.buckets = [], []
 
     def begin(self) -> None:
         """Before the first microbatch, when the gradients of the step before are gone."""

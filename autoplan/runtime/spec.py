@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 
 import torch
 
 from autoplan.graph import Parameter, TensorType
-from autoplan.initialise import InitRecipe
+from autoplan.initialise import InitRecipe, Start
 from autoplan.mesh import MICROBATCH
 from autoplan.options import Parallelism, Training
 from autoplan.typed import Lowered, StoredParameter
@@ -34,7 +35,9 @@ class ProgramSpec:
 
     parallelism        every field filled
     transient_buffers  names of the buffers that the user's own state dict leaves out
-    init               how the model's parameters and buffers are drawn; None: they can only be loaded
+    init               how the model's parameters and buffers are drawn; None: that isn't known
+    start              where training starts from
+    values             the folder of the values that the plan comes with; None without any
     unread             parameters and persistent buffers of the user's model that the program never reads
     forms              the forward alone for a number of rows; None for a program that was made by hand
     forward_only       whether the plan is one of Inference(): ``training`` then says how values are stored, no more
@@ -48,6 +51,8 @@ class ProgramSpec:
     unread: tuple[Parameter, ...] = ()
     forms: Callable[[int], Form] | None = field(default=None, compare=False)
     forward_only: bool = False
+    start: Start = field(default_factory=Start)
+    values: Path | None = None
 
     @property
     def microbatches(self) -> int:

@@ -38,6 +38,10 @@ class Storage:
         if spec.parallelism.offload is not None and device.type != "cpu":
             self.on_host = reordered(spec, "cpu", names), reordered(spec, "cpu", order)
 
+    @property
+    def meshes(self) -> tuple[DeviceMesh, ...]:
+        return self.plain, self.zero, *self.on_host
+
     def speaks_for(self, stored: StoredParameter) -> bool:
         """Whether this rank's stage is the first of those that hold a parameter."""
         return coordinate(self.spec, dist.get_rank()) == self.spec.pipeline_ranks(stored)[0]

@@ -1,4 +1,4 @@
-"""An error said to the user: on stderr, and as the cause in the summary with which torchrun ends."""
+"""What is said to the user on stderr: an error, also as the cause with which torchrun ends; a note."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def tell(error: AutoplanError, before: str = "") -> None:
         # without a py_callstack torchrun shows the message alone (torch.distributed.elastic.multiprocessing.errors)
         content = {"message": {"message": said, "extraInfo": {"timestamp": int(time.time())}}}
         Path(file).write_text(json.dumps(content))
+
+
+def note(text: str) -> None:
+    """One line on stderr that asks for nothing; the first rank alone calls it."""
+    print(f"autoplan: note: {text}", file=sys.stderr, flush=True)

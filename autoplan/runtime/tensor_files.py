@@ -26,11 +26,13 @@ from autoplan.runtime.parts import Part
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
+    "C64": torch.complex64,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
     "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 CODES = {dtype: code for code, dtype in DTYPES.items()}
+MOST_HEADER_BYTES = 100_000_000  # the library's own limit
 BUFFER_BYTES = 4 * 2**20  # what is held of a tensor while it is converted to another dtype or device
 REMEDY = "fetch or write the file again"
 
@@ -50,36 +52,100 @@ class FileTensor:
 
 
 def read_header(file: Path) -> dict[str, FileTensor]:
-    """The tensors of a safetensors file by name; WeightsError where it isn't one, or isn't whole."""
+    """The tensors of a safetensors file by name; WeightsError where it isn't one, or isn't whole.
+
+    As strict as the library: tensors lie one after another, without a gap, from the header's end to the file's.
+    """
+    return parsed(file)[0]
+
+
+def read_metadata(file: Path) -> dict[str, str]:
+    """The __metadata__ of a safetensors file; empty where it isn't one."""
+    try:
+        return parsed(file)[1]
+    except WeightsError:
+        return {}
+
+
+def parsed(file: Path) -> tuple[dict[str, FileTensor], dict[str, str]]:
+    if not file.is_file():
+        raise WeightsError(file, "it isn't a file", REMEDY)
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or length > size - 8:
             raise WeightsError(file, f"it has {size} bytes, too few for its header", REMEDY)
+        if length > MOST_HEADER_BYTES:
+            raise WeightsError(file, f"a header of {length} bytes, where the format has {MOST_HEADER_BYTES}", REMEDY)
         text = stream.read(length)
     try:
-        entries = json.loads(text)
-        entries.pop("__metadata__", None)
-        found = {name: entry_of(file, entry, 8 + length) for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(file, f"it isn't a safetensors file ({error!r})", REMEDY) from None
-    end = max((tensor.offset + tensor.bytes for tensor in found.values()), default=0)
+        entries = json.loads(text.decode(), object_pairs_hook=without_duplicates)
+        metadata = texts(entries.pop("__metadata__", {}))
+        found = {name: entry_of(file, name, entry, 8 + length) for name, entry in entries.items()}
+        end = check_order(found, 8 + length)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, WeightsError):
+            raise
+        raise WeightsError(file, f"it isn't a safetensors file ({error!r})"[:400], REMEDY) from None
     if end > size:
         raise WeightsError(file, f"it is cut off: it has {size} bytes of {end}", REMEDY)
+    if end < size:
+        raise WeightsError(file, f"its tensors end at byte {end}, the file at {size}", REMEDY)
+    return found, metadata
+
+
+def without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object; ValueError where a name stands twice, of which json would keep the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands twice in the header")
     return found
 
 
-def entry_of(file: Path, entry: Mapping, start: int) -> FileTensor:
-    first, last = entry["data_offsets"]
-    tensor = FileTensor(file, DTYPES[entry["dtype"]], tuple(map(int, entry["shape"])), start + int(first))
+def texts(data: object) -> dict[str, str]:
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise ValueError("its __metadata__ aren't texts by name")
+    return data
+
+
+def entry_of(file: Path, name: str, entry: Mapping, start: int) -> FileTensor:
+    """One tensor of a header; ``start``: where the data begin in the file."""
+    first, last = whole_numbers(entry["data_offsets"], name)
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"{name} has the dtype {entry['dtype']!r}, of {', '.join(DTYPES)}")
+    if entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{name} has {sorted(entry)}")
+    tensor = FileTensor(file, DTYPES[entry["dtype"]], tuple(whole_numbers(entry["shape"], name)), start + first)
     if tensor.bytes != last - first:
-        raise ValueError(f"a tensor of {tensor.bytes} bytes at {first} to {last}")
+        raise ValueError(f"{name}: a tensor of {tensor.bytes} bytes at {first} to {last}")
     return tensor
 
 
-def header_bytes(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes:
+def whole_numbers(values: object, name: str) -> list[int]:
+    """Of 0 or more, as sizes and places are; bool is an int in Python, and 1.0 isn't one."""
+    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
+        raise ValueError(f"{name} has {values!r} where whole numbers of 0 or more belong")
+    return values
+
+
+def check_order(tensors: Mapping[str, FileTensor], start: int) -> int:
+    """Where the last tensor ends; ValueError where two overlap, or something lies between them."""
+    end = start
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].bytes)):
+        if tensor.offset != end:
+            said = "within the tensor before it" if tensor.offset < end else "behind a gap"
+            raise ValueError(f"{name} begins at byte {tensor.offset}, {said}, which ends at {end}")
+        end += tensor.bytes
+    return end
+
+
+def header_bytes(
+    tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
+) -> bytes:
     """The start of a file of these tensors, one after another; a multiple of 8 bytes, as the library has it."""
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    entries: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for name, (dtype, shape) in tensors.items():
         first, end = end, end + math.prod(shape) * dtype.itemsize

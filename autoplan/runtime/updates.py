@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,10 +13,11 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from autoplan.errors import DivergedError, ParallelismError
-from autoplan.options import Training, is_number
-from autoplan.runtime.held import HeldParameter
-from autoplan.runtime.rates import LearningRates
+from autoplan.options import Training
+from autoplan.runtime.held import HeldParameter, local
+from autoplan.runtime.rates import LearningRates, in_proportion
 from autoplan.runtime.scaling import LossScaling, unscaled
+from autoplan.values import is_number
 
 
 class Updates:
@@ -33,23 +34,33 @@ class Updates:
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
         self.scaling = LossScaling(held, device) if training.scales_loss else None
         self.rates = LearningRates(training.schedule, optimizer) if training.schedule is not None else None
+        self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.scale = unscaled if self.scaling is None else self.scaling.scale
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
 
-    def settle(self, loss: Tensor, step: int) -> None:
+    def settle(self, loss: Tensor, step: int, before: int = 0) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
 
-        loss  of the whole batch
+        loss    of the whole batch
+        before  batches whose gradients these are added to; an overflow in one of them is one of the sum
         DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
         device that computes wrongly must not leave the others waiting.
         """
-        self.loss = loss
-        self.skipped = self.scaling is not None and self.scaling.unscale(step)
-        value = float(loss)
-        if not self.skipped and self.anywhere(not math.isfinite(value)):
+        overflowed = self.scaling is not None and self.scaling.unscale(step)
+        value, wrong = self.read(loss)
+        if not overflowed and wrong:
             where = " on another rank" if math.isfinite(value) else ""
             raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
+        self.skipped = overflowed or (self.skipped and before > 0)
+        self.loss = (self.loss * before + loss) / (before + 1) if before else loss
+
+    def read(self, loss: Tensor) -> tuple[float, bool]:
+        """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
+        wrong = (~torch.isfinite(loss)).to(torch.float64).to(self.device)
+        dist.all_reduce(wrong)
+        value, found = torch.stack([loss.to(wrong), wrong]).tolist()
+        return value, bool(found)
 
     def stepped(self) -> None:
         """After the optimizer's step."""
@@ -57,11 +68,18 @@ class Updates:
             self.rates.moved(self.loss)
 
     def check_parameters(self) -> None:
-        """DivergedError, on every rank, where a parameter of any isn't finite: no checkpoint is to hold it."""
+        """DivergedError, on every rank, where a parameter of any isn't finite: nothing saved is to hold it."""
         wrong = [h.name for h in self.held if not bool(torch.isfinite(h.values).all())]
         if self.anywhere(bool(wrong)):
             name = wrong[0] if wrong else "another rank's"
             raise self.diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
+
+    def check_optimizer(self) -> None:
+        """The same of what the optimizer keeps: no checkpoint is to hold it."""
+        kept = [f"{field} of {h.name}" for h in self.held for field in unsound(self.optimizer.state.get(h.updated, {}))]
+        if self.anywhere(bool(kept)):
+            name = kept[0] if kept else "another rank's"
+            raise self.diverged(f"optimizer state that isn't finite: {name}", "the last gradients overflowed in it")
 
     def anywhere(self, here: bool) -> bool:
         """Whether it is so on any rank; every rank asks."""
@@ -77,7 +95,8 @@ class Updates:
         return DivergedError(value, f"{cause}; it may be {causes}", f"{last}, with a lower learning rate{clipped}")
 
     def set_learning_rate(self, rate: float) -> None:
-        """Another learning rate from here on; a schedule is where it would be had it started from that one.
+        """Another learning rate from here on; a schedule is where it would be had it started from that one, and a
+        group's own rate is in proportion.
 
         ParallelismError for what is none.
         """
@@ -86,11 +105,17 @@ class Updates:
         if self.rates is not None:
             self.rates.restart(rate, self.rates.updates)
             return
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        for group, own in zip(self.optimizer.param_groups, in_proportion(self.own, rate), strict=True):
+            group["lr"] = own
 
     @property
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint keeps of this, by name: plain numbers, the same on every rank."""
         found: dict[str, Stateful | None] = {"scaler": self.scaling, "schedule": self.rates}
         return {name: part for name, part in found.items() if part is not None}
+
+
+def unsound(state: Mapping[str, object]) -> list[str]:
+    """The fields of a parameter's optimizer state that hold a value that isn't finite."""
+    values = {name: local(value) for name, value in state.items() if isinstance(value, Tensor)}
+    return [n for n, v in values.items() if v.is_floating_point() and not bool(torch.isfinite(v).all())]

@@ -50,6 +50,12 @@ class StackedExperts:
     def names(self) -> Iterable[str]:
         return (*self.own, *self.stacks)
 
+    def sources(self, name: str) -> tuple[str, ...]:
+        """Of what the weights themselves have, what one of these names is made of."""
+        if name in self.own:
+            return (self.own[name],)
+        return tuple(self.own[piece] for pieces in self.stacks[name] for piece in pieces)
+
     def shape(self, name: str) -> tuple[int, ...]:
         if name in self.own:
             return self.weights.shape(self.own[name])

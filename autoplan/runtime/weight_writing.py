@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -19,7 +20,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import CheckpointError, InputsError
-from autoplan.runtime.checkpoint_files import sync_folder
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.members import box_of, sources_of, values_of
 from autoplan.runtime.parts import Part, whole
@@ -27,7 +27,10 @@ from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.state import Storage, gathered, whole_buffers
 from autoplan.runtime.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
 from autoplan.runtime.together import together
-from autoplan.runtime.weights import INDEX, own_parameters
+from autoplan.runtime.weight_files import INDEX
+from autoplan.runtime.weight_manifest import SAVE, described
+from autoplan.runtime.weight_place import SavePlace, beside, told, with_dtype
+from autoplan.runtime.weights import own_parameters
 from autoplan.typed import StoredParameter
 
 MAX_FILE_BYTES = 5 * 10**9  # as save_pretrained had it for long: files that can be fetched again when one breaks
@@ -57,23 +60,53 @@ def write_weights(
     folder: str | os.PathLike,
     dtype: torch.dtype | None,
     max_file_bytes: int,
+    pretrained: Path | None = None,
+    part_of: Callable[[HeldParameter], Tensor | None] = attrgetter("values"),
 ) -> None:
-    """See ``Program.save_weights``; every rank calls it."""
+    """See ``Program.save_weights``; every rank calls it.
+
+    part_of     this rank's part of a parameter, as it is to be written
+    pretrained  a folder with what came with the model beside its weights, config.json and so on
+    """
     rest = whole_buffers(spec, buffers) | dict(unread)
     files = planned(spec, rest, dtype, max_file_bytes)
     writers = {name: file.writer for file in files for name, _ in file.tensors}
+    names = [file.name for file in files] + ([INDEX] if len(files) > 1 else [])
     with ExitStack() as stack:
-        output = together(lambda: stack.enter_context(Output(Path(folder), files)))
+        place = SavePlace(same_on_all(str(folder)))
+        stack.callback(place.close)
+        together(lambda: place.claim(names) if dist.get_rank() == 0 else None)
+        place.save = from_first(place.save)
+        output = together(lambda: stack.enter_context(Output(place.staging, files, place.save)))
         sources = gathered(
-            spec, storage, held, lambda h: h.values, receiver=lambda p: writers[next(iter(names_in(p)))]
+            spec, storage, held, part_of, receiver=lambda p: writers[next(iter(names_in(p)))]
         )
         for stored, value in sources:
-            for name, place, part in parts_in(stored, value):
-                output.write(name, place, part)
+            for name, box, part in parts_in(stored, value):
+                output.write(name, box, part)
         for name, value in rest.items():
             output.write(name, whole(tuple(value.shape)), value)
-        together(output.finish)
-        together(lambda: put_in_place(Path(folder), files))
+        written = gathered_on_first(together(output.finish))
+        index = json.dumps(index_of(files), indent=2) + "\n" if len(files) > 1 else None
+        extra = with_dtype(beside(pretrained), files) if dist.get_rank() == 0 else {}
+        together(lambda: place.put(written, index, extra) if dist.get_rank() == 0 else None)
+
+
+def same_on_all(folder: str) -> Path:
+    """InputsError, on every rank, where they don't name the same folder."""
+    everyone = [folder] * dist.get_world_size()
+    dist.all_gather_object(everyone, folder)
+    if other := next((each for each in everyone if each != everyone[0]), None):
+        rank = everyone.index(other)
+        said = f"rank {rank} saves to {other}: the files of one save belong into one folder"
+        raise InputsError(everyone[0], said, "give every rank the same folder")
+    return Path(folder)
+
+
+def from_first(text: str) -> str:
+    told: list[str] = [text]
+    dist.broadcast_object_list(told, src=0)
+    return told[0]
 
 
 def place_of(stored: StoredParameter) -> Part:
@@ -140,22 +173,20 @@ def split(tensors: Sequence[tuple[str, Kind]], most: int) -> list[list[tuple[str
 
 
 class Output:
-    """The files of which this rank is the writer, under names of their own until all ranks have finished.
+    """The files of which this rank is the writer, in a folder of their own until all ranks have finished.
 
-    Opened as a context; its end closes them, and removes those that didn't come to their place. CheckpointError where
-    one can't be opened.
+    Opened as a context; its end closes them. CheckpointError where one can't be opened.
     """
 
-    def __init__(self, folder: Path, files: Sequence[WeightFile]) -> None:
-        self.folder, self.files = folder, [f for f in files if f.writer == dist.get_rank()]
-        self.descriptors: dict[Path, int] = {}
-        self.tensors: dict[str, FileTensor] = {}
+    def __init__(self, staging: Path, files: Sequence[WeightFile], save: str) -> None:
+        self.staging, self.save, self.files = staging, save, [f for f in files if f.writer == dist.get_rank()]
+        self.descriptors: dict[str, int] = {}
+        self.tensors: dict[str, tuple[int, FileTensor]] = {}
         self.failed: CheckpointError | None = None
 
     def __enter__(self) -> Output:
         try:
-            with told(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
+            with told(self.staging.parent):
                 for file in self.files:
                     self.open(file)
         except CheckpointError:
@@ -164,77 +195,51 @@ class Output:
         return self
 
     def open(self, file: WeightFile) -> None:
-        path = unfinished(self.folder, file)
-        self.descriptors[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        header = header_bytes(dict(file.tensors))
-        write_at(self.descriptors[path], 0, memoryview(header))
+        path = self.staging / file.name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        self.descriptors[file.name] = descriptor
+        header = header_bytes(dict(file.tensors), {SAVE: self.save})
+        write_at(descriptor, 0, memoryview(header))
         offset = len(header)
         for name, (dtype, shape) in file.tensors:
-            self.tensors[name] = FileTensor(path, dtype, shape, offset)
-            offset += self.tensors[name].bytes
+            tensor = FileTensor(path, dtype, shape, offset)
+            self.tensors[name] = descriptor, tensor
+            offset += tensor.bytes
 
     def write(self, name: str, part: Part, values: Tensor) -> None:
         """A box of a tensor. What goes wrong waits for ``finish``: the other ranks go on gathering."""
         if self.failed is not None:
             return
-        tensor = self.tensors[name]
+        descriptor, tensor = self.tensors[name]
         try:
-            with told(self.folder):
-                write_box(self.descriptors[tensor.file], tensor, part, values.to(tensor.dtype))
+            with told(self.staging.parent):
+                write_box(descriptor, tensor, part, values.to(tensor.dtype))
         except CheckpointError as error:
             self.failed = error
 
-    def finish(self) -> None:
-        """Brings the files to the disk; CheckpointError where that, or an earlier write, failed."""
+    def finish(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Brings the files to the disk, and says what a manifest says of them; CheckpointError where that, or an
+        earlier write, failed."""
         if self.failed is not None:
             raise self.failed
-        with told(self.folder):
+        with told(self.staging.parent):
             for descriptor in self.descriptors.values():
                 os.fsync(descriptor)
+            return {name: described(self.staging / name) for name in self.descriptors}
 
     def __exit__(self, *exception: object) -> None:
-        for path, descriptor in self.descriptors.items():
+        for descriptor in self.descriptors.values():
             os.close(descriptor)
-            path.unlink(missing_ok=True)
 
 
-def unfinished(folder: Path, file: WeightFile) -> Path:
-    return folder / f"{file.name}.tmp"
-
-
-def put_in_place(folder: Path, files: Sequence[WeightFile]) -> None:
-    """On the first rank: every file under its name, the index, and nothing left of weights that stood there before."""
-    if dist.get_rank() != 0:
-        return
-    with told(folder):
-        for file in files:
-            unfinished(folder, file).replace(folder / file.name)
-        index = folder / INDEX
-        if len(files) > 1:
-            staged = index.with_name(f"{INDEX}.tmp")
-            staged.write_text(json.dumps(index_of(files), indent=2) + "\n")
-            staged.replace(index)
-        else:
-            index.unlink(missing_ok=True)
-        names = {file.name for file in files}
-        for path in folder.glob("model*.safetensors"):
-            if path.name not in names:
-                path.unlink()
-        sync_folder(folder)
+def gathered_on_first(mine: dict[str, tuple[int, tuple[str, ...]]]) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """What all ranks wrote, by file; every rank gets it."""
+    everyone: list[dict[str, tuple[int, tuple[str, ...]]]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return {name: said for each in everyone for name, said in sorted(each.items())}
 
 
 def index_of(files: Sequence[WeightFile]) -> dict[str, object]:
     """What model.safetensors.index.json says."""
     where = {name: file.name for file in files for name, _ in file.tensors}
     return {"metadata": {"total_size": sum(file.bytes for file in files)}, "weight_map": dict(sorted(where.items()))}
-
-
-@contextmanager
-def told(folder: Path) -> Iterator[None]:
-    """The operating system's error as one that names the folder and the rank."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            folder, f"rank {dist.get_rank()}: {error}", "what was there before is whole; see why, and save again"
-        ) from error

@@ -2,104 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.initialise import InitRecipe, replay
+from autoplan.initialise import InitRecipe, is_random, replay
 from autoplan.runtime import members
 from autoplan.runtime.held import HeldParameter
-from autoplan.runtime.parts import Part, whole
+from autoplan.runtime.parts import whole
 from autoplan.runtime.spec import ProgramSpec
-from autoplan.runtime.tensor_files import FileTensor, read_box, read_header
 from autoplan.runtime.together import together
+from autoplan.runtime.weight_checks import (
+    REMEDY,
+    Found,
+    StateDict,
+    check_finite,
+    check_saved,
+    check_values,
+    in_source,
+    put_back,
+)
 from autoplan.runtime.weight_experts import StackedExperts, Weights
+from autoplan.runtime.weight_files import Safetensors, told_names
 from autoplan.runtime.weight_names import WeightNames
 from autoplan.typed import StoredParameter
-
-REMEDY = "give a state dict or safetensors files of this very model"
-INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"  # what from_pretrained looks for
-
-
-class StateDict:
-    """A state dict in memory."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors, self.where = tensors, "the state dict"
-
-    def names(self) -> Iterable[str]:
-        return self.tensors
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self.tensors[name].shape)
-
-    def read(self, name: str, part: Part, out: Tensor) -> None:
-        out.copy_(self.tensors[name].detach()[part.slices])
-
-
-class Safetensors:
-    """One safetensors file, or a directory of them with or without an index; open within a with statement.
-
-    WeightsError where a file isn't one, or isn't whole.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.where, self.stack = str(path), ExitStack()
-        self.tensors: dict[str, FileTensor] = {}
-        for file in weight_files(path):
-            self.tensors |= read_header(file)
-        self.descriptors: dict[Path, int] = {}
-
-    def __enter__(self) -> Safetensors:
-        for file in dict.fromkeys(tensor.file for tensor in self.tensors.values()):
-            self.descriptors[file] = os.open(file, os.O_RDONLY)
-            self.stack.callback(os.close, self.descriptors[file])
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stack.close()
-
-    def names(self) -> Iterable[str]:
-        return self.tensors
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.tensors[name].shape
-
-    def read(self, name: str, part: Part, out: Tensor) -> None:
-        tensor = self.tensors[name]
-        read_box(self.descriptors[tensor.file], tensor, part, out)
-
-
-def weight_files(path: Path) -> tuple[Path, ...]:
-    """The safetensors files that a path stands for; WeightsError where there are none."""
-    if path.is_file():
-        return (path,)
-    index = path / INDEX
-    if index.is_file():
-        files = tuple(path / name for name in indexed(index))
-    elif (path / ALONE).is_file():
-        files = (path / ALONE,)
-    else:
-        files = tuple(sorted(path.glob("*.safetensors")))
-    missing = [file for file in files if not file.is_file()]
-    if missing or not files:
-        what = f"{missing[0].name} is missing" if missing else "there is no safetensors file"
-        raise WeightsError(path, what, "give a safetensors file, or a directory of them")
-    return files
-
-
-def indexed(index: Path) -> list[str]:
-    """The files that an index names."""
-    try:
-        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(index, f"it isn't an index of safetensors files ({error!r})", "write it again") from None
 
 
 def load(
@@ -108,25 +41,52 @@ def load(
     buffers: Mapping[str, Tensor],
     source: str | os.PathLike | Mapping[str, Tensor],
     unread: Mapping[str, Tensor],
+    strict: bool = False,
+    restore: bool = False,
 ) -> None:
     """Fills a rank's parameters and buffers; every rank calls it.
 
-    unread  likewise filled, where the weights have it: what the program never reads, on the rank that keeps it
-    WeightsError, on every rank and before anything is changed, where a parameter is missing or has another shape.
+    unread   likewise filled, where the weights have it: what the program never reads, on the rank that keeps it
+    strict   refuse tensors that the model doesn't have; otherwise the first rank warns of them
+    restore  keep what is there until all is read, in the host's memory, for the case that a value isn't finite
+    WeightsError, on every rank and before anything is changed, where a parameter is missing or has another shape, or
+    files aren't what ``save_weights`` wrote.
     """
+    targets = {**buffers, **unread}
     with ExitStack() as stack:
-        weights, names = together(lambda: opened(spec, source, stack))
-        together(lambda: fill(spec, held, {**buffers, **unread}, weights, names))
+        weights, names = together(lambda: opened(spec, source, stack, strict))
+        check_saved(source, weights)
+        together(lambda: check_values(held, weights, names))
+        kept = [t.to("cpu", copy=True) for t in (*(h.values for h in held), *targets.values())] if restore else []
+        try:
+            together(lambda: fill(spec, held, targets, weights, names))
+            together(lambda: check_finite(held, weights, restore))
+        except Exception:
+            put_back((*(h.values for h in held), *targets.values()), kept)
+            raise
+    if (left := left_out(weights, names)) and dist.get_rank() == 0:
+        said = f"{weights.where}: {len(left)} tensors there are none of the model's and were left out"
+        warnings.warn(f"{said}: {told_names(left)}", stacklevel=3)
 
 
 def opened(
-    spec: ProgramSpec, source: str | os.PathLike | Mapping[str, Tensor], stack: ExitStack
-) -> tuple[Weights, Mapping[str, str]]:
-    """The weights, and under which name they have each parameter and buffer of the program that they have."""
+    spec: ProgramSpec, source: str | os.PathLike | Mapping[str, Tensor], stack: ExitStack, strict: bool
+) -> tuple[StackedExperts, Mapping[str, Found]]:
+    """The weights, and under which names they have each parameter and buffer of the program that they have."""
     given: StateDict | Safetensors
     given = StateDict(source) if isinstance(source, Mapping) else stack.enter_context(Safetensors(Path(source)))
     weights = StackedExperts(given)
-    return weights, found_names(spec, weights)
+    names = found_names(spec, weights)
+    if strict and (left := left_out(weights, names)):
+        said = f"it holds {len(left)} tensors that the plan's model doesn't have: {told_names(left)}"
+        raise WeightsError(weights.where, said, f"{REMEDY}, or leave strict out")
+    return weights, names
+
+
+def left_out(weights: StackedExperts, names: Mapping[str, Found]) -> list[str]:
+    """The weights' tensors that are nothing of the model's."""
+    used = {own for found in names.values() for name in found for own in weights.sources(name)}
+    return sorted(set(weights.weights.names()) - used)
 
 
 def fill(
@@ -134,29 +94,53 @@ def fill(
     held: Sequence[HeldParameter],
     buffers: Mapping[str, Tensor],
     weights: Weights,
-    names: Mapping[str, str],
+    names: Mapping[str, Found],
 ) -> None:
     with torch.no_grad():
         for parameter in held:
             if parameter.stored.members:
                 members.fill(
                     parameter.stored, parameter.part, parameter.values,
-                    lambda member, part, out: weights.read(names[member.source], part, out),
+                    lambda member, part, out: weights.read(names[member.source][0], part, out),
                 )  # fmt: skip
             else:
-                weights.read(names[parameter.name], in_source(parameter), parameter.values)
+                weights.read(names[parameter.name][0], in_source(parameter), parameter.values)
         for name in buffers.keys() & names.keys():
-            weights.read(names[name], whole(tuple(buffers[name].shape)), buffers[name])
-    if absent := buffers.keys() & makes(spec.init) - names.keys():
+            weights.read(names[name][0], whole(tuple(buffers[name].shape)), buffers[name])
+    absent = {name: buffers[name] for name in buffers.keys() - names.keys()}
+    kept = absent.keys() & stored_names(spec)
+    if kept:
+        assert spec.values is not None
+        with Safetensors(spec.values) as stored, torch.no_grad():
+            for name in kept:
+                stored.read(name, whole(tuple(absent[name].shape)), absent[name])
+    if drawn := absent.keys() & redrawn(spec) - kept:
         assert spec.init is not None
-        draw(spec.init, 0, (), {name: buffers[name] for name in absent})
+        draw(spec.init, 0, (), {name: absent[name] for name in drawn})
 
 
-def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, str]:
-    """The weights' name of each parameter, of each buffer and of what is never read, where they have it.
+def redrawn(spec: ProgramSpec) -> frozenset[str]:
+    """Buffers that needn't be in any weights, for the recipe makes them: those that state dicts leave out, and those
+    that no random number enters. None that only reset_parameters knows of."""
+    made = makes(spec.init) - set(spec.start.unknown)
+    buffers = made & {buffer.name for buffer in spec.lowered.buffers}
+    return frozenset(
+        name for name in buffers if name in spec.transient_buffers or (spec.init and not is_random(spec.init, name))
+    )
 
-    Every rank asks for everything, its own or not. WeightsError where a parameter is missing, a buffer too that the
-    model's recipe doesn't make, or where a shape differs.
+
+def stored_names(spec: ProgramSpec) -> frozenset[str]:
+    """Names of the parameters and buffers of which the plan's folder holds values."""
+    if not spec.start.files or spec.values is None or not spec.values.is_dir():
+        return frozenset()
+    return frozenset(Safetensors(spec.values).names())
+
+
+def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, Found]:
+    """The weights' names of each parameter, of each buffer and of what is never read, where they have it.
+
+    Every rank asks for everything, its own or not. WeightsError where a parameter is missing, a buffer too that neither
+    the model's recipe makes nor the plan's folder holds, or where a shape differs.
     """
     lowered = spec.lowered
     own = own_parameters(spec)
@@ -166,18 +150,20 @@ def found_names(spec: ProgramSpec, weights: Weights) -> dict[str, str]:
     shapes |= {b.name: b.type.shape for b in lowered.buffers} | {u.name: u.type.shape for u in spec.unread}
     names = WeightNames(weights.names(), [name for each in wanted.values() for name in each])
     needed = dict.fromkeys(own, "parameter")
-    needed |= {b.name: "buffer" for b in lowered.buffers if b.name not in makes(spec.init)}
+    made = redrawn(spec) | stored_names(spec)
+    needed |= {b.name: "buffer" for b in lowered.buffers if b.name not in made}
     found = {}
     for key, candidates in wanted.items():
-        name = next((n for n in map(names.find, candidates) if n is not None), None)
-        if name is None and key in needed:
+        each = tuple(dict.fromkeys(n for n in map(names.find, candidates) if n is not None))
+        if not each and key in needed:
             said = f"it lacks the {needed[key]} {candidates[0]} of shape {shapes[key]}"
             raise WeightsError(weights.where, said, REMEDY)
-        if name is not None and weights.shape(name) != shapes[key]:
-            said = f"{name} has shape {weights.shape(name)} there, the plan's model has {shapes[key]}"
-            raise WeightsError(weights.where, said, REMEDY)
-        if name is not None:
-            found[key] = name
+        for name in each:
+            if weights.shape(name) != shapes[key]:
+                said = f"{name} has shape {weights.shape(name)} there, the plan's model has {shapes[key]}"
+                raise WeightsError(weights.where, said, REMEDY)
+        if each:
+            found[key] = each
     return found
 
 
@@ -192,45 +178,12 @@ def own_parameters(spec: ProgramSpec) -> dict[str, tuple[str, tuple[str, ...], t
     return found
 
 
-def in_source(held: HeldParameter) -> Part:
-    """The rank's box in the user's own parameter, of which this one may be a piece."""
-    stored = held.stored
-    return held.part if stored.dim < 0 else held.part.shifted(stored.dim, stored.start)
-
-
 def source_shape(spec: ProgramSpec, stored: StoredParameter) -> tuple[int, ...]:
     """The shape of the user's own parameter: pieces of a fused projection lie side by side along their dim."""
     if stored.dim < 0:
         return stored.type.shape
     whole = max(p.stop for p in spec.lowered.parameters if p.source == stored.source)
     return tuple(whole if d == stored.dim else size for d, size in enumerate(stored.type.shape))
-
-
-NOT_MADE = "no reset_parameters fills it; a constructor is run again for models of transformers alone"
-
-
-def initialise(
-    spec: ProgramSpec,
-    seed: int,
-    held: Sequence[HeldParameter],
-    buffers: Mapping[str, Tensor],
-    unread: Mapping[str, Tensor],
-) -> None:
-    """Fills a rank's parameters and buffers with what the user's model is made with under this seed.
-
-    unread  likewise, where the recipe makes it
-    WeightsError, before anything is changed and on every rank, where the plan doesn't know how one is made.
-    """
-    remedy = "use load_weights with a state dict or safetensors files, or plan again with a reset_parameters for it"
-    if spec.init is None:
-        raise WeightsError("init_weights", "the plan doesn't know how its model is initialised", remedy)
-    made = makes(spec.init)
-    wanted = [(source, *aliases) for source, aliases, _ in own_parameters(spec).values()]
-    wanted += [(b.name,) for b in spec.lowered.buffers]
-    unknown = [names[0] for names in wanted if made.isdisjoint(names)]
-    if unknown:
-        raise WeightsError(unknown[0], NOT_MADE, remedy)
-    draw(spec.init, seed, held, {**buffers, **unread})
 
 
 def makes(recipe: InitRecipe | None) -> frozenset[str]:

@@ -90,11 +90,27 @@ def wholes_of(held: Sequence[HeldParameter], storage: Storage) -> tuple[Whole, .
     return tuple(Whole(tuple(pieces), pieces[0].stored.dim, storage) for pieces in ordered)
 
 
+@dataclass(frozen=True)
+class Members:
+    """One group: what is updated by one class with the same options. ``title`` is the group's name."""
+
+    kind: Kind
+    title: str
+    options: Mapping[str, Any]
+    wholes: tuple[Whole | Alone, ...]
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """As torch has it."""
+        parameters = [p for whole in self.wholes for p in whole.updated]
+        return {**defaults_of(self.kind, self.options), "name": self.title, "params": parameters}
+
+
 class WholeUpdates(Optimizer):
     """Parameters that one class of torch.optim updates as wholes, and those that another updates element by element.
 
-    kind      of the wholes, with its options
-    others    of the other parameters, with theirs
+    groups    of the wholes
+    others    of the other parameters
 
     State that has an element for each of the parameter's lies in parts, as the parameter does. What else a class keeps
     of a parameter (rows, columns) every rank has whole, under the first piece and with a leading dim of one, by which
@@ -103,16 +119,11 @@ class WholeUpdates(Optimizer):
 
     def __init__(
         self,
-        kind: Kind,
-        options: Mapping[str, Any],
-        wholes: Sequence[Whole | Alone],
-        others: Sequence[tuple[Kind, Mapping[str, Any], Sequence[nn.Parameter]]] = (),
+        groups: Sequence[Members],
+        others: Sequence[Members] = (),
     ) -> None:
-        self.kind, self.wholes = kind, tuple(wholes)
-        self.other_kinds = tuple(each for each, _, _ in others)
-        groups = [{**defaults_of(kind, options), "params": [p for whole in wholes for p in whole.updated]}]
-        groups += [{**defaults_of(each, given), "params": list(parameters)} for each, given, parameters in others]
-        super().__init__(groups, {})
+        self.whole_groups, self.other_groups = tuple(groups), tuple(others)
+        super().__init__([members.group for members in (*groups, *others)], {})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -121,23 +132,25 @@ class WholeUpdates(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        first, *others = self.param_groups
-        for whole in self.wholes:
-            if any(p.grad is not None for p in whole.updated):
-                self.update(whole, {name: value for name, value in first.items() if name != "params"})
-        for kind, group in zip(self.other_kinds, others, strict=True):
-            inner = kind(by_sort(group))
+        first, others = self.param_groups[: len(self.whole_groups)], self.param_groups[len(self.whole_groups) :]
+        for members, group in zip(self.whole_groups, first, strict=True):
+            options = {name: value for name, value in group.items() if name != "params"}
+            for whole in members.wholes:
+                if any(p.grad is not None for p in whole.updated):
+                    self.update(members.kind, whole, options)
+        for members, group in zip(self.other_groups, others, strict=True):
+            inner = members.kind(by_sort(group))
             inner.state.update({p: self.state[p] for p in group["params"] if p in self.state})
             inner.step()
             self.state.update(inner.state)
         return loss
 
-    def update(self, whole: Whole | Alone, options: Mapping[str, Any]) -> None:
+    def update(self, kind: Kind, whole: Whole | Alone, options: Mapping[str, Any]) -> None:
         """One parameter's update, by an optimizer of its own that is there for it alone."""
         parameter = nn.Parameter(whole.gathered([p.detach() for p in whole.updated]))
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in whole.updated]
         parameter.grad = whole.gathered(gradients)
-        inner = self.kind([{**options, "params": [parameter]}])
+        inner = kind([{**options, "params": [parameter]}])
         inner.state[parameter] = self.gathered_state(whole, parameter)
         inner.step()
         for updated, part in zip(whole.updated, whole.parts(parameter.detach()), strict=True):

@@ -122,6 +122,14 @@ def fsdp_modules(module: nn.Module) -> Iterator[FSDPModule]:
     return (m for m in module.modules() if isinstance(m, FSDPModule))
 
 
+def release(modules: Sequence[nn.Module]) -> None:
+    """Lets go of the process groups, as ``axes.release`` does: fully_shard keeps them in each module's state."""
+    for module in modules:
+        for unit in fsdp_modules(module):
+            for group in getattr(unit._get_fsdp_state(), "_fsdp_param_groups", ()):
+                group.mesh_info.shard_process_group = None
+
+
 def before_microbatch(stage: nn.Module, level: int, last: bool) -> None:
     """Sets what the coming microbatch's forward and backward do; nothing where the stage isn't sharded."""
     if not isinstance(stage, FSDPModule):

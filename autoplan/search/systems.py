@@ -18,6 +18,7 @@ from autoplan.search.offload import check_offload
 from autoplan.search.rows import ROW_SYSTEMS
 from autoplan.search.tensor import SYSTEMS as TENSOR_LAYOUTS
 from autoplan.search.tensor import system_factors
+from autoplan.search.text import read_text
 
 
 def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
@@ -129,21 +130,23 @@ CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor paral
 """The choices that stand beside every plan: how a report names them, and the system."""
 
 
+def read(text: str, what: str = "parallelism") -> str | Parallelism:
+    """A named system's name, or the Parallelism of "dp=2 tp=2": whatever ``search.text`` reads."""
+    return read_text(text, SYSTEMS, what)
+
+
 def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism:
     """The pinned fields of what a user gives. ParallelismError, naming what there is, for an unknown system, for sizes
     that don't multiply to the cluster, and for what can't be planned."""
     if isinstance(parallelism, str):
-        if parallelism not in SYSTEMS:
-            raise ParallelismError(
-                f"parallelism={parallelism!r}",
-                "no such system",
-                f"use one of {', '.join(SYSTEMS)}, or Parallelism(...)",
-            )
+        parallelism = read(parallelism)
+    if isinstance(parallelism, str):
         parallelism = SYSTEMS[parallelism](cluster)
     if not isinstance(parallelism, Parallelism):
         raise ParallelismError(
-            f"parallelism={parallelism!r}", "it is neither a name nor a Parallelism", f"use one of {', '.join(SYSTEMS)}"
-        )
+            f"parallelism={parallelism!r}", "it is neither a name nor a Parallelism",
+            f"give autoplan.Parallelism(dp=…), a text such as 'dp=2 tp=2', or one of {', '.join(SYSTEMS)}",
+        )  # fmt: skip
     if parallelism.tensor is not None:
         parallelism = replace(parallelism, tp=math.prod(parallelism.tensor))
     if parallelism.tensor_system is not None:

@@ -62,7 +62,10 @@ def user_line(error: BaseException) -> str:
     user = [(file, line) for file, line in found if not file.startswith(LIBRARIES) and not file.startswith("<")]
     if not user:
         return "the model"
-    file, line = user[-1]
+    return line_of(*user[-1])
+
+
+def line_of(file: str, line: int) -> str:
     return f"{file}:{line}: {linecache.getline(file, line).strip()}"
 
 

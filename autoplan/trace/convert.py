@@ -31,19 +31,23 @@ from autoplan.trace.direct import (
 from autoplan.trace.literal import literal
 from autoplan.trace.spelled import Speller
 from autoplan.trace.table import forms, positive
+from autoplan.trace.written import written
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 ATEN = "aten."
 DIMS = ("dim", "dim0", "dim1", "dims")
+COUNTER = "num_batches_tracked"  # of a batch norm, whose operator counts
 
 
 @dataclass(frozen=True)
 class Names:
-    """How names of the exported wrapper map to the user's: parameters and buffers, batch inputs, module paths."""
+    """How names of the exported wrapper map to the user's: parameters and buffers, batch inputs, module paths; and of
+    which parameter or buffer a tensor is another view."""
 
     state: Callable[[str], str]
     batch: Sequence[str]
     module: Callable[[str], str]
+    holder: Callable[[torch.Tensor], str | None]
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Converter:
                 self.builder.module = self.names.module(path_of(node)) or self.builder.module
                 env[node.name] = self.node(node, module, env)
             elif node.op == "get_attr" and isinstance(held := getattr(module, str(node.target), None), torch.Tensor):
-                env[node.name] = constant(self.builder, str(node.target), held)
+                env[node.name] = constant(self.builder, str(node.target), held, self.names)
         return env
 
     def node(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
@@ -161,7 +165,11 @@ def convert(program: ExportedProgram, names: Names) -> Converted:
     """Canonical nodes of an exported program. TraceError where it holds what has no canonical form."""
     converter = Converter(names)
     builder = converter.builder
-    program = functional(program, forms())
+    try:
+        program = functional(program, forms())
+    except TraceError:  # a changed buffer says more of what is wrong than where it is changed
+        check_changed({names.state(name) for name in written(program) if not name.endswith(COUNTER)}, builder)
+        raise
     env: dict[str, Value] = {}
     batch, buffers = enter_inputs(program, names, builder, env)
     converter.graph(program.graph_module, env)
@@ -194,19 +202,35 @@ def enter_inputs(
             env[spec.arg.name] = builder.enter(name, type_of(value))
             batch.append(Typed(name, type_of(value)))
         else:
-            env[spec.arg.name] = constant(builder, spec.target, program.constants.get(spec.target or ""))
+            env[spec.arg.name] = constant(builder, spec.target, program.constants.get(spec.target or ""), names)
     return tuple(batch), tuple(buffers)
 
 
-def constant(builder: Builder, name: str | None, value: object) -> Ref:
-    found = literal(builder, value) if isinstance(value, torch.Tensor) else None
-    if found is not None:
-        return found
-    raise TraceError(
-        f"constant {name!r}",
-        "the model makes a tensor of many values in forward that no operator computes",
-        "register it as a buffer of its module",
-    )
+def constant(builder: Builder, name: str | None, value: object, names: Names) -> Ref:
+    """A tensor of numbers that forward holds. TraceError where it is a parameter in disguise, or of too many."""
+    if not isinstance(value, torch.Tensor):
+        kind, remedy = type(value).__name__, "hand in with the batch what it makes; for random numbers use dropout or "
+        raise TraceError(f"constant {name!r}", f"forward uses a {kind}, of which nothing is known",
+                         f"{remedy}rand_like without a generator")  # fmt: skip
+    holder = names.holder(value)
+    if holder is not None:
+        raise TraceError(
+            holder,
+            "forward reads its numbers past the module (by .data, a closure or a patched method), and they would stay "
+            "what they are now",
+            "read it as the module's own, with .detach() where no gradient shall pass",
+        )
+    if value.is_meta or hasattr(value, "fake_mode"):
+        cause = "forward uses a tensor whose numbers the trace doesn't know, such as one that .data gives"
+        raise TraceError(f"constant {name!r}", cause, "write .detach() for .data, or make it a buffer of its module")
+    found = literal(builder, value)
+    if found is None:
+        raise TraceError(
+            f"constant {name!r}",
+            "the model makes a tensor of many values in forward that no operator computes",
+            "register it as a buffer of its module",
+        )
+    return found
 
 
 def path_of(node: fx.Node) -> str:

@@ -33,15 +33,16 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def fake_like(tensor: torch.Tensor, mode: FakeTensorMode, dtype: str) -> torch.Tensor:
-    """A fake tensor of the same shape, in the compute dtype where it is floating."""
-    kind = torch_dtype(dtype) if tensor.is_floating_point() else tensor.dtype
+def fake_like(tensor: torch.Tensor, mode: FakeTensorMode, dtype: str | None) -> torch.Tensor:
+    """A fake tensor of the same shape, in the compute dtype where it is floating; None: in its own."""
+    kind = torch_dtype(dtype) if dtype is not None and tensor.is_floating_point() else tensor.dtype
     with mode:
         return torch.empty(tensor.shape, dtype=kind)
 
 
-def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str, kept: Iterable[Kept]) -> nn.Module:
-    """The copy. Parameters come in the compute dtype, buffers in their own; children not kept are gone.
+def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: Iterable[Kept]) -> nn.Module:
+    """The copy. Parameters come in the compute dtype (None: in their own), buffers in their own; children not kept are
+    gone.
 
     TraceError where the model holds something that Python can't copy.
     """

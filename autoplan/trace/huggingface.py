@@ -15,9 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
 
-from autoplan.errors import InputsError
 from autoplan.trace import experts
 
 PADDED = "autoplan"  # the user gave an attention mask, or positions
@@ -165,22 +163,3 @@ def padded_mask(
     )  # fmt: skip
     assert pattern is not None, "its skips are off"
     return pattern if padding is None else pattern & padding
-
-
-def tensor_of(output: Any, with_loss: bool) -> torch.Tensor | None:
-    """The tensor that a model's output stands for: its loss; or the only one that it holds. None where there is none.
-
-    InputsError where a result that isn't a loss holds several.
-    """
-    if isinstance(output, torch.Tensor):
-        return output
-    if with_loss:
-        found = getattr(output, "loss", None) if not isinstance(output, dict) else output.get("loss")
-        return found if isinstance(found, torch.Tensor) else None
-    parts = [part for part in tree_leaves(output) if isinstance(part, torch.Tensor)]
-    if len(parts) > 1:
-        names = [name for name, part in output.items() if part is not None] if isinstance(output, dict) else []
-        cause = "a plan of the forward alone has one tensor for its result"
-        remedy = "give loss_fn=(model_output) -> tensor, which picks one or joins them, with training=Inference()"
-        raise InputsError(f"a result of {len(parts)} tensors {names or ''}".rstrip(), cause, remedy)
-    return parts[0] if parts else None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from autoplan.blocks import Flat, constant_nodes, expand, fold
@@ -17,11 +19,18 @@ from autoplan.trace.clean import split_projections, split_weights, used, without
 from autoplan.trace.convert import Converted, Names, convert
 from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
 from autoplan.trace.functions import check_backwards, watched
+from autoplan.trace.handed import check_tensors, storage_names, storage_of
+from autoplan.trace.hooks import check_hooks, hook_notes
+from autoplan.trace.modes import mode_notes, set_modes, wholly_evaluated
 from autoplan.trace.modules import aliases_of, tree_of
+from autoplan.trace.observed import Observed, Seen
 from autoplan.trace.recurrence import rolled
 from autoplan.trace.repeats import find_runs, kept_children
+from autoplan.trace.settled import check_settled
+from autoplan.trace.trained import check_strange, check_trained
 from autoplan.trace.views import short_views
-from autoplan.trace.wrapping import Inputs, LossFn, WithLoss, bind
+from autoplan.trace.watching import refusals
+from autoplan.trace.wrapping import Inputs, LossFn, bind
 
 
 def trace(
@@ -44,10 +53,12 @@ def trace(
 
     Raises InputsError where inputs and model don't fit, TraceError, naming the line, where the model can't be traced.
     """
+    check_hooks(model, training)
+    check_tensors(model)
     full = from_repeats(model, inputs, loss_fn, training, dtype, evaluated)
     if full is None:  # nothing repeats, or the repeats look alike but trace differently: trace every one
         full = fold(flat_of(model, inputs, loss_fn, training, dtype, (), evaluated))
-    return in_order(full, model)
+    return in_order(full, model, training)
 
 
 def from_repeats(
@@ -74,22 +85,57 @@ def flat_of(
     evaluated: bool = False,
 ) -> Flat:
     """The canonical nodes of the model, with these children of its lists alone."""
-    binding = bind(model, inputs, loss_fn)
-    mode = fake_mode()
-    trains = training and not evaluated
-    twin = fake_copy(model, mode, dtype, kept).train(trains)
-    huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
+    with surroundings(training):
+        return flat_within(model, inputs, loss_fn, training, dtype, kept, evaluated)
+
+
+def flat_within(
+    model: nn.Module,
+    inputs: Inputs,
+    loss_fn: LossFn | None,
+    training: bool,
+    dtype: str,
+    kept: Sequence[Kept],
+    evaluated: bool,
+) -> Flat:
+    binding, mode, trains = bind(model, inputs, loss_fn), fake_mode(), training and not evaluated
+
+    def anew() -> Observed:
+        """What is exported, of a fresh copy of the model."""
+        twin = fake_copy(model, mode, dtype, kept)
+        set_modes(twin, trains, wholly_evaluated(model))
+        huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
+        return Observed(twin, binding, loss_fn, training, Seen())
+
     tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
-    with watched() as calls:
-        program = capture(WithLoss(twin, binding, loss_fn, training).train(trains), batch)
+    module = anew()
+    seen, names = module.seen, naming(model, module.model, binding.names, kept)
+    with watched() as calls, refusals(training):
+        program = capture(module, batch)
+        check_strange(seen.strange, model)
+        trained = {names.state(f"model.{name}") for name in seen.trained}
+        if seen.changed:
+            check_settled(program, module, batch, mode, anew)
+    flat = flatten(model, convert(program, names))
     if trains:
         check_backwards(calls)
-    return flatten(model, convert(program, naming(model, binding.names, kept)))
+        check_trained(flat, trained)
+    return flat
 
 
-def naming(model: nn.Module, batch: Sequence[str], kept: Sequence[Kept]) -> Names:
-    """Names of the user's model for those of the exported wrapper, which holds it as ``model``."""
+@contextmanager
+def surroundings(training: bool) -> Iterator[None]:
+    """The trace of a training has gradients, whatever planning is called under. TraceError under autocast."""
+    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+        cause = "the model is planned within it, and the program would run without"
+        raise TraceError("torch.autocast", cause, "plan outside of it, with Training(precision='bf16-mixed')")
+    with torch.inference_mode(False), torch.set_grad_enabled(training or torch.is_grad_enabled()):
+        yield
+
+
+def naming(model: nn.Module, twin: nn.Module, batch: Sequence[str], kept: Sequence[Kept]) -> Names:
+    """Names of the user's model for those of the exported wrapper, which holds its copy as ``model``."""
     lists = {k.path: k for k in kept}
     canonical = {alias: name for name, aliases in aliases_of(model).items() for alias in aliases}
 
@@ -100,8 +146,13 @@ def naming(model: nn.Module, batch: Sequence[str], kept: Sequence[Kept]) -> Name
     def module(path: str) -> str:
         return original_name(path.removeprefix("model").removeprefix("."), lists)
 
+    held = storage_names(model) | {key: state(f"model.{name}") for key, name in storage_names(twin).items()}
+
+    def holder(value: torch.Tensor) -> str | None:
+        return held.get(storage_of(value))
+
     taken = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-    return Names(state, [f"{name}_input" if name in taken else name for name in batch], module)
+    return Names(state, [f"{name}_input" if name in taken else name for name in batch], module, holder)
 
 
 def flatten(model: nn.Module, converted: Converted) -> Flat:
@@ -146,16 +197,18 @@ def parameters_of(model: nn.Module, converted: Converted) -> tuple[Parameter, ..
     )
 
 
-def in_order(traced: Model, model: nn.Module) -> Model:
-    """Parameters and buffers in the order of the user's model; a note of each parameter that is never read."""
+def in_order(traced: Model, model: nn.Module, training: bool) -> Model:
+    """Parameters and buffers in the order of the user's model; notes of its modes and hooks, and of each parameter
+    that is never read."""
     order = {name: index for index, (name, _) in enumerate((*model.named_parameters(), *model.named_buffers()))}
     read = {parameter.source for parameter in traced.parameters}
     unread = unread_of(model, read | {buffer.name for buffer in traced.buffers})
+    unused = [f"parameter {name} is never used" for name, _ in model.named_parameters() if name not in read]
     return replace(
         traced,
         parameters=tuple(sorted(traced.parameters, key=lambda p: (order[p.source], p.start))),
         buffers=tuple(sorted(traced.buffers, key=lambda b: order[b.name])),
-        notes=tuple(f"parameter {name} is never used" for name, _ in model.named_parameters() if name not in read),
+        notes=(*(mode_notes(model) if training else ()), *hook_notes(model), *unused),
         unread=unread,
     )
 

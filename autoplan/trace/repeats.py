@@ -20,7 +20,7 @@ from autoplan.trace.positions import tells_apart
 
 LONGEST_PERIOD = 8
 TRACED = 2  # repeats that are traced of each run: two, so that one can be checked against the other
-PRIVATE = frozenset({"_parameters", "_buffers", "_modules", "training"})
+PRIVATE = frozenset({"_parameters", "_buffers", "_modules"})
 
 
 def find_runs(model: nn.Module) -> tuple[Run, ...]:

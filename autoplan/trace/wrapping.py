@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autoplan.errors import InputsError
-from autoplan.trace.huggingface import tensor_of
+from autoplan.trace.outputs import loss_of_output, result_of_output
 
 Inputs = Mapping[str, torch.Tensor] | Sequence[torch.Tensor]
 LossFn = Callable[..., torch.Tensor]
@@ -97,27 +97,23 @@ def check(model: nn.Module, binding: Binding, loss_fn: LossFn | None) -> None:
 
 
 class WithLoss(nn.Module):
-    """What is exported: the batch in, one tensor out: the loss in training, else the model's result."""
+    """What is exported: the batch in, one tensor out: the loss in training, else the model's result.
+
+    A loss that is itself a module is no part of this one: what it holds is constant, and its modes are its own.
+    """
 
     def __init__(self, model: nn.Module, binding: Binding, loss_fn: LossFn | None, training: bool) -> None:
         super().__init__()
         self.model = model
         self.binding = binding
-        self.loss_fn = loss_fn
+        self.losses = () if loss_fn is None else (loss_fn,)
         self.with_loss = training or loss_fn is not None
 
     def forward(self, *batch: torch.Tensor) -> torch.Tensor:
         values = dict(zip(self.binding.names, batch, strict=True))
         taken = {name: values[name] for name in self.binding.forward}
         output = self.model(**taken) if self.binding.keywords else self.model(*taken.values())
-        if self.loss_fn is not None:
-            return self.loss_fn(output, *(values[name] for name in self.binding.targets))
-        result = tensor_of(output, self.with_loss)
-        if result is None or (self.with_loss and result.ndim):
-            raise InputsError(
-                type(self.model).__name__,
-                "it returns no loss" if self.with_loss else "it returns no tensor",
-                "give loss_fn=(model_output, *targets) -> scalar, or inputs from which the model computes its loss "
-                "(labels, for a Hugging Face model)",
-            )
-        return result
+        for loss_fn in self.losses:
+            return loss_fn(output, *(values[name] for name in self.binding.targets))
+        name = type(self.model).__name__
+        return loss_of_output(output, name) if self.with_loss else result_of_output(output, name)

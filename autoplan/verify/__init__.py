@@ -19,7 +19,6 @@ from torch import nn
 from autoplan.errors import InputsError, VerificationError
 from autoplan.folder import write_folder
 from autoplan.graph import Model, Node
-from autoplan.initialise import init_model
 from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
 from autoplan.runtime.batches import Batch
@@ -36,7 +35,7 @@ from autoplan.verify.compare import (
     zero_gradients,
 )
 from autoplan.verify.inference import ForwardVerification, verify_forward
-from autoplan.verify.reference import train_eagerly
+from autoplan.verify.reference import reference_of, train_eagerly, wide_loss
 from autoplan.verify.sharded import train_sharded
 from autoplan.verify.shrink import shrink
 from autoplan.verify.single import on_one_device, random_state
@@ -118,10 +117,10 @@ def verify(
         expected = train_plan(on_one_device(exact), batch, state)
         said = "one device is the same program on one rank" + (", with the same random numbers" * drops(exact.model))
         note = "; ".join(filter(None, (note, said)))
-        if module is not None and not normalises_batches(exact.model) and not draws(exact.model):
-            check_trace(synchronous(exact), init_model(module, seed).double(), loss_fn, batch, training)
+        if module is not None and not draws(exact.model):
+            check_trace(synchronous(exact), reference_of(module, seed), wide_loss(loss_fn), batch, training)
     else:
-        reference = init_model(module, seed).double()
+        reference, loss_fn = reference_of(module, seed), wide_loss(loss_fn)
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
         chosen = exact.chosen
         if chosen.parallelism.asynchronous:
@@ -192,7 +191,7 @@ def drops(model: Model) -> bool:
 
 
 def draws(model: Model) -> bool:
-    """Whether the model draws numbers that evaluation doesn't leave out."""
+    """Whether the model draws numbers, which stay where nothing is dropped."""
     return any(node.op == "autoplan.uniform" for block in model.blocks for node in block.nodes)
 
 
@@ -205,11 +204,6 @@ def without_dropout(model: Model) -> Model:
         return replace(node, args=(*node.args[:4], 0.0, *node.args[5:])) if is_attention(node) else node
 
     return replace(model, blocks=tuple(replace(b, nodes=tuple(map(quiet, b.nodes))) for b in model.blocks))
-
-
-def normalises_batches(model: Model) -> bool:
-    """Whether evaluation is more than training without dropout: batch norm then uses other statistics."""
-    return any(node.op == "autoplan.batch_norm" for block in model.blocks for node in block.nodes)
 
 
 def check_trace(

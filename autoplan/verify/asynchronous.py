@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from autoplan.options import Parallelism, Training
 from autoplan.precision import widened
 from autoplan.runtime.optimizer import build_optimizer
+from autoplan.trace.modes import set_modes, wholly_evaluated
 from autoplan.verify.compare import Run
 from autoplan.verify.reference import loss_of, plain_experts
 
@@ -28,6 +29,8 @@ def train_by_rule(
 ) -> Run:
     """``steps`` optimizer steps on one batch, in float64: local SGD's or PipeDream-2BW's (see ``runtime.local`` and
     ``runtime.versions``). Of local SGD's replicas the loss, the gradients and the parameters are the mean."""
+
+    set_modes(module, training=True, switched=wholly_evaluated(module))
 
     def backward(one: nn.Module, rows: Batch) -> float:
         with widened(), plain_experts(one):
@@ -57,8 +60,8 @@ def train_replicas(
     steps: int,
 ) -> Run:
     """Each on its own rows; all averaged every so many steps."""
-    modules = [copy.deepcopy(module).train() for _ in rows]
-    optimizers = [build_optimizer(one.parameters(), training) for one in modules]
+    modules = [copy.deepcopy(module) for _ in rows]
+    optimizers = [build_optimizer(one.named_parameters(remove_duplicate=False), training) for one in modules]
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}
     for step in range(1, steps + 1):
@@ -82,8 +85,7 @@ def train_on_older(
     steps: int,
 ) -> Run:
     """Gradients at the weights before the last update, applied to the newest."""
-    module.train()
-    optimizer = build_optimizer(module.parameters(), training)
+    optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     older = values(module)
     losses: list[float] = []
     gradients: dict[str, Tensor] = {}

@@ -13,13 +13,12 @@ from torch import nn
 
 from autoplan.errors import InputsError, VerificationError
 from autoplan.folder import write_folder
-from autoplan.initialise import init_model
 from autoplan.record import PlanRecord
 from autoplan.runtime.batches import Batch
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify.batch import example_batch, given_batch
 from autoplan.verify.compare import FLOAT64, Worst, tensor_error
-from autoplan.verify.reference import result_of
+from autoplan.verify.reference import reference_of, result_of
 from autoplan.verify.sharded import SECONDS, forward_on_rank
 from autoplan.verify.shrink import shrink
 from autoplan.verify.single import on_one_device, random_state
@@ -76,7 +75,7 @@ def verify_forward(
         expected = run_forward(on_one_device(exact), batch, state)
         note = "; ".join(filter(None, (note, "one device is the same program on one rank")))
     else:
-        reference = init_model(module, seed).double()
+        reference = reference_of(module, seed)
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
         expected = result_of_user(reference, loss_fn, batch, drawn=given is None)
     found = run_forward(exact, batch, state)

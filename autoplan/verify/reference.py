@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import nn
 
+from autoplan.initialise import init_model
 from autoplan.options import Training
 from autoplan.precision import widened
 from autoplan.runtime.optimizer import build_optimizer
+from autoplan.trace.modes import set_modes, wholly_evaluated
 from autoplan.trace.wrapping import WithLoss, bind_named
 from autoplan.verify.compare import Run
+from autoplan.verify.quiet import Quiet
+
+Loss = TypeVar("Loss", bound=Callable | None)
+
+
+def reference_of(module: nn.Module, seed: int) -> nn.Module:
+    """The user's module as it was handed over, its values and its modes, in float64 on the CPU; a copy. On the meta
+    device it has no values, and starts as it would under the seed."""
+    tensors = (*module.parameters(), *module.buffers())
+    if any(tensor.is_meta for tensor in tensors):
+        return init_model(module, seed).double()
+    with torch.inference_mode(False):
+        return copy.deepcopy(module).cpu().double()
+
+
+def wide_loss(loss_fn: Loss) -> Loss:
+    """A loss that is itself a module, with what it holds in float64."""
+    return copy.deepcopy(loss_fn).cpu().double() if isinstance(loss_fn, nn.Module) else loss_fn
 
 
 def loss_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -38,12 +60,21 @@ def train_eagerly(
 ) -> Run:
     """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too.
 
-    drops  False: the module runs as in evaluation, without dropout
+    drops  False: nothing is dropped, whatever the probabilities say
+
+    Submodules run in their own modes; a module that is wholly in eval mode is switched to training, as it is traced.
     """
-    optimizer = build_optimizer(module.parameters(), training)
+    set_modes(module, training=True, switched=wholly_evaluated(module))
+    with torch.inference_mode(False), torch.enable_grad(), nullcontext() if drops else Quiet():
+        return steps_of(module, loss_fn, batch, training, steps)
+
+
+def steps_of(
+    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int
+) -> Run:
+    optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
-    module.train(drops)
     for step in range(steps):
         optimizer.zero_grad()
         if training.precision == "fp64":

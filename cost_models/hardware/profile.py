@@ -41,6 +41,12 @@ def load_device(name: str | os.PathLike[str]) -> tuple[Device, Interconnect]:
     return loaded
 
 
+def machine_size(name: str) -> int | None:
+    """Devices in the usual machine of a shipped profile's device; None where it doesn't say."""
+    figures = Figures.read(PROFILES / f"{name}.toml")
+    return figures.whole("machine", "devices_per_node") if figures.has("machine", "devices_per_node") else None
+
+
 def calibrated_on(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     """(nodes, devices per node) that a profile was calibrated on, as [cluster] in it tells; None where it doesn't."""
     figures = Figures.read(Path(path))

@@ -17,10 +17,7 @@ from sympy.core.relational import Relational
 from sympy.functions.elementary.piecewise import ExprCondPair
 from sympy.printing.numpy import NumPyPrinter
 
-from cost_models.arithmetic import Number, maximum, minimum
-
-ROUNDING = 1e-12
-"""Relative: what is as near to a whole number is that number."""
+from cost_models.arithmetic import ROUNDING, Number, maximum, minimum
 
 
 def symbol(name: str) -> sympy.Symbol:
@@ -142,7 +139,7 @@ class _Printer(NumPyPrinter):
         return f"where({', '.join(self._print(part) for part in node.args)})"
 
     def _print_ceiling(self, node: sympy.ceiling) -> str:
-        """SymPy multiplies by 1/132 where a price divides by 132: what rounding leaves above a whole number is none."""
+        """To rounding, as ``cost_models.arithmetic.ceil``."""
         value = self._print(node.args[0])
         return f"ceil({value} - {ROUNDING} * abs({value}))"
 

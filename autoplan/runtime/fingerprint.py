@@ -1,0 +1,66 @@
+"""A hash of tensors' values, on their own device, in exact integer arithmetic: the same bits give the same everywhere.
+
+Each row of 32-bit words is hashed multilinearly modulo 2^64 with weights drawn once (Carter & Wegman 1979; Lemire &
+Kaser 2014, "Strongly universal string hashing is fast"): two rows that differ collide with a probability of at most
+2^-32, over the draw of the weights. Rows are then mixed with their places (splitmix64, Steele et al. 2014) and added
+up, so two different tensors have the same hash with a probability of about 2^-32 at most, and swapped rows count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+WORDS = 4096                # in a row
+AT_ONCE = 256               # rows that are multiplied at once: 8 MiB of products
+POSITIVE = (1 << 62) - 1    # hashes are from 0 to this, so that they have a negative
+GOLDEN = -7046029254386353131   # 0x9E3779B97F4A7C15 as a signed number
+FACTORS = ((30, -4658895280553007687), (27, -7723592293110705685))  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+class Fingerprint:
+    """The hash function; every rank has the same one."""
+
+    def __init__(self, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(0x5EED)
+        drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (WORDS,), dtype=torch.int64, generator=generator)
+        self.weights = drawn.to(device)
+
+    def of(self, tensors: Iterable[Tensor]) -> Tensor:
+        """int64 [], from 0 to 2^62 - 1, of tensors in their order; of none it is 0."""
+        found = [rows for tensor in tensors for rows in self.rows(words_of(tensor).to(self.weights.device))]
+        return summed(torch.cat(found)) & POSITIVE if found else torch.zeros_like(self.weights[0])
+
+    def rows(self, words: Tensor) -> Iterator[Tensor]:
+        """The rows' own hashes, a few at once; what is left at the end counts as a row."""
+        whole = len(words) // WORDS
+        if whole:
+            rows = words[: whole * WORDS].view(whole, WORDS)
+            yield from ((rows[i : i + AT_ONCE] * self.weights).sum(1) for i in range(0, whole, AT_ONCE))
+        rest = words[whole * WORDS :]
+        yield (rest * self.weights[: len(rest)]).sum(0, keepdim=True)
+
+
+def words_of(tensor: Tensor) -> Tensor:
+    """A tensor's bits as int32 words, the last of them filled up with zeros."""
+    flat = tensor.detach().contiguous().view(-1)
+    if flat.element_size() % 4 == 0:
+        return flat.view(torch.int32)
+    flat = flat.view(torch.uint8)
+    missing = -flat.numel() % 4
+    return (pad(flat, (0, missing)) if missing else flat).view(torch.int32)
+
+
+def summed(values: Tensor) -> Tensor:
+    """Each value mixed with its place, and all added up, modulo 2^64."""
+    return mixed(values + GOLDEN * torch.arange(1, len(values) + 1, device=values.device)).sum()
+
+
+def mixed(x: Tensor) -> Tensor:
+    """splitmix64's finaliser; >> keeps the sign, so what it shifts in is masked away."""
+    for shift, factor in FACTORS:
+        x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * factor
+    return x ^ (x >> 31 & (1 << 33) - 1)

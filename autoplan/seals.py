@@ -1,0 +1,50 @@
+"""Checksums by which damage is noticed: of plain data, of bytes, and of stretches of a file.
+
+They are no signatures: who can write a folder can seal it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+
+STRETCH_BYTES = 64 * 2**20  # of a file, hashed by itself: several processes share the work of one file
+PIECE_BYTES = 4 * 2**20     # held at once
+
+
+def content_hash(data: Mapping[str, object]) -> str:
+    """The sha256 of plain data, however its JSON is spaced and ordered."""
+    return bytes_hash(json.dumps(data, sort_keys=True, separators=(",", ":")).encode())
+
+
+def bytes_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def stretches(size: int) -> Iterator[tuple[int, int]]:
+    """First and last byte of the stretches of a file of so many bytes; one of none, where it is empty."""
+    for start in range(0, max(size, 1), STRETCH_BYTES):
+        yield start, min(size, start + STRETCH_BYTES)
+
+
+def stretch_hash(descriptor: int, start: int, stop: int) -> str:
+    """The sha256 of a stretch of an open file."""
+    found = hashlib.sha256()
+    while start < stop:
+        piece = os.pread(descriptor, min(PIECE_BYTES, stop - start), start)
+        if not piece:
+            break
+        found.update(piece)
+        start += len(piece)
+    return found.hexdigest()
+
+
+def file_hashes(path: str | os.PathLike) -> tuple[str, ...]:
+    """The sha256 of each stretch of a file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return tuple(stretch_hash(descriptor, *each) for each in stretches(os.fstat(descriptor).st_size))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,45 @@
+"""What other libraries call the options, with what to write here: an unknown keyword's error names it.
+
+A value that is an option's name takes the value that was given; any other is written as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TRAINING_NAMES: Mapping[str, str] = {
+    "lr": "learning_rate", "wd": "weight_decay", "optim": "optimizer", "dtype": "precision",
+    "amp": "precision='bf16-mixed'",
+    "mixed_precision": "precision='bf16-mixed'", "bf16": "precision='bf16-mixed'", "fp16": "precision='fp16-mixed'",
+    "max_grad_norm": "clip_grad_norm", "gradient_clip_val": "clip_grad_norm", "grad_clip": "clip_grad_norm",
+    "scheduler": "schedule", "lr_schedule": "schedule", "lr_scheduler": "schedule", "torch_compile": "compile",
+    "warmup": "schedule=autoplan.Schedule('linear', steps=…, warmup=…)",
+    "warmup_steps": "schedule=autoplan.Schedule('linear', steps=…, warmup=…)",
+    "beta1": "betas=(0.9, 0.999)", "beta2": "betas=(0.9, 0.999)",
+    "batch_size": "example_inputs of that batch, or --batch on the command line",
+    "micro_batch": "Parallelism(micro_batch=…)", "micro_batch_size": "Parallelism(micro_batch=…)",
+    "gradient_accumulation_steps": "Parallelism(micro_batch=…): the rows of one microbatch on one rank",
+}  # fmt: skip
+PARALLELISM_NAMES: Mapping[str, str] = {
+    "fsdp": "zero=3", "ddp": "dp=N, or the system ddp", "data_parallel": "dp",
+    "data_parallel_size": "dp", "dp_size": "dp", "tp_size": "tp",
+    "tensor_parallel": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "mp": "tp",
+    "model_parallel": "tp", "pp_size": "pp", "pipeline": "pp", "pipeline_parallel": "pp",
+    "pipeline_parallel_size": "pp", "pipeline_model_parallel_size": "pp", "zero1": "zero=1", "zero2": "zero=2",
+    "zero3": "zero=3", "zero_stage": "zero", "stage": "zero", "hsdp": "zero=3", "sp": "sequence_parallel",
+    "cp": "tensor_system='context-parallel'", "context_parallel": "tensor_system='context-parallel'",
+    "ep": "tensor_system='expert-parallel'", "expert_parallel": "tensor_system='expert-parallel'",
+    "micro_batch_size": "micro_batch", "mbs": "micro_batch", "pipeline_schedule": "schedule",
+    "activation_checkpointing": "recompute='full'", "gradient_checkpointing": "recompute='full'",
+    "checkpointing": "recompute='full'", "cpu_offload": "offload='parameters'",
+}  # fmt: skip
+SCHEDULE_NAMES: Mapping[str, str] = {
+    "kind": "name", "type": "name", "total_steps": "steps", "num_training_steps": "steps", "max_steps": "steps",
+    "warmup_steps": "warmup", "num_warmup_steps": "warmup", "min_lr": "end: the share of the rate that is left",
+}  # fmt: skip
+CLUSTER_NAMES: Mapping[str, str] = {
+    "gpus": "devices_per_node", "gpus_per_node": "devices_per_node", "num_gpus": "devices_per_node",
+    "num_nodes": "nodes", "gpu": "device", "device_type": "device", "interconnect": "network",
+    "memory_gb": "memory_bytes, in bytes: 60_000_000_000 of 60 GB",
+    "memory": "memory_bytes, in bytes: 60_000_000_000 of 60 GB",
+}  # fmt: skip
