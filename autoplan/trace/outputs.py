@@ -62,21 +62,18 @@ def no_loss(model: str, cause: str) -> InputsError:
 
 
 def result_of_output(output: Any, model: str) -> torch.Tensor:
-    """What a model gives at inference: its logits, its last hidden state, or the only tensor that it returns.
-
-    InputsError, naming ``model``, where it returns none, or several of which none is named so.
-    """
-    named = (field_of(output, name) for name in ("logits", "last_hidden_state"))
-    found = [value for value in named if isinstance(value, torch.Tensor)]
-    tensors = list(tensors_of(output))
-    if not found and not tensors:
+    """What a model gives at inference: the only tensor of its output. InputsError where there is none, or several."""
+    found = list(tensors_of(output))
+    if not found:
         raise InputsError(model, "it returns no tensor", "return what the model computes")
-    if not found and len(tensors) > 1:
-        names = ", ".join(name for name, _ in tensors)
-        cause = f"it returns {len(tensors)} tensors, {names}: a plan of the forward alone has one for its result"
-        remedy = "give loss_fn=(model_output) -> tensor, which picks one or joins them, with training=Inference()"
-        raise InputsError(model, cause, remedy)
-    return found[0] if found else tensors[0][1]
+    if len(found) > 1:
+        raise InputsError(
+            model,
+            f"it returns {len(found)} tensors, {', '.join(name for name, _ in found)}, and a plan of the forward alone "
+            "has one",
+            "give loss_fn=(model_output) -> tensor, which picks one or joins them, with training=Inference()",
+        )
+    return found[0][1]
 
 
 def field_of(output: Any, name: str) -> Any:
