@@ -8,7 +8,8 @@
 #                   under torchrun, in float32
 # make starts       models that set their own values, planned from their function and their values: equal at the start
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
-# make test-kill    50 kills of ranks that train, saves included: nothing of it shows in the end
+# make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
+# make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
 # make two-nodes    each named system on two nodes, resumed there, against one node: docs/two_nodes.md
 # make rules        rules beside DTensor's strategies, every disagreement explained: docs/rules.md
 # make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
@@ -35,7 +36,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -80,6 +81,10 @@ attacks: $(DEV)
 
 test-kill: $(DEV)
 	$(BIN)/python -m tests.kill --times 50
+	$(BIN)/python -m tests.kill --two-jobs 20
+
+corruptions: $(DEV)
+	$(BIN)/python -m tests.corruptions
 
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/accuracy.md

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -14,7 +15,8 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.options import Training
+from autoplan.options import Schedule, Training
+from autoplan.runtime.checkpoint_groups import own_groups
 from autoplan.runtime.program import Program
 from autoplan.runtime.ranks import RankPool
 from tests.fixtures import tiny_program as tiny
@@ -163,3 +165,46 @@ def test_a_checkpoint_that_was_being_replaced_is_still_there(pool: RankPool, tmp
     pool.run(save_untrained, PLANS["dp2 pp2"], str(tmp_path / "c"))
     shutil.move(tmp_path / "c", tmp_path / "c.old")  # as left by an end between the two renames
     pool.run(load_untrained, PLANS["dp2 pp2"], str(tmp_path / "c"))
+
+
+GROUPED = replace(TRAINING, groups=({"match": "*.bias|*.scale", "lr": 5e-3, "weight_decay": 0.0},))
+REGROUPED = ({"match": "*.bias", "lr": 0.3}, {"match": "*.scale", "lr": 0.4})  # the same ones, apart
+
+
+def options_by_name(program: Program) -> dict[str, tuple[float, float]]:
+    groups = own_groups(program.optimizer, program.held)
+    return {name: (group["lr"], group["weight_decay"]) for group, names in groups for name in names}
+
+
+def save_grouped(rank: int, world: int, plan: dict, folder: str, schedule: Schedule | None) -> None:
+    with program_of(plan, replace(GROUPED, schedule=schedule)) as program:
+        program.load_weights(tiny.reference().state_dict())
+        train(program, list(tiny.batches(2)))
+        program.save_checkpoint(folder)
+
+
+def load_grouped(rank: int, world: int, plan: dict, folder: str, training: Training) -> dict[str, tuple[float, float]]:
+    with program_of(plan, training) as program:
+        program.load_checkpoint(folder)
+        found = options_by_name(program)
+        train(program, list(tiny.batches(1)))
+        return found
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule("linear", steps=4)], ids=["constant", "linear"])
+def test_each_group_s_options_are_taken_up_by_the_names_of_its_parameters(
+    pool: RankPool, tmp_path: Path, schedule: Schedule | None
+) -> None:
+    """Where there is a schedule, rates are the plan's at the point that the schedule has come to."""
+    pool.run(save_grouped, PLANS["dp4 zero3"], str(tmp_path / "c"), schedule)
+    part = 1.0 if schedule is None else 0.5
+    for plan in ("pp2 tp2", "tp2 dp2 zero2 offload"):
+        for training in (GROUPED, replace(GROUPED, groups=REGROUPED, weight_decay=0.7)):
+            told = pool.run(load_grouped, PLANS[plan], str(tmp_path / "c"), replace(training, schedule=schedule))
+            for name, (rate, decay) in (item for each in told for item in each.items()):
+                grouped = name.endswith(("bias", "scale"))
+                wanted = 5e-3 if grouped else 1e-2
+                if grouped and schedule is not None and training is not GROUPED:
+                    wanted = 0.3 if name.endswith("bias") else 0.4
+                assert rate == pytest.approx(wanted * part), f"{plan}: {name}"
+                assert decay == (0.0 if grouped else 0.01), f"{plan}: {name}"

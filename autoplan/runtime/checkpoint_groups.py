@@ -2,7 +2,7 @@
 
 A plan's optimizer may hold one of the user's groups as several (plain parameters and DTensors apart), and a rank only
 some of its parameters. So what is saved is each set of options that differs, with the names of the parameters that
-have it; None where all have the same. Options that say how an update is computed, not what it is, stay the plan's.
+have it; None where all have the same. What a group is called, and how its updates are computed, stays the plan's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autoplan.errors import WeightsError
 from autoplan.runtime import plain
 from autoplan.runtime.held import HeldParameter
 
-HOW = ("params", "param_names", "foreach", "fused", "capturable", "differentiable", "initial_lr")
+HOW = ("params", "param_names", "name", "foreach", "fused", "capturable", "differentiable", "initial_lr")
 Options = dict[str, object]
 Group = tuple[Options, list[str] | None]
 """Options, and the names of the parameters that have them; None: all."""
@@ -62,11 +62,10 @@ def saved_groups(optimizer: Optimizer, held: Sequence[HeldParameter], process_gr
 
 
 def restored(
-    optimizer: Optimizer, held: Sequence[HeldParameter], groups: Sequence[Any], rate: float, source: Path
+    optimizer: Optimizer, held: Sequence[HeldParameter], groups: Sequence[Any], source: Path
 ) -> list[Options]:
     """What each of this rank's groups, in their order, has by the checkpoint; nothing is changed.
 
-    rate  for a group without parameters
     WeightsError where the parameters of one group had different options.
     """
     everyone: Options | None = next((dict(options) for options, names in groups if names is None), None)
@@ -76,8 +75,7 @@ def restored(
     for group in optimizer.param_groups:
         names = known.get(id(group), [])
         told = {name: by_name.get(name, everyone) for name in names}
-        unknown: Options = {} if names else {"lr": rate}
-        first = next((options for options in told.values() if options is not None), unknown)
+        first: Options = next((options for options in told.values() if options is not None), {})
         for name, options in told.items():
             if options is not None and options != first:
                 raise different(source, names[0], name, first, options)

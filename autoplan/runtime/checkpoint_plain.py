@@ -5,9 +5,11 @@ What goes on otherwise than the plan says is told; what would train nothing, or 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -25,10 +27,7 @@ def taken_plain_parts(snapshot: Snapshot, state: CheckpointState, source: Path) 
 
     An AutoplanError, and nothing is changed, where one doesn't fit.
     """
-    options = restored(snapshot.optimizer, snapshot.held, state.groups, state.learning_rate, source)
-    schedule = snapshot.spec.training.schedule
-    if schedule is not None and schedule_data(schedule) != state.schedule:  # the plan's own says the rates
-        options = [{name: value for name, value in each.items() if name != "lr"} for each in options]
+    options = restored(snapshot.optimizer, snapshot.held, state.groups, source)
     check_rates(snapshot.spec.training, state, source)
     before = {name: part.state_dict() for name, part in snapshot.states.items()}
     rates = [dict(group) for group in snapshot.optimizer.param_groups]
@@ -45,12 +44,16 @@ def taken_plain_parts(snapshot: Snapshot, state: CheckpointState, source: Path) 
         said = f"the state of its {name} doesn't fit ({type(error).__name__}: {error})"
         raise WeightsError(source, said, "plan with the precision and schedule that it had") from None
     tell_changes(snapshot, state, source, options, rates)
+    if snapshot.spec.training.schedule is not None:  # which says the rates, by the plan's groups
+        options = [{name: value for name, value in each.items() if name != "lr"} for each in options]
     return options
 
 
 def check_rates(training: Training, state: CheckpointState, source: Path) -> None:
     """WeightsError where the checkpoint's learning rate is that of a schedule that is over, and the plan has none."""
-    over = state.learning_rate == 0 and training.learning_rate != 0
+    groups: Sequence[Any] = state.groups
+    rates = [options.get("lr") for options, _ in groups] or [state.learning_rate]
+    over = not any(rates) and training.learning_rate != 0
     if over and training.schedule is None and state.schedule is not None:
         said = f"its schedule ({schedule_text(state.schedule)}) has ended at a learning rate of 0"
         remedy = (
@@ -70,10 +73,13 @@ def tell_changes(
     here = schedule_data(schedule)
     if here != was:
         note(f"{source}: its schedule is {schedule_text(was)}, the plan's {schedule_text(here)}, which is kept")
-    for group, taken in zip(before, options, strict=True):
+    for group, taken, now in zip(before, options, snapshot.optimizer.param_groups, strict=True):
         told = {name: value for name, value in taken.items() if name != "lr" or schedule is None}
         if text := changes(group, told):
             note(f"{source}: goes on with its own {text}")
+        rate, scheduled = float(taken.get("lr", now["lr"])), float(now["lr"])  # type: ignore[arg-type]
+        if schedule is not None and here == was and not math.isclose(rate, scheduled):
+            note(f"{source}: a learning rate of {rate:g} was reached there; by the plan's groups it is {scheduled:g}")
 
 
 def schedule_data(schedule: Schedule | None) -> object:
