@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, files, forward, initialisation, loop, model, ranks, weights
+from tests.attacks import checkpoint, files, forward, inference, initialisation, loop, model, ranks, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
@@ -14,4 +14,5 @@ ATTACKS: tuple[Attack, ...] = (
     *weights.ATTACKS,
     *files.ATTACKS,
     *forward.ATTACKS,
+    *inference.ATTACKS,
 )
