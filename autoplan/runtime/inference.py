@@ -78,7 +78,7 @@ class InferenceProgram:
         """As ``Program.load_weights``."""
         with self._during("loading weights"):
             weights.load(
-                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
+                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict
             )
 
     def full_state_dict(self) -> dict[str, Tensor]:
