@@ -51,16 +51,25 @@ def planned(
     training: Training | Inference | None = None, cluster: str = "1x4 cpu", **pinned: object,
 ) -> Planned:  # fmt: skip
     """The module itself is taken to float64, its running statistics away from where they begin."""
-    module = with_statistics(module.double())
+    module, batch = with_statistics(module.double()), widened_batch(batch)
     training = training or Training(precision="fp64")
     parallelism = Parallelism(**pinned)  # type: ignore[arg-type]
     plan = parallelize_alone(module, cluster, batch, loss_fn=loss_fn, training=training, parallelism=parallelism)
     plan.export(folder)
-    values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)  # type: ignore[call-overload]
+    values = list(batch.values()) if isinstance(batch, Mapping) else list(batch)
     names = [value.name for value in plan.record.model.batch]
-    wide = [v.double() if v.is_floating_point() else v for v in values]
     weights = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    return Planned(module, loss_fn, dict(zip(names, wide, strict=True)), folder, weights)
+    return Planned(module, loss_fn, dict(zip(names, values, strict=True)), folder, weights)
+
+
+def widened_batch(batch: object) -> dict[str, Tensor] | tuple[Tensor, ...]:
+    """A batch in the float64 of the module."""
+    assert isinstance(batch, Mapping | Sequence)
+
+    def wide(value: Tensor) -> Tensor:
+        return value.double() if value.is_floating_point() else value
+
+    return {n: wide(v) for n, v in batch.items()} if isinstance(batch, Mapping) else tuple(map(wide, batch))
 
 
 def with_statistics(module: nn.Module) -> nn.Module:

@@ -74,10 +74,12 @@ class InferenceProgram:
         with self._during("the weights' initialisation"):
             starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
 
-    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor]) -> None:
+    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
         """As ``Program.load_weights``."""
         with self._during("loading weights"):
-            weights.load(self.spec, self.held, self.stages.buffers, source, self.unread)
+            weights.load(
+                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict
+            )
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks."""

@@ -51,7 +51,8 @@ class Place:
 class Attack:
     """One attack.
 
-    item    of what it attacks: "initialisation", "model", "ranks", "loop", "checkpoint", "weights", "files", "errors"
+    item    of what it attacks: "initialisation", "model", "ranks", "loop", "checkpoint", "weights", "files",
+            "inference", "errors"
     name    what is done
     guards  the wrong outcome that it guards against
     run     does it, and returns what was seen: "equal …" or the error's text; raises Silent or Lost

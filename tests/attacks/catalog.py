@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, errors, files, forward, initialisation, loop, model, ranks, saving, weights
+from tests.attacks import (
+    checkpoint,
+    errors,
+    files,
+    forward,
+    inference,
+    initialisation,
+    loop,
+    model,
+    ranks,
+    saving,
+    weights,
+)
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
@@ -15,5 +27,6 @@ ATTACKS: tuple[Attack, ...] = (
     *weights.ATTACKS,
     *saving.ATTACKS,
     *files.ATTACKS,
+    *inference.ATTACKS,
     *errors.ATTACKS,
 )

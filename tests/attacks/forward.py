@@ -1,4 +1,4 @@
-"""Attacks on the forward alone: ``program.evaluate`` and plans of ``Inference()``."""
+"""Attacks on the forward alone of a training plan: ``program.evaluate``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import autoplan
-from autoplan import Inference, Parallelism, Training
+from autoplan import Parallelism, Training
 from autoplan.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.record import UNKNOWN
 from autoplan.runtime.program import Program
 from tests import forwards, zoo
 from tests.attacks.attack import Attack, Place, Silent, equal, refused
-from tests.forwards import Batch, Branching, Planned, evaluate, evaluate_own, features, forward, planned, relative
+from tests.forwards import Batch, Branching, Planned, evaluate, evaluate_own, features, planned, relative
 from tests.planning import parallelize_alone
 
 DATA = {"dp": 2, "tp": 1, "pp": 1}
@@ -60,16 +59,6 @@ class SkippingDepth(nn.Module):
         if self.training:
             hidden = hidden * torch.bernoulli(torch.full_like(x[:, :1], 0.5)) / 0.5
         return self.head(x + hidden)
-
-
-class TwoHeads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(16, 12)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = self.inner(x)
-        return y, y.relu()
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
@@ -253,55 +242,6 @@ def hand_made(place: Place) -> str:
     return refused(lambda: place.pools.of(2).run(by_hand, str(plan.folder), plan.batch), "made by hand")
 
 
-def inference(place: Place, make: Callable[[], nn.Module] = zoo.mlp, **pinned: object) -> Planned:
-    training = Inference(precision="fp64")
-    return planned(
-        place.folder / "out", seeded(make), features()[:1], training=training, cluster="1x2 cpu", **(pinned or TENSOR)
-    )
-
-
-def results(place: Place, counts: Sequence[int], make: Callable[[], nn.Module] = zoo.mlp, **pinned: object) -> str:
-    plan = inference(place, make, **pinned)
-    batches = [plan.rows(count) for count in counts]
-    expected = [plan.result(batch) for batch in batches]
-    found = place.pools.of(2).run(forward, str(plan.folder), plan.weights, batches)
-    close = [
-        torch.allclose(x, y, rtol=1e-10, atol=1e-12) for each in found for x, y in zip(each, expected, strict=True)
-    ]
-    return equal(all(close), f"results of {list(counts)} rows on {len(found)} ranks")
-
-
-def ask(rank: int, world: int, folder: str, name: str) -> object:
-    with autoplan.load(folder).program() as program:
-        return getattr(program, name)
-
-
-def training_asked(place: Place, name: str) -> str:
-    plan = inference(place)
-    return refused(lambda: place.pools.of(2).run(ask, str(plan.folder), name), f"program.{name}", "Training(...)")
-
-
-def no_result(place: Place) -> str:
-    call = functools.partial(parallelize_alone, TwoHeads(), "1x2 cpu", features()[:1], training=Inference())
-    return refused(call, "2 tensors", "loss_fn")
-
-
-def scripts(place: Place) -> str:
-    plan = inference(place)
-    names = sorted(path.name for path in plan.folder.iterdir())
-    return equal("run.py" in names and "train.py" not in names, f"files {names}")
-
-
-def held_bytes(rank: int, world: int, folder: str) -> int:
-    with autoplan.load(folder).program() as program:
-        return sum("optim" in name for name in vars(program))
-
-
-def no_optimizer(place: Place) -> str:
-    plan = inference(place)
-    return equal(place.pools.of(2).run(held_bytes, str(plan.folder)) == [0, 0], "no optimizer in the program")
-
-
 def other_peer(plan: Planned) -> list[Batch]:
     return [plan.batch, {name: value.flip(0) for name, value in plan.batch.items()}]
 
@@ -344,11 +284,7 @@ def attack(
     return Attack("loop", name, guards, lambda place: run(place, *given, **options), slow)
 
 
-def on_inference(name: str, guards: str, run: Callable[..., str], *given: object, **options: object) -> Attack:
-    return Attack("inference", name, guards, lambda place: run(place, *given, **options))
-
-
-EVALUATE: tuple[Attack, ...] = (
+ATTACKS: tuple[Attack, ...] = (
     attack("evaluate a model with dropout", "the training loss is returned", rows, [8, 3], make=Dropping),
     attack("evaluate a model with batch norm", "this batch's statistics normalise it",
            rows, [8, 3, 1], make=Normalising),
@@ -412,20 +348,3 @@ EVALUATE: tuple[Attack, ...] = (
     attack("evaluate a plan whose model nobody looked at", "the training graph is assumed", without_model),
     attack("evaluate a program made by hand", "a traceback", hand_made),
 )  # fmt: skip
-
-INFERENCE: tuple[Attack, ...] = (
-    on_inference("a module in training mode is planned for inference", "dropout is active", results, [8, 3], Dropping),
-    on_inference("batch norm is planned for inference", "the batch's own statistics", results, [8, 3, 1], Normalising),
-    on_inference("short batches on data-parallel ranks", "padding is returned", results, [8, 7, 1], zoo.mlp, **DATA),
-    on_inference("short batches on two stages", "only the last stage has a result", results, [8, 7], zoo.mlp, **STAGES),
-    on_inference("step an inference program", "a traceback", training_asked, "step"),
-    on_inference("ask an inference program for its optimizer", "an optimizer's state is held",
-           training_asked, "optimizer"),
-    on_inference("load a checkpoint into an inference program", "half of it is loaded",
-           training_asked, "load_checkpoint"),
-    on_inference("count the optimizers of an inference program", "memory for moments", no_optimizer),
-    on_inference("export a plan of the forward alone", "a train.py that can't train", scripts),
-    on_inference("plan a forward that returns two tensors", "one of them is dropped", no_result),
-)  # fmt: skip
-
-ATTACKS: tuple[Attack, ...] = EVALUATE + INFERENCE
