@@ -130,6 +130,7 @@ def on_a_rank(rank: int, world: int, folder: str, weights: str, masks: Sequence[
 
 
 def stepped(program: Program, mask: Mask) -> Stepped:
+    program.optimizer.zero_grad()
     try:
         return Stepped(float(program.step(batch(mask))), program.full_grads())
     except DivergedError as error:
