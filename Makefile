@@ -6,6 +6,7 @@
 # make systems      the matrix of docs/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
 # make zoo          the table of docs/models.md: architectures of transformers under several parallelisms, in float64 and,
 #                   under torchrun, in float32
+# make starts       models that set their own values, planned from their function and their values: equal at the start
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
 # make test-kill    50 kills of ranks that train, saves included: nothing of it shows in the end
 # make two-nodes    each named system on two nodes, resumed there, against one node: docs/two_nodes.md
@@ -34,7 +35,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all correctness systems zoo attacks test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -45,8 +46,11 @@ $(RUN): pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[hf]'
 	touch $@
 
+# timm without what it asks for: torchvision, which it reads images from disks with, has no build for every torch, and
+# one that doesn't fit keeps transformers from being imported.
 $(DEV): $(RUN)
 	$(INSTALL) --editable '.[dev,hf]'
+	$(INSTALL) --no-deps timm
 	touch $@
 
 lint: $(DEV)
@@ -67,6 +71,9 @@ systems: $(DEV)
 
 zoo: $(DEV)
 	$(BIN)/python -m tests.architectures --write docs/models.md
+
+starts: $(DEV)
+	$(BIN)/python -m tests.starts
 
 attacks: $(DEV)
 	$(BIN)/python -m tests.attacks

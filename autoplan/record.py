@@ -46,10 +46,12 @@ class Evaluable:
 
     model  why its graph in evaluation isn't that of a training step without dropout
     rows   why it isn't known for fewer rows than the planned batch has
+    least  rows that the model takes at least, where it takes fewer than planned
     """
 
     model: str = ""
     rows: str = ""
+    least: int = 1
 
 
 UNMET = "the plan was exported without its model, so nothing is known of it in evaluation"
@@ -79,7 +81,7 @@ class PlanRecord:
     init: InitRecipe | None
     asked: Asked = field(default_factory=Asked)
     extensions: tuple[Extension, ...] = ()
-    evaluable: Evaluable = UNKNOWN
+    evaluable: Evaluable = field(default=UNKNOWN, compare=False)
     start: Start = field(default_factory=Start)
 
     def lowered(self) -> Lowered:

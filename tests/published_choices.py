@@ -13,6 +13,7 @@ import torch
 from autoplan.api import traced_model
 from autoplan.ask import as_run
 from autoplan.cluster import ClusterSpec
+from autoplan.initialise import given
 from autoplan.inputs import resolve_inputs
 from autoplan.models import resolve_model
 from autoplan.options import Parallelism, Training
@@ -160,9 +161,10 @@ def plan_both(case: Case) -> Found:
     training = as_run(Training(precision="bf16-mixed"), cluster)
     assert isinstance(training, Training)
     request = resolve_model(case.model, case.settings, batch=case.batch, seq=case.seq)
-    inputs = resolve_inputs(request.model, request.example_inputs, cluster.devices)
+    module = given(request.model).module
+    inputs = resolve_inputs(module, request.example_inputs, cluster.devices)
     free = Parallelism()
-    work = begin(traced_model(request.model, inputs, request.loss_fn, training), cluster, training, free)
+    work = begin(traced_model(module, inputs, request.loss_fn, training), cluster, training, free)
     best = work.best(candidates(work.limits, free), cluster.usable_bytes)
     assert best is not None, f"{case.name}: nothing fits"
     ours = choose(refined(work, best, free, cluster.usable_bytes), work)

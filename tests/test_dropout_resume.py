@@ -121,4 +121,5 @@ def same_batch(rank: int, world: int, folder: str) -> list[float]:
     for step in range(3):
         program.steps = step
         losses.append(float(program.step(zoo.batch_of(MODEL))))
+        program.optimizer.zero_grad()
     return losses

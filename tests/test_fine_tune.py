@@ -20,4 +20,5 @@ def test_the_script_ends_with_logits_equal_to_one_device(tmp_path: Path) -> None
     assert run.returncode == 0, run.stdout + run.stderr
     assert "equal to 1e-05" in run.stdout and "NOT" not in run.stdout
     assert sum(line.startswith("step") and "evaluation" in line for line in run.stdout.splitlines()) == 4
-    assert {"config.json", "generation_config.json", "model.safetensors"} <= set(os.listdir(tmp_path / "out" / "trained"))
+    written = set(os.listdir(tmp_path / "out" / "trained"))
+    assert {"config.json", "generation_config.json", "model.safetensors"} <= written

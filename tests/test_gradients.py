@@ -139,7 +139,8 @@ def never_lost(rank: int, world: int, plan: dict) -> list[str]:
             except (InputsError, DivergedError) as error:
                 said.append(str(error))
             after = [h.gradient for h in program.held]
-            assert all(a is b or torch.equal(a, b) for a, b in zip(before, after, strict=True)) and steps == program.steps
+            assert all(a is b or torch.equal(a, b) for a, b in zip(before, after, strict=True))
+            assert steps == program.steps
 
         told(program.optimizer.step)
         program.step(batches[0])

@@ -10,6 +10,7 @@ import pytest
 
 from autoplan.api import traced_model
 from autoplan.cluster import ClusterSpec
+from autoplan.initialise import given
 from autoplan.models import resolve_model
 from autoplan.options import Parallelism, Training
 from autoplan.search import engines
@@ -94,7 +95,7 @@ def test_so_they_are_by_cbc(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def unet() -> Work:
     made = resolve_model(f"{EXAMPLES}/unet.py:make_model", (), batch=8, seq=None)
     training = Training(precision="bf16-mixed")
-    model = traced_model(made.model, made.example_inputs, made.loss_fn, training)
+    model = traced_model(given(made.model).module, made.example_inputs, made.loss_fn, training)
     return begin(model, ClusterSpec.parse("1x8 a100-sxm-80gb"), training, Parallelism(tp=8, pp=1))
 
 

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from autoplan.errors import CheckpointError, InputsError
+from autoplan.errors import CheckpointError, InputsError, WeightsError
 from autoplan.runtime.program import Program
 from autoplan.runtime.ranks import RankPool
 from autoplan.runtime.weight_manifest import MANIFEST
@@ -121,3 +121,42 @@ def test_a_full_disk_leaves_what_was_there(pool: RankPool, tmp_path: Path, full:
         assert left == [MANIFEST, "model.safetensors"]
     found = pool.run(read, PLANS[0], str(tmp_path))[0]
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def damaged(rank: int, world: int, folder: str, places: list[int]) -> list[str]:
+    """What each load says, on this rank, where a bit is flipped at one place after another."""
+    file, said = Path(folder) / "model.safetensors", []
+    with patch("autoplan.seals.STRETCH_BYTES", 64), new_program(PLANS[0]) as program:
+        program.load_weights(tiny.reference(2).state_dict())
+        program.save_weights(folder)
+        before = program.full_state_dict()
+        for place in places:
+            if rank == 0:
+                flip(file, place)
+            dist.barrier()
+            try:
+                program.load_weights(folder)
+            except WeightsError as error:
+                said.append(str(error))
+            dist.barrier()
+            if rank == 0:
+                flip(file, place)
+        dist.barrier()
+        after = program.full_state_dict()
+        assert all(torch.equal(after[name], before[name]) for name in before)
+        program.load_weights(folder)
+    return said
+
+
+def flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 4
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_is_told_by_all_whoever_has_read_it(pool: RankPool, tmp_path: Path) -> None:
+    """The ranks share the work: each of these bytes lies in a stretch of another rank's."""
+    places = [-1 - 64 * number for number in range(5)]
+    for said in pool.run(damaged, str(tmp_path), places):
+        assert len(said) == len(places)
+        assert all("it is damaged, or not what was saved there: bytes" in text for text in said)

@@ -35,7 +35,7 @@ def loss_named(text: str) -> Callable:
 def functional_loss(name: str) -> Callable:
     known = functional_losses()
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name, known, 1, cutoff=0.5)
         cause = "torch.nn.functional has no such function of an input and a target"
         raise InputsError(f"--loss {name}", cause, f"did you mean {near[0]}? Or {REMEDY}" if near else REMEDY)
     return known[name]

@@ -13,13 +13,15 @@ from autoplan.evaluation.layouts import forward_choice
 from autoplan.graph import Model, batch_rows
 from autoplan.lower import lower
 from autoplan.options import Training
-from autoplan.record import PlanRecord
+from autoplan.record import UNKNOWN, PlanRecord
 from autoplan.rescale import rescale
 from autoplan.runtime.spec import Form
 from autoplan.typecheck import typecheck
 from autoplan.typed import Lowered
 
-TRAIN_ALIKE = "let forward compute the same in training and in evaluation but for dropout and batch norm, and export again"
+TRAIN_ALIKE = (
+    "let forward compute the same in training and in evaluation but for dropout and batch norm, and export again"
+)
 
 
 def forms_of(record: PlanRecord) -> Callable[[int], Form]:
@@ -58,10 +60,14 @@ def model_of(record: PlanRecord, rows: int) -> Model:
 
 def check_known(record: PlanRecord, rows: int) -> None:
     known, planned = record.evaluable, batch_rows(record.model)
+    what = f"a batch of {rows} row{'s' * (rows != 1)}"
     if known.model and isinstance(record.training, Training):
-        raise ParallelismError("program.evaluate", known.model, TRAIN_ALIKE)
+        remedy = "export the plan where it is made" if known == UNKNOWN else TRAIN_ALIKE
+        raise ParallelismError("program.evaluate", known.model, remedy)
     if rows != planned and known.rows:
-        raise ParallelismError(f"a batch of {rows} row{'s' * (rows != 1)}", known.rows, give_whole(record))
+        raise ParallelismError(what, known.rows, give_whole(record))
+    if rows < known.least:
+        raise ParallelismError(what, f"the model itself takes {known.least} at least", f"give {known.least} or more")
 
 
 def give_whole(record: PlanRecord) -> str:

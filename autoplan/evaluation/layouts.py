@@ -26,7 +26,8 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
     chosen = record.chosen
     mesh = forward_mesh(chosen, batch_rows(record.model), batch_rows(model))
     flat = tensor_mesh(mesh)
-    types = {v.name: v.type for v in (*model.batch, *model.buffers)} | {n.name: n.type for n in model.constants}
+    types = {v.name: v.type for v in model.batch} | {v.name: v.type for v in model.buffers}
+    types |= {n.name: n.type for n in model.constants}
     constants = dict(chosen.constants)
     return replace(
         chosen,
@@ -68,9 +69,10 @@ def block_choice(block: Block, choice: BlockChoice, mesh: Mesh) -> BlockChoice:
 
 def dividing(layout: Layout, kind: TensorType, mesh: Mesh) -> Layout:
     """The layout, whole along each axis that a dim no longer divides over."""
-    dims, dropped = [], []
+    dims: list[tuple[str, ...]] = []
+    dropped: list[str] = []
     for size, axes in zip(kind.shape, layout.dims, strict=True):
-        kept = []
+        kept: list[str] = []
         for axis in axes:
             divides = size % mesh.size(axis) == 0
             size = size // mesh.size(axis) if divides else size

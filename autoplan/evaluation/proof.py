@@ -8,6 +8,7 @@ A module that takes another way at some number of rows in between, but at neithe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -17,9 +18,9 @@ from torch import nn
 from autoplan.errors import AutoplanError
 from autoplan.evaluation.same import difference
 from autoplan.graph import Model, batch_rows
+from autoplan.inputs import Inputs
 from autoplan.record import Evaluable
 from autoplan.rescale import rescale
-from autoplan.trace.wrapping import Inputs
 
 Retrace = Callable[[Inputs], Model]
 
@@ -40,23 +41,40 @@ class Given:
 
 
 def prove(given: Given) -> Evaluable:
-    """What is known of the forward alone, by two traces more; by three where fewer rows make another graph."""
+    """What is known of the forward alone, by two traces more; by others where fewer rows make another graph."""
     rows = batch_rows(given.traced)
-    if rows == 1:
-        return Evaluable(against(given, 1), "the planned batch has no more")
-    fewer = (against(given, rows - 1) if rows > 2 else "") or against(given, 1)
-    return Evaluable(against(given, rows) if fewer else "", fewer)
+    found = [*map(functools.partial(against, given), sorted({rows - 1, 1}, reverse=True))] if rows > 1 else []
+    least = 1
+    if len(found) == 2 and found[1].refused and not found[0].text and rows > 3:
+        found[1], least = against(given, 2), 2  # the module itself takes no single row
+    fewer = next((one.text for one in found if one.text), "" if found else "the planned batch has no more")
+    return Evaluable(against(given, rows).text if fewer else "", fewer, 1 if fewer else least)
 
 
-def against(given: Given, rows: int) -> str:
-    """How the module in evaluation with so many rows differs from the planned graph rescaled; "" where it doesn't."""
+@dataclass(frozen=True)
+class Compared:
+    """text  how two graphs differ, "" where they don't; refused  whether the module can't be traced at all"""
+
+    text: str
+    refused: bool = False
+
+
+def against(given: Given, rows: int) -> Compared:
+    """The module in evaluation with so many rows against the planned graph, rescaled."""
     try:
-        expected = rescale(given.traced, batch=rows, compared=True)
         found = given.retrace(with_rows(given.inputs, batch_rows(given.traced), rows))
     except Exception as error:  # whatever it is, training goes on without: it is told where evaluation is asked for
-        return f"{error}" if isinstance(error, AutoplanError) else f"{type(error).__name__}: {error}"
-    different = difference(expected, found)
-    return different and f"its graph in evaluation with {rows} row{'s' * (rows != 1)} differs: {different}"
+        return Compared(said(error), refused=True)
+    try:
+        different = difference(rescale(given.traced, batch=rows, compared=True), found)
+    except Exception as error:
+        return Compared(said(error))
+    counted = f"{rows} row{'s' * (rows != 1)}"
+    return Compared(different and f"its graph in evaluation with {counted} differs: {different}")
+
+
+def said(error: Exception) -> str:
+    return f"{error}" if isinstance(error, AutoplanError) else f"{type(error).__name__}: {error}"
 
 
 def with_rows(inputs: Inputs, was: int, rows: int) -> Inputs:

@@ -33,8 +33,8 @@ class Keys:
 def keys_of(model: Model) -> Keys:
     """The keys of a whole model, in evaluation."""
     found = Keys()
-    outer = {v.name: leaf(v.name) for v in (*model.batch, *model.buffers)}
-    types: dict[str, TensorType] = {v.name: v.type for v in (*model.batch, *model.buffers)}
+    types = {v.name: v.type for v in model.batch} | {v.name: v.type for v in model.buffers}
+    outer = {name: leaf(name) for name in types}
     walk(model.constants, outer, types, found)
     given: list[str] = []
     for segment in model.segments:

@@ -172,6 +172,11 @@ def repeat(relations: Relations, place: Place) -> None:
             relations.equations.append(Repeat(place.operand(0, dim - new), place.result(dim), count, place.why))
 
 
+def counted(relations: Relations, place: Place) -> None:
+    """As many counts as there are classes, which is an argument, however many labels are counted."""
+    relations.dims.give(place.result(0), place.node.type.shape[0], place.why)
+
+
 def arange(relations: Relations, place: Place) -> None:
     relations.made.append(place.result(0))
 
@@ -183,6 +188,7 @@ SPECIAL: Mapping[str, Callable[[Relations, Place], None]] = {
     "aten.diff.default": joined,
     "aten.stack.default": stack,
     "aten.repeat.default": repeat,
+    "autoplan.count_classes": counted,
     "aten.arange.default": arange,
     "aten.arange.start": arange,
     "aten.arange.start_step": arange,

@@ -93,7 +93,9 @@ class Forward:
             return Loaded(self.spec, self.module, self.axes, ())
         if self.spec.forms is None:
             cause = "the program was made by hand, and there is no plan to take its forward from"
-            raise ParallelismError("program.evaluate", cause, "use a program that autoplan.load(folder).program() gives")
+            raise ParallelismError(
+                "program.evaluate", cause, "use a program that autoplan.load(folder).program() gives"
+            )
         form = self.spec.forms(rows)
         spec = replace(self.spec, lowered=form.lowered)
         wanted = groups_of(step for move in form.lowered.moves for step in move.collectives)

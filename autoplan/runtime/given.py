@@ -89,7 +89,9 @@ def fitting(spec: ProgramSpec, batch: Batch, device: torch.device) -> dict[str, 
             raise InputsError(f"{value.name} of {tensor.dtype}", f"the plan has {value.type.dtype}", "convert it first")
     if len({given[v.name].shape[0] for v in spec.lowered.batch if has_rows(spec, v)}) > 1:
         counts = {v.name: given[v.name].shape[0] for v in spec.lowered.batch if has_rows(spec, v)}
-        raise InputsError(f"a batch of {counts} rows", "its tensors have different numbers of rows", "give as many each")
+        raise InputsError(
+            f"a batch of {counts} rows", "its tensors have different numbers of rows", "give as many each"
+        )
     return {name: tensor.to(device) for name, tensor in given.items()}
 
 

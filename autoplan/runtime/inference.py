@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from autoplan.runtime.moving import groups_of
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.stages import build_stages
 from autoplan.runtime.state import Storage, by_user_names, gathered, under_all_names, unread_values, whole_buffers
+from autoplan.runtime.weight_writing import MAX_FILE_BYTES, write_weights
 
 OF_TRAINING = (
     "clip_grad_norm_", "evaluate", "full_grads", "latest_checkpoint", "load_checkpoint", "load_state_dict", "optimizer",
@@ -82,6 +84,15 @@ class InferenceProgram:
         values = gathered(self.spec, self.storage, self.held, lambda held: held.values)
         rest = whole_buffers(self.spec, self.stages.buffers) | under_all_names(self.spec, self.unread)
         return by_user_names(values) | rest
+
+    def save_weights(
+        self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES
+    ) -> None:
+        """As ``Program.save_weights``."""
+        with self._during("saving weights"):
+            write_weights(
+                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes
+            )
 
     def close(self) -> None:
         """Ends the process group, if this program started it."""

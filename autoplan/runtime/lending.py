@@ -95,7 +95,7 @@ def bound(own: nn.Module, borrower: Borrower) -> Callable[..., Any]:
     code = type(own).forward
 
     def forward(*given: Any, **keywords: Any) -> Any:
-        return code(borrower, *given, **keywords)  # type: ignore[arg-type]
+        return code(borrower, *given, **keywords)
 
     return forward
 
@@ -106,11 +106,11 @@ def lent(loaned: Sequence[Loan]) -> Iterator[None]:
     before = [(module, module.__dict__.get("forward")) for module, _ in loaned]
     try:
         for module, forward in loaned:
-            module.forward = forward  # type: ignore[method-assign]
+            module.forward = forward
         yield
     finally:
         for module, own in before:
             if own is None:
                 module.__dict__.pop("forward", None)
             else:
-                module.forward = own  # type: ignore[method-assign]
+                module.forward = own

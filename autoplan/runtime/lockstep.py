@@ -7,7 +7,8 @@ each of its stages, however many microbatches there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,9 +29,7 @@ class Lockstep:
     axis    the pipeline's; one member where there is none
     """
 
-    def __init__(
-        self, spec: ProgramSpec, stages: Sequence[StageModule], axis: RankAxis, device: torch.device
-    ) -> None:
+    def __init__(self, spec: ProgramSpec, stages: Sequence[StageModule], axis: RankAxis, device: torch.device) -> None:
         self.spec, self.axis, self.device = spec, axis, device
         self.stages = {stage.number: stage for stage in stages}
         self.last = len(spec.lowered.stages) - 1
@@ -80,6 +79,6 @@ class Lockstep:
             torch.empty(v.local_shape, dtype=d, device=self.device) for v, d in zip(inputs, dtypes, strict=True)
         )
 
-    def operation(self, what: object, x: Tensor, member: int) -> dist.P2POp:
+    def operation(self, what: Callable[..., Any], x: Tensor, member: int) -> dist.P2POp:
         peer = self.axis.places[member] if self.axis.places else member
         return dist.P2POp(what, x, group=self.axis.group, group_peer=peer)

@@ -21,8 +21,8 @@ def loss_of_output(output: Any, model: str) -> torch.Tensor:
     InputsError, naming ``model``, where there is none or where several could be it.
     """
     if isinstance(output, torch.Tensor):
-        if output.ndim:
-            raise no_loss(model, f"it returns no loss but a tensor of shape {tuple(output.shape)}")
+        if output.ndim or not output.is_floating_point():
+            raise no_loss(model, f"it returns no loss but a tensor of shape {tuple(output.shape)} and {output.dtype}")
         return output
     named = field_of(output, LOSS)
     if isinstance(named, torch.Tensor):
@@ -62,13 +62,18 @@ def no_loss(model: str, cause: str) -> InputsError:
 
 
 def result_of_output(output: Any, model: str) -> torch.Tensor:
-    """What a model gives at inference: its logits, its last hidden state, or its first tensor."""
-    named = (field_of(output, name) for name in ("logits", "last_hidden_state"))
-    found = [value for value in named if isinstance(value, torch.Tensor)]
-    found += [tensor for _, tensor in tensors_of(output)]
+    """What a model gives at inference: the only tensor of its output. InputsError where there is none, or several."""
+    found = list(tensors_of(output))
     if not found:
         raise InputsError(model, "it returns no tensor", "return what the model computes")
-    return found[0]
+    if len(found) > 1:
+        raise InputsError(
+            model,
+            f"it returns {len(found)} tensors, {', '.join(name for name, _ in found)}, and a plan of the forward alone "
+            "has one",
+            "give loss_fn=(model_output) -> tensor, which picks one or joins them, with training=Inference()",
+        )
+    return found[0][1]
 
 
 def field_of(output: Any, name: str) -> Any:

@@ -2,7 +2,8 @@
 
 A cache that is filled once, or a tensor that is put aside in every forward, changes nothing that is computed. Whether
 that is so shows when the model is traced again after a forward: the graph has to be the same, and read nothing that
-the first forward left; or else, where only tensors are left, two forwards have to give the same numbers.
+the first forward left. Or else a forward has to give the same number whether or not one of other parameters and of
+another batch ran before it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autoplan.errors import AutoplanError, TraceError
 from autoplan.trace.capture import capture
 from autoplan.trace.observed import Observed, is_fake
 
-MOST = 1 << 28  # elements of parameters and buffers that are made to try two forwards on numbers
+MOST, MOST_WORK = 1 << 28, 1 << 38  # elements that forwards are tried on, and times those of the batch
 
 
 def check_settled(
@@ -40,12 +41,11 @@ def check_settled(
         second = capture(module, batch)
     except AutoplanError as error:
         raise unsettled(left[0]) from error
-    still = list(module.seen.changed)
-    going_on = [name for name in still if not only_tensors(attribute(module.model, name))]
+    going_on = [name for name in module.seen.changed if not only_tensors(attribute(module.model, name))]
     if module.seen.mutated or going_on:
         raise unsettled((*module.seen.mutated, *going_on)[0])
     same = texts(first) == texts(second) and not reads_left(first, second)
-    if not same and not (still and same_numbers(anew(), batch)):
+    if not same and not same_number(anew, batch):
         raise unsettled(left[0])
 
 
@@ -72,28 +72,41 @@ def reads_left(first: ExportedProgram, second: ExportedProgram) -> bool:
     return any(computed(second, name) and not computed(first, name) for name in second.constants)
 
 
-def same_numbers(module: Observed, batch: Sequence[Tensor]) -> bool:
-    """Whether two forwards in a row give one loss, on random parameters and the same random numbers."""
-    tensors = (*module.parameters(), *module.buffers(), *batch)
-    if sum(tensor.numel() for tensor in tensors) > MOST:
+def same_number(anew: Callable[[], Observed], batch: Sequence[Tensor]) -> bool:
+    """Whether a forward gives the same loss after another one as it gives by itself, on random numbers."""
+    alone, after = anew(), anew()
+    held = (*alone.parameters(), *alone.buffers())
+    elements = sum(tensor.numel() for tensor in held)
+    if elements > MOST or elements * max(tensor.numel() for tensor in batch) > MOST_WORK:
         return False
-    generator = torch.Generator().manual_seed(0)
-    memo: dict[int, object] = {id(tensor): numbers_like(tensor, generator) for tensor in tensors}
-    real, values = copy.deepcopy(module, memo), [memo[id(tensor)] for tensor in batch]
-    losses = []
-    with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
-        for _ in range(2):
-            torch.manual_seed(0)
-            losses.append(real(*values).detach())
+    alone, after = with_numbers(alone), with_numbers(after)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
+            loss_of(after, batch, 0)
+            losses = [loss_of(module, batch, 1) for module in (alone, after)]
+    except Exception:  # whatever the user's code says of numbers that aren't its own
+        return False
     return bool(losses[0].isfinite().all()) and torch.equal(*losses)
 
 
-def numbers_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Small numbers in place of a fake tensor; zeros where they may be indices."""
-    if not tensor.is_floating_point():
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
-    values = torch.randn(tensor.shape, generator=generator).to(tensor.dtype) * 0.1
-    return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
+def with_numbers(module: Observed) -> Observed:
+    memo: dict[int, object] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        value = torch.full(tensor.shape, 0.1).to(tensor.dtype)
+        memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+    return copy.deepcopy(module, memo)
+
+
+def loss_of(module: Observed, batch: Sequence[Tensor], seed: int) -> Tensor:
+    """The loss on parameters and a batch that are drawn; integers, which may be indices, are the seed."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0, 0.1)
+    floating = [tensor.is_floating_point() for tensor in batch]
+    values = [torch.randn(t.shape).to(t.dtype) if f else torch.full(t.shape, seed, dtype=t.dtype)
+              for t, f in zip(batch, floating, strict=True)]  # fmt: skip
+    return module(*values).detach()
 
 
 def attribute(module: nn.Module, path: str) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks import checkpoint, errors, files, initialisation, loop, model, ranks, weights
+from tests.attacks import checkpoint, errors, files, forward, initialisation, loop, model, ranks, saving, weights
 from tests.attacks.attack import Attack
 
 ATTACKS: tuple[Attack, ...] = (
@@ -10,8 +10,10 @@ ATTACKS: tuple[Attack, ...] = (
     *model.ATTACKS,
     *ranks.ATTACKS,
     *loop.ATTACKS,
+    *forward.ATTACKS,
     *checkpoint.ATTACKS,
     *weights.ATTACKS,
+    *saving.ATTACKS,
     *files.ATTACKS,
     *errors.ATTACKS,
 )

@@ -144,7 +144,7 @@ ATTACKS: tuple[Attack, ...] = (
     all_told("a rank at another step", "its dropout and rate differ", "dp2 tp2", cases.another_step, "on rank 1"),
     Attack("ranks", "a second optimizer.step() on one rank", "its parameters differ from then on", second_update),
     all_told("accumulate=True on one rank", "gradients of other batches", "zero3", cases.some_accumulate, "on rank 0"),
-    all_told("zero_grad on one rank", "gradients of other batches", "dp2 tp2", cases.some_dropped, "0 batches on rank 2"),
+    all_told("zero_grad on one rank", "gradients of other batches", "dp2 tp2", cases.some_dropped, "on rank 2"),
     Attack("ranks", "a set that ends within a batch, by Batches", COUNTED, left_out),
     Attack("ranks", "equal rows that are meant", "right batches are refused", equal_rows),
 )

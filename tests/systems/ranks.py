@@ -78,4 +78,5 @@ def first_steps(job: FirstSteps) -> Steps:
             losses.append(float(program.step(dict(batch))))
             if number < job.gradients:
                 gradients.append(program.full_grads())
+            program.optimizer.zero_grad()
     return Steps(tuple(losses), tuple(gradients))
