@@ -218,6 +218,7 @@ def load(folder: str | os.PathLike) -> Plan:
     The modules that define operators of your own are imported; ExtensionError where they can't be. Nothing else in the
     folder runs here; program.py does in ``plan.program()``.
     """
-    record, path = read_folder(folder), Path(folder)
+    record = read_folder(folder)
+    path = Path(folder)
     home = path.parent if path.suffix == ".json" else path
     return Plan(record, folder=home, values=values_in(home))

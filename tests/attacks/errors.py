@@ -169,7 +169,7 @@ def script(*arguments: str, words: tuple[str, ...]) -> Callable[[Place], str]:
 def tiny_plan(folder: Path) -> SimpleNamespace:
     spec = tiny.spec(dp=2, pp=1, microbatches=2, zero=0)
     return SimpleNamespace(
-        program=lambda timeout_s: Program(spec, tiny.program(1), timeout_s), check_start=lambda weights, checkpoints: None
+        check_start=lambda *given: None, program=lambda timeout_s: Program(spec, tiny.program(1), timeout_s)
     )
 
 
@@ -252,7 +252,7 @@ ATTACKS: tuple[Attack, ...] = (
             guards=GUARD),
     Attack("errors", "a class that transformers lacks", GUESS, a_foreign_config),
     Attack("errors", "a folder with code of its own", "the folder's code runs", a_config_with_code),
-    Attack("errors", "a binary plan.json", GUARD, plan_file(b"\xff\xfe\x80\x00", "no JSON")),
+    Attack("errors", "a plan.json that isn't text", GUARD, plan_file(b"\xff\xfe\x80\x00", "no JSON")),
     Attack("errors", "an empty plan.json", GUARD, plan_file(b"", "no JSON")),
     Attack("errors", "a plan.json of 100,000 brackets", GUARD, plan_file(b"[" * 100_000, "no JSON")),
     Attack("errors", "a plan.json with a number of 5,000 digits", GUARD, plan_file(b"1" * 5000, "no JSON")),
@@ -267,8 +267,7 @@ ATTACKS: tuple[Attack, ...] = (
     call("parallelize(cluster=)", lambda: autoplan.parallelize(mlp(), cluster="1x4 cpu"), "write cluster_spec=",
          guards=GUARD),
     call("parallelize without a model", lambda: autoplan.parallelize(), "missing", guards=GUARD),
-    call("a class that takes arguments for a model", lambda: planned(model=nn.Linear), "functools.partial(Linear, ...)",
-         guards=GUARD),
+    call("a class for a model", lambda: planned(model=nn.Linear), "in_features", guards=GUARD),
     call("a text for a model", lambda: planned(model="llama"), "no torch.nn.Module", guards=GUARD),
     call("lists for tensors", lambda: planned([[1.0, 2.0]]), "not a tensor", guards=GUARD),
     call("arrays for tensors", lambda: planned((np.zeros((8, 8), np.float32),)), "torch.as_tensor", guards=GUARD),
