@@ -43,11 +43,13 @@ def load(
     unread: Mapping[str, Tensor],
     strict: bool = False,
     restore: bool = False,
+    tell: bool = True,
 ) -> None:
     """Fills a rank's parameters and buffers; every rank calls it.
 
     unread   likewise filled, where the weights have it: what the program never reads, on the rank that keeps it
     strict   refuse tensors that the model doesn't have; otherwise the first rank warns of them
+    tell     whether the first rank warns at all: values that came with the plan hold what its program never has
     restore  keep what is there until all is read, in the host's memory, for the case that a value isn't finite
     WeightsError, on every rank and before anything is changed, where a parameter is missing or has another shape, or
     files aren't what ``save_weights`` wrote.
@@ -64,7 +66,7 @@ def load(
         except Exception:
             put_back((*(h.values for h in held), *targets.values()), kept)
             raise
-    if (left := left_out(weights, names)) and dist.get_rank() == 0:
+    if tell and (left := left_out(weights, names)) and dist.get_rank() == 0:
         said = f"{weights.where}: {len(left)} tensors there are none of the model's and were left out"
         warnings.warn(f"{said}: {told_names(left)}", stacklevel=3)
 
