@@ -101,10 +101,10 @@ def overflowing(rank: int, world: int, plan: dict, at: int) -> tuple[list[bool],
             if number == at and rank == 1:
                 settle = program.updates.settle
 
-                def spoilt(loss: Tensor, step: int, before: int = 0, settle=settle) -> None:
+                def spoilt(*given, settle=settle) -> None:
                     next(h.gradient for h in program.held if h.gradient is not None).view(-1)[0] = torch.inf
                     program.updates.settle = settle  # type: ignore[method-assign]
-                    settle(loss, step, before)
+                    settle(*given)
 
                 program.updates.settle = spoilt  # type: ignore[method-assign]
             program.step(batch, accumulate=True)
