@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from autoplan.codec import decode, encode
 from autoplan.errors import DivergedError
@@ -94,11 +93,11 @@ def spoil(program: Program) -> None:
     """Has this rank find an infinite gradient, once all sums are done: in the last part that isn't empty."""
     settle = program.updates.settle
 
-    def spoilt(loss: Tensor, step: int, before: int = 0) -> None:
+    def spoilt(*given) -> None:
         last = next(h.gradient for h in reversed(program.held) if h.gradient is not None and h.gradient.numel())
         last.view(-1)[0] = torch.inf
         program.updates.settle = settle  # type: ignore[method-assign]
-        settle(loss, step, before)
+        settle(*given)
 
     program.updates.settle = spoilt  # type: ignore[method-assign]
 
