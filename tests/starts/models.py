@@ -24,7 +24,7 @@ Batch = Mapping[str, Tensor] | tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Made:
-    """A model's factory, the batch of one step, and its loss, None where the model returns it.
+    """A model's factory, the batch of one step, and its loss, None where the model returns (logits, loss).
 
     bound  of the losses' relative difference from one device, in float64
     """
@@ -55,13 +55,8 @@ def denoised(output: Any, target: Tensor) -> Tensor:
     return F.mse_loss(output.sample, target)
 
 
-def second(output: tuple[Tensor, Tensor]) -> Tensor:
-    """nanoGPT's own loss."""
-    return output[1]
-
-
 MODELS: Mapping[str, Made] = {
-    "nanogpt": Made(lambda: GPT(GPTConfig()), tokens, second),
+    "nanogpt": Made(lambda: GPT(GPTConfig()), tokens),
     "dit": Made(DiT, lambda: (torch.randn(ROWS, 4, 8, 8), torch.randint(8, (ROWS,)), torch.randn(ROWS, 16, 16)),
                 F.mse_loss),
     "convnext": Made(ConvNeXt, lambda: images(8), F.cross_entropy),

@@ -58,7 +58,7 @@ def loss_of(module: nn.Module, made: Made, batch: Batch) -> Tensor:
     else:
         *inputs, target = map(doubled, batch)
         output, targets = module(*inputs), [target]
-    return output if made.loss_fn is None else made.loss_fn(output, *targets)
+    return output[1] if made.loss_fn is None else made.loss_fn(output, *targets)
 
 
 def doubled(value: Tensor) -> Tensor:
