@@ -116,7 +116,8 @@ class Plan:
     def verify(self, *, seed: int = 0, raises: bool = True, batch: Batch | None = None) -> Verification:
         """Runs the sharded program on local processes and compares it with one device.
 
-        Loss, every gradient, and the parameters after three optimizer steps, in float64.
+        Loss, every gradient, and the parameters after three optimizer steps, in float64. One device runs the module as
+        it was handed over, from its own values and in its own modes.
         An asynchronous plan, local SGD or PipeDream-2BW, is compared with one process that follows its rule; local SGD
         without the model at hand, whose replicas no one device is, with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch
