@@ -23,7 +23,8 @@ class Casting(nn.Linear):
 @pytest.mark.parametrize("model", [nn.Linear(8, 8), nn.Conv2d(3, 4, 3), nn.GRU(8, 8), nn.Linear(8, 8, device="meta")])
 def test_what_torch_refuses_is_refused(model: nn.Module, dtype: torch.dtype) -> None:
     given = IMAGE if isinstance(model, nn.Conv2d) else X
-    with pytest.raises(InputsError, match=rf"example_inputs\[0\] of {str(dtype)[6:]}: the model is of float32.*refuses"):
+    cause = rf"example_inputs\[0\] of {str(dtype)[6:]}: the model is of float32.*refuses"
+    with pytest.raises(InputsError, match=cause):
         check_dtypes(model, (given.to(dtype),), None, "fp32")
     if not next(model.parameters()).is_meta:
         with pytest.raises((RuntimeError, ValueError)):
