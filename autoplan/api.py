@@ -39,12 +39,14 @@ def parallelize(
     """Plans how a model trains on a cluster.
 
     model           any module that torch.export traces, left as it was: training starts from the values that it
-                    holds, and one on the meta device holds none. Or a function without arguments that makes one (a
+                    holds, and one on the meta device holds none; each submodule trains in its own mode, and one that is
+                    wholly in eval mode is switched to training. Or a function without arguments that makes one (a
                     class, a functools.partial): it is recorded as it runs, so that ``init_weights(seed)`` gives what
                     torch.manual_seed(seed) and the function give
     cluster_spec    "4x8 h100-sxm" (nodes x devices, a profile's name), a .toml path, a dict, or a ClusterSpec
     example_inputs  tuple or dict of tensors, meta tensors welcome: the global batch of one optimizer step
-    loss_fn         (model_output, *targets) -> scalar; not needed where the model returns its loss
+    loss_fn         (model_output, *targets) -> scalar; not needed where the model returns its loss: as it is, as "loss"
+                    of a dict or a ModelOutput, or as the only floating scalar of a tuple such as (logits, loss)
     training        how it trains: optimizer, precision, clipping; None: AdamW, bf16-mixed where the device computes
                     faster in bfloat16 than in float32, else fp32
     parallelism     "auto", a named system, or Parallelism(...) with any field pinned

@@ -138,7 +138,8 @@ class Plan:
         """Runs the sharded program on local processes and compares it with one device.
 
         Loss, every gradient, and the parameters after three optimizer steps, in float64; of a plan of Inference() the
-        result of the module in evaluation.
+        result of the module in evaluation. One device runs the module as it was handed over, from its own values and in
+        its own modes.
         An asynchronous plan, local SGD or PipeDream-2BW, is compared with one process that follows its rule; local SGD
         without the model at hand, whose replicas no one device is, with gradients summed in every step.
         seed    of the weights, where the model has none, and of the batch

@@ -70,6 +70,17 @@ def test_what_holds_itself_ends() -> None:
     assert changed(before, state_of(module)) == ["0.held"]
 
 
+def test_what_lies_deep_is_as_it_was_until_it_changes() -> None:
+    held = SimpleNamespace(leaf=0)
+    for _ in range(8):
+        held = SimpleNamespace(inner=held, more=[SimpleNamespace(n=1), (SimpleNamespace(n=[2]),)])
+    module = holding(held=held)
+    before = state_of(module)
+    assert all(state_of(module) == before for _ in range(20))
+    held.inner.inner.more[0].n = 2
+    assert changed(before, state_of(module)) == ["0.held"]
+
+
 def test_draws_show_in_the_random_states() -> None:
     before = random_states()
     assert random_states() == before

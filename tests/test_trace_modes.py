@@ -85,7 +85,7 @@ def test_a_loss_module_is_widened_and_left_alone() -> None:
     assert wide_loss(F.mse_loss) is F.mse_loss and wide_loss(None) is None
 
 
-ATTENTION, LSTM = nn.MultiheadAttention(8, 2, dropout=0.9), nn.LSTM(8, 8, 2, dropout=0.9)
+ATTENTION, RNN = nn.MultiheadAttention(8, 2, dropout=0.9), nn.LSTM(8, 8, 2, dropout=0.9)
 QUERY = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
 
 
@@ -101,7 +101,7 @@ QUERY = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
         lambda x: F.scaled_dot_product_attention(x, x, x, None, 0.9),
         lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.9),
         lambda x: ATTENTION(x, x, x)[0],
-        lambda x: LSTM(x)[0],
+        lambda x: RNN(x)[0],
         nn.TransformerEncoderLayer(8, 2, 16, 0.9),
     ],
 )

@@ -98,7 +98,7 @@ def print_inside(value: Any, known: dict[int, object], depth: int) -> object:
     if drawn is not None:
         return drawn
     held = None if type(value).__module__.startswith("torch.") else getattr(value, "__dict__", None)
-    return (id(value), print_of(dict(held), known, depth)) if held else id(value)
+    return (id(value), *((key, print_of(one, known, depth)) for key, one in held.items())) if held else id(value)
 
 
 def generator_state(value: Any) -> object:

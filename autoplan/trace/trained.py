@@ -39,8 +39,8 @@ def reached(nodes: Iterable[Node], output: str) -> set[str]:
 
 
 def check_loss(loss: Tensor, model: nn.Module) -> None:
-    """InputsError for a loss that no parameter gets a gradient from."""
-    if loss.requires_grad:
+    """InputsError for a loss that no parameter gets a gradient from, of a model that has any."""
+    if loss.requires_grad or next(model.parameters(), None) is None:
         return
     frozen = not any(parameter.requires_grad for parameter in model.parameters())
     cause = "no parameter is trainable" if frozen else "its loss carries no gradient: it is detached from parameters"
