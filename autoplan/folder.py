@@ -50,7 +50,7 @@ from autoplan.mesh import MICROBATCH
 from autoplan.options import Inference, Training
 from autoplan.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.runtime.spec import ProgramSpec
-from autoplan.runtime.start_values import put_values, write_values
+from autoplan.runtime.start_values import names_of, put_values, write_values
 from autoplan.seals import bytes_hash
 from autoplan.search.choice import Alternative, Chosen, SearchReport
 
@@ -204,7 +204,9 @@ def put(
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        start = write_values(record.start, values, staging / FOLDER) if values is not None else record.start
+        start = record.start
+        if values is not None:
+            start = write_values(start, values, staging / FOLDER, names_of(record.model))
         files[PLAN] = plan_text(replace(record, start=start), headline, files).encode()
         kept = [name for name in files if not may_replace(target, name, files[name], before)]
         for name, content in files.items():

@@ -53,7 +53,7 @@ def test_fewer_files_take_the_place_of_more(tmp_path: Path) -> None:
     for most in (200, 10**9):
         staged.mkdir()
         before = start
-        start = write_values(STORED, made.Own(), staged / "weights", most)
+        start = write_values(STORED, made.Own(), staged / "weights", most=most)
         put_values(start, staged, target, before)
         (staged / "weights").rmdir()
         staged.rmdir()

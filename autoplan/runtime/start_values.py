@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from autoplan.errors import PlanFileError, WeightsError
+from autoplan.graph import Model
 from autoplan.initialise import FOLDER, Start, StoredFile
 from autoplan.runtime.parts import whole
 from autoplan.runtime.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
@@ -23,9 +24,25 @@ from autoplan.runtime.weight_writing import MAX_FILE_BYTES, WeightFile, index_of
 HASHED_BYTES = 2**24  # read at once
 
 
-def write_values(start: Start, source: nn.Module | Path | None, folder: Path, most: int = MAX_FILE_BYTES) -> Start:
+def names_of(model: Model) -> frozenset[str]:
+    """Every name that the user has for what a traced model reads, and for what is kept for its state dict."""
+    names = {buffer.name for buffer in model.buffers}
+    for parameter in (*model.parameters, *model.unread):
+        names |= {parameter.source, *parameter.aliases}
+        names |= {name for member in parameter.members for name in (member.source, *member.aliases)}
+    return frozenset(names)
+
+
+def write_values(
+    start: Start,
+    source: nn.Module | Path | None,
+    folder: Path,
+    names: Collection[str] | None = None,
+    most: int = MAX_FILE_BYTES,
+) -> Start:
     """Writes a plan's values into a new folder, and returns its start with the files named.
 
+    names   what is written of them; None: everything
     source  the model, whose values of this moment they are; or the folder that another export of the plan wrote
     PlanFileError where the values aren't to be had, or the model is no longer what was planned.
     """
@@ -40,13 +57,14 @@ def write_values(start: Start, source: nn.Module | Path | None, folder: Path, mo
         for file in start.files:
             shutil.copyfile(source / file.name, folder / file.name)
         return start
-    write_model(source, folder, most)
+    write_model(source, folder, names, most)
     return replace(start, files=tuple(stored(file) for file in sorted(folder.iterdir())))
 
 
-def write_model(model: nn.Module, folder: Path, most: int) -> None:
-    """Every parameter and buffer, a tied one once, one tensor after another."""
-    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+def write_model(model: nn.Module, folder: Path, names: Collection[str] | None, most: int) -> None:
+    """Every parameter and buffer of those names, a tied one once, one tensor after another."""
+    own = [*model.named_parameters(), *model.named_buffers()]
+    tensors = {name: tensor for name, tensor in own if names is None or name in names}
     for name, tensor in tensors.items():
         if tensor.is_meta or tensor.dtype not in CODES:
             said = "it has lost its values" if tensor.is_meta else f"safetensors hold no {tensor.dtype}"
