@@ -94,7 +94,7 @@ def test_a_model_in_which_nothing_is_learnt_is_named() -> None:
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return torch.relu(rows)
 
-    with pytest.raises(InputsError, match="no parameter is trainable"):
+    with pytest.raises(InputsError, match="no parameter reaches it, so there is nothing to learn"):
         autoplan.parallelize(Fixed(), "1x4 cpu", (torch.zeros(8, 8), torch.zeros(8, 8)), loss_fn=F.mse_loss)
 
 

@@ -57,7 +57,7 @@ def test_the_chain_fits_together(traced: dict[str, Model], name: str) -> None:
 
 def full_depth(module: nn.Module, batch: zoo.Batch, loss_fn: zoo.LossFn) -> Model:
     flat = pipeline.flat_of(module, batch, loss_fn, True, "float32", ())
-    return pipeline.in_order(pipeline.fold(flat), module)
+    return pipeline.in_order(pipeline.fold(flat), module, True)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit"])

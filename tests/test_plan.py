@@ -178,7 +178,7 @@ class Mysterious(nn.Module):
                 Mlp(), "1x4 cpu", INPUTS, loss_fn=nn.functional.mse_loss, parallelism="zero7"
             ),
             AutoplanError,
-            "zero7",
+            "zero=7",
         ),
         (
             lambda: autoplan.parallelize(

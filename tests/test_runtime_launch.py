@@ -44,7 +44,10 @@ def train_py(tmp_path: Path) -> str:
 
 
 def tiny_plan(folder: Path) -> SimpleNamespace:
-    return SimpleNamespace(program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s))
+    return SimpleNamespace(
+        check_start=lambda *given: None,
+        program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s),
+    )
 
 
 def run_train(rank: int, world: int, script: str, arguments: list[str]) -> None:

@@ -68,8 +68,9 @@ def test_what_is_no_loss_is_said(output: Any, cause: str) -> None:
 
 
 def test_the_result_of_an_inference() -> None:
-    assert result_of_output(CausalLMOutput(loss=LOSS, logits=LOGITS), "Model") is LOGITS
-    assert result_of_output({"last_hidden_state": LOGITS, "pooled": LOSS}, "Model") is LOGITS
+    assert result_of_output(CausalLMOutput(logits=LOGITS), "Model") is LOGITS
+    with pytest.raises(InputsError, match=r"it returns 2 tensors, output\['loss'\], output\['logits'\]"):
+        result_of_output(CausalLMOutput(loss=LOSS, logits=LOGITS), "Model")
     assert result_of_output((None, {"x": LOGITS}), "Model") is LOGITS
     with pytest.raises(InputsError, match="Model: it returns no tensor"):
         result_of_output({"x": 1}, "Model")

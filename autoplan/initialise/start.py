@@ -24,7 +24,7 @@ class StoredFile:
 class Start:
     """Where training starts from.
 
-    name      what makes the model, as people call it: "make_model()", "LlamaForCausalLM(config)"
+    name      what makes the model, as people call it: "make_model()", "Model(config)"
     recipe    what the plan's InitRecipe repeats: FACTORY, CONSTRUCTOR or RESETS; "" where there is none
     compared  whether that was compared, bit for bit, with what is made on one device
     stored    whether the plan comes with values, from which training starts where no seed is given

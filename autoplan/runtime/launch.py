@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autoplan.errors import AutoplanError, InputsError, LaunchError
 from autoplan.mesh import Mesh
 from autoplan.runtime.meeting import Place, connect, meet
-from autoplan.runtime.telling import tell_once
+from autoplan.runtime.telling import tell_once, wait_for_words
 from autoplan.runtime.watch import Watch
 
 TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
@@ -168,6 +168,7 @@ def run_script(main: Callable[[], None]) -> None:
         main()
     except Exception as error:
         if lost_connection(error):
+            wait_for_words()
             print(f"[rank {os.environ.get('RANK', '0')}] another rank has ended", file=sys.stderr, flush=True)
             os._exit(1)  # at once: what still runs in the background may wait for it, and others for this process
         tell_once(mistake_of(error))

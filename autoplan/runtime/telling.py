@@ -57,6 +57,13 @@ def shared_folder() -> Path | None:
     return folder if folder is not None and folder.is_dir() else None
 
 
+def wait_for_words() -> None:
+    """Before a rank ends whose connection another has closed: torchrun ends all as soon as one has failed, also the one
+    that is about to tell why."""
+    if shared_folder() is not None:
+        time.sleep(2 * HEAD_START_S)
+
+
 def is_first(mark: Path) -> bool:
     """Whether no other rank of this machine has set the mark; it is set by now."""
     deadline = time.monotonic() + (0.0 if os.environ.get("LOCAL_RANK", "0") == "0" else HEAD_START_S)

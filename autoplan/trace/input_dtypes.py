@@ -65,6 +65,8 @@ def refused(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, dtype: tor
         module = WithLoss(twin, binding, loss_fn, training=False)
         with torch.inference_mode(False), torch.no_grad(), mode, Unmixed(), torch.compiler.set_stance("force_eager"):
             module(*batch)
+    except InputsError:  # of what it returned: it ran
+        return None
     except Exception as error:  # whatever torch or the user's code says
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     return None

@@ -100,7 +100,8 @@ def as_one_device(module: nn.Module, *batch: Tensor, loss_fn: Callable | None = 
     expected.backward()
     errors = {n: gap(leaves[n].grad, p.grad) for n, p in module.named_parameters()}
     worst = max(errors, key=lambda name: errors[name])
-    loss = abs(float(found - expected)) / abs(float(expected))
+    with torch.no_grad():
+        loss = abs(float(found - expected)) / abs(float(expected))
     return equal(max(loss, errors[worst]) < 1e-5, f"loss to {loss:.0e}, gradient of {worst} to {errors[worst]:.0e}")
 
 

@@ -71,7 +71,7 @@ def peaks_of_rank(rank: int, size: int, folder: str) -> tuple[int, int]:
     resident, tensors = ResidentPeak(), Tensors()
     with tensors:
         program = autoplan.load(folder).program()
-        program.init_weights(seed=0)
+        program.init_weights()
         source = batch_source(program.spec, None, 0)
         for step in range(1 + STEPS):
             if step == 1:

@@ -10,6 +10,7 @@ from autoplan.ask import asked_of, planned
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.graph import Block, Model, Node
+from autoplan.initialise import Start
 from autoplan.mesh import TENSOR, Mesh
 from autoplan.options import Training
 from autoplan.record import PlanRecord
@@ -44,7 +45,7 @@ def plan_of(program: Program, setting: Setting) -> PlanRecord:
 def planned_with(traced: Model, setting: Setting, pins: Sequence[Constraint]) -> PlanRecord:
     cluster = ClusterSpec.of(f"1x{setting.ranks} cpu")
     with alone():
-        return planned(traced, cluster, TRAINING, asked_of(setting.parallelism, pins, TRAINING, "fast"), None)
+        return planned(traced, cluster, TRAINING, asked_of(setting.parallelism, pins, TRAINING, "fast"), None, Start())
 
 
 def random_pins(model: Model, setting: Setting, chance: random.Random) -> list[list[Constraint]]:
