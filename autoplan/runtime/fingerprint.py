@@ -9,6 +9,7 @@ up, so two different tensors have the same hash with a probability of about 2^-3
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,13 +26,18 @@ class Fingerprint:
     """The hash function; every rank has the same one."""
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """int64 [WORDS], made when first asked for: a program of one rank never does."""
         generator = torch.Generator().manual_seed(0x5EED)
         drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (WORDS,), dtype=torch.int64, generator=generator)
-        self.weights = drawn.to(device)
+        return drawn.to(self.device)
 
     def of(self, tensors: Iterable[Tensor]) -> Tensor:
         """int64 [], from 0 to 2^62 - 1, of tensors in their order; of none it is 0."""
-        found = [rows for tensor in tensors for rows in self.rows(words_of(tensor).to(self.weights.device))]
+        found = [rows for tensor in tensors for rows in self.rows(words_of(tensor).to(self.device))]
         return summed(torch.cat(found)) & POSITIVE if found else torch.zeros_like(self.weights[0])
 
     def rows(self, words: Tensor) -> Iterator[Tensor]:
