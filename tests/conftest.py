@@ -3,12 +3,15 @@ process group that another file's test has left."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from torch import distributed
+
+from tests.shared_plans import SharedPlans
 
 torch.set_num_threads(1)
 settings.register_profile("autoplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,3 +25,12 @@ def no_group_is_left() -> Iterator[None]:
     yield
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def shared_plans(tmp_path_factory: pytest.TempPathFactory) -> SharedPlans:
+    """One folder for all processes of a run: xdist gives each a folder of its own below a common one."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-plans"
+    folder.mkdir(exist_ok=True)
+    return SharedPlans(folder)

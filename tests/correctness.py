@@ -24,6 +24,7 @@ import autoplan
 from autoplan.folder import write_folder
 from autoplan.options import Parallelism, Training
 from autoplan.record import PlanRecord
+from autoplan.report import headline
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify import STEPS
 from autoplan.verify.compare import (
@@ -38,6 +39,7 @@ from autoplan.verify.compare import (
 )
 from tests import zoo
 from tests.planning import parallelize_alone
+from tests.shared_plans import SharedPlans
 from tests.systems.cells import Errors, errors
 from tests.systems.ranks import Train, run
 from tests.systems.reference import References, references
@@ -98,16 +100,21 @@ def plan_for(model: str, system: str) -> autoplan.Plan:
     )
 
 
-def check(pool: RankPool, known: References, model: str, system: str) -> Row:
+def record_for(model: str, system: str, shared: SharedPlans) -> PlanRecord:
+    """The same plan, which is searched once where several tests ask for it."""
+    return shared.record(f"{model}: {system}", lambda: plan_for(model, system))
+
+
+def check(pool: RankPool, known: References, model: str, system: str, shared: SharedPlans) -> Row:
     """Plans, exports, runs and compares one cell."""
     start = time.perf_counter()
-    plan = plan_for(model, system)
-    exact, single = runs(pool, known, model, [plan.record.in_float64(), plan.record])
+    record = record_for(model, system, shared)
+    exact, single = runs(pool, known, model, [record.in_float64(), record])
     expected, reference = known.trained(model, "fp64"), known.trained(model, "fp32")
     return Row(
         model,
         system,
-        str(plan),
+        headline(record),
         errors(exact, expected),
         loss_error(single, reference),
         gradient_error(single, reference, zero_gradients(expected)),
@@ -149,10 +156,14 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rows = []
-    with RankPool(4, timeout_s=240) as pool, references(zoo.small, TRAINING) as known:
+    with (
+        RankPool(4, timeout_s=240) as pool,
+        references(zoo.small, TRAINING) as known,
+        tempfile.TemporaryDirectory(prefix="autoplan-plans-") as plans,
+    ):
         for model in options.models:
             for system in options.system or SYSTEMS:
-                rows.append(check(pool, known, model, system))
+                rows.append(check(pool, known, model, system, SharedPlans(Path(plans))))
                 print(f"{rows[-1].seconds:5.1f} s  {'equal' if rows[-1].passed else 'NOT EQUAL'}  {model}  {system}: "
                       f"{rows[-1].plan}", file=sys.stderr, flush=True)  # fmt: skip
     text = table(rows)

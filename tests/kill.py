@@ -66,7 +66,7 @@ def export(plan: str, folder: Path) -> Path:
         gpt2_with_dropout(), "1x4 cpu", zoo.batch_of("gpt2"), training=Options(learning_rate=1e-3),
         parallelism=PLANS[plan],
     )  # fmt: skip
-    return write_folder(found.record, folder, plan, {})
+    return write_folder(found.record, folder, plan, {}, found.module)
 
 
 class Case:

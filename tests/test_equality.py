@@ -6,6 +6,7 @@ import pytest
 
 from autoplan.runtime.ranks import RankPool
 from tests import correctness, zoo
+from tests.shared_plans import SharedPlans
 from tests.systems.reference import References, references
 
 
@@ -23,6 +24,8 @@ def known() -> Iterator[References]:
 
 @pytest.mark.parametrize("system", correctness.SYSTEMS)
 @pytest.mark.parametrize("model", correctness.MODELS)
-def test_four_ranks_equal_one_device(pool: RankPool, known: References, model: str, system: str) -> None:
-    row = correctness.check(pool, known, model, system)
+def test_four_ranks_equal_one_device(
+    pool: RankPool, known: References, shared_plans: SharedPlans, model: str, system: str
+) -> None:
+    row = correctness.check(pool, known, model, system, shared_plans)
     assert row.passed, f"{row}"

@@ -14,6 +14,7 @@ from autoplan.runtime.ranks import RankPool
 from autoplan.search.batch import split_batch
 from autoplan.trace import trace
 from tests import correctness, zoo
+from tests.shared_plans import SharedPlans
 from tests.systems.reference import References, references
 
 CELLS = [("unet", "pp=4"), ("unet", "dp=2 tp=2"), ("t5", "pp=4"), ("resnet", "ddp")]
@@ -37,8 +38,10 @@ def known() -> Iterator[References]:
 
 
 @pytest.mark.parametrize(("model", "system"), [*CELLS, *(pytest.param(*c, marks=pytest.mark.slow) for c in MORE)])
-def test_four_ranks_equal_one_device(pool: RankPool, known: References, model: str, system: str) -> None:
-    row = correctness.check(pool, known, model, system)
+def test_four_ranks_equal_one_device(
+    pool: RankPool, known: References, shared_plans: SharedPlans, model: str, system: str
+) -> None:
+    row = correctness.check(pool, known, model, system, shared_plans)
     assert row.passed, f"{row}"
 
 

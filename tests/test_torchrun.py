@@ -15,6 +15,7 @@ from autoplan.folder import write_folder
 from autoplan.verify.compare import FLOAT64, Run, gradient_error, loss_error, zero_gradients
 from autoplan.verify.reference import train_eagerly
 from tests import correctness, zoo
+from tests.shared_plans import SharedPlans
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,11 +27,11 @@ def torchrun(processes: int, *arguments: str, timeout_s: float = 240) -> subproc
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def exported(tmp_path_factory: pytest.TempPathFactory, shared_plans: SharedPlans) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("folders")
     folders = {}
     for number, system in enumerate(correctness.SYSTEMS):
-        record = correctness.plan_for("llama", system).record.in_float64()
+        record = correctness.record_for("llama", system, shared_plans).in_float64()
         folders[system] = write_folder(record, root / f"plan{number}", system, {})
     return folders
 
