@@ -42,7 +42,7 @@ def step_s(program: Program, step: int) -> float:
 
 def started(folder: str) -> Program:
     program = autoplan.load(folder).program()
-    program.init_weights(seed=0)
+    program.init_weights()
     return program
 
 
