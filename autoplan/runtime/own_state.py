@@ -117,8 +117,8 @@ class OptimizerState:
     def check(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping) or not {"state", "param_groups", NAMES, PROGRAM} <= set(state):
             raise WeightsError("the optimizer's state", "it isn't one of a program's optimizer", OF_THIS_OPTIMIZER)
-        for odd in (key for key in ("state", PROGRAM) if not isinstance(state[key], Mapping)):
-            said = f"its {odd} is of type {type(state[odd]).__name__}, no mapping"
+        for key in (key for key in ("state", PROGRAM) if not isinstance(state[key], Mapping)):
+            said = f"its {key} is of type {type(state[key]).__name__}, no mapping"
             raise WeightsError("the optimizer's state", said, OF_THIS_OPTIMIZER)
         if list(state[NAMES]) != self.names:
             odd = sorted(set(state[NAMES]) ^ set(self.names))

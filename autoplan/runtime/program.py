@@ -73,8 +73,7 @@ class Program:
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
-        mesh = self.world.device_mesh
-        self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
+        self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = Storage(spec, self.world.device_mesh, self.device)
@@ -370,10 +369,7 @@ class Program:
 
     @contextmanager
     def _during(self, phase: str, call: str = "") -> Iterator[None]:
-        """Tells the watch what this rank does; afterwards it is the script's turn. LaunchError once it is closed.
-
-        call  asked of all ranks first: one that saves alone would wait for those that train
-        """
+        """Tells the watch what this rank does; all ranks are asked for the call. LaunchError once it is closed."""
         if self.closed:
             raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
         self.watch.enter(phase, self.steps)
