@@ -6,7 +6,7 @@ recipe and keeps its own slices. What is replayed was compared with what is made
 """
 
 from autoplan.initialise.handed import Given, check_given, given
-from autoplan.initialise.making import buffer_values, init_model, record, resets_recipe
+from autoplan.initialise.making import buffer_values, init_model, record, resets_recipe, unfilled_names
 from autoplan.initialise.recipe import InitRecipe, Step, View
 from autoplan.initialise.replay import is_random, replay
 from autoplan.initialise.start import CONSTRUCTOR, FACTORY, FOLDER, RESETS, Start, StoredFile
@@ -14,4 +14,5 @@ from autoplan.initialise.start import CONSTRUCTOR, FACTORY, FOLDER, RESETS, Star
 __all__ = [
     "CONSTRUCTOR", "FACTORY", "FOLDER", "RESETS", "Given", "InitRecipe", "Start", "Step", "StoredFile", "View",
     "buffer_values", "check_given", "given", "init_model", "is_random", "record", "replay", "resets_recipe",
+    "unfilled_names",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -116,10 +116,18 @@ def unfilled(name: str) -> WeightsError:
     )
 
 
-def init_model(model: nn.Module, seed: int) -> nn.Module:
+def unfilled_names(model: nn.Module) -> tuple[str, ...]:
+    """What lies on the meta device and neither a constructor nor a reset_parameters fills."""
+    lacking = [name for name, value in named_tensors(model) if value.is_meta]
+    missing = set(record(model).missing) if lacking else set()
+    return tuple(name for name in lacking if name in missing)
+
+
+def init_model(model: nn.Module, seed: int, otherwise: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
     """A copy of the model on the CPU, to compare a program with: its own values, and where those lie on the meta
     device some under the seed.
 
+    otherwise  values of what nothing else fills; any of these names may be among them
     WeightsError for a tensor on the meta device that nothing fills.
     """
     memo: dict[int, object] = {}
@@ -134,17 +142,20 @@ def init_model(model: nn.Module, seed: int) -> nn.Module:
         for name, value in own.items():
             if not value.is_meta:
                 tensors[name].copy_(value)
-        fill_meta(tensors, [name for name, value in own.items() if value.is_meta], model, seed)
+        lacking = [name for name, value in own.items() if value.is_meta]
+        for name, value in meta_values(lacking, model, seed, otherwise or {}):
+            tensors[name].copy_(value)
     return twin
 
 
-def fill_meta(tensors: Mapping[str, torch.Tensor], names: Sequence[str], model: nn.Module, seed: int) -> None:
-    """What lies on the meta device, as the model's recipe draws it."""
-    if not names:
-        return
-    recipe = record(model)
-    for name in names:
-        if name in recipe.missing:
-            raise unfilled(name)
-    for name, value in replay(recipe, seed, names):
-        tensors[name].copy_(value)
+def meta_values(
+    names: Sequence[str], model: nn.Module, seed: int, otherwise: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """What lies on the meta device, as the model's recipe draws it; what it lacks is taken from ``otherwise``."""
+    recipe = record(model) if names else InitRecipe((), (), (), ())
+    missing = [name for name in names if name in recipe.missing]
+    unknown = [name for name in missing if name not in otherwise]
+    if unknown:
+        raise unfilled(unknown[0])
+    yield from ((name, otherwise[name]) for name in missing)
+    yield from replay(recipe, seed, [name for name in names if name not in missing])

@@ -1,9 +1,10 @@
-"""Whether all ranks are about to do the same step, on batches that belong together, before any does.
+"""Whether all ranks are about to do the same: the same call, and a step on batches that belong together.
 
-Every rank is given the whole batch, and then the same one; or its data-parallel rows, and then ranks that differ in
-other axes alone (tensor, pipeline) have the same rows. One all-reduce carries what each has: which call, after how many
-steps, how many rows, and a hash of its inputs in the place of its data rank. It takes the greatest of each and of its
-negative, so that every rank sees whether all are equal; only where they aren't do they tell each other more.
+It is asked before any rank does it. Every rank is given the whole batch, and then the same one; or its data-parallel
+rows, and then ranks that differ in other axes alone (tensor, pipeline) have the same rows. One all-reduce carries what
+each has: which call, after how many steps, how many rows, and a hash of its inputs in the place of its data rank. It
+takes the greatest of each and of its negative, so that every rank sees whether all are equal; only where they aren't do
+they tell each other more.
 
 A batch that is repeated on all ranks alike, or rows that no other rank holds, can't be told from right ones.
 """
@@ -26,7 +27,10 @@ from autoplan.runtime.spec import DATA
 from autoplan.runtime.together import unforeseen
 
 NOBODY = -(1 << 63)  # in the place of another data rank
-CALLS = ("step", "step(accumulate=True)", "evaluate")
+CALLS = (
+    "step", "step(accumulate=True)", "evaluate", "init_weights", "load_weights", "load_state_dict", "full_state_dict",
+    "full_grads", "save_weights", "save_checkpoint", "load_checkpoint", "forward",
+)  # fmt: skip
 FORMS = ("", "whole", "own", "own, as was said")
 
 
@@ -71,6 +75,10 @@ class Agreement:
             assert given is not None
             return given
         raise self.told(call, given, failed)
+
+    def called(self, call: Call) -> None:
+        """InputsError, on every rank, where they aren't all about to do this: what needs no batch of the plan's."""
+        self.on(call, lambda: Given({}, (), None, 0))
 
     def alike(self, call: Call, given: Given | None) -> bool:
         """Whether all ranks have the same call and form, and the same values where they are to have them."""

@@ -15,13 +15,17 @@ from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
 
 def whole_counts(
-    spec: ProgramSpec, module: ModuleType, inputs: Mapping[str, Tensor], axes: Mapping[str, RankAxis]
+    spec: ProgramSpec,
+    module: ModuleType,
+    inputs: Mapping[str, Tensor],
+    axes: Mapping[str, RankAxis],
+    alone: bool | None = None,
 ) -> dict[str, Tensor]:
     """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches].
 
-    Of replicas that step by themselves each has its own, at least one: without a valid token its loss is zero.
+    alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as it steps
     """
-    m, local = spec.microbatches, spec.parallelism.steps_locally
+    m, local = spec.microbatches, spec.parallelism.steps_locally if alone is None else alone
     each = [module.counts(**{name: x[j] for name, x in inputs.items()}) for j in range(m)]
     whole = {}
     for name in spec.lowered.counts:

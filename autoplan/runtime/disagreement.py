@@ -51,8 +51,8 @@ def of_calls(ranks: Sequence[Facts]) -> InputsError | None:
     """Where ranks are at different places of their scripts, or were given other amounts."""
     alike = "let every rank run the same calls"
     for of, cause in (
+        (lambda f: f"program.{f.call}", "all ranks have to call the same, a save or an evaluation too"),
         (lambda f: f"step {f.step + 1}", "they have taken different numbers of optimizer steps"),
-        (lambda f: f"program.{f.call}", "all ranks have to call the same"),
         (lambda f: f"gradients of {f.added} batches", "some have added up more batches than others since the update"),
     ):
         if len(groups(ranks, of)) > 1:

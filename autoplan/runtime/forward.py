@@ -18,6 +18,7 @@ from autoplan.errors import ParallelismError
 from autoplan.mesh import MICROBATCH
 from autoplan.runtime.axes import RankAxis, rank_axes
 from autoplan.runtime.batches import Batch, microbatches
+from autoplan.runtime.counting import whole_counts
 from autoplan.runtime.given import gathered, planned_rows, whole_batch
 from autoplan.runtime.lending import Loan, lent, loans
 from autoplan.runtime.lockstep import Lockstep
@@ -70,7 +71,8 @@ class Forward:
         form = self.form(rows)
         inputs = microbatches(form.spec, given, form.axes, self.device)
         keys = step_keys(seed, step, form.spec.microbatches, self.device)
-        keywords = inputs | denominators(form, inputs) | {DROPOUT_KEY: keys}
+        counts = whole_counts(form.spec, form.module, inputs, form.axes, alone=False)
+        keywords = inputs | counts | {DROPOUT_KEY: keys}
         pipeline = form.axes.get(PIPELINE, RankAxis(PIPELINE, 1, 0))
         with torch.no_grad(), lent(form.loans):
             try:
@@ -113,21 +115,6 @@ class Forward:
         for stage in self.stages:
             for unit in fsdp_modules(stage):
                 unit.reshard()
-
-
-def denominators(form: Loaded, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What losses are divided by, over all microbatches and ranks, each repeated for every microbatch."""
-    count, lowered, whole = form.spec.microbatches, form.spec.lowered, {}
-    each = [form.module.counts(**{name: x[j] for name, x in inputs.items()}) for j in range(count)]
-    for name in lowered.counts:
-        layout = next(c.value.layout for c in lowered.constants if c.value.name == name)
-        partial = [axis for axis, state in layout.rest if state.kind == "P"]
-        total = torch.stack([counted[name] for counted in each]).sum(0) if MICROBATCH in partial else each[0][name]
-        for axis in (form.axes[a] for a in partial if a != MICROBATCH):
-            if axis.group is not None:
-                dist.all_reduce(total, group=axis.group)
-        whole[name] = total.expand(count, *total.shape)
-    return whole
 
 
 def whole_result(form: Loaded, parts: Sequence[Tensor], device: torch.device) -> Tensor:

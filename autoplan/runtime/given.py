@@ -13,17 +13,16 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional
 
 from autoplan.errors import InputsError
 from autoplan.runtime.axes import RankAxis
 from autoplan.runtime.batches import Batch, named
+from autoplan.runtime.fingerprint import Fingerprint
 from autoplan.runtime.spec import DATA, ProgramSpec
 from autoplan.runtime.together import together
 from autoplan.typed import TypedValue
 
 Digest = tuple[int, ...]
-ODD = 0x2545F4914F6CDD1D
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ def whole_batch(
     given = together(lambda: fitting(spec, batch, device))
     rows, data = rows_of(spec, given), axes.get(DATA, RankAxis(DATA, 1, 0))
     with_rows, without = [[v for v in spec.lowered.batch if has_rows(spec, v) == kind] for kind in (True, False)]
-    digests, fixed = (tuple(digest(given[v.name]) for v in values) for values in (with_rows, without))
+    of = Fingerprint(device).of
+    digests, fixed = (tuple(int(of([given[v.name]])) for v in values) for values in (with_rows, without))
     mine = Shown(data.rank, rows, digests, fixed)
     shown: list[Shown] = [mine] * dist.get_world_size()
     dist.all_gather_object(shown, mine)
@@ -92,7 +92,7 @@ def fitting(spec: ProgramSpec, batch: Batch, device: torch.device) -> dict[str, 
         raise InputsError(
             f"a batch of {counts} rows", "its tensors have different numbers of rows", "give as many each"
         )
-    return {name: tensor.to(device) for name, tensor in given.items()}
+    return {v.name: given[v.name].to(device, spec.activation_dtype(v.type)) for v in spec.lowered.batch}
 
 
 def rows_of(spec: ProgramSpec, given: Mapping[str, Tensor]) -> int:
@@ -121,16 +121,6 @@ def agreed(shown: Sequence[Shown]) -> int:
     if len({one.digests for one in shown}) == 1:
         return firsts[0].rows
     return sum(one.rows for one in firsts)
-
-
-def digest(x: Tensor) -> int:
-    """64 bits of a tensor's values and shape, the same on every device; elements in another order are others."""
-    content = x.detach().contiguous().reshape(-1).view(torch.uint8)
-    words = functional.pad(content, (0, -content.numel() % 8)).view(torch.int64)
-    places = torch.arange(1, words.numel() + 1, device=x.device)
-    mixed = (words ^ (words >> 31) ^ places) * (2 * places + ODD)  # products wrap
-    mixed = (mixed ^ (mixed >> 29)) * ODD
-    return hash((int((mixed ^ (mixed >> 32)).sum()), *x.shape, x.element_size()))
 
 
 def joined(value: TypedValue, own: Tensor, counts: Sequence[int], data: RankAxis, planned: int) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from autoplan.errors import ForwardOnlyError
 from autoplan.runtime import launch, starting, weights
+from autoplan.runtime.agreement import Agreement, Call
 from autoplan.runtime.axes import rank_axes
 from autoplan.runtime.batches import Batch
 from autoplan.runtime.behind import BETWEEN
@@ -51,6 +52,7 @@ class InferenceProgram:
         for parameter in self.stages.parameters.values():
             parameter.requires_grad_(False)
         self.forwards = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
+        self.agreement = Agreement(self.axes, self.device)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.storage = Storage(spec, mesh, self.device)
         self.unread = unread_values(spec, self.rank)
@@ -62,7 +64,7 @@ class InferenceProgram:
                together, as the result's are, in the order of the data axis
         InputsError for another batch; ParallelismError for a number of rows that this model's graph doesn't tell.
         """
-        with self._during("the forward"):
+        with self._during("the forward", "forward"):
             result = self.forwards.run(batch, step=self.runs)
         self.runs += 1
         return result
@@ -71,18 +73,19 @@ class InferenceProgram:
 
     def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
         """As ``Program.init_weights``."""
-        with self._during("the weights' initialisation"):
+        with self._during("the weights' initialisation", "init_weights"):
             starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
 
     def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
         """As ``Program.load_weights``."""
-        with self._during("loading weights"):
+        with self._during("loading weights", "load_weights"):
             weights.load(
                 self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict
             )
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks."""
+        self.agreement.called(Call("full_state_dict", 0))
         values = gathered(self.spec, self.storage, self.held, lambda held: held.values)
         rest = whole_buffers(self.spec, self.stages.buffers) | under_all_names(self.spec, self.unread)
         return by_user_names(values) | rest
@@ -91,7 +94,7 @@ class InferenceProgram:
         self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES
     ) -> None:
         """As ``Program.save_weights``."""
-        with self._during("saving weights"):
+        with self._during("saving weights", "save_weights"):
             write_weights(
                 self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes
             )
@@ -115,10 +118,11 @@ class InferenceProgram:
         raise AttributeError(name)
 
     @contextmanager
-    def _during(self, phase: str) -> Iterator[None]:
-        """Tells the watch what this rank does; afterwards it is the script's turn."""
+    def _during(self, phase: str, call: str) -> Iterator[None]:
+        """Tells the watch what this rank does; afterwards it is the script's turn. All ranks are asked for the call."""
         self.watch.enter(phase, self.runs)
         try:
+            self.agreement.called(Call(call, 0))
             yield
         finally:
             self.watch.enter(BETWEEN, self.runs)

@@ -94,14 +94,19 @@ class OptimizerState:
         optimizer.register_state_dict_post_hook(self.told)
         optimizer.register_load_state_dict_pre_hook(self.taken)
         optimizer.register_load_state_dict_post_hook(self.loaded)
+        self.load = optimizer.load_state_dict
+        optimizer.load_state_dict = self.load_state_dict  # type: ignore[method-assign]
 
     def told(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         parts = {name: dict(part.state_dict()) for name, part in self.updates.parts.items()}
         return state | {NAMES: list(self.names), PROGRAM: {"steps": self.steps(), **parts}}
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, which copies what it is given before it asks the hooks, and so fails on what is no mapping."""
+        together(lambda: self.check(state_dict))
+        self.load(state_dict)
+
     def taken(self, optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        """WeightsError, on every rank and before anything is changed, where it isn't this rank's of this plan."""
-        together(lambda: self.check(state))
         self.coming = state[PROGRAM]
         copies = {
             number: {name: v.clone() if isinstance(v, Tensor) else v for name, v in fields.items()}
@@ -112,6 +117,9 @@ class OptimizerState:
     def check(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping) or not {"state", "param_groups", NAMES, PROGRAM} <= set(state):
             raise WeightsError("the optimizer's state", "it isn't one of a program's optimizer", OF_THIS_OPTIMIZER)
+        for key in (key for key in ("state", PROGRAM) if not isinstance(state[key], Mapping)):
+            said = f"its {key} is of type {type(state[key]).__name__}, no mapping"
+            raise WeightsError("the optimizer's state", said, OF_THIS_OPTIMIZER)
         if list(state[NAMES]) != self.names:
             odd = sorted(set(state[NAMES]) ^ set(self.names))
             said = f"it is of other parameters, or has them in another order: {', '.join(odd[:3]) or 'their order'}"

@@ -73,8 +73,7 @@ class Program:
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
-        mesh = self.world.device_mesh
-        self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
+        self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = Storage(spec, self.world.device_mesh, self.device)
@@ -131,7 +130,7 @@ class Program:
         mean, as ``full_state_dict`` has it. A loss that isn't finite is returned as it is. InputsError for another
         batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
         """
-        with self._during("evaluation"), self.local.as_one() if self.local else nullcontext():
+        with self._during("evaluation", "evaluate"), self.local.as_one() if self.local else nullcontext():
             return self.evaluation.run(batch, self.spec.training.seed, self.steps)
 
     def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
@@ -180,7 +179,7 @@ class Program:
         WeightsError, on every rank and before anything is changed, where the plan can't give these values, where ranks
         ask for different ones, or where the plan's stored values aren't those that were exported.
         """
-        with self._during("the weights' initialisation"):
+        with self._during("the weights' initialisation", "init_weights"):
             starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
             self._taken_up()
 
@@ -196,7 +195,7 @@ class Program:
         where a file is damaged. (Files are read once: where one turns out to hold NaN, a program that was filled
         before gets its values back.)
         """
-        with self._during("loading weights"):
+        with self._during("loading weights", "load_weights"):
             weights.load(
                 self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
             )
@@ -222,7 +221,7 @@ class Program:
         WeightsError, on every rank and before anything is changed, where a key is missing or too many, or a tensor has
         another shape, dtype or placement. ``load_weights`` takes whole tensors under the user's names.
         """
-        with self._during("loading a state"):
+        with self._during("loading a state", "load_state_dict"):
             further = self.stages.buffers | self.unread
             own_state.load_model_state(own_state.model_state(self.storage, self.held, further), state)
             self._taken_up()
@@ -232,6 +231,7 @@ class Program:
 
         Those that the program never reads among them, with the values that they were given.
         """
+        self.agreement.called(Call("full_state_dict", 0))
         values = gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
         rest = whole_buffers(self.spec, self.stages.buffers) | under_all_names(self.spec, self.unread)
         return by_user_names(values) | rest
@@ -258,7 +258,7 @@ class Program:
         rank, where any couldn't write, and where other files would be replaced or be read in the place of these; what
         stood there is then left alone. DivergedError where a parameter isn't finite.
         """
-        with self._during("saving weights"):
+        with self._during("saving weights", "save_weights"):
             self.updates.check_parameters()
             write_weights(
                 self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
@@ -267,6 +267,7 @@ class Program:
 
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
+        self.agreement.called(Call("full_grads", 0))
         return by_user_names(gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.gradient)))
 
     def save_checkpoint(
@@ -291,7 +292,7 @@ class Program:
         different folders, or any couldn't write; an asynchronous save's is raised by the next of these. DivergedError
         where a parameter or the optimizer's state isn't finite.
         """
-        with self._during("saving a checkpoint"):
+        with self._during("saving a checkpoint", "save_checkpoint"):
             self.updates.check_parameters()
             self.updates.check_optimizer()
             if self.local:
@@ -324,7 +325,7 @@ class Program:
         every rank and before anything is changed, where it isn't whole, doesn't fit, or was left by a schedule that
         has ended at a rate of 0 while the plan has none. What goes on otherwise than the plan says is told on stderr.
         """
-        with self._during("loading a checkpoint"):
+        with self._during("loading a checkpoint", "load_checkpoint"):
             state = checkpoint.load(self.saver, self._snapshot(), folder)
             self.filled = True
             take_up(self.held)
@@ -367,12 +368,14 @@ class Program:
         )  # fmt: skip
 
     @contextmanager
-    def _during(self, phase: str) -> Iterator[None]:
-        """Tells the watch what this rank does; afterwards it is the script's turn. LaunchError once it is closed."""
+    def _during(self, phase: str, call: str = "") -> Iterator[None]:
+        """Tells the watch what this rank does; all ranks are asked for the call. LaunchError once it is closed."""
         if self.closed:
             raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
         self.watch.enter(phase, self.steps)
         try:
+            if call:
+                self.agreement.called(Call(call, self.steps if call == "evaluate" else 0))
             yield
         finally:
             self.watch.enter(BETWEEN, self.steps)

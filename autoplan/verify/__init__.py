@@ -35,7 +35,7 @@ from autoplan.verify.compare import (
     zero_gradients,
 )
 from autoplan.verify.inference import ForwardVerification, verify_forward
-from autoplan.verify.reference import reference_of, train_eagerly, wide_loss
+from autoplan.verify.reference import drawn_values, reference_of, train_eagerly, wide_loss
 from autoplan.verify.sharded import train_sharded
 from autoplan.verify.shrink import shrink
 from autoplan.verify.single import on_one_device, random_state
@@ -118,9 +118,12 @@ def verify(
         said = "one device is the same program on one rank" + (", with the same random numbers" * drops(exact.model))
         note = "; ".join(filter(None, (note, said)))
         if module is not None and not draws(exact.model):
-            check_trace(synchronous(exact), reference_of(module, seed), wide_loss(loss_fn), batch, training)
+            reference = reference_of(module, seed, drawn_values(module, exact.model, seed)[0])
+            check_trace(synchronous(exact), reference, wide_loss(loss_fn), batch, training)
     else:
-        reference, loss_fn = reference_of(module, seed), wide_loss(loss_fn)
+        drawn, told = drawn_values(module, exact.model, seed)
+        reference, loss_fn = reference_of(module, seed, drawn), wide_loss(loss_fn)
+        note = "; ".join(filter(None, (note, told)))
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
         chosen = exact.chosen
         if chosen.parallelism.asynchronous:

@@ -18,7 +18,7 @@ from autoplan.runtime.batches import Batch
 from autoplan.runtime.ranks import RankPool
 from autoplan.verify.batch import example_batch, given_batch
 from autoplan.verify.compare import FLOAT64, Worst, tensor_error
-from autoplan.verify.reference import reference_of, result_of
+from autoplan.verify.reference import drawn_values, reference_of, result_of
 from autoplan.verify.sharded import SECONDS, forward_on_rank
 from autoplan.verify.shrink import shrink
 from autoplan.verify.single import on_one_device, random_state
@@ -75,7 +75,9 @@ def verify_forward(
         expected = run_forward(on_one_device(exact), batch, state)
         note = "; ".join(filter(None, (note, "one device is the same program on one rank")))
     else:
-        reference = reference_of(module, seed)
+        drawn, told = drawn_values(module, exact.model, seed)
+        reference = reference_of(module, seed, drawn)
+        note = "; ".join(filter(None, (note, told)))
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
         expected = result_of_user(reference, loss_fn, batch, drawn=given is None)
     found = run_forward(exact, batch, state)

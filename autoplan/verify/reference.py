@@ -10,7 +10,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from autoplan.initialise import init_model
+from autoplan.graph import Model
+from autoplan.initialise import init_model, unfilled_names
 from autoplan.options import Training
 from autoplan.precision import widened
 from autoplan.runtime.optimizer import build_optimizer
@@ -18,18 +19,32 @@ from autoplan.trace.modes import set_modes, wholly_evaluated
 from autoplan.trace.wrapping import WithLoss, bind_named
 from autoplan.verify.compare import Run
 from autoplan.verify.quiet import Quiet
+from autoplan.verify.single import random_state
 
 Loss = TypeVar("Loss", bound=Callable | None)
 
 
-def reference_of(module: nn.Module, seed: int) -> nn.Module:
+def reference_of(module: nn.Module, seed: int, otherwise: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
     """The user's module as it was handed over, its values and its modes, in float64 on the CPU; a copy. On the meta
-    device it has no values, and starts as it would under the seed."""
+    device it has no values, and starts as it would under the seed; ``otherwise`` has what that leaves unknown."""
     tensors = (*module.parameters(), *module.buffers())
     if any(tensor.is_meta for tensor in tensors):
-        return init_model(module, seed).double()
+        return init_model(module, seed, otherwise).double()
     with torch.inference_mode(False):
         return copy.deepcopy(module).cpu().double()
+
+
+def drawn_values(module: nn.Module, model: Model, seed: int) -> tuple[dict[str, torch.Tensor], str]:
+    """Random values for what lies on the meta device and nothing fills, and what to say of them, "" without any.
+
+    model  what was traced of the module; what it never reads is 0
+    """
+    unknown = unfilled_names(module)
+    if not unknown:
+        return {}, ""
+    drawn = random_state(model, seed)
+    values = {name: drawn[name] if name in drawn else torch.zeros(()) for name in unknown}
+    return values, f"from random weights, for {unknown[0]} lies on the meta device and nothing fills it"
 
 
 def wide_loss(loss_fn: Loss) -> Loss:
