@@ -12,6 +12,7 @@ from tests.attacks import (
     loop,
     model,
     ranks,
+    review_files,
     saving,
     weights,
 )
@@ -29,4 +30,5 @@ ATTACKS: tuple[Attack, ...] = (
     *files.ATTACKS,
     *inference.ATTACKS,
     *errors.ATTACKS,
+    *review_files.ATTACKS,
 )
