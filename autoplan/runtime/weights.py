@@ -76,7 +76,10 @@ def opened(
 ) -> tuple[StackedExperts, Mapping[str, Found]]:
     """The weights, and under which names they have each parameter and buffer of the program that they have."""
     given: StateDict | Safetensors
-    given = StateDict(source) if isinstance(source, Mapping) else stack.enter_context(Safetensors(path_of(source, "safetensors")))
+    if isinstance(source, Mapping):
+        given = StateDict(source)
+    else:
+        given = stack.enter_context(Safetensors(path_of(source, "safetensors")))
     weights = StackedExperts(given)
     names = found_names(spec, weights)
     if strict and (left := left_out(weights, names)):
