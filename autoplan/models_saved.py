@@ -94,9 +94,9 @@ def class_of(folder: Path, config: Any) -> Any:
     named = getattr(config, "architectures", None) or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise InputsError(folder / CONFIG, f"its architectures are no list of names: {named!r}"[:200], "save it again")
-    known = [found for name in named if is_model(found := getattr(transformers, name, None))]
+    known = [name for name in named if is_model(getattr(transformers, name, None))]
     if known:
-        return known[0]._from_config
+        return getattr(transformers, known[0])._from_config
     if not named:
         for mapping, auto in TASKS:
             if config.model_type in mapping:
