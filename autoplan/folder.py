@@ -336,8 +336,13 @@ def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) ->
         forms=forms_of(record),
         forward_only=isinstance(record.training, Inference),
         start=record.start,
-        values=values_in(folder) if folder is not None else None,
+        values=values_of(record.start, folder) if folder is not None else None,
     )
+
+
+def values_of(start: Start, folder: str | os.PathLike) -> Path:
+    """Where the values lie that a plan's training starts from."""
+    return Path(start.folder) if start.folder else values_in(folder)
 
 
 def values_in(folder: str | os.PathLike) -> Path:

@@ -101,7 +101,7 @@ def from_huggingface(name: str, settings: Sequence[str], batch: int | None, seq:
         note = f"hf:{name} is planned as hf:{known}; nothing is downloaded, give its weights to train.py with --weights"
         return Request(model, inputs, notes=(note,) if known != name else ())
     model, inputs, weights = saved.build_saved(folder, settings, batch, seq)
-    note = f"weights: training starts from {weights}, with train.py --weights {weights}"
+    note = f"weights: training starts from {weights}; train.py --weights takes others"
     if weights is None:
         note = f"weights: {folder} holds no safetensors, and its other files aren't read"
     return Request(model, inputs, weights=weights, notes=(note,))

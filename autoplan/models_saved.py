@@ -92,7 +92,9 @@ def first_line(error: Exception) -> str:
 def class_of(folder: Path, config: Any) -> Any:
     """The class that the folder was saved from, else the one that its type trains as."""
     named = getattr(config, "architectures", None) or []
-    known = [name for name in named if hasattr(transformers, name)]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise InputsError(folder / CONFIG, f"its architectures are no list of names: {named!r}"[:200], "save it again")
+    known = [name for name in named if is_model(getattr(transformers, name, None))]
     if known:
         return getattr(transformers, known[0])._from_config
     if not named:
@@ -101,3 +103,8 @@ def class_of(folder: Path, config: Any) -> Any:
                 return auto.from_config
     cause = f"transformers has no class for {', '.join(named) or config.model_type}"
     raise InputsError(folder, cause, "give it as path/to/file.py:make_model")
+
+
+def is_model(found: object) -> bool:
+    """Whether something of transformers' own is a model's class; a folder may name anything."""
+    return isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)

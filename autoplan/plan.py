@@ -26,6 +26,7 @@ from autoplan.runtime.batches import Batch
 from autoplan.runtime.inference import InferenceProgram
 from autoplan.runtime.launch import TIMEOUT_S
 from autoplan.runtime.program import Program
+from autoplan.runtime.start_values import starting_from
 from autoplan.runtime.starting import must_be_given
 from autoplan.search.choice import Alternative, Predicted, SearchReport
 from autoplan.search.constraints import Constraint
@@ -171,6 +172,14 @@ class Plan:
         values = self.values if self.module is None else self.module
         values = values if record.start.stored else None
         return write_folder(record, folder, str(self), extra, values)
+
+    def starting_from(self, folder: str | os.PathLike) -> Plan:
+        """The same plan, whose training starts from the safetensors in a folder; WeightsError where they can't be read.
+
+        They aren't copied: ``export`` notes the folder and each file's hash, and other bytes are refused.
+        """
+        start = starting_from(self.record.start, Path(folder))
+        return replace(self, record=replace(self.record, start=start))
 
     def check_start(
         self, weights: str | os.PathLike | None = None, checkpoints: str | os.PathLike | None = None

@@ -30,7 +30,7 @@ def test_a_folder_gives_its_class_its_sizes_and_its_weights(saved: Path, prefix:
     assert type(request.model) is GPT2LMHeadModel and request.model.config.n_embd == 32
     assert all(parameter.is_meta for parameter in request.model.parameters())
     assert request.example_inputs["input_ids"].shape == (4, 8)  # type: ignore[index]
-    assert request.weights == saved and f"train.py --weights {saved}" in request.notes[0]
+    assert request.weights == saved and f"training starts from {saved}" in request.notes[0]
 
 
 def test_the_class_is_the_one_that_was_saved_and_settings_are_taken(tmp_path: Path) -> None:

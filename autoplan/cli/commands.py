@@ -34,10 +34,12 @@ def plan_command(options: argparse.Namespace) -> None:
         parallelism=parallelism(options.parallelism),
         effort=options.effort,
     )
+    if request.weights is not None:
+        plan = plan.starting_from(request.weights)
     tell(plan, options)
     if options.verify:
         print(f"\n{verified(plan)}")
-    export(plan, options, request.weights)
+    export(plan, options)
 
 
 def check_export(folder: str | None) -> None:
@@ -63,13 +65,12 @@ def tell(plan: Plan, options: argparse.Namespace) -> None:
     print(f"\n{phases_text(plan.search)}", file=sys.stderr)
 
 
-def export(plan: Plan, options: argparse.Namespace, weights: Path | None = None) -> None:
+def export(plan: Plan, options: argparse.Namespace) -> None:
     if options.export:
         folder = plan.export(options.export)
         ranks = plan.record.chosen.mesh.devices
         script = "train.py" if (folder / "train.py").is_file() else "run.py"
-        start = f" --weights {weights}" if weights is not None else ""
-        print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/{script}{start}")
+        print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/{script}")
 
 
 def what_if_command(options: argparse.Namespace) -> None:

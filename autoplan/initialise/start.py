@@ -32,6 +32,7 @@ class Start:
     unknown   parameters and buffers that the program reads and of which nothing is known
     why       why there is no recipe, or why it wasn't compared; "" where there is nothing to say
     files     the stored values of a plan that was exported
+    folder    where they lie, if not beside the plan: what save_pretrained wrote may be too large to copy
     """
 
     name: str = ""
@@ -42,6 +43,7 @@ class Start:
     unknown: tuple[str, ...] = ()
     why: str = ""
     files: tuple[StoredFile, ...] = ()
+    folder: str = ""
 
     @property
     def repeats(self) -> bool:

@@ -24,6 +24,8 @@ def start_text(start: Start) -> str:
 
 def stored_text(start: Start) -> str:
     """Which values come with the plan."""
+    if start.folder:
+        return f"the weights in {start.folder}, which stay there; export notes their hashes"
     if start.seed is not None:
         return f"the values that {start.name} made under seed {start.seed}; no other seed, for {start.why}"
     why = f" ({start.why})" if start.why and not start.repeats else ""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -19,10 +20,10 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from autoplan.errors import WeightsError
 from autoplan.runtime import plain
-from autoplan.runtime.checkpoint_files import CheckpointState, check_keep, complete, latest_checkpoint
+from autoplan.runtime.checkpoint_files import CheckpointState, check_keep, complete, latest_checkpoint, latest_other
 from autoplan.runtime.checkpoint_fit import check, new_optimizer_state, take_moments, tell_conversions
 from autoplan.runtime.checkpoint_groups import saved_groups, take
-from autoplan.runtime.checkpoint_index import read_index
+from autoplan.runtime.checkpoint_index import REMEDY, read_index
 from autoplan.runtime.checkpoint_keys import (
     Snapshot,
     model_state,
@@ -38,6 +39,8 @@ from autoplan.runtime.checkpoint_store import CheckpointReader
 from autoplan.runtime.saving import Saver, failures
 from autoplan.runtime.together import together
 
+T = TypeVar("T")
+
 __all__ = ["CheckpointState", "Snapshot", "latest_checkpoint", "load", "save"]
 
 
@@ -51,7 +54,7 @@ def save(
 ) -> None:
     """Writes a checkpoint; every rank calls it. See ``Program.save_checkpoint``."""
     saver.wait()
-    target = Path(folder).absolute()
+    target = together(lambda: plain.path_of(folder, "a checkpoint's folder")).absolute()
     state = together(lambda: state_of(snapshot, target, extra, keep))
     text = json.dumps(plain.encode(state.extra, "extra"), sort_keys=True)
     saver.agree(folder=str(target), step=state.step, keep=keep, asynchronous=bool(asynchronous), extra=text)
@@ -103,7 +106,8 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     WeightsError, on all and before anything is changed, where it is not whole or not of this model.
     """
     saver.wait()
-    found = together(lambda: examined(snapshot, Path(folder)))
+    place = together(lambda: plain.path_of(folder, "a checkpoint's folder"))
+    found = together(lambda: or_another(lambda: examined(snapshot, place), place))
     same_everywhere(found, saver)
     moments = new_optimizer_state(snapshot, found.entries)
     state = model_state(snapshot, snapshot.held) | moments_by_key(snapshot, moments)
@@ -111,7 +115,7 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     random = random_state(snapshot) if found.state.world == dist.get_world_size() else {}
     state |= {key: value for key, value in random.items() if found.shape(key) == tuple(value.shape)}
     state = {key: value for key, value in state.items() if key in found.entries}
-    together(lambda: found.reader.check(state))
+    together(lambda: or_another(lambda: found.reader.check(state), place))
     options = together(lambda: taken_plain_parts(snapshot, found.state, found.source))
     tell_conversions(snapshot, found.entries, found.source)
     try:
@@ -125,6 +129,18 @@ def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> Checkpo
     set_random_state(state)
     saver.came_from(found.state)
     return found.state
+
+
+def or_another(look: Callable[[], T], folder: Path) -> T:
+    """What ``look`` finds; of a damaged checkpoint its WeightsError names the one to load instead, where there is."""
+    try:
+        return look()
+    except WeightsError as error:
+        other = latest_other(folder) if error.remedy == REMEDY else None
+        if other is None:
+            raise
+        remedy = f"give the latest of the others, {other}; `autoplan checkpoint verify {folder.parent}` tells whether "
+        raise WeightsError(error.value, error.cause, f"{remedy}its bytes are whole") from None
 
 
 def examined(snapshot: Snapshot, folder: Path) -> Found:

@@ -83,6 +83,8 @@ def checksum(data: Mapping[str, object]) -> str:
 
 def unsealed(file: Path) -> dict[str, object]:
     """What a sealed file says. ValueError where it isn't as it was written; OSError where it can't be read."""
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise ValueError("it is no file")
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except RecursionError:
@@ -193,7 +195,7 @@ def latest_checkpoint(folder: str | os.PathLike) -> Path | None:
     begins anew beside them would be mistaken for one that went on.
     """
     found, damaged = [], []
-    for number, path in numbered(Path(folder)):
+    for number, path in numbered(plain.path_of(folder, "checkpoints")):
         if path.suffix != ".tmp" and (path / STATE).exists():
             try:
                 found.append(((read_state(path).written_s, number, path.suffix != ".old"), path))
@@ -211,6 +213,13 @@ def latest_checkpoint(folder: str | os.PathLike) -> Path | None:
             "give another folder",
         )  # fmt: skip
     return None
+
+
+def latest_other(folder: Path) -> Path | None:
+    """The checkpoint beside this one that was written last, and whose files are all there; None where there is none."""
+    folder = folder.absolute()
+    others = [path for _, path in numbered(folder.parent) if path != folder and is_numbered(path) and finished(path)]
+    return max(others, key=lambda path: read_header(path).written_s, default=None)
 
 
 def write_file(file: Path, text: str) -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import StorageReader, StorageWriter
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint_bytes import PIECE_BYTES, TensorFile, check_chunk, read_chunk
 from autoplan.runtime.checkpoint_files import STATE, CheckpointState, bytes_of, state_text, sync_folder, write_file
 from autoplan.runtime.checkpoint_folders import WRITING, Lineage, make_way, prune, put_in_place, rank_file
@@ -164,6 +166,18 @@ class CheckpointReader(StorageReader):
         rank, ranks = dist.get_rank(), dist.get_world_size()
         share = [chunk for number, (_, _, chunk) in enumerate(chunks_of(self.index)) if number % ranks == rank]
         check_chunks(self.folder, self.index, mine | set(share))
+        for item in plan.items:
+            self.check_range(item, state[item.storage_index.fqn].dtype)
+
+    def check_range(self, item: ReadItem, dtype: torch.dtype) -> None:
+        """WeightsError where finite values would be infinite in the dtype that they are read into."""
+        tensor, chunk = self.source(item)
+        if not tensor.dtype.is_floating_point or torch.finfo(dtype).max >= torch.finfo(tensor.dtype).max:
+            return
+        values = read_chunk(self.folder, item.storage_index.fqn, tensor, chunk)
+        if bool((values.isfinite() & ~values.to(dtype).isfinite()).any()):
+            said = f"{item.storage_index.fqn} has values beyond the range of {dtype}, in which this plan keeps it"
+            raise WeightsError(self.folder, said, f"plan with a precision that stores {tensor.dtype}")
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 from autoplan.errors import InputsError
 
@@ -51,3 +53,10 @@ def frozen(value: object, where: str) -> object:
             raise
         cause = "it holds itself, or is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise InputsError(where, cause, "give plain values that JSON can hold") from None
+
+
+def path_of(given: object, what: str) -> Path:
+    """A path that a user gives; InputsError for what is none. ``what``: what belongs there, "a checkpoint's folder"."""
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):
+        raise InputsError(repr(given), f"it is no path of {what}", "give one as a text, such as 'runs/step-1'")
+    return Path(given)

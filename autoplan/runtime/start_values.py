@@ -18,7 +18,7 @@ from autoplan.graph import Model
 from autoplan.initialise import FOLDER, Start, StoredFile
 from autoplan.runtime.parts import whole
 from autoplan.runtime.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
-from autoplan.runtime.weight_files import INDEX
+from autoplan.runtime.weight_files import INDEX, Safetensors, weight_files
 from autoplan.runtime.weight_writing import MAX_FILE_BYTES, WeightFile, index_of, split
 
 HASHED_BYTES = 2**24  # read at once
@@ -48,6 +48,8 @@ def write_values(
     """
     if not start.stored:
         return start
+    if start.folder:
+        return start if start.files else replace(start, files=files_of(Path(start.folder)))
     if source is None:
         said = "its values are neither in this process nor in its folder"
         raise PlanFileError("the plan", said, "plan the model again and export")
@@ -59,6 +61,21 @@ def write_values(
         return start
     write_model(source, folder, names, most)
     return replace(start, files=tuple(stored(file) for file in sorted(folder.iterdir())))
+
+
+def starting_from(start: Start, folder: Path) -> Start:
+    """A plan whose training starts from the safetensors in a folder, which stay where they are; an export hashes them.
+
+    WeightsError where they aren't to be read.
+    """
+    Safetensors(folder)
+    return replace(start, stored=True, seed=None, unknown=(), files=(), folder=str(folder.resolve()))
+
+
+def files_of(folder: Path) -> tuple[StoredFile, ...]:
+    """The safetensors that a folder stands for, and their index, each with its hash."""
+    paths = [*weight_files(folder)[0], *(path for path in (folder / INDEX,) if path.is_file())]
+    return tuple(StoredFile(str(path.relative_to(folder)), path.stat().st_size, sha256(path)) for path in paths)
 
 
 def write_model(model: nn.Module, folder: Path, names: Collection[str] | None, most: int) -> None:
@@ -108,6 +125,8 @@ def sha256(file: Path) -> str:
 def check_values(start: Start, folder: Path, share: int = 0, shares: int = 1) -> None:
     """Reads one in ``shares`` of a plan's files of values; WeightsError where one is missing or holds other bytes."""
     remedy = "copy the folder again as it was exported, or export the plan again"
+    if start.folder:
+        remedy = "put it back as it was when the plan was exported, or give weights: train.py --weights"
     if not start.files:
         raise WeightsError(folder, "the plan was written without its values", "export it where its model is")
     for file in start.files[share::shares]:
@@ -125,17 +144,18 @@ def put_values(start: Start, staged: Path, target: Path, before: Start) -> None:
             that aren't those
     """
     place = target / FOLDER
-    old = {file.name: file for file in before.files}
-    for file in start.files:
+    files = () if start.folder else start.files
+    old = {} if before.folder else {file.name: file for file in before.files}
+    for file in files:
         path = place / file.name
         if path.exists() and (file.name not in old or stored(path) != old[file.name]):
             said = "it isn't what an export wrote here, and would be replaced"
             raise PlanFileError(path, said, "move it away, or export to another folder")
-    if start.files:
+    if files:
         place.mkdir(exist_ok=True)
-    for file in start.files:
+    for file in files:
         os.replace(staged / FOLDER / file.name, place / file.name)
-    for name in old.keys() - {file.name for file in start.files}:
+    for name in old.keys() - {file.name for file in files}:
         path = place / name
         if path.is_file() and stored(path) == old[name]:
             path.unlink()

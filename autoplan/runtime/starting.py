@@ -39,7 +39,7 @@ def initialise(
     if not reset_parameters and from_values(spec.start, seed):
         assert spec.values is not None
         together(lambda: check_values(spec.start, spec.values or Path(), *own_share()))
-        load(spec, held, buffers, spec.values, unread, tell=False)
+        load(spec, held, buffers, spec.values, unread, tell=bool(spec.start.folder))
         return
     assert spec.init is not None
     draw(spec.init, SEED if seed is None else seed, held, {**buffers, **unread})

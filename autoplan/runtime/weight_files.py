@@ -119,6 +119,8 @@ def without_index(path: Path) -> tuple[Path, ...]:
 def read_index(index: Path) -> dict[str, str]:
     """The file of each tensor, as an index has it: WeightsError where it isn't one, or leads out of its folder."""
     try:
+        if not index.is_file():  # a pipe would be waited for
+            raise ValueError("it is no file")
         data = json.loads(index.read_text(), object_pairs_hook=without_duplicates)["weight_map"]
         if not isinstance(data, dict) or not all(isinstance(name, str) for name in data.values()) or not data:
             raise ValueError("its weight_map isn't a file for each tensor")

@@ -57,9 +57,11 @@ def described(path: Path) -> tuple[int, tuple[str, ...]]:
 def read_manifest(folder: Path) -> Manifest | None:
     """A folder's manifest, None where there is none; WeightsError where it is damaged."""
     path = folder / MANIFEST
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is no file")
         data = json.loads(path.read_text(), object_pairs_hook=without_duplicates)
         if data.pop("sha256") != content_hash(data):
             raise ValueError("its content isn't what its sha256 says")

@@ -23,6 +23,7 @@ from autoplan.errors import CheckpointError, InputsError
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.members import box_of, sources_of, values_of
 from autoplan.runtime.parts import Part, whole
+from autoplan.runtime.plain import path_of
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.state import Storage, gathered, whole_buffers
 from autoplan.runtime.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
@@ -73,7 +74,7 @@ def write_weights(
     writers = {name: file.writer for file in files for name, _ in file.tensors}
     names = [file.name for file in files] + ([INDEX] if len(files) > 1 else [])
     with ExitStack() as stack:
-        place = SavePlace(same_on_all(str(folder)))
+        place = SavePlace(same_on_all(str(together(lambda: path_of(folder, "a folder")))))
         stack.callback(place.close)
         together(lambda: place.claim(names) if dist.get_rank() == 0 else None)
         place.save = from_first(place.save)

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,6 +16,7 @@ from autoplan.initialise import InitRecipe, is_random, replay
 from autoplan.runtime import members
 from autoplan.runtime.held import HeldParameter
 from autoplan.runtime.parts import whole
+from autoplan.runtime.plain import path_of
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.together import together
 from autoplan.runtime.weight_checks import (
@@ -76,7 +76,10 @@ def opened(
 ) -> tuple[StackedExperts, Mapping[str, Found]]:
     """The weights, and under which names they have each parameter and buffer of the program that they have."""
     given: StateDict | Safetensors
-    given = StateDict(source) if isinstance(source, Mapping) else stack.enter_context(Safetensors(Path(source)))
+    if isinstance(source, Mapping):
+        given = StateDict(source)
+    else:
+        given = stack.enter_context(Safetensors(path_of(source, "safetensors")))
     weights = StackedExperts(given)
     names = found_names(spec, weights)
     if strict and (left := left_out(weights, names)):

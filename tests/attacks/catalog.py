@@ -12,6 +12,7 @@ from tests.attacks import (
     loop,
     model,
     ranks,
+    review_files,
     review_training,
     saving,
     weights,
@@ -31,4 +32,5 @@ ATTACKS: tuple[Attack, ...] = (
     *inference.ATTACKS,
     *errors.ATTACKS,
     *review_training.ATTACKS,
+    *review_files.ATTACKS,
 )
