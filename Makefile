@@ -16,6 +16,7 @@
 # make plans        published choices of parallelism beside ours, both priced: docs/plans.md
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
+# make bench-jobs   the same of 60 further searches, drawn once; AGAINST=before.json shows both and their ratios
 # make bench-live   plans run on four processes against their predicted times: a section of docs/accuracy.md
 # make bench-memory  measured peak memory of ranks beside the predicted: docs/memory.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
@@ -36,7 +37,7 @@ export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -65,13 +66,13 @@ test-all: lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 
 correctness: $(DEV)
-	$(BIN)/python -m tests.correctness
+	$(BIN)/python -m tests.bench.correctness
 
 systems: $(DEV)
-	$(BIN)/python -m tests.systems --write docs/systems.md
+	$(BIN)/python -m tests.bench.systems --write docs/systems.md
 
 zoo: $(DEV)
-	$(BIN)/python -m tests.architectures --write docs/models.md
+	$(BIN)/python -m tests.bench.architectures --write docs/models.md
 
 starts: $(DEV)
 	$(BIN)/python -m tests.starts
@@ -93,10 +94,10 @@ prices: $(DEV)
 	$(BIN)/python -m cost_models.sensitivity --write docs/prices.md
 
 plans: $(DEV)
-	$(BIN)/python -m tests.plans_document --write docs/plans.md
+	$(BIN)/python -m tests.bench.plans_document --write docs/plans.md
 
 rules: $(DEV)
-	$(BIN)/python -m tests.rules_document --write docs/rules.md
+	$(BIN)/python -m tests.bench.rules_document --write docs/rules.md
 
 demo: $(RUN)
 	$(BIN)/python examples/demo.py
@@ -107,19 +108,23 @@ bench-plan: $(RUN)
 bench-search: $(RUN)
 	$(BIN)/python examples/bench_search.py --phases
 
+# WRITE and AGAINST name files of measurements.
+bench-jobs: $(DEV)
+	$(BIN)/python -m tests.bench.search_jobs $(if $(WRITE),--write $(WRITE)) $(if $(AGAINST),--against $(AGAINST))
+
 # Two nodes are made of one machine by a tool that lies outside: TWO_NODES names it, ip and tc have to be there.
 TWO_NODES ?= ../shared/tools/two-nodes
 bench-live: $(DEV)
-	$(BIN)/python -m tests.live --two-nodes $(TWO_NODES) --write docs/accuracy.md
+	$(BIN)/python -m tests.bench.live --two-nodes $(TWO_NODES) --write docs/accuracy.md
 
 bench-memory: $(DEV)
-	$(BIN)/python -m tests.memory --write docs/memory.md
+	$(BIN)/python -m tests.bench.memory --write docs/memory.md
 
 two-nodes: $(DEV)
-	$(BIN)/python -m tests.two_nodes --two-nodes $(TWO_NODES) --write docs/two_nodes.md
+	$(BIN)/python -m tests.bench.two_nodes --two-nodes $(TWO_NODES) --write docs/two_nodes.md
 
 bench-redistribution: $(DEV)
-	$(BIN)/python -m tests.bench_redistribution
+	$(BIN)/python -m tests.bench.bench_redistribution
 
 clean:
 	rm -rf $(VENV) demo build *.egg-info

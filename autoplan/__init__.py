@@ -2,15 +2,15 @@
 
 from autoplan.api import parallelize
 from autoplan.cluster import ClusterSpec
-from autoplan.comparison import Comparison, compare
+from autoplan.compare import Comparison, compare
 from autoplan.errors import AutoplanError
-from autoplan.graph import TensorType
-from autoplan.groups import ParameterGroup
+from autoplan.ir.graph import TensorType
+from autoplan.ir.parameter_groups import ParameterGroup
 from autoplan.options import Inference, Parallelism, Schedule, Training
 from autoplan.plan import Plan, load
-from autoplan.rule import AxisStrategy, Rule, rule, unregister
-from autoplan.rule_check import RuleReport, check_rule
-from autoplan.search.constraints import forbid, pin, replicated
+from autoplan.rules.check import RuleReport, check_rule
+from autoplan.rules.constraints import forbid, pin, replicated
+from autoplan.rules.registry import AxisStrategy, Rule, rule, unregister
 
 __all__ = [
     "AutoplanError",

@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
+from autoplan.arguments.keywords import keywords, shown
+from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.ask import asked_of, check_arguments, check_precision, default_training, planned
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError
 from autoplan.evaluation import Given
-from autoplan.graph import Model
-from autoplan.initialise import Start, check_given, given
-from autoplan.inputs import Inputs, resolve_inputs
-from autoplan.keywords import keywords, shown
+from autoplan.ir.graph import Model
+from autoplan.models.inputs import Inputs, resolve_inputs
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
-from autoplan.precision import compute_dtype, in_precision
-from autoplan.search.constraints import Constraint
-from autoplan.search.systems import resolve as resolve_parallelism
-from autoplan.synonyms import ARGUMENT_NAMES
+from autoplan.rules.constraints import Constraint
+from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.trace import check_dtypes, trace
+from autoplan.trace.initialise import Start, check_given, given
+from autoplan.trace.passes.precision import compute_dtype, in_precision
 
 
 @keywords(InputsError, ARGUMENT_NAMES)

@@ -8,24 +8,24 @@ from dataclasses import dataclass, replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import NoRuleError, ParallelismError
-from autoplan.extensions import extensions_of
-from autoplan.graph import Model, Node, TensorType
-from autoplan.initialise import InitRecipe, Start
+from autoplan.ir.graph import Model, Node, TensorType
+from autoplan.ir.record import Asked, PlanRecord
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
 from autoplan.placing import searched
-from autoplan.precision import computed_in, in_precision, types_of
-from autoplan.record import Asked, PlanRecord
-from autoplan.rescale import rescale
-from autoplan.rule import WHOLE, registered
-from autoplan.rule_check import suggested_rule
-from autoplan.rule_faults import check_users_rule
-from autoplan.runtime.grouping import check_flat, resolved
-from autoplan.runtime.optimizer import check_optimizer
-from autoplan.runtime.rates import check_schedule
-from autoplan.search.constraints import Constraint, accept_whole
-from autoplan.search.systems import read as read_parallelism
-from autoplan.search.systems import resolve as resolve_parallelism
-from autoplan.search.totals import with_totals
+from autoplan.rules.check import suggested_rule
+from autoplan.rules.constraints import Constraint, accept_whole
+from autoplan.rules.extensions import extensions_of
+from autoplan.rules.faults import check_users_rule
+from autoplan.rules.registry import WHOLE, registered
+from autoplan.runtime.optim.grouping import check_flat, resolved
+from autoplan.runtime.optim.lr_scheduler import check_schedule
+from autoplan.runtime.optim.optimizer import check_optimizer
+from autoplan.search.space.batch_reductions import with_totals
+from autoplan.search.space.systems import read as read_parallelism
+from autoplan.search.space.systems import resolve as resolve_parallelism
+from autoplan.trace.initialise import InitRecipe, Start
+from autoplan.trace.passes.precision import computed_in, in_precision, types_of
+from autoplan.trace.rescale import rescale
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from autoplan.arguments.keywords import keywords, shown
+from autoplan.arguments.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
+from autoplan.arguments.values import Settings, is_number, settings
 from autoplan.errors import ParallelismError
-from autoplan.groups import ParameterGroup, as_groups
-from autoplan.keywords import keywords, shown
-from autoplan.mesh import TENSOR
-from autoplan.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
-from autoplan.values import Settings, is_number, settings
+from autoplan.ir.mesh import TENSOR
+from autoplan.ir.parameter_groups import ParameterGroup, as_groups
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
@@ -172,11 +172,12 @@ class Parallelism:
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
                      (what the blocks that repeat keep for their backward), or "none" of it. The search decides only
-                     where no field at all is pinned (``search.hosts``); beside others None is "none"
+                     where no field at all is pinned (``search.host_memory``); beside others None is "none"
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
-    tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.tensor``), or over
-                     one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
-                     "expert-all-to-all", "expert-partial-sum", "table-parallel" (``search.rows``)
+    tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.space.tensor_axes``),
+                     or over one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel",
+                     "expert-parallel", "expert-all-to-all", "expert-partial-sum", "table-parallel"
+                     (``search.space.context_parallel``)
     local_steps      steps that each data-parallel replica takes by itself between two averages of all (local SGD); None
                      or 1: gradients are summed in every step
     """

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
+from autoplan.cost.operators.lookups import SECTOR_BYTES, ByteSeconds
+from autoplan.cost.step import optimizer_passes, optimizer_states, stored_ratio
 from autoplan.errors import DoesNotFitError, ParallelismError
-from autoplan.graph import DTYPE_BYTES, Model, batch_rows
+from autoplan.ir.choice import Alternative, Chosen, SearchReport
+from autoplan.ir.graph import DTYPE_BYTES, Model, batch_rows
+from autoplan.ir.record import Asked
+from autoplan.ir.tables import KINDS
+from autoplan.lower.tables.grouping import Found as FoundTable
+from autoplan.lower.tables.grouping import grouped, tables_of
+from autoplan.lower.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.pricing.step import optimizer_passes, optimizer_states, stored_ratio
-from autoplan.pricing.tables import SECTOR_BYTES, ByteSeconds
-from autoplan.record import Asked
-from autoplan.runtime.optimizer import ELEMENTWISE
+from autoplan.runtime.optim.optimizer import ELEMENTWISE
 from autoplan.search import search
-from autoplan.search.choice import Alternative, Chosen, SearchReport
-from autoplan.search.systems import resolve
-from autoplan.tables.boxes import KINDS
-from autoplan.tables.grouping import Found as FoundTable
-from autoplan.tables.grouping import grouped, tables_of
-from autoplan.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
+from autoplan.search.space.systems import resolve
 
 SYSTEM = "table-parallel"
 WALL_SHARE = 0.9  # of a device's memory, that parameters and what belongs to them may take

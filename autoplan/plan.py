@@ -9,29 +9,29 @@ from pathlib import Path
 
 from torch import nn
 
+from autoplan.arguments.keywords import keywords
+from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
-from autoplan.codec import encode
 from autoplan.errors import InputsError, LaunchError, PlanFileError, WeightsError
 from autoplan.evaluation import Given, prove
-from autoplan.extensions import check_exportable
-from autoplan.folder import program_module, program_spec, read_folder, values_in, write_folder
-from autoplan.keywords import keywords
+from autoplan.export.folder import program_module, program_spec, read_folder, values_in, write_folder
+from autoplan.ir.choice import Alternative, Predicted, SearchReport
+from autoplan.ir.codec import encode
+from autoplan.ir.record import PlanRecord
+from autoplan.ir.typed import Lowered
+from autoplan.models.pretrained import FOLDER as PRETRAINED
+from autoplan.models.pretrained import pretrained_files
 from autoplan.options import Inference, Parallelism, Training, is_whole
-from autoplan.pretrained import FOLDER as PRETRAINED
-from autoplan.pretrained import pretrained_files
-from autoplan.record import PlanRecord
 from autoplan.report import explain_text, headline, report_html, report_text
-from autoplan.runtime.batches import Batch
-from autoplan.runtime.inference import InferenceProgram
-from autoplan.runtime.launch import TIMEOUT_S
+from autoplan.rules.constraints import Constraint
+from autoplan.rules.extensions import check_exportable
+from autoplan.runtime.data.microbatches import Batch
+from autoplan.runtime.elastic.launch import TIMEOUT_S
+from autoplan.runtime.inference.program import InferenceProgram
 from autoplan.runtime.program import Program
-from autoplan.runtime.start_values import starting_from
-from autoplan.runtime.starting import must_be_given
-from autoplan.search.choice import Alternative, Predicted, SearchReport
-from autoplan.search.constraints import Constraint
-from autoplan.synonyms import ARGUMENT_NAMES
-from autoplan.typed import Lowered
+from autoplan.runtime.weights.start_values import starting_from
+from autoplan.runtime.weights.starting import must_be_given
 from autoplan.verify import ForwardVerification, Verification, verify
 
 

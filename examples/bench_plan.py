@@ -7,7 +7,7 @@ import time
 import torch
 
 import autoplan
-from autoplan.models import resolve_model
+from autoplan.models.named import resolve_model
 
 torch.set_num_threads(1)
 request = resolve_model("hf:llama-3-70b", batch=512, seq=8192)

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import autoplan
-from autoplan.models import resolve_model
+from autoplan.models.named import resolve_model
 
 HERE = Path(__file__).parent
 TIME_LIMIT_S = 600

@@ -20,9 +20,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import autoplan
-from autoplan.folder import program_spec
-from autoplan.models import resolve_model
-from autoplan.runtime.data import batch_source
+from autoplan.export.folder import program_spec
+from autoplan.models.named import resolve_model
+from autoplan.runtime.data.sources import batch_source
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT, OUT = ROOT / "examples" / "data" / "coriolanus.txt", ROOT / "demo"

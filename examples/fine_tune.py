@@ -20,9 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import autoplan
-from autoplan.folder import program_spec
-from autoplan.runtime.data import batch_source
-from autoplan.runtime.launch import run_script
+from autoplan.export.folder import program_spec
+from autoplan.runtime.data.sources import batch_source
+from autoplan.runtime.elastic.launch import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT, OUT = ROOT / "examples" / "data" / "coriolanus.txt", ROOT / "demo" / "fine_tune"

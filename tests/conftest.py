@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import distributed
 
-from tests.shared_plans import SharedPlans
+from tests.support.shared_plans import SharedPlans
 
 torch.set_num_threads(1)
 settings.register_profile("autoplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,6 +8,7 @@ those of a training that nobody disturbed, bit for bit.
 
 With ``--two-jobs`` two such trainings are pointed at one folder by mistake. One holds the folder's lock, the other is
 refused at its first save, and restarted by its torchrun; a kill of the first rank hands the lock to whoever comes next.
+Kills begin when one of the two has been told of the other: these trainings are long enough for both to arrive.
 
     python -m tests.kill [--times 50] [--two-jobs 20] [--seed N] [--plan NAME] [--keep FOLDER]
 """
@@ -26,12 +27,12 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from autoplan.folder import write_folder
+from autoplan.export.folder import write_folder
 from autoplan.options import Parallelism
 from autoplan.options import Training as Options
-from tests import saved, zoo
 from tests.kill_run import MOMENTS, ONE_NODE, Kill, Training
-from tests.planning import parallelize_alone
+from tests.support import saved, zoo
+from tests.support.planning import parallelize_alone
 
 PLANS: dict[str, Parallelism | str] = {
     "ddp": "ddp",
@@ -39,6 +40,8 @@ PLANS: dict[str, Parallelism | str] = {
     "tp=2 pp=2": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, schedule="1f1b"),
 }
 STEPS, SAVE_EVERY = 24, 3
+STEPS_TOGETHER = 120  # of two jobs: the one that starts later finds the other still training
+TOLD = ("another run saves there", "a checkpoint of another run")
 A_RUN = 10  # kills in one training, at most
 RESTARTS = 60  # of each of two jobs: the one that is refused uses them up while the other trains
 AIMED = ("start", "step", "save", "save")  # how often each moment is aimed at
@@ -118,6 +121,7 @@ class Case:
         try:
             for job in jobs:
                 job.start(restarts=RESTARTS)
+            jobs[0].wait(lambda: self.told(jobs) or all(job.ended() for job in jobs))
             while len(kills) < times and not all(job.ended() for job in jobs):
                 job = chance.choice([job for job in jobs if not job.ended()])
                 kill = job.kill_one(chance, chance.choice(AIMED), self.start_s, self.step_s)
@@ -130,11 +134,16 @@ class Case:
                 job.abandon()
         yield Outcome(self.plan, tuple(kills), tuple(self.mixed(jobs, statuses)))
 
+    @staticmethod
+    def told(jobs: Sequence[Training]) -> bool:
+        """Whether one of two jobs has been told of the other."""
+        said = "".join((job.work / "said.txt").read_text() for job in jobs)
+        return any(words in said for words in TOLD)
+
     def mixed(self, jobs: Sequence[Training], statuses: Sequence[int]) -> list[str]:
         """What isn't as it should be after two jobs: one has to have come to its end, and nothing may be mixed."""
         found = [] if 0 in statuses else [f"exit statuses {statuses}; see {jobs[0].work / 'said.txt'}"]
-        said = "".join((job.work / "said.txt").read_text() for job in jobs)
-        if not any(words in said for words in ("another run saves there", "a checkpoint of another run")):
+        if not self.told(jobs):
             found.append("nobody was told of two runs in one folder")
         final = jobs[0].final
         return found + (saved.differences(final, self.undisturbed.final) if final.exists() else [f"no {final}"])
@@ -161,10 +170,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def kill_all(plans: Sequence[str], times: int, seed: int, root: Path, disturb: Disturb) -> list[Outcome]:
+def kill_all(
+    plans: Sequence[str], times: int, seed: int, root: Path, disturb: Disturb, steps: int = STEPS
+) -> list[Outcome]:
     """Trainings of each plan in turn until there have been so many kills; a line for each."""
     chance, outcomes, done = random.Random(seed), [], 0
-    cases = [Case(plan, root / plan.replace(" ", "-")) for plan in plans]
+    cases = [Case(plan, root / plan.replace(" ", "-"), steps) for plan in plans]
     for case in cases:
         say(f"{case.plan}: {case.steps} steps undisturbed, {case.start_s:.1f} s to the first, {case.step_s:.3f} s each")
     while done < times:
@@ -203,7 +214,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         disturb: Disturb = Case.disturbed_together if options.two_jobs else Case.disturbed
         times = options.two_jobs or options.times
-        outcomes = kill_all(options.plan or list(PLANS), times, seed, options.keep or Path(temporary), disturb)
+        steps = STEPS_TOGETHER if options.two_jobs else STEPS
+        root = options.keep or Path(temporary)
+        outcomes = kill_all(options.plan or list(PLANS), times, seed, root, disturb, steps)
     kills = [kill for outcome in outcomes for kill in outcome.kills]
     failed = [outcome for outcome in outcomes if outcome.different]
     by_moment = ", ".join(f"{sum(k.moment == moment for k in kills)} at a {moment}" for moment in MOMENTS)

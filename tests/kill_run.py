@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.checkpoint import latest_checkpoint
-from tests import saved
-from tests.live.clusters import ENVIRONMENT, ROOT, torchrun
+from autoplan.runtime.checkpoint.checkpoint import latest_checkpoint
+from tests.bench.live.clusters import ENVIRONMENT, ROOT, torchrun
+from tests.support import saved
 
 RANKS = 4
 LONG_S = 900.0  # without a sign of life, and the test has failed

@@ -10,10 +10,10 @@ import pytest
 
 from autoplan import AutoplanError, Plan, cli, parallelize
 from autoplan.emit.program import emit_program
-from autoplan.models import resolve_model
-from autoplan.rule import rule_of
-from autoplan.strategies import axis_strategies
-from autoplan.typed import Compute, Move
+from autoplan.ir.typed import Compute, Move
+from autoplan.models.named import resolve_model
+from autoplan.rules.registry import rule_of
+from autoplan.rules.strategies import axis_strategies
 
 DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "architecture.md").read_text()
 NAME = "model.layers.0.mlp.down_proj"

@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from autoplan.arguments import Parser, whole
+from autoplan.arguments.command_line import Parser, whole
 from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,

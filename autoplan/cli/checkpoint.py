@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.checkpoint_files import complete, numbered
-from autoplan.runtime.checkpoint_index import REMEDY, read_index
-from autoplan.runtime.checkpoint_store import check_chunks
+from autoplan.runtime.checkpoint.files import complete, numbered
+from autoplan.runtime.checkpoint.index import REMEDY, read_index
+from autoplan.runtime.checkpoint.store import check_chunks
 
 
 def add_checkpoint(commands: argparse._SubParsersAction) -> None:

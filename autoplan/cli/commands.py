@@ -12,10 +12,10 @@ from autoplan.api import parallelize
 from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
-from autoplan.comparison import beside, compare
+from autoplan.compare import beside, compare
 from autoplan.errors import InputsError, PlanFileError
-from autoplan.folder import path_of, seal_folder
-from autoplan.models import Request, resolve_model
+from autoplan.export.folder import path_of, seal_folder
+from autoplan.models.named import Request, resolve_model
 from autoplan.plan import Plan, load
 from autoplan.report.prices import phases_text
 

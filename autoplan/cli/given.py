@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from autoplan.arguments.synonyms import TRAINING_NAMES
+from autoplan.arguments.values import parse_settings
 from autoplan.options import Parallelism, Training
-from autoplan.search.systems import read
-from autoplan.synonyms import TRAINING_NAMES
-from autoplan.values import parse_settings
+from autoplan.search.space.systems import read
 
 
 def training(settings: Sequence[str]) -> Training | None:

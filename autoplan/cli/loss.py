@@ -10,7 +10,7 @@ from pathlib import Path
 from torch.nn import functional as F
 
 from autoplan.errors import InputsError
-from autoplan.models import import_file
+from autoplan.models.named import import_file
 
 REMEDY = "give a loss of torch.nn.functional, such as cross_entropy or mse_loss, or path/to/file.py:function"
 

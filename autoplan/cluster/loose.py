@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from autoplan.arguments.keywords import nearest
 from autoplan.errors import ClusterError
-from autoplan.keywords import nearest
 from cost_models.hardware import device_names, machine_size
 
 MOST = 4  # texts that are told as near

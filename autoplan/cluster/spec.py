@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from autoplan.arguments.keywords import keywords
+from autoplan.arguments.synonyms import CLUSTER_NAMES
 from autoplan.cluster.bandwidth import Factors, factors_of, factors_text, times, widened
 from autoplan.cluster.files import checked, read_file
 from autoplan.cluster.known import Known
 from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, parts_of
 from autoplan.cluster.text import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
 from autoplan.errors import ClusterError
-from autoplan.keywords import keywords
-from autoplan.synonyms import CLUSTER_NAMES
 from cost_models.errors import ProfileError
 from cost_models.hardware import (
     Device,

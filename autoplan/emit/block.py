@@ -25,9 +25,9 @@ from autoplan.emit.source import (
     shape_comment,
 )
 from autoplan.emit.spelling import spell
-from autoplan.graph import Node, Ref
-from autoplan.mesh import MICROBATCH
-from autoplan.typed import Collective, Compute, Lowered, LoweredBlock, Move, TypedValue
+from autoplan.ir.graph import Node, Ref
+from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.typed import Collective, Compute, Lowered, LoweredBlock, Move, TypedValue
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """What a random operator is told: which elements of the whole tensor it holds, and which call it is.
 
 What is dropped or drawn follows from a hash of the microbatch's key, the number of the call and the element's place in
-the whole tensor (autoplan.runtime.random), so that every split drops what one device drops.
+the whole tensor (autoplan.runtime.ops.random), so that every split drops what one device drops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoplan.mesh import MICROBATCH
-from autoplan.typed import Compute, Lowered, LoweredBlock
+from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.typed import Compute, Lowered, LoweredBlock
 
 KEY = "dropout_key"
 FIRST = "first_dropout"  # the attribute that holds the number of a segment's first call

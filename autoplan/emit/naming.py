@@ -11,7 +11,7 @@ from torch import nn
 
 from autoplan.emit.dropout import FIRST
 from autoplan.emit.source import attribute_names, identifier
-from autoplan.typed import Lowered
+from autoplan.ir.typed import Lowered
 
 MODULE_LEVEL = frozenset({"STAGES", "counts", "Extension", "require"}) | frozenset(dir(builtins))
 REST = "unused"  # the keywords of a function that it doesn't name

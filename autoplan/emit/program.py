@@ -9,12 +9,12 @@ from autoplan.emit.block import emit_block
 from autoplan.emit.naming import REST, stage_class, with_class_names
 from autoplan.emit.source import live_axes
 from autoplan.emit.stage import emit_counts, emit_stage, stage_key
-from autoplan.extensions import Extension
+from autoplan.ir.typed import Lowered, LoweredBlock, LoweredStage
 from autoplan.options import Inference, Training
-from autoplan.typed import Lowered, LoweredBlock, LoweredStage
+from autoplan.rules.extensions import Extension
 
 MODULES = {
-    "autoplan.runtime.bodies": (
+    "autoplan.runtime.ops": (
         "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
         "count_classes", "weighted_cross_entropy", "vocab_parallel_weighted_cross_entropy",
         "embedding_bag", "ragged_bag", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "lookups",
@@ -28,15 +28,15 @@ MODULES = {
         "convolution_along_2", "convolution_along_3", "convolution_along_4",
         "max_pool_along_2", "max_pool_along_3", "max_pool_along_4",
     ),
-    "autoplan.runtime.collectives": (
+    "autoplan.runtime.collectives.typed": (
         "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",
         "reduce_scatter", "shard", "shard_invariant", "to_invariant", "to_replicate", "replicate_to_partial",
         "invariant_to_partial", "shard_to_partial", "average", "replicate_to_mean", "reduce_scatter_max", "permute",
         "exchange", "exchange_invariant", "exchange_sum",
     ),
-    "autoplan.runtime.random": ("dropout", "uniform"),
-    "autoplan.runtime.hosted": ("keep_on_host",),
-    "autoplan.runtime.selective": ("recompute_selectively",),
+    "autoplan.runtime.ops.random": ("dropout", "uniform"),
+    "autoplan.runtime.memory.activation_offload": ("keep_on_host",),
+    "autoplan.runtime.memory.selective": ("recompute_selectively",),
 }  # fmt: skip
 RESERVED = frozenset(
     name for names in MODULES.values() for name in names
@@ -82,13 +82,13 @@ def header(lowered: Lowered, headline: str, body: str, extensions: Sequence[Exte
         lines.append("from torch.utils.checkpoint import checkpoint")
     lines.append("")
     if extensions:
-        lines.append("from autoplan.extensions import Extension, require")
-    lines.append("from autoplan.runtime.axes import RankAxis")
+        lines.append("from autoplan.rules.extensions import Extension, require")
+    lines.append("from autoplan.runtime.collectives.mesh_axes import RankAxis")
     for module, names in MODULES.items():
         used = [n for n in names if re.search(rf"\b{n}\(", body)]
         if used:
             lines.append(import_line(module, used))
-    lines.append("from autoplan.runtime.parameters import Parameters")
+    lines.append("from autoplan.runtime.parallel.parameters import Parameters")
     if "torch." not in body:
         lines.remove("import torch")
     return "\n".join([*lines, *required(extensions)])

@@ -7,10 +7,10 @@ import math
 import re
 from collections.abc import Callable
 
-from autoplan.graph import Argument, DType, Ref
-from autoplan.layout import Layout
-from autoplan.mesh import Mesh
-from autoplan.typed import Collective, TypedValue
+from autoplan.ir.graph import Argument, DType, Ref
+from autoplan.ir.layout import Layout
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed import Collective, TypedValue
 
 COMMENT_COLUMN = 72
 

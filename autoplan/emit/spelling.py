@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from autoplan.rule import WHOLE
+from autoplan.rules.registry import WHOLE
 
 Spelling = Callable[[Sequence[str], Mapping[str, str], int], str]
 

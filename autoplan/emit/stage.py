@@ -16,7 +16,7 @@ from autoplan.emit.block import Scope, axes_used, emit_body, local_names, read_b
 from autoplan.emit.dropout import KEY, dropouts
 from autoplan.emit.naming import REST, free, keyword_arguments
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
-from autoplan.typed import Compute, Lowered, LoweredSegment, LoweredStage, Move
+from autoplan.ir.typed import Compute, Lowered, LoweredSegment, LoweredStage, Move
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from autoplan.emit.program import emit_program
 from autoplan.errors import LayoutError, ParallelismError, RescaleError
 from autoplan.evaluation.graph import evaluated
 from autoplan.evaluation.layouts import forward_choice
-from autoplan.graph import Model, batch_rows
-from autoplan.lower import lower
+from autoplan.ir.graph import Model, batch_rows
+from autoplan.ir.record import UNKNOWN, PlanRecord
+from autoplan.ir.typed import Lowered
+from autoplan.lower.lowering import lower
+from autoplan.lower.typecheck import typecheck
 from autoplan.options import Training
-from autoplan.record import UNKNOWN, PlanRecord
-from autoplan.rescale import rescale
 from autoplan.runtime.spec import Form
-from autoplan.typecheck import typecheck
-from autoplan.typed import Lowered
+from autoplan.trace.rescale import rescale
 
 TRAIN_ALIKE = (
     "let forward compute the same in training and in evaluation but for dropout and batch norm, and export again"

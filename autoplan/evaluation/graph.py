@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autoplan.blocks import renamed
-from autoplan.graph import Block, Model, Node, Ref
+from autoplan.ir.graph import Block, Model, Node, Ref
+from autoplan.trace.blocks import renamed
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 DROPOUT_ARGUMENT = 4  # of attention

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoplan.graph import Block, Model, Node, TensorType, Typed, batch_rows
-from autoplan.layout import Layout, R
-from autoplan.mesh import MICROBATCH, Mesh
-from autoplan.record import PlanRecord
-from autoplan.rule import AxisStrategy, rule_of
-from autoplan.search.choice import BlockChoice, Chosen, StageChoice, tensor_mesh
-from autoplan.strategies import Strategy, axis_strategies, fits
+from autoplan.ir.choice import BlockChoice, Chosen, StageChoice, tensor_mesh
+from autoplan.ir.graph import Block, Model, Node, TensorType, Typed, batch_rows
+from autoplan.ir.layout import Layout, R
+from autoplan.ir.mesh import MICROBATCH, Mesh
+from autoplan.ir.record import PlanRecord
+from autoplan.rules.registry import AxisStrategy, rule_of
+from autoplan.rules.strategies import Strategy, axis_strategies, fits
 
 DATA = "dp"
 

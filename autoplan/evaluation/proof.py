@@ -17,10 +17,10 @@ from torch import nn
 
 from autoplan.errors import AutoplanError
 from autoplan.evaluation.same import difference
-from autoplan.graph import Model, batch_rows
-from autoplan.inputs import Inputs
-from autoplan.record import Evaluable
-from autoplan.rescale import rescale
+from autoplan.ir.graph import Model, batch_rows
+from autoplan.ir.record import Evaluable
+from autoplan.models.inputs import Inputs
+from autoplan.trace.rescale import rescale
 
 Retrace = Callable[[Inputs], Model]
 

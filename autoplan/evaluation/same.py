@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autoplan.evaluation.graph import BATCH_NORM, TRACKED, evaluated_node
-from autoplan.graph import Argument, Model, Node, Ref, TensorType
+from autoplan.ir.graph import Argument, Model, Node, Ref, TensorType
 
 SAME_VALUE = ("aten.reshape.default", "aten.expand.default", "aten.to.dtype", "autoplan.dropout")
 """Operators that may leave a tensor as it is: then they are none. At one row no expansion is left of many."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from autoplan.cost.operators.operator import Operator, operators_of, travel_of
 from autoplan.emit.source import size_text
-from autoplan.mesh import TENSOR
-from autoplan.pricing.operator import Operator, operators_of, travel_of
-from autoplan.record import PlanRecord
+from autoplan.ir.mesh import TENSOR
+from autoplan.ir.record import PlanRecord
 from autoplan.report.words import wide_axes
-from autoplan.rule import AxisStrategy
-from autoplan.strategies import Strategy
+from autoplan.rules.registry import AxisStrategy
+from autoplan.rules.strategies import Strategy
 
 OP = "autoplan.experts"
 

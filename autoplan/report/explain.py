@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoplan.cost import operators_of
 from autoplan.emit.source import size_text
 from autoplan.errors import AutoplanError
-from autoplan.graph import Model, Node, Segment
-from autoplan.pricing import operators_of
-from autoplan.record import PlanRecord
+from autoplan.ir.graph import Model, Node, Segment
+from autoplan.ir.record import PlanRecord
 from autoplan.report.local import local_options
 from autoplan.report.table import table
 from autoplan.report.words import (

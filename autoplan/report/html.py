@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from autoplan.record import PlanRecord
+from autoplan.ir.record import PlanRecord
 from autoplan.report.text import report_text
 from autoplan.report.words import headline
 

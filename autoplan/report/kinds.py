@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from autoplan.cost import Device
 from autoplan.emit.source import size_text
-from autoplan.pricing import Device
-from autoplan.record import PlanRecord
-from autoplan.search.kinds import kinds_of, rank_devices, spare_bytes
+from autoplan.ir.record import PlanRecord
+from autoplan.search.space.heterogeneous import kinds_of, rank_devices, spare_bytes
 
 
 def devices_of(record: PlanRecord) -> tuple[Device, ...]:

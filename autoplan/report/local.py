@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autoplan.graph import Block, Node
-from autoplan.layout import Layout
-from autoplan.mesh import Mesh
+from autoplan.cost import Operator, Prices, operators_of
+from autoplan.cost.prices import layout_bytes
+from autoplan.cost.step import stored_ratio
+from autoplan.ir.choice import BlockChoice, tensor_mesh
+from autoplan.ir.graph import Block, Node
+from autoplan.ir.layout import Layout
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
-from autoplan.pricing import Operator, Prices, operators_of
-from autoplan.pricing.prices import layout_bytes
-from autoplan.pricing.step import stored_ratio
-from autoplan.record import PlanRecord
 from autoplan.report.words import way_text
-from autoplan.search.choice import BlockChoice, tensor_mesh
-from autoplan.strategies import Strategy, strategies
+from autoplan.rules.strategies import Strategy, strategies
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from autoplan.emit.source import size_text
-from autoplan.mesh import TENSOR, Mesh
+from autoplan.ir.choice import Alternative
+from autoplan.ir.mesh import TENSOR, Mesh
+from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
-from autoplan.record import PlanRecord
 from autoplan.report.experts import experts_notes
 from autoplan.report.kinds import unequal, walls_of
 from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
-from autoplan.search.batch import split_batch
-from autoplan.search.choice import Alternative
-from autoplan.search.pins import UNPINNED
-from autoplan.search.systems import CLASSICAL
+from autoplan.search.explain.pins import UNPINNED
+from autoplan.search.space.batch_axes import split_batch
+from autoplan.search.space.systems import CLASSICAL
 
 
 def notes_section(record: PlanRecord) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from autoplan.emit.source import size_text
-from autoplan.record import PlanRecord
+from autoplan.ir.choice import Alternative, PricedCollective, SearchReport, StageChoice
+from autoplan.ir.record import PlanRecord
 from autoplan.report.kinds import stage_kinds, wall_text, walls_of
 from autoplan.report.table import paragraph, table
 from autoplan.report.waits import spent_s
 from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
-from autoplan.search.choice import Alternative, PricedCollective, SearchReport, StageChoice
-from autoplan.search.pins import UNPINNED
-from autoplan.search.systems import CLASSICAL
+from autoplan.search.explain.pins import UNPINNED
+from autoplan.search.space.systems import CLASSICAL
 
 SHOWN = 8  # alternatives with a row of their own
 KINDS = ("parameters", "gradients", "optimizer", "activations", "transients")

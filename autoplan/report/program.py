@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from autoplan.emit.source import size_text
-from autoplan.layout import Layout
-from autoplan.mesh import Mesh
-from autoplan.record import PlanRecord
+from autoplan.ir.layout import Layout
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.record import PlanRecord
+from autoplan.ir.typed import Collective, Compute, Lowered, Move, TypedValue
 from autoplan.report.table import table
 from autoplan.report.words import shape_text, short_op, state_text, way_text, wide_axes
-from autoplan.typed import Collective, Compute, Lowered, Move, TypedValue
 
 
 def blocks_section(record: PlanRecord) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoplan.initialise import Start
-from autoplan.runtime.starting import unknown_text
+from autoplan.runtime.weights.starting import unknown_text
+from autoplan.trace.initialise import Start
 
 
 def start_text(start: Start) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from autoplan.cost.operators.lookups import INDEX_BYTES, read_bytes
 from autoplan.emit.source import size_text
-from autoplan.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
-from autoplan.mesh import TENSOR
-from autoplan.pricing.tables import INDEX_BYTES, read_bytes
-from autoplan.record import PlanRecord
+from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
+from autoplan.ir.mesh import TENSOR
+from autoplan.ir.record import PlanRecord
+from autoplan.ir.tables import Placed
+from autoplan.lower.tables.grouping import LOOKUPS, Found, tables_of
+from autoplan.lower.tables.place import Choice, chosen_in
 from autoplan.report.table import table
-from autoplan.tables.boxes import Placed
-from autoplan.tables.grouping import LOOKUPS, Found, tables_of
-from autoplan.tables.place import Choice, chosen_in
 
 POOLS = {"none": "single"}
 Row = tuple[str, Placed, int, Choice, str]

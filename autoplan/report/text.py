@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autoplan.graph import Model
+from autoplan.ir.graph import Model
+from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
-from autoplan.record import PlanRecord
 from autoplan.report.kinds import wall_text
 from autoplan.report.notes import notes_section
 from autoplan.report.prices import alternatives_section, collectives_section, memory_section, search_section
@@ -17,7 +17,7 @@ from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
 from autoplan.report.tables import tables_section
 from autoplan.report.words import headline, seconds_text, shape_text
-from autoplan.runtime.grouping import number_of, whole_parameters
+from autoplan.runtime.optim.grouping import number_of, whole_parameters
 
 
 def report_text(record: PlanRecord) -> str:

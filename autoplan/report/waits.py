@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from autoplan.record import PlanRecord
-from autoplan.search.choice import PricedCollective
+from autoplan.ir.choice import PricedCollective
+from autoplan.ir.record import PlanRecord
 
 
 def spent_s(record: PlanRecord, *, hidden: bool) -> float:

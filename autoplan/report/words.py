@@ -6,21 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from autoplan.graph import Model
-from autoplan.layout import State
-from autoplan.mesh import Mesh
+from autoplan.ir.choice import Alternative, Chosen
+from autoplan.ir.graph import Model
+from autoplan.ir.layout import State
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
-from autoplan.record import PlanRecord
-from autoplan.rule import AxisStrategy
-from autoplan.search.choice import Alternative, Chosen
-from autoplan.search.text import SCHEDULE_WORDS, SYSTEM_WORDS
-from autoplan.strategies import Strategy
+from autoplan.rules.registry import AxisStrategy
+from autoplan.rules.strategies import Strategy
+from autoplan.search.space.text import SCHEDULE_WORDS, SYSTEM_WORDS
 
 GIB, MIB = 2**30, 2**20
 
 
 def headline(record: PlanRecord) -> str:
-    """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 12 of 40 blocks``; ``search.text`` reads it."""
+    """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, …``, as ``search.space.text`` reads it."""
     return choice_text(record.chosen, record.model)
 
 

@@ -1,53 +1,6 @@
-"""The rules of all canonical operators: importing this package registers them."""
+"""How operators may be split.
 
-from autoplan.rules import (
-    attention,
-    bags,
-    batch,
-    constant,
-    conv,
-    einsum,
-    elementwise,
-    embedding,
-    experts,
-    indexing,
-    lookups,
-    loss,
-    matmul,
-    norm,
-    pooling,
-    recurrence,
-    reduction,
-    scan,
-    scatter,
-    slicing,
-    sorting,
-    spectral,
-    view,
-)
-
-__all__ = [
-    "attention",
-    "bags",
-    "batch",
-    "constant",
-    "conv",
-    "einsum",
-    "elementwise",
-    "embedding",
-    "experts",
-    "indexing",
-    "lookups",
-    "loss",
-    "matmul",
-    "norm",
-    "pooling",
-    "recurrence",
-    "reduction",
-    "scan",
-    "scatter",
-    "slicing",
-    "sorting",
-    "spectral",
-    "view",
-]
+`notation` states one rule as an einsum does; `registry` holds the rules by operator; `builtin` registers those of
+`tensor/` and `nn/`; `strategies` turns a rule and a mesh into ways to run one operator; `check/` proves a rule, or
+suggests one; `faults` tells what is wrong with one; `extensions` are the modules that define users' rules.
+"""

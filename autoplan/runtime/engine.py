@@ -18,12 +18,12 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from autoplan.errors import ParallelismError
-from autoplan.runtime.axes import RankAxis
-from autoplan.runtime.scaling import Scale, unscaled
+from autoplan.ir.typed import TypedValue
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.optim.loss_scaling import Scale, unscaled
+from autoplan.runtime.parallel.stages import StageModule
+from autoplan.runtime.parallel.zero import before_microbatch
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
-from autoplan.runtime.stages import StageModule
-from autoplan.runtime.zero import before_microbatch
-from autoplan.typed import TypedValue
 
 
 class LoopEngine:

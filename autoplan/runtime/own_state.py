@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.held import HeldParameter, local
-from autoplan.runtime.state import Storage
-from autoplan.runtime.together import together
-from autoplan.runtime.updates import Updates
+from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.optim.updates import Updates
+from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.whole_tensors import Storage
 
 PROGRAM, NAMES = "program", "names"
 OF_THIS_PLAN = "give what state_dict() returned on this rank, of this plan; load_weights takes whole tensors"

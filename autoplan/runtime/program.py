@@ -13,45 +13,45 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import LaunchError, WeightsError
-from autoplan.runtime import checkpoint, launch, own_state, starting, weights, zero
-from autoplan.runtime.agreement import Agreement, Call
-from autoplan.runtime.axes import rank_axes, release
-from autoplan.runtime.batches import Batch, Given, Rows, given_batch, stacked
-from autoplan.runtime.behind import BETWEEN
-from autoplan.runtime.clip import clip_gradients
-from autoplan.runtime.compiled import UNCOMPILED, compile_segments
-from autoplan.runtime.counting import whole_counts, whole_loss
+from autoplan.runtime import own_state
+from autoplan.runtime.agreement.agreement import Agreement, Call
+from autoplan.runtime.checkpoint import checkpoint
+from autoplan.runtime.checkpoint.saving import Saver
+from autoplan.runtime.collectives.mesh_axes import rank_axes, release
+from autoplan.runtime.collectives.redistribution import groups_of
+from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, stacked
+from autoplan.runtime.elastic import launch
+from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
-from autoplan.runtime.forward import DROPOUT_KEY, Forward
-from autoplan.runtime.gradients import Gradients
-from autoplan.runtime.held import held_parameters
-from autoplan.runtime.host import take_up
-from autoplan.runtime.local import local_steps, replica_groups, replica_of
-from autoplan.runtime.moving import groups_of
-from autoplan.runtime.optimizer import rank_optimizer
+from autoplan.runtime.inference.forward import DROPOUT_KEY, Forward
+from autoplan.runtime.memory.optimizer_offload import take_up
+from autoplan.runtime.ops.random import step_keys
+from autoplan.runtime.optim.accumulation import Gradients
+from autoplan.runtime.optim.clip import clip_gradients
+from autoplan.runtime.optim.local_sgd import local_steps, replica_groups, replica_of
+from autoplan.runtime.optim.optimizer import rank_optimizer
+from autoplan.runtime.optim.updates import Updates
+from autoplan.runtime.optim.weight_stashing import TwoVersions
 from autoplan.runtime.own_state import OptimizerState
-from autoplan.runtime.random import step_keys
-from autoplan.runtime.reduce import GradientSums, gradient_groups
-from autoplan.runtime.saving import Saver
+from autoplan.runtime.parallel import whole_tensors, zero
+from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
+from autoplan.runtime.parallel.counting import whole_counts, whole_loss
+from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.parallel.sharded_parameter import held_parameters
+from autoplan.runtime.parallel.stages import build_stages
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
-from autoplan.runtime.stages import build_stages
-from autoplan.runtime.state import Storage, by_user_names, gathered, under_all_names, unread_values, whole_buffers
-from autoplan.runtime.updates import Updates
-from autoplan.runtime.versions import TwoVersions
-from autoplan.runtime.weight_writing import MAX_FILE_BYTES, write_weights
-
-__all__ = ["Program", "ProgramSpec"]
+from autoplan.runtime.weights import loading, starting
+from autoplan.runtime.weights.writing import MAX_FILE_BYTES, write_weights
 
 
 class Program:
     """A plan's program, on this rank. Every method is called on every rank.
 
-    spec    the plan
-    module  the imported program.py: STAGES, one callable for each stage, and counts()
-
-    timeout_s  longest that a rank may be in one part of its work, or the script between two steps; then all ranks end,
-               and the one that hangs is named (runtime.watch)
-    pretrained  a folder with what came with the model beside its weights, which ``save_weights`` writes beside them
+    spec        the plan
+    module      the imported program.py: STAGES, one callable for each stage, and counts()
+    timeout_s   longest that a rank may be in one part of its work, or the script between two steps; then all ranks
+                end, and the one that hangs is named (``runtime.elastic.watchdog``)
+    pretrained  a folder with what came with the model beside its weights; ``save_weights`` writes it beside them
 
     LaunchError where there are more or fewer processes than the plan has devices.
     """
@@ -76,8 +76,8 @@ class Program:
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
         self.held = held_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
-        self.storage = Storage(spec, self.world.device_mesh, self.device)
-        self.unread = unread_values(spec, self.rank)
+        self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device)
+        self.unread = whole_tensors.unread_values(spec, self.rank)
         self.saver = Saver()
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica_of(spec, self.axes))
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
@@ -196,7 +196,7 @@ class Program:
         before gets its values back.)
         """
         with self._during("loading weights", "load_weights"):
-            weights.load(
+            loading.load(
                 self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
             )
             self._taken_up()
@@ -232,9 +232,9 @@ class Program:
         Those that the program never reads among them, with the values that they were given.
         """
         self.agreement.called(Call("full_state_dict", 0))
-        values = gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
-        rest = whole_buffers(self.spec, self.stages.buffers) | under_all_names(self.spec, self.unread)
-        return by_user_names(values) | rest
+        values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
+        values = whole_tensors.by_user_names(values) | whole_tensors.whole_buffers(self.spec, self.stages.buffers)
+        return values | whole_tensors.under_all_names(self.spec, self.unread)
 
     def _averaged(self, values: Tensor | None) -> Tensor | None:
         """Of replicas that step by themselves the mean."""
@@ -253,10 +253,9 @@ class Program:
 
         Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
         tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
-        Of replicas that step by themselves the mean is written, as ``full_state_dict`` has it.
-        Of what the folder holds only an earlier save's own files are replaced or removed. CheckpointError, on every
-        rank, where any couldn't write, and where other files would be replaced or be read in the place of these; what
-        stood there is then left alone. DivergedError where a parameter isn't finite.
+        Of replicas that step by themselves the mean is written. Only an earlier save's files are replaced or removed.
+        CheckpointError, on every rank, where any couldn't write, and where other files would be replaced or be read in
+        the place of these; what stood there is then left alone. DivergedError where a parameter isn't finite.
         """
         with self._during("saving weights", "save_weights"):
             self.updates.check_parameters()
@@ -268,7 +267,8 @@ class Program:
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
         self.agreement.called(Call("full_grads", 0))
-        return by_user_names(gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.gradient)))
+        found = whole_tensors.gathered(self.spec, self.storage, self.held, lambda p: self._averaged(p.gradient))
+        return whole_tensors.by_user_names(found)
 
     def save_checkpoint(
         self,

@@ -9,11 +9,11 @@ from types import ModuleType
 
 import torch
 
-from autoplan.graph import Parameter, TensorType
-from autoplan.initialise import InitRecipe, Start
-from autoplan.mesh import MICROBATCH
+from autoplan.ir.graph import Parameter, TensorType
+from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.typed import Lowered, StoredParameter
 from autoplan.options import Parallelism, Training
-from autoplan.typed import Lowered, StoredParameter
+from autoplan.trace.initialise import InitRecipe, Start
 
 PIPELINE, DATA = "pp", "dp"
 

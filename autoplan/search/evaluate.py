@@ -9,27 +9,27 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autoplan.pricing import Timeline, timeline
-from autoplan.pricing.chunks import runs_rounds
-from autoplan.pricing.step import (
+from autoplan.cost import Timeline, timeline
+from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.step import (
     sharing_of,
     straggling,
 )
-from autoplan.search.bounded import Bounded
-from autoplan.search.candidates import Setting
-from autoplan.search.choice import StageChoice, StageMemory
-from autoplan.search.chunks import MEANS, ChunkCuts, choose_chunks, evenly
-from autoplan.search.columns import EASING, MOST_COLUMNS, between, duals, states_alone, steep
-from autoplan.search.engines import Infeasible
-from autoplan.search.laid import exposed
-from autoplan.search.load import Loads
-from autoplan.search.pieces import Pieces
-from autoplan.search.point import Point
-from autoplan.search.problem import Problem
-from autoplan.search.ranks import backwards_of, memory_of, pieces_of, stages_of, unties
-from autoplan.search.refine import Bound, Runs, refine
-from autoplan.search.solve import Solution
-from autoplan.search.stages import choose_cuts
+from autoplan.ir.choice import StageChoice, StageMemory
+from autoplan.search.bounds.bounded import Bounded
+from autoplan.search.inter_op.candidate_costs import exposed
+from autoplan.search.inter_op.chain_costs import Pieces
+from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
+from autoplan.search.inter_op.interleaved_ranks import backwards_of, memory_of, pieces_of, stages_of, unties
+from autoplan.search.inter_op.local_search import Bound, Runs, refine
+from autoplan.search.inter_op.partition import choose_cuts
+from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.intra_op.pareto import EASING, MOST_COLUMNS, between, duals, states_alone, steep
+from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.problem import Problem
+from autoplan.search.intra_op.solve import Solution
+from autoplan.search.space.candidates import Setting
+from autoplan.solver.engines import Infeasible
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from dataclasses import replace
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
-from autoplan.search.candidates import Setting
+from autoplan.rules.strategies import axis_strategies
+from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import TOLERANCE, Evaluated
-from autoplan.search.floors import lower_bound
-from autoplan.search.formulate import Prepared
-from autoplan.search.operators import uses_tensor_axis
-from autoplan.search.work import Work
-from autoplan.strategies import axis_strategies
+from autoplan.search.intra_op.options import Prepared
+from autoplan.search.operator_problems import uses_tensor_axis
+from autoplan.search.space.candidates import Setting
+from autoplan.search.state import Work
 
 DATA = "dp"
 TABLES = "vocab-parallel"

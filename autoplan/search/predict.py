@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from autoplan.graph import Model
-from autoplan.pricing import Topology
-from autoplan.pricing.step import model_flops_per_s
-from autoplan.search.choice import Predicted, PricedCollective
+from autoplan.cost import Topology
+from autoplan.cost.step import model_flops_per_s
+from autoplan.ir.choice import Predicted, PricedCollective
+from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s
-from autoplan.search.formulate import Prepared
-from autoplan.search.load import Loads
-from autoplan.search.moments import peaks_of
-from autoplan.search.ranks import of_rank
+from autoplan.search.inter_op.interleaved_ranks import of_rank
+from autoplan.search.inter_op.peak_memory import peaks_of
+from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.intra_op.options import Prepared
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoplan.layout import Layout, S
-from autoplan.mesh import TENSOR
+from autoplan.ir.choice import Chosen, StageChoice, tensor_mesh
+from autoplan.ir.layout import Layout, S
+from autoplan.ir.mesh import TENSOR
 from autoplan.options import Parallelism
-from autoplan.search.batch import CONSTANTS
-from autoplan.search.choice import Chosen, StageChoice, tensor_mesh
+from autoplan.rules.strategies import Strategy
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.formulation import SEQUENCE
+from autoplan.search.intra_op.inputs import SEQUENCE
 from autoplan.search.predict import predict
-from autoplan.search.work import Work
-from autoplan.strategies import Strategy
+from autoplan.search.space.batch_axes import CONSTANTS
+from autoplan.search.state import Work
 
 
 def choose(best: Evaluated, work: Work) -> Chosen:

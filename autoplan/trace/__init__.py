@@ -1,4 +1,4 @@
-"""nn.Module -> autoplan.graph.Model: the only reader of torch.export and torch.fx.
+"""nn.Module -> autoplan.ir.graph.Model: the only reader of torch.export and torch.fx.
 
 The modules of this package are its passes, in this order: hooks and handed (what no program could hold is refused),
 repeats (what repeats), copying (a weightless copy with two repeats of it), modes (training or eval, by submodule),
@@ -9,7 +9,7 @@ form), clean (constants once, fused projections apart), trained (autograd's acco
 autoplan.blocks.
 """
 
-from autoplan.trace.input_dtypes import check_dtypes
+from autoplan.trace.checks.input_dtypes import check_dtypes
 from autoplan.trace.pipeline import trace
 from autoplan.trace.table import form
 

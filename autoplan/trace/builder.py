@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from autoplan.graph import Argument, DType, Node, Ref, TensorType, Typed
+from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed
 
 Value = object  # Ref, a Python scalar, or a tuple of these: what an operator of torch.fx takes or gives
 

@@ -12,10 +12,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from autoplan.errors import NoRuleError, TraceError
-from autoplan.graph import DType, Ref, Typed
-from autoplan.rule import registered
+from autoplan.ir.graph import DType, Ref, Typed
+from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
 from autoplan.trace.builder import Builder, Value, overload, type_of
+from autoplan.trace.checks.in_place import written
 from autoplan.trace.direct import (
     DROPPED,
     GRAD_REGION,
@@ -28,10 +29,9 @@ from autoplan.trace.direct import (
     region_body,
     region_of,
 )
-from autoplan.trace.literal import literal
-from autoplan.trace.spelled import Speller
+from autoplan.trace.passes.decompose import Speller
+from autoplan.trace.passes.literals import literal
 from autoplan.trace.table import forms, positive
-from autoplan.trace.written import written
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 ATEN = "aten."

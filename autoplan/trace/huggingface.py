@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autoplan.trace import experts
+from autoplan.trace import mixtures
 
 PADDED = "autoplan"  # the user gave an attention mask, or positions
 UNPADDED = "autoplan_unpadded"  # no padding: the all-true mask of ``prepare`` is not looked at
@@ -46,9 +46,9 @@ def prepare(model: nn.Module, padded: bool) -> None:
             config.use_cache = False
             if takes_our_attention(module):
                 config._attn_implementation = PADDED if padded else UNPADDED
-        elif experts.prepare(module):
+        elif mixtures.prepare(module):
             own: Any = module.config
-            own._experts_implementation = experts.NAME
+            own._experts_implementation = mixtures.NAME
     outermost = [m for _, m in outer_models(model)]
     for module in outermost:
         unpadded = takes_our_attention(module) and not padded
@@ -88,7 +88,7 @@ def register() -> None:
     for name, mask in ((PADDED, padded_mask), (UNPADDED, unpadded_mask)):
         library().AttentionInterface.register(name, attention)
         library().AttentionMaskInterface.register(name, mask)
-    library().integrations.moe.ALL_EXPERTS_FUNCTIONS.register(experts.NAME, experts.experts_forward)
+    library().integrations.moe.ALL_EXPERTS_FUNCTIONS.register(mixtures.NAME, mixtures.experts_forward)
 
 
 def attention(

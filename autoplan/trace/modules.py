@@ -6,8 +6,8 @@ from collections import Counter
 
 from torch import nn
 
-from autoplan.blocks import Tree
-from autoplan.trace.repeats import kinds_of, lists_of
+from autoplan.trace.blocks import Tree
+from autoplan.trace.repeats.finding import kinds_of, lists_of
 
 
 def aliases_of(model: nn.Module) -> dict[str, tuple[str, ...]]:

@@ -9,28 +9,28 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from autoplan.blocks import Flat, constant_nodes, expand, fold
 from autoplan.errors import TraceError
-from autoplan.graph import Buffer, Model, Parameter
+from autoplan.ir.graph import Buffer, Model, Parameter
 from autoplan.trace import huggingface
+from autoplan.trace.batch_binding import Inputs, LossFn, bind
+from autoplan.trace.blocks import Flat, constant_nodes, expand, fold
 from autoplan.trace.builder import type_of
 from autoplan.trace.capture import capture
-from autoplan.trace.clean import split_projections, split_weights, used, without_detaching, without_duplicates
+from autoplan.trace.checks.autograd_functions import check_backwards, watched
+from autoplan.trace.checks.hooks import check_hooks, hook_notes
+from autoplan.trace.checks.modes import mode_notes, set_modes, wholly_evaluated
+from autoplan.trace.checks.observed import Observed, Seen
+from autoplan.trace.checks.side_effects import refusals
+from autoplan.trace.checks.steady_state import check_settled
+from autoplan.trace.checks.tensors import check_tensors, storage_names, storage_of
+from autoplan.trace.checks.trained import check_strange, check_trained
 from autoplan.trace.convert import Converted, Names, convert
-from autoplan.trace.copying import Kept, fake_copy, fake_like, fake_mode, original_name
-from autoplan.trace.functions import check_backwards, watched
-from autoplan.trace.handed import check_tensors, storage_names, storage_of
-from autoplan.trace.hooks import check_hooks, hook_notes
-from autoplan.trace.modes import mode_notes, set_modes, wholly_evaluated
 from autoplan.trace.modules import aliases_of, tree_of
-from autoplan.trace.observed import Observed, Seen
-from autoplan.trace.recurrence import rolled
-from autoplan.trace.repeats import find_runs, kept_children
-from autoplan.trace.settled import check_settled
-from autoplan.trace.trained import check_strange, check_trained
-from autoplan.trace.views import short_views
-from autoplan.trace.watching import refusals
-from autoplan.trace.wrapping import Inputs, LossFn, bind
+from autoplan.trace.passes.clean import split_projections, split_weights, used, without_detaching, without_duplicates
+from autoplan.trace.passes.recurrence import rolled
+from autoplan.trace.passes.views import short_views
+from autoplan.trace.repeats.copying import Kept, fake_copy, fake_like, fake_mode, original_name
+from autoplan.trace.repeats.finding import find_runs, kept_children
 
 
 def trace(

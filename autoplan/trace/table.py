@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from autoplan.graph import Ref
+from autoplan.ir.graph import Ref
 from autoplan.trace.builder import Builder, Value
 
 Form = Callable[..., "Ref | tuple[Ref | None, ...]"]

@@ -17,12 +17,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from autoplan.errors import InputsError, VerificationError
-from autoplan.folder import write_folder
-from autoplan.graph import Model, Node
+from autoplan.export.folder import write_folder
+from autoplan.ir.graph import Model, Node
+from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
-from autoplan.record import PlanRecord
-from autoplan.runtime.batches import Batch
-from autoplan.runtime.ranks import RankPool
+from autoplan.runtime.data.microbatches import Batch
 from autoplan.verify.asynchronous import train_by_rule
 from autoplan.verify.batch import example_batch, given_batch
 from autoplan.verify.compare import (
@@ -35,6 +34,7 @@ from autoplan.verify.compare import (
     zero_gradients,
 )
 from autoplan.verify.inference import ForwardVerification, verify_forward
+from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import drawn_values, reference_of, train_eagerly, wide_loss
 from autoplan.verify.sharded import train_sharded
 from autoplan.verify.shrink import shrink

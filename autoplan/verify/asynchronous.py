@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from autoplan.options import Parallelism, Training
-from autoplan.precision import widened
-from autoplan.runtime.optimizer import build_optimizer
-from autoplan.trace.modes import set_modes, wholly_evaluated
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.trace.checks.modes import set_modes, wholly_evaluated
+from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import Run
 from autoplan.verify.reference import loss_of, plain_experts
 
@@ -27,8 +27,9 @@ def train_by_rule(
     microbatches: int,
     steps: int,
 ) -> Run:
-    """``steps`` optimizer steps on one batch, in float64: local SGD's or PipeDream-2BW's (see ``runtime.local`` and
-    ``runtime.versions``). Of local SGD's replicas the loss, the gradients and the parameters are the mean."""
+    """``steps`` optimizer steps on one batch, in float64: local SGD's or PipeDream-2BW's (see
+    ``runtime.optim.local_sgd`` and ``runtime.optim.weight_stashing``). Of local SGD's replicas the loss, the gradients
+    and the parameters are the mean."""
 
     set_modes(module, training=True, switched=wholly_evaluated(module))
 
@@ -46,7 +47,7 @@ def train_by_rule(
 
 
 def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[str, Tensor]]:
-    """Each replica's rows of a batch: its share of each microbatch (``runtime.batches``)."""
+    """Each replica's rows of a batch: its share of each microbatch (``runtime.data.microbatches``)."""
     shares = {name: [part.chunk(replicas) for part in value.chunk(microbatches)] for name, value in batch.items()}
     return [{name: torch.cat([s[r] for s in parts]) for name, parts in shares.items()} for r in range(replicas)]
 

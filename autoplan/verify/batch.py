@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 
 from autoplan.errors import InputsError
-from autoplan.graph import Model, Node, TensorType
-from autoplan.runtime.batches import Batch, named
+from autoplan.ir.graph import Model, Node, TensorType
+from autoplan.runtime.data.microbatches import Batch, named
 
 LOSSES = {"autoplan.cross_entropy": 3, "autoplan.weighted_cross_entropy": 4}  # which argument is the ignored label
 LOOK_UPS = ("aten.embedding.default", "autoplan.embedding_bag", "autoplan.ragged_bag")

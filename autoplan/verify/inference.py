@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from autoplan.errors import InputsError, VerificationError
-from autoplan.folder import write_folder
-from autoplan.record import PlanRecord
-from autoplan.runtime.batches import Batch
-from autoplan.runtime.ranks import RankPool
+from autoplan.export.folder import write_folder
+from autoplan.ir.record import PlanRecord
+from autoplan.runtime.data.microbatches import Batch
 from autoplan.verify.batch import example_batch, given_batch
 from autoplan.verify.compare import FLOAT64, Worst, tensor_error
+from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import drawn_values, reference_of, result_of
 from autoplan.verify.sharded import SECONDS, forward_on_rank
 from autoplan.verify.shrink import shrink

@@ -10,13 +10,13 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from autoplan.graph import Model
-from autoplan.initialise import init_model, unfilled_names
+from autoplan.ir.graph import Model
 from autoplan.options import Training
-from autoplan.precision import widened
-from autoplan.runtime.optimizer import build_optimizer
-from autoplan.trace.modes import set_modes, wholly_evaluated
-from autoplan.trace.wrapping import WithLoss, bind_named
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.trace.batch_binding import WithLoss, bind_named
+from autoplan.trace.checks.modes import set_modes, wholly_evaluated
+from autoplan.trace.initialise import init_model, unfilled_names
+from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import Run
 from autoplan.verify.quiet import Quiet
 from autoplan.verify.single import random_state

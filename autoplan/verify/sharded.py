@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from autoplan.folder import program_module, program_spec, read_folder
-from autoplan.runtime.inference import InferenceProgram
+from autoplan.export.folder import program_module, program_spec, read_folder
+from autoplan.runtime.inference.program import InferenceProgram
 from autoplan.runtime.program import Program
-from autoplan.runtime.ranks import RankPool
 from autoplan.verify.compare import Run
+from autoplan.verify.local_ranks import RankPool
 
 SECONDS = 300.0  # longest a verification may take
 

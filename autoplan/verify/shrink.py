@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from autoplan.graph import Argument, Model, Node, Parameter, Segment, TensorType, Typed
-from autoplan.mesh import MICROBATCH, Mesh
-from autoplan.record import PlanRecord
-from autoplan.rule import factor_sizes, rule_of
-from autoplan.search.choice import Chosen, Hop, StageChoice
-from autoplan.typed import Lowered, TypedValue
+from autoplan.ir.choice import Chosen, Hop, StageChoice
+from autoplan.ir.graph import Argument, Model, Node, Parameter, Segment, TensorType, Typed
+from autoplan.ir.mesh import MICROBATCH, Mesh
+from autoplan.ir.record import PlanRecord
+from autoplan.ir.typed import Lowered, TypedValue
+from autoplan.rules.registry import factor_sizes, rule_of
 from autoplan.verify.atoms import Atoms, Dim
 
 Key = tuple[int, str]  # block index (-1: the model's own), value name

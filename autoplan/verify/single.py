@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import torch
 
-from autoplan.graph import Block, Model, Node, Typed
-from autoplan.layout import Layout, R
-from autoplan.mesh import Mesh
+from autoplan.ir.choice import BlockChoice, StageChoice, tensor_mesh
+from autoplan.ir.graph import Block, Model, Node, Typed
+from autoplan.ir.layout import Layout, R
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
-from autoplan.record import PlanRecord
-from autoplan.rule import AxisStrategy
-from autoplan.search.choice import BlockChoice, StageChoice, tensor_mesh
-from autoplan.strategies import Strategy
+from autoplan.rules.registry import AxisStrategy
+from autoplan.rules.strategies import Strategy
 
 ONE = Mesh.of(pp=1, dp=1, tp=1, mb=1)
 

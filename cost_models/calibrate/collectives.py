@@ -12,7 +12,8 @@ from torch.distributed import P2POp, ProcessGroup
 from cost_models.calibrate.cases import Collective
 from cost_models.calibrate.operators import Run
 
-# Private, yet what exported programs call: the only collectives that a compiler can trace (autoplan.runtime.wire).
+# Private, yet what exported programs call: the only collectives that a compiler can trace
+# (autoplan.runtime.collectives.raw).
 _wire = torch.ops._c10d_functional
 _ELEMENT_BYTES = 4  # of float32
 

@@ -95,7 +95,7 @@ def _device_tables(device: Device, origin: Origin) -> Iterator[tuple[str, list[s
         line("ramp_k", device.attention_ramp_k),
         line("ramp_head_dim", device.attention_ramp_head_dim),
     ]
-    compiles = "autoplan.runtime.compiled: what programs do on such a device"
+    compiles = "autoplan.runtime.parallel.compiled: what programs do on such a device"
     blocking = "torch.distributed.fsdp: without streams its collectives are waited for"
     composes = "torch 2.13: rms_norm has a kernel of its own on CUDA and MPS only"
     yield "overhead", [

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from cost_models.errors import ProfileError
 from cost_models.validation import own
-from cost_models.validation.both_ways import all_both_ways
 from cost_models.validation.document import write_document
-from cost_models.validation.fit import FIGURES, fit
+from cost_models.validation.fitting.both_ways import all_both_ways
+from cost_models.validation.fitting.steps import FIGURES, fit
 from cost_models.validation.predict import point_of
 from cost_models.validation.published import all_results, cases_on, default_folder
 from cost_models.validation.report import print_fit, print_own, print_results

@@ -9,7 +9,7 @@ from pathlib import Path
 from cost_models.figures import Figures
 from cost_models.hardware import PROFILES, device_names
 from cost_models.validation import own
-from cost_models.validation.both_ways import BothWays
+from cost_models.validation.fitting.both_ways import BothWays
 from cost_models.validation.metrics import Point
 from cost_models.validation.published import SHIPPED
 from cost_models.validation.report import FEW, HEADINGS, MANY, percent, summaries, within_sizes

@@ -9,7 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from cost_models.validation.fit import Fit
+from cost_models.validation.fitting.steps import Fit
 from cost_models.validation.metrics import Errors
 from cost_models.validation.result import TableResult
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autoplan import cli
 from autoplan.errors import AutoplanError
-from autoplan.runtime.ranks import RankError, RankPool
+from autoplan.verify.local_ranks import RankError, RankPool
 
 
 class Silent(AssertionError):

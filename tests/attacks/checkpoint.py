@@ -20,9 +20,9 @@ from torch import Tensor
 
 from autoplan.errors import AutoplanError
 from autoplan.options import Schedule, Training
-from autoplan.runtime import checkpoint_lock
-from autoplan.runtime.checkpoint_bytes import TensorFile
-from autoplan.runtime.checkpoint_files import latest_checkpoint, sealed, unsealed
+from autoplan.runtime.checkpoint import lock
+from autoplan.runtime.checkpoint.bytes import TensorFile
+from autoplan.runtime.checkpoint.files import latest_checkpoint, sealed, unsealed
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, clear, contents, equal, refused_command, unharmed
 from tests.corruptions.checkpoint import CheckpointReader
@@ -210,7 +210,7 @@ class OwnDisk(TensorFile):
 
 
 def save_on_own_disk(rank: int, world: int, folder: str) -> AutoplanError | None:
-    with patch("autoplan.runtime.checkpoint_store.TensorFile", OwnDisk if rank else TensorFile):
+    with patch("autoplan.runtime.checkpoint.store.TensorFile", OwnDisk if rank else TensorFile):
         return save(rank, world, folder)
 
 
@@ -307,7 +307,7 @@ def older_format(place: Place) -> str:
 
 
 def save_quickly(rank: int, world: int, folder: str) -> AutoplanError | None:
-    with patch.object(checkpoint_lock, "PATIENCE_S", 0.2):
+    with patch.object(lock, "PATIENCE_S", 0.2):
         return save(rank, world, folder)
 
 

@@ -23,10 +23,10 @@ import autoplan
 from autoplan import cli
 from autoplan.errors import AutoplanError
 from autoplan.runtime.program import Program
-from autoplan.search.systems import read
+from autoplan.search.space.systems import read
 from tests.attacks.attack import Attack, Place, Silent, Traceback, equal, refused, refused_command
 from tests.fixtures import tiny_program as tiny
-from tests.planning import parallelize_alone
+from tests.support.planning import parallelize_alone
 
 ROOT = Path(__file__).resolve().parents[2]
 MLP = ["plan", "--model", f"{ROOT}/examples/mlp.py:make_model", "--config", "depth=2", "--config", "width=16"]
@@ -128,7 +128,7 @@ def a_file_for_a_folder(place: Place) -> str:
 
 
 def a_read_only_place(place: Place) -> str:
-    with patch("autoplan.folder.tempfile.mkdtemp", side_effect=PermissionError(13, "Permission denied")):
+    with patch("autoplan.export.folder.tempfile.mkdtemp", side_effect=PermissionError(13, "Permission denied")):
         return refused(lambda: planned().export(place.folder / "out"), "nothing can be written there", "Permission")
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch.distributed as dist
 
 from autoplan import cli
-from autoplan.folder import program_module, read_folder, write_folder
-from autoplan.record import PlanRecord
+from autoplan.export.folder import program_module, read_folder, write_folder
+from autoplan.ir.record import PlanRecord
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed
 from tests.fixtures import tiny_program as tiny
-from tests.hand_made import llama
-from tests.records import record_of
+from tests.support.hand_made import llama
+from tests.support.records import record_of
 
 EXTRA = {"report.html": "<html></html>", "pretrained/config.json": '{"rms_norm_eps": 1e-05}'}
 

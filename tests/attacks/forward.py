@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autoplan import Parallelism, Training
-from autoplan.folder import program_module, program_spec, read_folder, write_folder
-from autoplan.record import UNKNOWN
+from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.ir.record import UNKNOWN
 from autoplan.runtime.program import Program
-from tests import forwards, zoo
 from tests.attacks.attack import Attack, Place, Silent, equal, refused
-from tests.forwards import Batch, Branching, Planned, evaluate, evaluate_own, features, planned, relative
-from tests.planning import parallelize_alone
+from tests.support import forwards, zoo
+from tests.support.forwards import Batch, Branching, Planned, evaluate, evaluate_own, features, planned, relative
+from tests.support.planning import parallelize_alone
 
 DATA = {"dp": 2, "tp": 1, "pp": 1}
 TENSOR = {"dp": 1, "tp": 2, "pp": 1}

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 import autoplan
 from autoplan import Inference
-from tests import zoo
 from tests.attacks.attack import Attack, Place, equal, refused
 from tests.attacks.forward import DATA, STAGES, TENSOR, Dropping, Normalising, seeded
-from tests.forwards import Planned, features, forward, planned
-from tests.planning import parallelize_alone
+from tests.support import zoo
+from tests.support.forwards import Planned, features, forward, planned
+from tests.support.planning import parallelize_alone
 
 
 class TwoHeads(nn.Module):

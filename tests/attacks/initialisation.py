@@ -16,11 +16,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import autoplan
 from autoplan import cli
-from autoplan.initialise import compare, given
 from autoplan.options import Parallelism, Training
+from autoplan.trace.initialise import compare, given
 from tests.attacks import initial_models as made
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed
-from tests.planning import parallelize_alone
+from tests.support.planning import parallelize_alone
 
 RANKS = 2
 TRAINING = Training(compile=False)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 import autoplan
 from autoplan.errors import AutoplanError
-from autoplan.groups import ParameterGroup
+from autoplan.ir.parameter_groups import ParameterGroup
 from autoplan.options import Schedule, Training
-from autoplan.runtime.optimizer import build_optimizer, check_optimizer
+from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer
 from autoplan.runtime.program import Program
-from tests import test_gradients as added
 from tests.attacks.attack import Attack, Lost, Place, Silent, equal, refused, refused_command
 from tests.fixtures import tiny_program as tiny
+from tests.runtime import test_gradients as added
 
 PLAN = dict(dp=2, tp=2, zero=1, microbatches=2)
 DECAY = ({"match": "*.bias|*.scale", "weight_decay": 0.0},)

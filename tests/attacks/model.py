@@ -19,12 +19,12 @@ from torch.utils.checkpoint import checkpoint
 
 from autoplan import Parallelism
 from autoplan.errors import AutoplanError
-from autoplan.graph import Model
+from autoplan.ir.graph import Model
 from autoplan.trace import check_dtypes, trace
 from autoplan.verify.reference import reference_of
 from tests.attacks.attack import Attack, Place, Silent, equal, refused, refused_command
-from tests.interpret import interpret
-from tests.planning import parallelize_alone
+from tests.support.interpret import interpret
+from tests.support.planning import parallelize_alone
 
 Batch = tuple[Tensor, ...]
 GENERATOR = torch.Generator().manual_seed(0)

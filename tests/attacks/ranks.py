@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 
 from autoplan.errors import AutoplanError
-from autoplan.runtime.loader import Batches
+from autoplan.runtime.data.loader import Batches
 from autoplan.runtime.program import Program
-from tests import test_agreement as cases
 from tests.attacks.attack import Attack, Lost, Place, Silent, equal
 from tests.fixtures import tiny_program as tiny
+from tests.runtime import test_agreement as cases
 
 Act = Callable[[Program, int], object]
 

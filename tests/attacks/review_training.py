@@ -14,14 +14,14 @@ from torch.nn import functional
 import autoplan
 from autoplan.errors import AutoplanError
 from autoplan.options import Inference, Training
-from autoplan.runtime.agreement import Call
-from autoplan.runtime.given import whole_batch
+from autoplan.runtime.agreement.agreement import Call
+from autoplan.runtime.inference.given import whole_batch
 from autoplan.runtime.program import Program
 from autoplan.verify.reference import drawn_values, reference_of
-from tests import test_agreement as cases
 from tests.attacks.attack import Attack, Place, Silent, equal
 from tests.attacks.ranks import all_told, program_of
-from tests.planning import parallelize_alone
+from tests.runtime import test_agreement as cases
+from tests.support.planning import parallelize_alone
 
 WAITS, APART = "the other ranks wait for it until the watch ends them", "ranks read each other's collectives"
 SPLIT = autoplan.Parallelism(dp=2, tp=1, pp=1)

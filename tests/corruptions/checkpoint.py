@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.options import Schedule, Training
-from autoplan.runtime.held import local
+from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
-from autoplan.runtime.ranks import RankPool
+from autoplan.verify.local_ranks import RankPool
 from tests.corruptions.target import Target
 from tests.fixtures import tiny_program as tiny
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autoplan.folder import program_module, program_spec, read_folder, write_folder
-from autoplan.seals import bytes_hash
+from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.ir.checksums import bytes_hash
 from tests.corruptions.target import Target
-from tests.hand_made import llama
-from tests.records import record_of
+from tests.support.hand_made import llama
+from tests.support.records import record_of
 
 
 class PlanReader:

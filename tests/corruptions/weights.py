@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from autoplan.options import Training
 from autoplan.runtime.program import Program
-from autoplan.runtime.ranks import RankPool
+from autoplan.verify.local_ranks import RankPool
 from tests.corruptions.checkpoint import digest
 from tests.corruptions.target import Target
 from tests.fixtures import tiny_program as tiny

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from autoplan.runtime.ranks import RankPool
+from autoplan.verify.local_ranks import RankPool
 from tests.starts.models import MODELS
 from tests.starts.run import RANKS, seen
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import autoplan
 from autoplan.options import Parallelism, Training
-from autoplan.runtime.ranks import RankPool
-from tests.planning import parallelize_alone
+from autoplan.verify.local_ranks import RankPool
 from tests.starts.models import MODELS, Batch, Made
+from tests.support.planning import parallelize_alone
 
 SEED, STEPS, RANKS = 7, 3, 4
 TRAINING = Training(optimizer="adamw", learning_rate=1e-3, precision="fp64", compile=False)

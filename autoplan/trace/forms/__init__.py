@@ -1,22 +1,14 @@
 """Importing this package fills the table of canonical forms."""
 
-from autoplan.trace.forms import (
+from autoplan.trace.forms.nn import attention, bags, convolution, experts, loss, norm, penalties, pooling, resize
+from autoplan.trace.forms.tensor import (
     arithmetic,
-    attention,
-    bags,
-    convolution,
-    experts,
     factory,
     indexing,
-    loss,
     matmul,
-    norm,
-    penalties,
-    pooling,
     products,
     random,
     reduction,
-    resize,
     scatter,
     sorting,
     view,

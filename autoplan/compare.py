@@ -1,0 +1,242 @@
+"""``compare``: one model on several clusters, traced once, as a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from torch import nn
+
+from autoplan.api import check_loss_fn, reading, traced_model
+from autoplan.arguments.keywords import keywords
+from autoplan.arguments.synonyms import ARGUMENT_NAMES
+from autoplan.ask import Change, again, asked_of, check_arguments, check_precision, default_training, planned
+from autoplan.cluster import ClusterSpec
+from autoplan.emit.source import size_text
+from autoplan.errors import ClusterError, DoesNotFitError, InputsError, ParallelismError
+from autoplan.ir.graph import Model
+from autoplan.models.inputs import Inputs, resolve_inputs
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.plan import Plan
+from autoplan.report.table import table
+from autoplan.report.words import fullest_stage, seconds_text
+from autoplan.rules.constraints import Constraint
+from autoplan.trace.initialise import Given, check_given, given
+
+Cluster = ClusterSpec | str | Mapping | os.PathLike
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cluster.
+
+    plan             its headline, "" where there is none
+    tokens_per_s     tokens a second where the first batch input holds ids, rows otherwise
+    memory_bytes     of the fullest stage's device, of ``wall_bytes``
+    why_not          why there is no plan, with what would be one; "" where there is
+    found            the plan itself
+    """
+
+    cluster: str
+    devices: int
+    wall_bytes: int
+    plan: str = ""
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    memory_bytes: int | None = None
+    why_not: str = ""
+    found: Plan | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def tokens_per_device_s(self) -> float | None:
+        return None if self.tokens_per_s is None else self.tokens_per_s / self.devices
+
+    @property
+    def tokens_per_device_hour(self) -> float | None:
+        return None if self.tokens_per_device_s is None else self.tokens_per_device_s * HOUR_S
+
+    def to_dict(self) -> dict:
+        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "found"}
+        names = ("tokens_per_device_s", "tokens_per_device_hour")
+        return told | {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One model on several clusters; its text is a table.
+
+    elements  what ``tokens`` are: "tokens", or "rows" where the first batch input holds no ids
+    rows      by tokens a second, the most first; those without a plan last
+    """
+
+    model: str
+    elements: str
+    rows: tuple[Row, ...]
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans, in the order of the rows that have one."""
+        return tuple(row.found for row in self.rows if row.found is not None)
+
+    def to_dict(self) -> dict:
+        """As plain data."""
+        return {"model": self.model, "elements": self.elements, "rows": [row.to_dict() for row in self.rows]}
+
+    def __str__(self) -> str:
+        one = self.elements
+        header = ["cluster", "step time", f"{one}/s", f"{one}/s/device", "/device-hour", "MFU", "memory", "plan"]
+        lines = [f"{self.model} on {len(self.rows)} cluster{'s' if len(self.rows) > 1 else ''}"]
+        return "\n".join([*lines, table(header, [cells(row) for row in self.rows], right=range(1, 7))])
+
+
+def cells(row: Row) -> list[str]:
+    """One line of the table."""
+    if row.found is None or row.step_time_s is None or row.mfu is None or row.memory_bytes is None:
+        return [row.cluster, "-", "-", "-", "-", "-", "-", row.why_not]
+    assert row.tokens_per_s is not None
+    assert row.tokens_per_device_s is not None and row.tokens_per_device_hour is not None
+    memory = f"{size_text(row.memory_bytes)} of {size_text(row.wall_bytes)}"
+    hourly, rate = count_text(row.tokens_per_device_hour), f"{row.tokens_per_device_s:,.0f}"
+    step, mfu = seconds_text(row.step_time_s), f"{100 * row.mfu:.1f}%"
+    return [row.cluster, step, f"{row.tokens_per_s:,.0f}", rate, hourly, mfu, memory, row.plan]
+
+
+def count_text(count: float) -> str:
+    """ "12.3 M", "4.56 k"; three digits."""
+    for factor, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if count >= factor:
+            return f"{count / factor:.3g}{unit}"
+    return f"{count:.3g}"
+
+
+@keywords(InputsError, {**ARGUMENT_NAMES, "cluster": "clusters", "batch_size": "batch"})
+def compare(
+    model: nn.Module | Callable[[], nn.Module] | Plan,
+    clusters: Sequence[Cluster],
+    example_inputs: object = None,
+    *,
+    loss_fn: Callable | None = None,
+    training: Training | Inference | None = None,
+    parallelism: str | Parallelism | None = None,
+    constraints: Sequence[Constraint] | None = None,
+    effort: str | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+) -> Comparison:
+    """One model and batch on several clusters, by step time, throughput and throughput of a device.
+
+    model      a module, with ``parallelize``'s arguments; or a plan, which gives model, batch, and what isn't given
+    clusters   each whatever ``ClusterSpec.of`` takes
+    batch, seq   of a plan, as ``Plan.what_if`` takes them
+
+    The model is traced once for each precision that the clusters compute in: once, where ``training`` is given. A
+    cluster on which nothing fits, or what is pinned can't be, has a row that says why.
+
+    Raises ClusterError for what is no cluster, and what ``parallelize`` raises for the model itself.
+    """
+    if isinstance(clusters, str | Mapping | os.PathLike | ClusterSpec) or not isinstance(clusters, Iterable):
+        raise ClusterError(repr(clusters), "is no list of clusters", 'Give one, such as ["1x8 h100-sxm", "2x8 l40s"]')
+    specs = [ClusterSpec.of(cluster) for cluster in clusters]
+    if not specs:
+        raise ClusterError("clusters=[]", "there is nothing to compare", "Give at least one cluster")
+    if isinstance(model, Plan):
+        if example_inputs is not None or loss_fn is not None:
+            said = "a plan has its own inputs and loss"
+            raise InputsError("example_inputs or loss_fn beside a plan", said, "give batch or seq, or the module")
+        change = Change(None, batch, seq, None, parallelism, constraints, training, effort)
+        planner, name = _Again(model, change).plan, model.record.model.name
+    else:
+        check_given(model)
+        check_loss_fn(loss_fn)
+        if (batch, seq) != (None, None):
+            raise InputsError(f"batch={batch} seq={seq}", "a module's batch is its example_inputs", "give those")
+        pinned = "auto" if parallelism is None else parallelism
+        own = () if constraints is None else constraints
+        check_arguments(training, own)
+        made = given(model)
+        name = type(made.module).__name__
+        inputs = resolve_inputs(made.module, example_inputs, max(spec.devices for spec in specs))
+        planner = _Traces(made, inputs, loss_fn, training, pinned, tuple(own), effort or "full").plan
+    rows = rows_of(specs, planner)
+    rows.sort(key=lambda row: -(row.tokens_per_s or 0.0))
+    return Comparison(name, elements_of(rows), tuple(rows))
+
+
+def rows_of(specs: Sequence[ClusterSpec], planner: Callable[[ClusterSpec], Plan]) -> list[Row]:
+    """A row for each cluster; ParallelismError where what is asked can be on none of them."""
+    rows, refused = [], []
+    for spec in specs:
+        try:
+            rows.append(row_of(spec, planner(spec)))
+        except (DoesNotFitError, ParallelismError) as error:
+            said = f"{error}" if isinstance(error, ParallelismError) else f"{error.cause}. {error.remedy}"
+            rows.append(Row(str(spec), spec.devices, spec.usable_bytes, why_not=said))
+            refused += [error] if isinstance(error, ParallelismError) else []
+    if len(refused) == len(specs):
+        raise refused[0]
+    return rows
+
+
+def row_of(spec: ClusterSpec, plan: Plan) -> Row:
+    predicted = plan.predicted
+    memory = predicted.peak_bytes[fullest_stage(plan.record.chosen)].total
+    return Row(
+        str(spec), spec.devices, spec.usable_bytes, str(plan), predicted.step_time_s, predicted.tokens_per_s,
+        predicted.mfu, memory, found=plan,
+    )  # fmt: skip
+
+
+def beside(*named: tuple[str, Plan]) -> str:
+    """Plans under names of their own, one a line, each with its cluster and batch."""
+    rows = [row_of(plan.record.cluster, plan) for _, plan in named]
+    lines = []
+    for (name, plan), row in zip(named, rows, strict=True):
+        cluster, step, rate, _, _, _, memory, told = cells(row)
+        batch = " x ".join(map(str, plan.record.model.batch[0].type.shape))
+        lines.append([name, cluster, batch, step, rate, memory, told])
+    header = ["", "cluster", "batch", "step time", f"{elements_of(rows)}/s", "memory", "plan"]
+    return table(header, lines, right=(3, 4))
+
+
+def elements_of(rows: Iterable[Row]) -> str:
+    plan = next((row.found for row in rows if row.found is not None), None)
+    return "rows" if plan is not None and plan.record.model.batch[0].type.floating else "tokens"
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A plan asked again for one cluster after the other."""
+
+    before: Plan
+    change: Change
+
+    def plan(self, cluster: ClusterSpec) -> Plan:
+        record = again(self.before.record, replace(self.change, cluster=cluster))
+        return Plan(record, module=self.before.module, loss_fn=self.before.loss_fn, values=self.before.values)
+
+
+@dataclass
+class _Traces:
+    """A module planned for one cluster after the other, traced once for each precision."""
+
+    made: Given
+    inputs: Inputs
+    loss_fn: Callable | None
+    training: Training | Inference | None
+    parallelism: str | Parallelism
+    constraints: tuple[Constraint, ...]
+    effort: str
+    known: dict[str, Model] = field(default_factory=dict)
+
+    def plan(self, cluster: ClusterSpec) -> Plan:
+        training = self.training or default_training(cluster)
+        asked = asked_of(self.parallelism, self.constraints, training, self.effort)
+        check_precision(training.precision, cluster)
+        if training.precision not in self.known:
+            self.known[training.precision] = traced_model(self.made.module, self.inputs, self.loss_fn, training)
+        traced = self.known[training.precision]
+        record = planned(traced, cluster, training, asked, self.made.recipe, reading(self.made.start, traced))
+        return Plan(record, module=self.made.module, loss_fn=self.loss_fn)

@@ -1,0 +1,149 @@
+"""A mixture's experts on one device: grouped products over the tokens that each expert gets, and the tokens' way there.
+
+Tokens are taken to choose their experts evenly and each for itself: of tokens · k choices each of E experts gets
+tokens · k / E rows on average. So a split of the experts divides the products and leaves each in its shape, a split of
+the inner dim makes each narrower. Where ranks have different experts all wait for the rank that got most (``busiest``),
+in its products and in what it receives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autoplan.ir.graph import DTYPE_BYTES
+from cost_models.compute import matmul_flops, matmul_seconds, memory_bound_seconds
+from cost_models.hardware import Device
+
+INDEX_BYTES, COUNT_BYTES = 4, 8  # of an index and of a count as they are sent
+PASSES, ADDING = 4, 3  # over a message, written and read at either end; over rows that are added up
+
+
+def busiest(mean: float, ranks: int) -> float:
+    """What the rank with most of it gets where choices fall on ranks evenly and independently: m + √(2 m ln n), m being
+    the mean (Raab and Steger 1998, "Balls into bins", theorem 1, for many balls)."""
+    return mean + math.sqrt(2 * mean * math.log(ranks))
+
+
+def share_reached(experts: int, here: int, choices: int) -> float:
+    """How likely it is that of a token's distinct ``choices`` among all experts one is among the ``here`` of a rank."""
+    return 1 - math.comb(experts - here, choices) / math.comb(experts, choices)
+
+
+@dataclass(frozen=True)
+class Travel:
+    """Tokens sent to the ranks that have their experts, each once to each such rank, and one row of results back.
+
+    tokens       that each rank has
+    ways         ranks, each with as many of the experts
+    hidden, out  width of a token and of a result, of ``itemsize`` bytes an element
+    """
+
+    tokens: float
+    ways: int
+    experts: int
+    choices: int
+    hidden: int
+    out: int
+    itemsize: int
+    score_bytes: int
+
+    @property
+    def mean_rows(self) -> float:
+        """That a rank receives in one direction on average, its own among them."""
+        return self.tokens * self.ways * share_reached(self.experts, self.experts // self.ways, self.choices)
+
+    @property
+    def rows(self) -> float:
+        """That the busiest rank receives."""
+        return min(self.tokens * self.ways, busiest(self.mean_rows, self.ways))
+
+    @property
+    def imbalance(self) -> float:
+        """By how much of the mean the busiest rank is above it."""
+        return self.rows / self.mean_rows - 1
+
+    @property
+    def counts_bytes(self) -> int:
+        return COUNT_BYTES * self.ways
+
+    @property
+    def there_bytes(self) -> int:
+        """Tokens with their indices and scores."""
+        return round(self.rows * (self.hidden * self.itemsize + self.choices * (INDEX_BYTES + self.score_bytes)))
+
+    @property
+    def result_bytes(self) -> int:
+        return round(self.rows * self.out * self.itemsize)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of tokens and of scores."""
+        return round(self.rows * (self.hidden * self.itemsize + self.choices * self.score_bytes))
+
+    def forward_s(self, device: Device) -> float:
+        """Messages written and read, results added up."""
+        return float(memory_bound_seconds(PASSES * self.there_bytes + ADDING * self.result_bytes, device))
+
+    def backward_s(self, device: Device) -> float:
+        again = PASSES * (self.there_bytes + self.result_bytes)
+        return float(memory_bound_seconds(again + ADDING * self.gradient_bytes, device))
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The experts of one rank.
+
+    experts  how many it has
+    rows     choices of tokens that each gets, at least 1
+    hidden, inner, out  width of a token, of what runs between the products, of the result
+    first    products before the activation: 2 with a gate
+    """
+
+    experts: float
+    rows: float
+    hidden: int
+    inner: int
+    out: int
+    first: int
+
+    @staticmethod
+    def of(chosen: float, here: int, hidden: int, inner: int, out: int, first: int) -> Grouped:
+        """``here`` experts that are ``chosen`` so often together. Where that is less often than once each, as many
+        experts have one row each."""
+        busy = min(float(here), max(1.0, chosen))
+        return Grouped(busy, max(1.0, chosen / busy), hidden, inner, out, first)
+
+    @property
+    def flops(self) -> float:
+        """Of the products forward."""
+        first = self.first * float(matmul_flops(self.rows, self.inner, self.hidden, self.experts))
+        return first + float(matmul_flops(self.rows, self.out, self.inner, self.experts))
+
+    def forward_s(self, dtype: str, device: Device) -> float:
+        return self.inside_s(dtype, device) + self.product_s(self.out, self.inner, dtype, device)
+
+    def inside_s(self, dtype: str, device: Device) -> float:
+        """Rows gathered, the first products, the activation, and the results scaled and added up."""
+        products_s = self.first * self.product_s(self.inner, self.hidden, dtype, device)
+        passes = (2 * self.hidden, (self.first + 1) * self.inner, 3 * self.out)
+        return products_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+
+    def backward_s(self, dtype: str, device: Device) -> float:
+        """The first products and the activation again; then for each product the gradients of both operands, the
+        activation's (what it read and its result's gradient in, as many out), and rows gathered and added up."""
+        again_s = self.first * self.product_s(self.inner, self.hidden, dtype, device)
+        rows, experts = self.rows, self.experts
+        for count, wide, deep in ((self.first, self.inner, self.hidden), (1, self.out, self.inner)):
+            operand_s = matmul_seconds(rows, deep, wide, experts, dtype, device)
+            weight_s = matmul_seconds(wide, deep, rows, experts, dtype, device)
+            again_s += count * float(operand_s + weight_s)
+        passes = (2 * self.hidden, (3 * self.first + 2) * self.inner, 2 * self.out, 3 * self.hidden)
+        return again_s + sum(self.streaming_s(width, dtype, device) for width in passes)
+
+    def product_s(self, wide: int, deep: int, dtype: str, device: Device) -> float:
+        return float(matmul_seconds(self.rows, wide, deep, self.experts, dtype, device))
+
+    def streaming_s(self, width: float, dtype: str, device: Device) -> float:
+        """A pass over so many elements of each row."""
+        return float(memory_bound_seconds(self.rows * self.experts * width * DTYPE_BYTES[dtype], device))

@@ -1,0 +1,134 @@
+"""Attention whose keys and values go round the ranks (``runtime.ops.attention.ring``): its blocks, the sends beside
+them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.collective import hidden_seconds
+from cost_models.compute import attention_backward_seconds, attention_flops, attention_seconds, memory_bound_seconds
+from cost_models.hardware import Device
+
+WIDE_BYTES = 4  # of an element of what is summed up over the blocks: float32; 8 where operands are float64
+JOINING = 7  # passes over a result to join a block to it: two shares multiplied, their sum; fused, three
+ADDING = 3  # passes over a gradient to add a block's summand
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of one step of the ring on one rank, nothing sent."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    flops: float = 0.0
+
+    def __add__(self, other: Turn) -> Turn:
+        added = self.flops + other.flops
+        return Turn(self.forward_s + other.forward_s, self.backward_s + other.backward_s, added)
+
+    def times(self, count: int) -> Turn:
+        return Turn(count * self.forward_s, count * self.backward_s, count * self.flops)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """One rank's part.
+
+    heads, kv     query heads, and heads of keys and values
+    rows, keys    that a rank has
+    head_dim      of a query, and of a value
+    ways          ranks
+    balanced      causal, with a piece of the sequence from either end on every rank; where it is causal and isn't
+                  balanced the last rank, which sees all keys, sets the pace
+    """
+
+    batch: int
+    heads: int
+    kv: int
+    rows: int
+    keys: int
+    head_dim: int
+    value_dim: int
+    ways: int
+    is_causal: bool
+    balanced: bool
+    dtype: str
+    itemsize: int
+    fuses: bool
+
+    @property
+    def wide(self) -> int:
+        """Bytes of an element of what is summed up."""
+        return max(self.itemsize, WIDE_BYTES)
+
+    @property
+    def part_bytes(self) -> int:
+        """Of the keys and values that a rank sends at each step."""
+        return self.batch * self.kv * self.keys * (self.head_dim + self.value_dim) * self.itemsize
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of their gradients, which follow them."""
+        return self.part_bytes // self.itemsize * self.wide
+
+    @property
+    def result_bytes(self) -> int:
+        return self.batch * self.heads * self.rows * self.value_dim * self.itemsize
+
+    @property
+    def query_bytes(self) -> int:
+        return self.batch * self.heads * self.rows * self.head_dim * self.itemsize
+
+    @property
+    def exchanged_bytes(self) -> tuple[int, int]:
+        """(forward, backward) on the way to either end of the sequence and back: queries, keys, values and the result;
+        the result's gradient and those of the others."""
+        size = self.query_bytes + self.part_bytes + self.result_bytes if self.balanced else 0
+        return size, size
+
+    def block(self, rows: int, keys: int, is_causal: bool, device: Device) -> Turn:
+        extents = (self.batch, self.heads, rows, keys, self.head_dim, is_causal)
+        return Turn(
+            float(attention_seconds(*extents, self.dtype, device)),
+            float(attention_backward_seconds(*extents, self.dtype, device)),
+            float(attention_flops(*extents)),
+        )
+
+    def turns(self, device: Device) -> tuple[Turn, Turn]:
+        """(with a rank's own keys, with another's)."""
+        if not self.balanced:
+            own = self.block(self.rows, self.keys, self.is_causal, device)
+            return own, self.block(self.rows, self.keys, False, device) + self.joined(device)
+        half, keys = self.rows // 2, self.keys // 2
+        whole, diagonal = self.block(half, keys, False, device), self.block(half, keys, True, device)
+        return diagonal.times(2) + whole + self.joined(device), whole.times(2) + self.joined(device)
+
+    def joined(self, device: Device) -> Turn:
+        """A block's result joined to that of the blocks before, its gradients added to theirs."""
+        wide = self.wide // self.itemsize
+        result = wide * self.result_bytes
+        added = wide * self.query_bytes + self.gradient_bytes
+        forward = float(memory_bound_seconds((ADDING if self.fuses else JOINING) * result, device))
+        return Turn(forward, float(memory_bound_seconds(ADDING * added, device)))
+
+    def compute(self, device: Device) -> Turn:
+        own, other = self.turns(device)
+        return own + other.times(self.ways - 1)
+
+    def hidden_s(self, part_s: float, gradient_s: float, device: Device) -> tuple[float, float]:
+        """(forward, backward) seconds of the sends that the blocks hide: a step's keys and values arrive during the one
+        before; backward their gradients, too, go on while the next step is computed, and in the open at last.
+
+        part_s, gradient_s  of sending either to the next rank
+        """
+        if device.blocking:
+            return 0.0, 0.0
+        own, other = self.turns(device)
+        between, slowdown = self.ways - 2, device.overlap_slowdown
+
+        def hidden(compute_s: float, sent_s: float) -> float:
+            return float(hidden_seconds(compute_s, sent_s, slowdown))
+
+        forward_s = hidden(own.forward_s, part_s) + between * hidden(other.forward_s, part_s)
+        backward_s = hidden(own.backward_s, part_s) + hidden(other.backward_s, gradient_s)
+        return forward_s, backward_s + between * hidden(other.backward_s, part_s + gradient_s)

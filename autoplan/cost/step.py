@@ -1,0 +1,204 @@
+"""Seconds and bytes of what happens once a step, and of a whole schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autoplan.cost.interleaved import runs_rounds, splits
+from autoplan.cost.operators.operator import Operator, price_operator
+from autoplan.cost.zero_costs import DataAxis
+from autoplan.ir.graph import Model
+from autoplan.ir.mesh import Mesh
+from autoplan.options import Inference, Training
+from autoplan.rules.strategies import Strategy
+from cost_models.compute import update_seconds
+from cost_models.hardware import Device, Topology
+from cost_models.memory import STATES_PER_ELEMENT
+from cost_models.offload import host_update_seconds
+from cost_models.pipeline import Timeline, in_flight, simulate
+from cost_models.pipeline.shared import Sharing, shared_step_seconds
+
+CLIPPING_PASSES = 3.0   # gradients are read for their norm, then read and written scaled
+UNSCALING_PASSES = 2.0  # gradients are read and written divided by the loss' scale
+
+
+def stored_ratio(training: Training | Inference) -> float:
+    """Bytes in which parameters and gradients are stored for each byte in which they are used (``Prices.stored``)."""
+    mixed = isinstance(training, Training) and training.precision in ("bf16-mixed", "fp16-mixed")
+    return 2.0 if mixed else 1.0
+
+
+REDUCED_BYTES = {"fp32": 4, "bf16": 2}
+USED_BYTES = {"fp64": 8, "fp32": 4}
+
+
+def reduced_ratio(training: Training | Inference) -> float | None:
+    """Bytes in which gradients are summed over the data axis for each byte in which parameters are used; None where no
+    dtype is asked for (``Prices.reduced``)."""
+    if isinstance(training, Inference) or training.reduce_dtype is None:
+        return None
+    return REDUCED_BYTES[training.reduce_dtype] / USED_BYTES.get(training.precision, 2)
+
+
+def optimizer_states(training: Training | Inference, model: Model | None = None, ways: float = 1.0) -> float:
+    """Elements of optimizer state for each parameter element: the mean over a model's parameters; without one, what it
+    is at least.
+
+    ways  ranks over which a parameter is shared out. Rows and columns that stand for a matrix (Adafactor's) every rank
+          has whole, so that an element of its part comes with as many times more
+    """
+    if isinstance(training, Inference):
+        return 0
+    mixed = model is not None and training.optimizer in MIXED
+    trainable = [p for p in model.parameters if p.trainable] if model is not None and mixed else []
+    total = sum(p.type.elements for p in trainable)
+    if not total:
+        return whole_copies(training)
+    if training.optimizer == "muon":
+        return sum(p.type.elements * (1 if len(p.type.shape) == 2 else 2) for p in trainable) / total
+    return sum(factored_elements(p.type.shape) * (ways if len(p.type.shape) > 1 else 1) for p in trainable) / total
+
+
+MIXED = ("muon", "adafactor")
+"""What they keep depends on a parameter's shape: beside Muon vectors have AdamW (``runtime.optim.optimizer``)."""
+
+
+def factored_elements(shape: Sequence[int]) -> int:
+    """Elements of a parameter's second moment in Adafactor: rows and columns, the last two dims; a vector is whole."""
+    if len(shape) < 2:
+        return math.prod(shape)
+    return math.prod(shape[:-2]) * (shape[-2] + shape[-1])
+
+
+def whole_copies(training: Training) -> int:
+    """Copies of the parameter that an optimizer keeps, options that ask for further ones counted."""
+    options = dict(training.optimizer_options)
+    moves = bool(training.momentum or options.get("momentum"))
+    if training.optimizer == "sgd":
+        return int(moves)
+    further = bool(options.get("amsgrad")) + bool(options.get("centered")) + (training.optimizer == "rmsprop" and moves)
+    return STATES_PER_ELEMENT.get(training.optimizer, 0) + further
+
+
+def optimizer_passes(training: Training | Inference) -> float:
+    """Passes over a parameter's bytes in one update: it, its gradient and its states are read, it and they written;
+    LAMB's update is computed twice, for its norm and to be applied.
+
+    That the optimizer's kernels pass over them more often is in ``Device.update_efficiency``.
+    """
+    if isinstance(training, Inference):
+        return 0.0
+    states = optimizer_states(training)
+    clipping = CLIPPING_PASSES if training.clip_grad_norm is not None else 0.0
+    unscaling = UNSCALING_PASSES if training.scales_loss else 0.0
+    return 3 + 2 * states + clipping + unscaling + (1 + states if training.optimizer == "lamb" else 0)
+
+
+def update_s(bytes: float, passes: float, data: DataAxis) -> float:
+    """Seconds of the optimizer over the bytes of parameter that one device updates.
+
+    What is offloaded is updated on the host, at the pace of its memory. Where parameters stay on the device
+    ("optimizer") their gradients go down the link before, and the updated parameters up after it, in the open: the
+    optimizer's step begins when the last gradient is summed, and the next forward reads every parameter.
+    """
+    if not data.offloads:
+        return float(update_seconds(bytes * passes, data.prices.device))
+    moved_s = 2 * data.link_s(bytes) if data.offload == "optimizer" else 0.0
+    return moved_s + float(host_update_seconds(bytes * passes, data.host))
+
+
+def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[int, ...]:
+    """Microbatches whose activations each stage holds at its peak; one at a time where there is no pipeline."""
+    return in_flight(schedule, stages, microbatches) if stages > 1 else (1,)
+
+
+def timeline(
+    schedule: str,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    send_s: Sequence[float],
+    microbatches: int,
+    sharing: Sharing,
+    virtual_stages: int = 1,
+    weights_s: Sequence[float] | None = None,
+) -> Timeline:
+    """The schedule's timeline; without a pipeline its microbatches follow one another.
+
+    forward_s, backward_s  of each stage, ``virtual_stages`` of them on a rank
+    weights_s              where the schedule splits the backward, the part that is the weights' gradients
+
+    Messages are part of the action that receives them: torch.distributed.pipelining posts a receive when it comes to
+    that action and waits for it, 1F1B also for the send that it joins to it (schedules.py, ``_wait_batch_p2p``), and
+    neither nccl nor gloo sends before the receiver is there. The bubble is what a rank waits beside that.
+    """
+    schedule = schedule if len(forward_s) > 1 else "1f1b"
+    count = virtual_stages if runs_rounds(schedule) else None
+    weights_s = weights_s if splits(schedule) else None
+    received = [f + s for f, s in zip(forward_s, (0.0, *send_s), strict=True)]
+    returned = [b + s for b, s in zip(backward_s, (*send_s, 0.0), strict=True)]
+    free = [0.0] * len(send_s)
+    line = simulate(schedule, received, returned, free, microbatches, weight_s=weights_s, virtual_stages=count)
+    if sharing.gain == 1:
+        return line
+    step_s = shared_step_seconds(
+        schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weights_s, virtual_stages=count,
+        late=True,
+    )  # fmt: skip
+    idle = 1 - sum(line.busy_s) / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
+    return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle))
+
+
+def sharing_of(device: Device, stages: int, width: int) -> Sharing:
+    """How stages of ``width`` devices each share processors: those next to each other among the device's sharers."""
+    return Sharing(max(1, min(stages, device.sharers // width)), device.alone)
+
+
+def least_rounds(stages: int, microbatches: int, sharing: Sharing) -> float:
+    """No schedule of even stages takes fewer times of one microbatch on one stage: a microbatch goes through all
+    stages, and the last stage begins when the first microbatch comes to it; a stage's work is done in any case."""
+    return max(float(microbatches), (microbatches + stages - 1) / sharing.gain)
+
+
+FORWARD_SHARE = 0.5
+"""Of a segment's time that its forward takes at most: gradients take as much or twice that."""
+
+
+def least_rounds_hidden(stages: int, microbatches: int) -> float:
+    """The same for 1F1B, where stages may be uneven: a stage's first forwards run while the first microbatch goes on to
+    the end and comes back, so that early stages may hold more.
+
+    A step takes Σ t + (m-1)·t_k - w_k·f_k or more for every stage k, with w_k = min(m-1, d-1-k) forwards of warm-up
+    (``search.inter_op.local_search``), of which the largest is least where all are equal.
+    """
+    more = microbatches - 1
+    if more == 0:
+        return float(stages)
+    inverse = (1 / (more - FORWARD_SHARE * min(more, stages - 1 - k)) for k in range(stages))
+    return max(float(microbatches), stages * (1 + 1 / sum(inverse)))
+
+
+def straggling(nodes: int, device: Device) -> float:
+    """The factor by which the slowest of many nodes holds up a step."""
+    return 1 + device.straggler_per_doubling * math.log2(nodes)
+
+
+def model_flops_per_s(
+    blocks: Sequence[Mapping[str, Operator]], uses: Mapping[int, int], topology: Topology
+) -> tuple[float, float]:
+    """(FLOPs of the model's forward over the whole batch, peak FLOPs per second of all devices at its main dtype).
+
+    uses  how often each block stands in the chain
+    """
+    by_dtype: dict[str, float] = {}
+    for index, operators in enumerate(blocks):
+        for operator in operators.values():
+            cost = price_operator(operator, Strategy(()), Mesh(()), topology.device, fuses=True, training=False)
+            if cost.flops:
+                dtype = operator.operands[0].dtype
+                by_dtype[dtype] = by_dtype.get(dtype, 0.0) + cost.flops * uses[index]
+    if not by_dtype:
+        return 0.0, 0.0
+    main = max(by_dtype, key=lambda dtype: by_dtype[dtype])
+    return sum(by_dtype.values()), sum(device.peak_flops_per_s[main] * count for device, count in topology.kinds)

@@ -1,0 +1,217 @@
+"""How the data axis shares the states (ZeRO), in bytes and seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autoplan.cost.prices import Prices
+from autoplan.ir.buckets import bucket_bytes
+from cost_models.collective import hidden_seconds
+from cost_models.hardware import Host
+from cost_models.offload import link_seconds
+
+COPY = 2.0
+"""Passes of a copy over what it copies: read, written."""
+
+
+@dataclass(frozen=True)
+class DataAxis:
+    """One setting's data axis.
+
+    zero  0: every rank holds everything and gradients are all-reduced in buckets under the last backward; 1: the
+          optimizer's state is split, gradients are reduce-scattered under the last backward and parameters gathered
+          under the next forward; 2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too,
+          gathered in each microbatch's forward and backward (Rajbhandari et al. 2020)
+    piped  several pipeline stages: their engine reduces gradients once, after its last microbatch, at every level
+    offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
+          memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
+          or reduced
+    late     nothing of zero 0 hides: no hook sees the gradients of a split backward
+    (``runtime.parallel.gradient_buckets.backwards``) local_steps  from one average of the replicas to the next, which
+    then takes the place of the gradients' sums
+             (``runtime.optim.local_sgd``); 1: gradients are summed in every step
+    averaged what is averaged then for each parameter: it and the optimizer's states
+    versions of the weights that are held (``runtime.optim.weight_stashing``)
+
+    Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
+    segment by segment, those of zero 0 bucket by bucket, and hide under the compute beside, which they slow: those of
+    fully_shard where the device has streams (not ``Device.blocking``), the buckets on every device, since a process
+    group has threads of its own. What serving them costs a core that computes is in the device's slowdown, which
+    ``calibrate`` measures with an all-reduce beside products.
+    What is sent together is copied together before, and taken apart after: fully_shard's copies in and out, and of
+    plain data parallelism, whose gradients stay in their buckets, those into them.
+    """
+
+    zero: int
+    size: int
+    prices: Prices
+    piped: bool = False
+    offload: str = "none"
+    late: bool = False
+    local_steps: int = 1
+    averaged: float = 1.0
+    versions: int = 1
+
+    def gather_s(self, bytes: float) -> float:
+        """One all-gather of parameters."""
+        return self.prices.collective_s("all-gather", bytes, "dp")
+
+    def scatter_s(self, bytes: float) -> float:
+        """One reduce-scatter of gradients, in the dtype in which they are summed."""
+        return self.prices.collective_s("reduce-scatter", self.prices.summed * bytes, "dp")
+
+    def hidden_s(self, compute_s: float, comm_s: float) -> float:
+        """What running a collective beside compute saves."""
+        device = self.prices.device
+        return 0.0 if device.blocking else float(hidden_seconds(compute_s, comm_s, device.overlap_slowdown))
+
+    def copied_s(self, bytes: float) -> float:
+        """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
+        return self.prices.cold_s(COPY * bytes) if self.size > 1 else 0.0
+
+    def fetched_s(self, bytes: float) -> float:
+        """A shard of a segment's parameters over the link to the host, or of its gradients; 0 where they stay here."""
+        return self.link_s(self.prices.stored * bytes / self.size) if self.offload == "parameters" else 0.0
+
+    def link_s(self, bytes: float) -> float:
+        """Seconds over the link between the device and its host."""
+        return float(link_seconds(bytes, self.host))
+
+    @property
+    def host(self) -> Host:
+        """Of the device, whose profile knows it wherever something is offloaded (``candidates.check_host``)."""
+        host = self.prices.device.host
+        assert host is not None, f"{self.prices.device.name} has no host"
+        return host
+
+    @property
+    def scatters_each(self) -> bool:
+        """Whether gradients are scattered in each microbatch rather than once a step."""
+        return self.zero >= 2 and not self.piped
+
+    def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
+        """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
+        if self.zero < 3:
+            return 0.0
+        gather_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes)
+        return gather_s - self.hidden_s(forward_s, gather_s)
+
+    def exposed_backward_s(self, backward_s: float, parameter_bytes: float) -> float:
+        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
+        busy_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
+        busy_s += self.fetched_s(parameter_bytes) + self.scatter_s(parameter_bytes) if self.scatters_each else 0.0
+        return busy_s - self.hidden_s(backward_s, busy_s)
+
+    def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
+        """Copies of a segment's (forward, backward) in each microbatch."""
+        gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
+        scattered_s = self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_each else 0.0
+        return gathered_s, gathered_s + scattered_s
+
+    def once_s(self, sizes: Iterable[float], forward_s: float, backward_s: float) -> tuple[float, float]:
+        """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.
+
+        sizes  bytes of each segment's parameters
+        """
+        if self.size == 1 and self.offload != "parameters":
+            return 0.0, 0.0
+        if self.zero == 0:
+            return self.summed_s([self.prices.summed * size for size in sizes], backward_s)
+        counted = Counter(sizes)
+        gather_s = sum(count * self.gather_s(s) for s, count in counted.items()) if self.zero < 3 else 0.0
+        scatter_s = sum(n * self.scatter_s(s) for s, n in counted.items()) if not self.scatters_each else 0.0
+        if not self.scatters_each:
+            scatter_s += sum(n * self.fetched_s(s) for s, n in counted.items())
+        hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(backward_s, scatter_s)
+        return gather_s + scatter_s, hidden_s
+
+    def summed_s(self, sizes: Sequence[float], backward_s: float) -> tuple[float, float]:
+        """(seconds, of these hidden) of the gradients' all-reduces in buckets: all but the first bucket's time of the
+        last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients where
+        these are more (an embedding's), begins when it ends. Of local SGD a step's share of the average, in the open.
+
+        sizes  bytes of each segment's gradients, the first to read a batch first
+        """
+        total = sum(sizes)
+        if not total:
+            return 0.0, 0.0
+        if self.local_steps > 1:
+            stored = self.averaged * total * self.prices.stored / self.prices.summed
+            return self.buckets_s(stored) / self.local_steps, 0.0
+        first, spent_s = min(bucket_bytes(total), total), self.buckets_s(total)
+        beside_s = backward_s * (1 - first / total)
+        early_s = spent_s * (1 - max(first, sizes[0]) / total)
+        slowdown = self.prices.device.overlap_slowdown
+        return spent_s, 0.0 if self.late else float(hidden_seconds(beside_s, early_s, slowdown))
+
+    def buckets_s(self, bytes: float) -> float:
+        """All-reduces of so many bytes, bucket by bucket."""
+        each = bucket_bytes(bytes)
+        whole, rest = divmod(bytes, each)
+        rest_s = self.prices.collective_s("all-reduce", rest, "dp") if rest >= 1 else 0.0
+        return whole * self.prices.collective_s("all-reduce", each, "dp") + rest_s
+
+    def copies_once_s(self, parameter_bytes: float) -> float:
+        """Copies once a step: gradients into buckets, or what is averaged into them and back; a version of the weights;
+        or of ZeRO what ``once_s`` gathers and scatters."""
+        stored_s = self.copied_s(self.prices.stored * parameter_bytes)
+        if self.zero == 0:
+            kept_s = (self.versions - 1) * self.prices.cold_s(COPY * self.prices.stored * parameter_bytes)
+            averaged_s = 2 * self.averaged * stored_s / self.local_steps
+            return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
+        gathered_s = self.copied_s(parameter_bytes) if self.zero < 3 else 0.0
+        return gathered_s + (0.0 if self.scatters_each else stored_s)
+
+    @property
+    def parameter_share(self) -> float:
+        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered; of
+        two versions both."""
+        return self.shard_share * self.versions + (0 < self.zero < 3)
+
+    @property
+    def gradient_share(self) -> float:
+        """The same of gradients: those that are scattered once a step accumulate whole until then."""
+        return self.shard_share + (0.0 if self.zero == 0 or self.scatters_each else self.prices.stored)
+
+    @property
+    def shard_share(self) -> float:
+        """What is stored of them between steps, per byte of them, on the device."""
+        return self.optimizer_share if self.offload != "parameters" else 0.0
+
+    @property
+    def optimizer_share(self) -> float:
+        """Bytes that one device's optimizer updates, per byte of the parameters that are used there."""
+        return self.prices.stored * (1.0 if self.zero == 0 else 1 / self.size)
+
+    def states_share(self, states: float) -> float:
+        """Bytes on the device of the optimizer's states, per byte of parameters; of what is offloaded, too, where the
+        device's memory is the host's own."""
+        if not self.offloads:
+            return states * self.optimizer_share
+        return self.offloaded_share(states) if self.host.own else 0.0
+
+    def host_share(self, states: float) -> float:
+        """Bytes in a host's memory apart, per byte of parameters."""
+        return self.offloaded_share(states) if self.offloads and not self.host.own else 0.0
+
+    def offloaded_share(self, states: float) -> float:
+        """What the host holds, per byte of parameters: those that it updates, their gradients and states."""
+        return (2 + states) * self.optimizer_share
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the host keeps the optimizer's states, and updates."""
+        return self.offload in ("optimizer", "parameters")
+
+    @property
+    def cast_share(self) -> float:
+        """Bytes kept for the backward of each microbatch: without ZeRO a parameter that is stored in float32 is cast
+        where it is used, and the product keeps the cast one."""
+        return 1.0 if self.zero == 0 and self.prices.stored > 1 and self.prices.training else 0.0
+
+    @property
+    def gathered_segments(self) -> tuple[float, float]:
+        """Segments whose parameters, and whose gradients, stand whole at once: the one in use, the one prefetched."""
+        return (2.0 if self.zero == 3 else 0.0, self.prices.stored if self.scatters_each else 0.0)

@@ -1,6 +1,0 @@
-"""A mixture's experts as one torch operator, ``autoplan::experts``, and the gating between their products."""
-
-from autoplan.experts.activation import FUNCTIONS, activation_function
-from autoplan.experts.operator import experts
-
-__all__ = ["FUNCTIONS", "activation_function", "experts"]

@@ -1,0 +1,351 @@
+"""The exported folder: plan.json, program.py, train.py (run.py of a plan of the forward alone), report.html, and what
+came with the model beside its weights.
+
+Written whole or not at all: everything is made in a directory beside the target and moved into place at the end.
+plan.json has a checksum of itself and one of each file: what was damaged, mixed up with another plan's or edited is
+told apart from what was planned. train.py is a template that its user edits; an export leaves it then as it is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from autoplan.cluster import ClusterSpec, Known
+from autoplan.emit.program import emit_program
+from autoplan.errors import ClusterError, LayoutError, PlanFileError
+from autoplan.evaluation import forms_of
+from autoplan.export.files import (
+    DAMAGED,
+    OPEN,
+    PLAN,
+    PROGRAM,
+    RUN,
+    TRAIN,
+    check_files,
+    code_of,
+    exported_files,
+    may_replace,
+    remove_stale,
+    sealed,
+)
+from autoplan.ir.checksums import bytes_hash
+from autoplan.ir.choice import Alternative, Chosen, SearchReport
+from autoplan.ir.codec import decode, encode, expect
+from autoplan.ir.graph import Model
+from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.record import SCHEMA, Asked, Evaluable, PlanRecord
+from autoplan.options import Inference, Training
+from autoplan.rules.extensions import Extension, require
+from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.weights.start_values import names_of, put_values, write_values
+from autoplan.trace.initialise import FOLDER, InitRecipe, Start
+
+PARTS = {
+    "training": Training | Inference,
+    "model": Model,
+    "chosen": Chosen,
+    "alternatives": tuple[Alternative, ...],
+    "search": SearchReport,
+    "init": InitRecipe | None,
+    "asked": Asked,
+    "extensions": tuple[Extension, ...],
+    "evaluable": Evaluable,
+    "start": Start,
+}
+
+
+def plan_text(record: PlanRecord, headline: str, files: Mapping[str, bytes] | None = None) -> str:
+    """plan.json: stable order, one line for each short item, so that two plans can be compared with diff.
+
+    files  what stands beside it
+    """
+    data = {"schema": SCHEMA, "plan": headline, "cluster": record.cluster.to_dict()}
+    data |= {"profiles": encode(record.cluster.known)}
+    data |= {"training_kind": type(record.training).__name__}
+    data |= {name: encode(getattr(record, name)) for name in PARTS}
+    data |= {"files": {name: bytes_hash(content) for name, content in (files or {}).items()}}
+    return compact_json(sealed(data)) + "\n"
+
+
+def compact_json(value: object, indent: int = 0) -> str:
+    """JSON in which whatever fits into 120 columns stands on one line."""
+    flat = json.dumps(value)
+    if len(flat) + indent <= 118 or not isinstance(value, dict | list) or not value:
+        return flat
+    pad = " " * (indent + 1)
+    if isinstance(value, dict):
+        items = [f"{pad}{json.dumps(key)}: {compact_json(item, indent + 1)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(items) + "\n" + " " * indent + "}"
+    items = [pad + compact_json(item, indent + 1) for item in value]
+    return "[\n" + ",\n".join(items) + "\n" + " " * indent + "]"
+
+
+def plan_data(text: str | bytes, where: str, edited: bool = False) -> dict:
+    """What a plan.json holds, as it was written. PlanFileError for another schema, for what isn't a plan, and where
+    its checksum isn't that of its content.
+
+    edited  whether the content may have been edited since
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits isn't a JSONDecodeError
+        raise PlanFileError(where, f"no JSON: {error}"[:300], "plan again and export") from None
+    if not isinstance(data, dict) or "schema" not in data:
+        raise PlanFileError(where, "this isn't a plan: it has no schema", "give a folder that plan.export() wrote")
+    if data["schema"] != SCHEMA:
+        raise PlanFileError(
+            f"{where}: schema {data['schema']!r}",
+            f"this version of autoplan reads schema {SCHEMA}",
+            "plan again with this version, or use the version that wrote it",
+        )
+    if not edited and sealed(data)["sha256"] != data.get("sha256"):
+        raise PlanFileError(where, "its content isn't what its checksum says: it is damaged, or was edited", DAMAGED)
+    files = data.get("files")
+    if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
+        raise PlanFileError(where, "it lacks the checksums of its files", "plan again and export")
+    return data
+
+
+def parse_plan(text: str | bytes, where: str, edited: bool = False) -> PlanRecord:
+    """The plan that a plan.json holds; PlanFileError as ``plan_data``, and for what can't be one; ExtensionError
+    where it needs operators of a user's that can't be imported."""
+    data = plan_data(text, where, edited)
+    missing = [name for name in ("cluster", "profiles", "training_kind", *PARTS) if name not in data]
+    if missing:
+        raise PlanFileError(where, f"it lacks {missing}", "plan again and export")
+    training = {"Training": Training, "Inference": Inference}.get(str(data["training_kind"]))
+    if training is None:
+        raise PlanFileError(f"{where}: training_kind", "it is Training or Inference", "undo the edit, or plan again")
+    kinds = {**PARTS, "training": training}
+    parts = {name: decode(kind, data[name], f"{where}: {name}") for name, kind in kinds.items()}
+    record = PlanRecord(cluster=cluster_of(data["cluster"], data["profiles"], where), **parts)
+    require(record.extensions)
+    check(record, where)
+    return record
+
+
+def cluster_of(data: object, profiles: object, where: str) -> ClusterSpec:
+    """The cluster that a plan was made for, with the figures that it was made with: their files may be elsewhere."""
+    known = decode(Known, profiles, f"{where}: profiles")
+    try:
+        return ClusterSpec.kept(expect(data, dict, f"{where}: cluster"), known)
+    except ClusterError as error:
+        raise PlanFileError(f"{where}: cluster", str(error), "undo the edit, or plan again and export") from None
+
+
+def check(record: PlanRecord, where: str) -> None:
+    """Whether the parts of a plan that was read agree, and its layouts follow from one another."""
+    mesh, parallelism = record.chosen.mesh, record.chosen.parallelism
+    told = {"pp": parallelism.pp, "dp": parallelism.dp, "tp": parallelism.tp, MICROBATCH: record.chosen.microbatches}
+    sizes = {name: mesh.size(name) for name in told} | {"tp": mesh.tensor_size}
+    wrong = [f"{name}={size}" for name, size in told.items() if size != sizes[name]]
+    if wrong:
+        raise PlanFileError(where, f"{', '.join(wrong)}: its mesh is {mesh}", "undo the edit, or plan again and export")
+    try:
+        record.lowered()
+    except LayoutError as error:
+        raise PlanFileError(where, f"its layouts don't follow: {error}", "undo the edit, or plan again") from None
+    except (KeyError, IndexError, ValueError, AssertionError, StopIteration) as error:
+        said = f"its parts don't fit together ({type(error).__name__}: {error})"
+        raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
+
+
+def write_folder(
+    record: PlanRecord,
+    folder: str | os.PathLike,
+    headline: str,
+    extra: Mapping[str, str | bytes],
+    values: nn.Module | Path | None = None,
+) -> Path:
+    """Writes the folder and returns its path.
+
+    extra   further files by name, which may have folders in it (report.html, pretrained/config.json)
+    values  the model, or the folder of values, that training starts from, where the plan comes with values
+    PlanFileError, and nothing is written, where a file would be replaced that no export wrote, or that was edited
+    since, and where nothing can be written there. An edited train.py stays as it is, with a warning.
+    """
+    target = path_of(folder)
+    script = RUN if isinstance(record.training, Inference) else TRAIN
+    given = {
+        PROGRAM: emit_program(record.lowered(), record.training, headline, record.extensions),
+        script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
+        **extra,
+    }
+    files = {name: text.encode() if isinstance(text, str) else text for name, text in given.items()}
+    try:
+        kept = put(record, files, target, headline, values)
+    except OSError as error:
+        cause = f"nothing can be written there: {error.strerror or error}"
+        raise PlanFileError(folder, cause, "give a folder in a place of your own") from error
+    for name in kept:
+        warnings.warn(f"{target / name} was edited since it was exported, and was left as it is", stacklevel=3)
+    return target
+
+
+def put(
+    record: PlanRecord, files: dict[str, bytes], target: Path, headline: str, values: nn.Module | Path | None
+) -> list[str]:
+    """Puts all of the files there, plan.json and the values too, or none. Returns those that were edited, and stay."""
+    before = exported_files(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        start = record.start
+        if values is not None:
+            start = write_values(start, values, staging / FOLDER, names_of(record.model))
+        files[PLAN] = plan_text(replace(record, start=start), headline, files).encode()
+        kept = [name for name in files if not may_replace(target, name, files[name], before)]
+        for name, content in files.items():
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
+            (staging / name).write_bytes(content)
+        target.mkdir(exist_ok=True)
+        if values is not None:
+            put_values(start, staging, target, start_in(target))
+        for name in (name for name in files if name not in kept):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staging / name, target / name)
+        remove_stale(target, {name: value for name, value in before.items() if name not in files})
+    finally:
+        shutil.rmtree(staging)
+    return kept
+
+
+def start_in(folder: Path) -> Start:
+    """Where the plan that stands in a folder starts from; without one, or where it isn't readable, from nothing."""
+    try:
+        return decode(Start, json.loads((folder / "plan.json").read_text())["start"], "start")
+    except (OSError, ValueError, KeyError, TypeError, PlanFileError):
+        return Start()
+
+
+def read_folder(folder: str | os.PathLike) -> PlanRecord:
+    """The plan of an exported folder (or of a plan.json). PlanFileError as ``parse_plan``, and where a file of the
+    folder isn't the plan's."""
+    file = plan_file(folder)
+    content = content_of(file)
+    record = parse_plan(content, str(file))
+    if Path(folder).suffix != ".json":
+        check_files(file.parent, plan_data(content, str(file))["files"])
+    return record
+
+
+def plan_file(folder: str | os.PathLike) -> Path:
+    path = path_of(folder)
+    file = path if path.suffix == ".json" else path / PLAN
+    if not file.is_file():
+        raise PlanFileError(folder, "there is no plan.json", "give a folder that plan.export() wrote")
+    return file
+
+
+def content_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise PlanFileError(file, f"it can't be read: {error}", "plan again and export") from None
+
+
+def path_of(folder: object) -> Path:
+    """A path that a user gives; PlanFileError for what is none."""
+    if not isinstance(folder, str | os.PathLike) or not str(folder):
+        raise PlanFileError(repr(folder), "it is no folder's path", "give one as a text, such as 'out/'")
+    return Path(folder)
+
+
+def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
+    """Takes the edits in a folder: its checksums become those of what stands there. Returns what differed, by name.
+
+    PlanFileError, and nothing is changed, where plan.json is no plan that can be run, or program.py no Python.
+    """
+    file = plan_file(folder)
+    content = content_of(file)
+    parse_plan(content, str(file), edited=True)
+    data = plan_data(content, str(file), edited=True)
+    before = data["files"]
+    data["files"] = {n: bytes_hash((file.parent / n).read_bytes()) for n in before if (file.parent / n).is_file()}
+    compiled(file.parent / PROGRAM)
+    new = sealed(data)
+    differ = [name for name in before if data["files"].get(name) != before[name]]
+    if new["sha256"] != data.get("sha256"):
+        staged = file.with_name(f".{file.name}.tmp")
+        staged.write_text(compact_json(new) + "\n")
+        staged.replace(file)
+        own = sealed({**data, "files": before})["sha256"] != data.get("sha256")
+        differ = [PLAN, *differ] if own else differ
+    return tuple(differ)
+
+
+def compiled(file: Path) -> types.CodeType:
+    """The code of a file; PlanFileError where there is none, or it isn't Python."""
+    if not file.is_file():
+        raise PlanFileError(file.parent, f"there is no {file.name}", "export the plan again")
+    return code_of(file, file.read_bytes())
+
+
+def program_module(folder: str | os.PathLike) -> ModuleType:
+    """program.py of an exported folder, imported: its code runs. PlanFileError where a file of the plan is missing, or
+    isn't the one that was exported with it.
+
+    What runs is what was compared: neither the file read again nor what Python may have cached of another.
+    """
+    file = Path(folder) / PROGRAM
+    if not file.is_file():
+        raise PlanFileError(folder, "there is no program.py", "export the plan again")
+    content = file.read_bytes()
+    plan = plan_file(folder)
+    files = plan_data(plan.read_bytes(), str(plan))["files"]
+    missing = [name for name in files if name not in OPEN and not (Path(folder) / name).is_file()]
+    if missing:
+        raise PlanFileError(folder, f"{missing[0]} is missing, which was exported with it", DAMAGED)
+    check_files(Path(folder), files)
+    if files.get(PROGRAM) != bytes_hash(content):
+        raise PlanFileError(file, "it isn't the program of the plan beside it", DAMAGED)
+    spec = importlib.util.spec_from_file_location(f"autoplan_program_{abs(hash(str(file.resolve())))}", file)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a compiler looks up the globals of a forward that is checkpointed within
+    exec(code_of(file, content), module.__dict__)
+    return module
+
+
+def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) -> ProgramSpec:
+    """What the runtime needs to know of a plan, and of the folder that it was loaded from."""
+    training = record.training
+    if isinstance(training, Inference):
+        training = Training(precision=training.precision, compile=training.compile)
+    return ProgramSpec(
+        lowered=record.lowered(),
+        parallelism=record.chosen.parallelism,
+        training=training,
+        transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),
+        init=record.init,
+        unread=record.model.unread,
+        forms=forms_of(record),
+        forward_only=isinstance(record.training, Inference),
+        start=record.start,
+        values=values_of(record.start, folder) if folder is not None else None,
+    )
+
+
+def values_of(start: Start, folder: str | os.PathLike) -> Path:
+    """Where the values lie that a plan's training starts from."""
+    return Path(start.folder) if start.folder else values_in(folder)
+
+
+def values_in(folder: str | os.PathLike) -> Path:
+    """Where the values of an exported folder (or of a plan.json) lie."""
+    path = Path(folder)
+    return (path.parent if path.suffix == ".json" else path) / FOLDER

@@ -1,0 +1,77 @@
+"""Groups of parameters that an optimizer treats by options of their own, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from autoplan.arguments.values import Settings, settings
+from autoplan.errors import ParallelismError
+
+Matching = Callable[[str, object], bool]
+"""Whether a parameter, given by the user's name and as a tensor of the meta device, belongs to a group."""
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that the optimizer treats by options of their own; each belongs to the first group that matches it.
+
+        Training(groups=[{"match": "*norm*|*.bias", "weight_decay": 0.0}])
+
+    match    shell patterns (fnmatch's: * and ? and [ab]) over the user's names, several separated by |; or a predicate
+             (name, parameter) -> bool, which planning resolves into ``names``
+    options  the optimizer's own, by its names (or ``learning_rate``): a mapping, or pairs
+    names    the parameters that a predicate was true of; with a pattern none
+    """
+
+    match: str | Matching
+    options: Settings = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = dict(settings("a group's options", self.options))
+        if {"lr", "learning_rate"} <= given.keys():
+            raise ParallelismError(f"a group's options {given}", "lr and learning_rate are one", "give one of them")
+        renamed = {"lr" if name == "learning_rate" else name: value for name, value in given.items()}
+        object.__setattr__(self, "options", tuple(sorted(renamed.items())))
+        object.__setattr__(self, "names", tuple(self.names))
+        if not callable(self.match) and not (isinstance(self.match, str) and all(self.match.split("|"))):
+            cause = "a group matches by a pattern or a predicate"
+            raise ParallelismError(f"match={self.match!r}", cause, "give for example '*norm*|*.bias'")
+        if not self.options:
+            cause = "it has no options"
+            raise ParallelismError(f"the group {self.title!r}", cause, "give for example weight_decay=0.0")
+
+    @property
+    def title(self) -> str:
+        """By which ``optimizer.param_groups`` and errors name it."""
+        return self.match if isinstance(self.match, str) else getattr(self.match, "__name__", "a predicate")
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether it matches a parameter by any of its names."""
+        if callable(self.match) or self.names:
+            return not self.names_of().isdisjoint(names)
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.match.split("|"))
+
+    def names_of(self) -> frozenset[str]:
+        """What a predicate was resolved into."""
+        return frozenset(self.names)
+
+
+def as_groups(given: object) -> tuple[ParameterGroup, ...]:
+    """What a user gives for groups as such; ParallelismError where it is none."""
+    if not isinstance(given, list | tuple):
+        given = (given,)
+    return tuple(map(as_group, given))
+
+
+def as_group(given: object) -> ParameterGroup:
+    if isinstance(given, ParameterGroup):
+        return given
+    if not isinstance(given, Mapping) or "match" not in given:
+        cause = "a group says which parameters it matches, and their options"
+        example = "give for example {'match': '*norm*|*.bias', 'weight_decay': 0.0}"
+        raise ParallelismError(f"groups: {given!r}", cause, example)
+    further = {name: value for name, value in given.items() if name not in ("match", "options")}
+    return ParameterGroup(given["match"], {**dict(given.get("options", {})), **further})  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""Everything a plan consists of, as data: what plan.json holds and what every other output is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from autoplan.cluster import ClusterSpec
+from autoplan.ir.choice import Alternative, Chosen, SearchReport
+from autoplan.ir.graph import Model
+from autoplan.ir.typed import Lowered
+from autoplan.lower.lowering import lower
+from autoplan.lower.replicas import on_their_own
+from autoplan.lower.typecheck import typecheck
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.rules.constraints import Constraint
+from autoplan.rules.extensions import Extension
+from autoplan.trace.initialise import InitRecipe, Start
+from autoplan.trace.passes.precision import in_precision
+
+SCHEMA = 7
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for, beside model, cluster and training: a plan asked again keeps what isn't changed.
+
+    system       a named system, whose sizes follow the cluster; "" where there is none
+    parallelism  what was pinned, where no system was named
+    compile      whether compilation was asked for, also where the device's programs run eagerly
+    """
+
+    system: str = ""
+    parallelism: Parallelism = field(default_factory=Parallelism)
+    constraints: tuple[Constraint, ...] = ()
+    effort: str = "full"
+    compile: bool = True
+
+    @property
+    def request(self) -> str | Parallelism:
+        return self.system or self.parallelism
+
+
+@dataclass(frozen=True)
+class Evaluable:
+    """What is known of a model's forward alone; "" where nothing stands against it.
+
+    model  why its graph in evaluation isn't that of a training step without dropout
+    rows   why it isn't known for fewer rows than the planned batch has
+    least  rows that the model takes at least, where it takes fewer than planned
+    """
+
+    model: str = ""
+    rows: str = ""
+    least: int = 1
+
+
+UNMET = "the plan was exported without its model, so nothing is known of it in evaluation"
+UNKNOWN = Evaluable(UNMET, UNMET)
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """One plan.
+
+    model         the traced model, in the dtype that it computes in
+    chosen        how it runs; with the model it determines the program
+    init          how the model's parameters are drawn, None where that isn't known
+    alternatives  what else was priced
+    asked         what the user pinned
+    extensions    the operators that neither torch nor autoplan brings, and the modules that define them
+    evaluable     what is known of the forward alone, once the plan has been exported
+    start         where training starts from
+    """
+
+    cluster: ClusterSpec
+    training: Training | Inference
+    model: Model
+    chosen: Chosen
+    alternatives: tuple[Alternative, ...]
+    search: SearchReport
+    init: InitRecipe | None
+    asked: Asked = field(default_factory=Asked)
+    extensions: tuple[Extension, ...] = ()
+    evaluable: Evaluable = field(default=UNKNOWN, compare=False)
+    start: Start = field(default_factory=Start)
+
+    def lowered(self) -> Lowered:
+        """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where
+        replicas are to step by themselves and can't."""
+        program, every = lower(self.model, self.chosen), self.chosen.parallelism.local_steps
+        typecheck(program)
+        return on_their_own(program, every) if every is not None and every > 1 else program
+
+    def in_float64(self) -> PlanRecord:
+        """The same plan, computing in float64: what exactness is measured with."""
+        training = replace(self.training, precision="fp64") if isinstance(self.training, Inference) else (
+            self.training.with_precision("fp64")
+        )
+        return replace(self, training=training, model=in_precision(self.model, "fp64"))

@@ -1,0 +1,205 @@
+"""The lowered program: every value with its layout, every redistribution written out.
+
+``lower`` makes it, ``typecheck`` proves that each layout follows from its inputs', ``emit`` prints it as Python and
+the runtime builds its state from it. All shapes here are local: one rank's part of one microbatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoplan.ir.graph import Argument, Member, TensorType, Typed
+from autoplan.ir.layout import Layout
+from autoplan.ir.mesh import Mesh
+from autoplan.rules.registry import AxisStrategy
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One step of a redistribution.
+
+    op       function of autoplan.runtime.collectives.typed: "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+             "permute", "exchange", …
+    axes     the mesh axes, or prime factors of them, whose product is the group, outermost first: its members are
+             numbered row-major in this order
+    dims     tensor dims it takes as arguments: (dim,) for a gather, (from, to) for an all-to-all
+    forward, backward   what crosses the links, "" where nothing does: "all-reduce", "all-gather", "reduce-scatter",
+             "all-to-all", "permute", "all-to-all-v"
+    forward_bytes, backward_bytes   the size the collective is known by: an all-reduce's operand, a gather's result, a
+             reduce-scatter's operand, an all-to-all's and a permute's operand, on one rank; what the busiest rank
+             sends or receives in an all-to-all-v
+    spec     of a permute and an exchange: for each tensor dim the group's axes that split it, outermost first, before
+             and after: "x y, - -> y, x" (autoplan.redistribution.exchange.messages)
+    shape    of an exchange: the tensor that the group's members share
+    """
+
+    op: str
+    axes: tuple[str, ...]
+    dims: tuple[int, ...]
+    forward: str
+    backward: str
+    forward_bytes: int
+    backward_bytes: int
+    spec: str = ""
+    shape: tuple[int, ...] = ()
+
+    @property
+    def axis(self) -> str:
+        """The group's name: "tp", or "dp,tp" where several axes make it."""
+        return ",".join(self.axes)
+
+
+@dataclass(frozen=True)
+class TypedValue:
+    """A value in a block: the whole tensor's type, its layout, one rank's shape."""
+
+    name: str
+    type: TensorType
+    layout: Layout
+    local_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """One operator on local tensors. ``args`` and ``kwargs`` hold local sizes and name values of this block."""
+
+    value: TypedValue
+    op: str
+    args: tuple[Argument, ...]
+    kwargs: tuple[tuple[str, Argument], ...]
+    strategies: tuple[tuple[str, AxisStrategy], ...]
+    module: str = ""
+    divisor: int = 1
+
+    @property
+    def body(self) -> str:
+        return next((s.body for _, s in self.strategies if s.body), "")
+
+    @property
+    def body_axes(self) -> tuple[str, ...]:
+        return tuple(axis for axis, s in self.strategies if s.body)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A redistribution: one value in another layout, as a new value."""
+
+    value: TypedValue
+    source: str
+    collectives: tuple[Collective, ...]
+
+
+@dataclass(frozen=True)
+class LoweredBlock:
+    """A block with layouts; ``parameters`` are in the layout in which they are used."""
+
+    name: str
+    inputs: tuple[TypedValue, ...]
+    externals: tuple[TypedValue, ...]
+    parameters: tuple[TypedValue, ...]
+    buffers: tuple[TypedValue, ...]
+    body: tuple[Compute | Move, ...]
+    outputs: tuple[TypedValue, ...]
+
+
+@dataclass(frozen=True)
+class StoredParameter:
+    """A parameter as a rank keeps it on the tensor axes (ZeRO shards it further over ``dp``, by fully_shard).
+
+    name      the program's name of it (a piece's name where a fused projection was split)
+    type      the whole tensor
+    layout    over the device axes: S(d) where it is split, I where every rank holds the same; the pipeline axis aside
+    local_shape  on one rank, before ZeRO
+    reduce_axes  axes over which its gradient is summed once a step (where it is used as R); never an S axis
+    stages    pipeline stages that hold it, more than one where it is tied across stages
+    source, dim, start, stop   which part of which of the model's own parameters it is (graph.Parameter)
+    aliases   further names in the user's state dict
+    members   boxes of the user's parameters that a flat one consists of (graph.Parameter)
+    """
+
+    name: str
+    type: TensorType
+    layout: Layout
+    local_shape: tuple[int, ...]
+    reduce_axes: tuple[str, ...]
+    stages: tuple[int, ...]
+    source: str
+    dim: int = -1
+    start: int = 0
+    stop: int = 0
+    aliases: tuple[str, ...] = ()
+    trainable: bool = True
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoweredSegment:
+    """One instance of a lowered block (graph.Segment)."""
+
+    block: int
+    path: str
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    externals: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LoweredStage:
+    """A pipeline stage: a run of the chain.
+
+    first, last  segments [first, last)
+    inputs, outputs   activations that enter and leave, local shapes; the last stage's output is the loss
+    constants    names of the constants that it recomputes, in order of execution (counts are passed in instead)
+    recompute    how many of its segments, from the first repeated one, recompute their activations in the backward
+    selective    how many of the repeated ones after these keep what is dear to compute and run the rest again
+    hosted       how many of the repeated ones after these keep their activations in the host's memory
+    """
+
+    first: int
+    last: int
+    inputs: tuple[TypedValue, ...]
+    outputs: tuple[TypedValue, ...]
+    constants: tuple[str, ...]
+    recompute: int = 0
+    selective: int = 0
+    hosted: int = 0
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A whole program.
+
+    mesh      device axes and "mb"
+    batch     the batch's tensors: whole type, layout (over mb and dp), local shape of a microbatch
+    constants nodes over batch inputs and buffers; their layouts
+    counts    names of the constants counted once a step: summed over microbatches and over ``count_axes``
+    loss      the loss' layout: P on the axes over which the ranks' losses are summands
+    """
+
+    name: str
+    mesh: Mesh
+    batch: tuple[TypedValue, ...]
+    constants: tuple[Compute | Move, ...]
+    counts: tuple[str, ...]
+    blocks: tuple[LoweredBlock, ...]
+    segments: tuple[LoweredSegment, ...]
+    stages: tuple[LoweredStage, ...]
+    parameters: tuple[StoredParameter, ...]
+    buffers: tuple[TypedValue, ...]
+    batch_axes: tuple[str, ...] = ("dp",)
+
+    @property
+    def loss(self) -> TypedValue:
+        return self.stages[-1].outputs[0]
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Every redistribution: of constants and in blocks."""
+        bodies = (self.constants, *(block.body for block in self.blocks))
+        return tuple(statement for body in bodies for statement in body if isinstance(statement, Move))
+
+
+__all__ = [
+    "Collective", "Compute", "Lowered", "LoweredBlock", "LoweredSegment", "LoweredStage", "Move", "StoredParameter",
+    "Typed", "TypedValue",
+]  # fmt: skip

@@ -1,0 +1,277 @@
+"""Choice -> typed program: every value gets its layout, every redistribution is inserted.
+
+Nothing is decided here. Each operator runs as the search chose; where an operand isn't in the layout that its strategy
+asks for, the hops that the search priced are emitted, each once, just before the first operator that needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from autoplan.errors import LayoutError
+from autoplan.ir.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mesh
+from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType
+from autoplan.ir.layout import I, Layout, R, State
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed import (
+    Collective,
+    Compute,
+    Lowered,
+    LoweredBlock,
+    LoweredSegment,
+    LoweredStage,
+    Move,
+    StoredParameter,
+    TypedValue,
+)
+from autoplan.redistribution import follow, redistribute, simplify
+from autoplan.rules.registry import rule_of
+from autoplan.rules.strategies import Strategy, local_arguments
+
+SUFFIX = {
+    "all_reduce": "reduced", "all_reduce_to_replicate": "reduced", "all_reduce_max": "reduced",
+    "all_gather": "gathered", "all_gather_invariant": "gathered", "reduce_scatter": "scattered",
+    "all_to_all": "exchanged", "exchange": "exchanged",
+    "exchange_invariant": "exchanged", "exchange_sum": "scattered", "reduce_scatter_max": "scattered",
+    "permute": "permuted", "shard": "part", "shard_invariant": "part", "to_replicate": "replicated",
+}  # fmt: skip
+
+
+def lower(model: Model, chosen: Chosen) -> Lowered:
+    """The typed program of one choice."""
+    mesh = tensor_mesh(chosen.mesh)
+    batch = tuple(typed_value(t.name, t.type, x, mesh) for t, x in zip(model.batch, chosen.batch, strict=True))
+    buffers = tuple(whole_value(b.name, b.type, mesh) for b in model.buffers)
+    constants = lower_constants(model, chosen, (*batch, *buffers), mesh)
+    blocks = tuple(lower_block(b, c, mesh) for b, c in zip(model.blocks, chosen.blocks, strict=True))
+    hosts = chosen.parallelism.offload == "activations"
+    stages = tuple(lower_stage(model, blocks, stage, constants, hosts) for stage in chosen.stages)
+    return Lowered(
+        name=model.name,
+        mesh=chosen.mesh,
+        batch=batch,
+        constants=constants,
+        counts=model.counts,
+        blocks=blocks,
+        segments=tuple(LoweredSegment(s.block, s.path, s.parameters, s.buffers, s.externals) for s in model.segments),
+        stages=stages,
+        parameters=stored_parameters(model, chosen, mesh),
+        buffers=buffers,
+    )
+
+
+def typed_value(name: str, kind: TensorType, layout: Layout, mesh: Mesh) -> TypedValue:
+    return TypedValue(name, kind, layout, layout.local_shape(kind.shape, mesh))
+
+
+def whole_value(name: str, kind: TensorType, mesh: Mesh) -> TypedValue:
+    return typed_value(name, kind, Layout.of(len(kind.shape), {}, mesh), mesh)
+
+
+class Body:
+    """The statements of one block as they grow: which value stands in which layout under which name."""
+
+    def __init__(
+        self,
+        entering: Iterable[TypedValue],
+        hops: Sequence[Hop],
+        carries: frozenset[str],
+        taken: Iterable[str],
+        mesh: Mesh,
+    ) -> None:
+        self.mesh, self.carries = mesh, carries
+        self.hops = {(hop.value, hop.target): hop for hop in hops}
+        self.found: dict[str, dict[Layout, TypedValue]] = {}
+        self.statements: list[Compute | Move] = []
+        self.taken = set(taken)
+        for value in entering:
+            self.found[value.name] = {value.layout: value}
+
+    def in_layout(self, name: str, layout: Layout) -> TypedValue:
+        """The value in that layout, moved there first where it isn't."""
+        places = self.found[name]
+        if layout in places:
+            return places[layout]
+        hop = self.hops.get((name, layout))
+        given = self.in_layout(name, hop.source) if hop is not None else next(iter(places.values()))
+        steps = self.steps(given, layout, hop, name in self.carries)
+        moved = typed_value(self.fresh(name, steps), given.type, layout, self.mesh)
+        self.statements.append(Move(moved, given.name, steps))
+        places[layout] = moved
+        return moved
+
+    def steps(self, given: TypedValue, layout: Layout, hop: Hop | None, carries: bool) -> tuple[Collective, ...]:
+        """The steps that were priced, at this program's sizes; found anew where none were."""
+        if hop is None or hop.steps is None:
+            return redistribute(given.layout, layout, given.type, self.mesh, carries_gradient=carries)
+        here, written = simplify(given.layout, self.mesh, carries, given.type.shape), []
+        # as on one device, where no axis has two members
+        if here == simplify(layout, self.mesh, carries, given.type.shape):
+            return ()
+        for step in hop.steps:
+            try:
+                here, one = follow(here, step, given.type, self.mesh, carries_gradient=carries)
+            except ValueError as error:
+                raise LayoutError(f"{given.name} redistributed", str(error), "plan again, or undo the edit") from None
+            written.append(one)
+        return tuple(written)
+
+    def fresh(self, name: str, steps: Sequence[Collective]) -> str:
+        base = f"{name.replace('.', '_')}_{SUFFIX.get(steps[-1].op, 'moved') if steps else 'same'}"
+        candidate, n = base, 1
+        while candidate in self.taken:
+            n += 1
+            candidate = f"{base}_{n}"
+        self.taken.add(candidate)
+        return candidate
+
+    def compute(self, node: Node, strategy: Strategy, types: Mapping[str, TensorType]) -> TypedValue:
+        """Adds one operator, its operands brought into the layouts that its strategy asks for."""
+        names = [
+            self.in_layout(name, strategy.input(i, len(types[name].shape), self.mesh)).name
+            for i, name in enumerate(node.operands)
+        ]
+        value = typed_value(node.name, node.type, strategy.output(len(node.type.shape), self.mesh), self.mesh)
+        args, kwargs = local_arguments(rule_of(node, types), node, value.local_shape)
+        renamed = iter(names)
+        self.statements.append(
+            Compute(
+                value,
+                node.op,
+                tuple(rename(a, renamed) for a in args),
+                tuple((k, rename(v, renamed)) for k, v in kwargs),
+                strategy.axes,
+                node.module,
+                math.prod(self.mesh.size(axis) for axis, s in strategy.axes if s.scaled),
+            )
+        )
+        self.found[node.name] = {value.layout: value}
+        return value
+
+
+def rename(argument: Argument, names: Iterator[str]) -> Argument:
+    """The argument with each Ref replaced, in order, by a reference to the next name."""
+    if isinstance(argument, Ref):
+        return Ref(next(names))
+    if isinstance(argument, tuple):
+        return tuple(rename(item, names) for item in argument)
+    return argument
+
+
+def lower_block(block: Block, choice: BlockChoice, mesh: Mesh) -> LoweredBlock:
+    types = block.types()
+    inputs = tuple(typed_value(t.name, t.type, x, mesh) for t, x in zip(block.inputs, choice.inputs, strict=True))
+    externals = tuple(typed_value(n, types[n], x, mesh) for n, x in choice.externals)
+    parameters = tuple(typed_value(n, types[n], x, mesh) for n, x in choice.parameters)
+    buffers = tuple(whole_value(b.name, b.type, mesh) for b in block.buffers)
+    body = Body((*inputs, *externals, *parameters, *buffers), choice.hops, block.carries_gradient(), types, mesh)
+    strategies = dict(choice.strategies)
+    for node in block.nodes:
+        body.compute(node, strategies[node.name], types)
+    outputs = tuple(body.in_layout(n, x) for n, x in zip(block.outputs, choice.outputs, strict=True))
+    return LoweredBlock(block.name, inputs, externals, parameters, buffers, tuple(body.statements), outputs)
+
+
+def lower_constants(
+    model: Model, chosen: Chosen, entering: Sequence[TypedValue], mesh: Mesh
+) -> tuple[Compute | Move, ...]:
+    types = {v.name: v.type for v in entering} | {n.name: n.type for n in model.constants}
+    body = Body(entering, (), frozenset(), types, mesh)
+    strategies = dict(chosen.constants)
+    for node in model.constants:
+        body.compute(node, strategies[node.name], types)
+    return tuple(body.statements)
+
+
+def lower_stage(
+    model: Model,
+    blocks: Sequence[LoweredBlock],
+    stage: StageChoice,
+    constants: Sequence[Compute | Move],
+    hosts: bool = False,
+) -> LoweredStage:
+    """``hosts``: activations are offloaded."""
+    segments = model.segments[stage.first : stage.last]
+    wanted = {name for segment in segments for name in segment.externals} - set(model.counts)
+    needed: list[str] = []
+    for statement in reversed(constants):
+        if statement.value.name in wanted:
+            needed.append(statement.value.name)
+            wanted |= set(reads(statement)) - set(model.counts)
+    return LoweredStage(
+        first=stage.first,
+        last=stage.last,
+        inputs=blocks[segments[0].block].inputs,
+        outputs=blocks[segments[-1].block].outputs,
+        constants=tuple(reversed(needed)),
+        recompute=stage.recompute,
+        selective=0 if hosts else stage.selective,
+        hosted=stage.selective if hosts else 0,
+    )
+
+
+def reads(statement: Compute | Move) -> tuple[str, ...]:
+    """Names of the values that a statement reads."""
+    if isinstance(statement, Move):
+        return (statement.source,)
+    node = Node("", "", statement.args, statement.kwargs, statement.value.type)
+    return node.operands
+
+
+def stored_parameters(model: Model, chosen: Chosen, mesh: Mesh) -> tuple[StoredParameter, ...]:
+    """Each parameter as it is stored: an R use is stored I and its gradient summed over the axis once a step."""
+    used = used_layouts(model, chosen)
+    stored = []
+    for parameter in model.parameters:
+        layout = used.get(parameter.name)
+        if layout is None:
+            continue
+        states = layout.states()
+        reduce_axes = tuple(a.name for a in mesh.device_axes if states[a.name] == R and a.size > 1)
+        keep = {axis: I if state == R else state for axis, state in states.items()}
+        kept = Layout.of(len(parameter.type.shape), keep, mesh)
+        stored.append(
+            StoredParameter(
+                name=parameter.name,
+                type=parameter.type,
+                layout=kept,
+                local_shape=kept.local_shape(parameter.type.shape, mesh),
+                reduce_axes=reduce_axes,
+                stages=holders(parameter.name, model.segments, chosen),
+                source=parameter.source,
+                dim=parameter.dim,
+                start=parameter.start,
+                stop=parameter.stop,
+                aliases=parameter.aliases,
+                trainable=parameter.trainable,
+                members=parameter.members,
+            )
+        )
+    return tuple(stored)
+
+
+def used_layouts(model: Model, chosen: Chosen) -> dict[str, Layout]:
+    """The layout in which each parameter is met; every block that reads one meets it in the same layout."""
+    used: dict[str, Layout] = {}
+    for segment in model.segments:
+        for name, (_, layout) in zip(segment.parameters, chosen.blocks[segment.block].parameters, strict=True):
+            assert used.setdefault(name, layout) == layout, f"{name} is met as {used[name]} and as {layout}"
+    return used
+
+
+def holders(name: str, segments: Sequence[Segment], chosen: Chosen) -> tuple[int, ...]:
+    """The pipeline stages whose segments read a parameter."""
+    return tuple(
+        index
+        for index, stage in enumerate(chosen.stages)
+        if any(name in segment.parameters for segment in segments[stage.first : stage.last])
+    )
+
+
+def loss_state(lowered: Lowered, axis: str) -> State:
+    """The loss' state on an axis: P where each rank has a summand."""
+    return lowered.loss.layout.state(axis)
+
+
+

@@ -1,0 +1,61 @@
+"""A typed program whose replicas along the data axis step by themselves: each one's loss is the mean over its own rows.
+
+A synchronous program's ranks hold summands of the whole batch's loss, so a mean that an operator takes over its own
+rows is divided by the number of ranks. A replica's isn't; the runtime counts its valid tokens over its own microbatches
+likewise. What a replica would have to ask the others for in every step has no such form, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from autoplan.errors import ParallelismError
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed import Compute, Lowered, Move
+
+DATA = "dp"
+REMEDY = "leave local_steps out, or replicate over tp or pp instead"
+
+
+def on_their_own(program: Lowered, every: int) -> Lowered:
+    """The program with each replica on its own; ParallelismError where an operator joins the ranks' rows.
+
+    every  steps between two averages, for the error
+    """
+    blocks = tuple(
+        replace(block, body=tuple(alone(block.body, program.mesh, block.name, every))) for block in program.blocks
+    )
+    constants = tuple(alone(program.constants, program.mesh, "a constant", every, frozenset(program.counts)))
+    return replace(program, blocks=blocks, constants=constants)
+
+
+def alone(
+    statements: Iterable[Compute | Move], mesh: Mesh, where: str, every: int, counts: frozenset[str] = frozenset()
+) -> Iterator[Compute | Move]:
+    """The statements, less what belongs to the mean over the data axis.
+
+    counts  constants that the runtime sums up, over the microbatches alone
+    """
+    for statement in statements:
+        if isinstance(statement, Move):
+            steps = tuple(s for s in statement.collectives if not (s.op == "average" and parts(s.axes) == {DATA}))
+            if any(DATA in parts(step.axes) for step in steps):
+                raise refusal(statement.value.name, where, every)
+            yield replace(statement, collectives=steps)
+        elif DATA in statement.body_axes and mesh.size(DATA) > 1 and statement.value.name not in counts:
+            raise refusal(statement.value.name, where, every)
+        else:
+            ways = [mesh.size(axis) for axis, s in statement.strategies if s.scaled and axis == DATA]
+            yield replace(statement, divisor=statement.divisor // ways[0]) if ways else statement
+
+
+def parts(axes: Iterable[str]) -> set[str]:
+    """The axes that these are, or are prime factors of ("dp.0")."""
+    return {axis.split(".")[0] for axis in axes}
+
+
+def refusal(value: str, where: str, every: int) -> ParallelismError:
+    return ParallelismError(
+        f"local_steps={every}", f"{value} of {where} joins the rows of all replicas in every step", REMEDY
+    )

@@ -1,0 +1,1 @@
+"""Models and inputs by name: a Python file, transformers' configurations, a save_pretrained folder."""

@@ -1,0 +1,140 @@
+"""Hugging Face models by name, built on the meta device from a configuration; nothing is downloaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+
+from autoplan.arguments.keywords import nearest
+from autoplan.arguments.values import parse_settings
+from autoplan.errors import InputsError
+from autoplan.models.inputs import hf_inputs
+
+# Public configurations: each as its config.json has it. Sizes that are the class' defaults are left out.
+LLAMA_3 = {"vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+           "num_key_value_heads": 8, "tie_word_embeddings": False}  # fmt: skip
+WITHOUT_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "llama-3-8b": ("llama", {**LLAMA_3, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+                             "num_attention_heads": 32}),
+    "llama-3-70b": ("llama", {**LLAMA_3, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+                              "num_attention_heads": 64}),
+    "mixtral-8x7b": ("mixtral", {"max_position_embeddings": 32768, "rope_theta": 1e6}),
+    "mixtral-8x22b": ("mixtral", {"vocab_size": 32768, "max_position_embeddings": 65536, "rope_theta": 1e6,
+                                  "hidden_size": 6144, "intermediate_size": 16384, "num_hidden_layers": 56,
+                                  "num_attention_heads": 48, "num_key_value_heads": 8}),
+    "llama-3.1-405b": ("llama", {**LLAMA_3, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
+                                 "num_attention_heads": 128, "max_position_embeddings": 131072}),
+    # Brown et al. 2020 (arXiv:2005.14165), table 2.1, with Megatron's padded vocabulary (Narayanan et al. 2021)
+    "gpt3-175b": ("gpt2", {**WITHOUT_DROPOUT, "n_embd": 12288, "n_layer": 96, "n_head": 96, "n_positions": 2048,
+                           "vocab_size": 51200}),
+    # google-t5/t5-11b
+    "t5-11b": ("t5", {"d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_layers": 24, "num_decoder_layers": 24,
+                      "num_heads": 128, "vocab_size": 32128, "dropout_rate": 0.0, "decoder_start_token_id": 0}),
+    # the shape of Dehghani et al. 2023 (arXiv:2302.05442), table 1; its layers run attention and MLP side by side
+    "vit-22b": ("vit", {"hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 48,
+                        "num_attention_heads": 48, "image_size": 224, "patch_size": 14}),
+}  # fmt: skip
+# what the hub calls a model, without its organisation and without what only says how it was trained
+HUB: Mapping[str, str] = {
+    "gpt2": "gpt2", "bert-base-uncased": "bert", "vit-base-patch16-224": "vit", "mixtral-8x7b-v0.1": "mixtral-8x7b",
+    "mixtral-8x22b-v0.1": "mixtral-8x22b", **{f"meta-{name}": name for name in PRESETS if name.startswith("llama")},
+}  # fmt: skip
+TRAINED = re.compile(r"-(instruct|chat|it|base|hf)$")
+# the class that a model type trains as: the first mapping that has it
+TASKS: tuple[tuple[Mapping[str, object], Any], ...] = (
+    (MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, AutoModelForImageClassification),
+    (MODEL_FOR_MASKED_LM_MAPPING_NAMES, AutoModelForMaskedLM),
+    (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, AutoModelForCausalLM),
+    (MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, AutoModelForSeq2SeqLM),
+)
+
+
+def build(name: str, settings: Sequence[str], batch: int | None, seq: int | None) -> tuple[nn.Module, dict | None]:
+    """The model on the meta device, and its inputs for one step (None where no batch is given).
+
+    name      a model type ("llama", "gpt2", "bert", "vit", "t5") or a preset ("llama-3-70b")
+    settings  "KEY=VALUE" of the configuration
+    batch     rows of one step over all devices
+    seq       tokens in a row; the configuration's longest where it isn't given
+    Raises InputsError for an unknown name or setting, and a sequence that the model has no positions for.
+    """
+    kind, config = configuration(name, settings)
+    for mapping, auto in TASKS:
+        if kind in mapping:
+            with torch.device("meta"):
+                model = auto.from_config(config)
+            return model, None if batch is None else inputs(name, model, batch, seq)
+    raise InputsError(
+        f"hf:{name}",
+        "only language models (causal, masked, sequence to sequence) and image classifiers are built by name",
+        "give it as path/to/file.py:make_model",
+    )
+
+
+def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
+    """(model type, configuration with the settings in place)."""
+    known = known_name(name)
+    kind, preset = PRESETS.get(known, (known, {}))
+    plain = AutoConfig.for_model(kind)
+    defaults = {**plain.to_dict(), **{alias: getattr(plain, own) for alias, own in plain.attribute_map.items()}}
+    defaults["num_labels"] = plain.num_labels
+    if getattr(plain, "rope_parameters", None):
+        defaults["rope_theta"] = plain.rope_parameters.get("rope_theta", 10000.0)
+    defaults |= started(plain)
+    given = parse_settings(settings, {**defaults, **preset}, f"the configuration of hf:{name}")
+    try:
+        return kind, AutoConfig.for_model(kind, **{**started(plain), **preset, **given})
+    except Exception as error:
+        raise InputsError(f"hf:{name} with {dict(given)}", f"transformers refuses: {error}", "mend --config") from error
+
+
+def known_name(name: str) -> str:
+    """The preset or model type that a name of the hub stands for; InputsError, with the nearest, where it is none."""
+    given = TRAINED.sub("", name.rpartition("/")[2].lower())
+    found = HUB.get(given, given)
+    if found in PRESETS or found in CONFIG_MAPPING_NAMES:
+        return found
+    near = nearest(given.removeprefix("meta-"), [*PRESETS, *CONFIG_MAPPING_NAMES])
+    hint = f"did you mean {' or '.join(f'hf:{n}' for n in near)}" if near else f"try one of {', '.join(PRESETS)}"
+    cause = "transformers has no model of that type"
+    if "/" in name:
+        cause = "nothing is downloaded, it isn't in the hub's cache here, and no preset has its configuration"
+    raise InputsError(f"hf:{name}", cause, f"{hint}; or give a folder that save_pretrained wrote: hf:path/to/folder")
+
+
+def started(plain: Any) -> dict[str, int]:
+    """The token that a decoder's input begins with, where a class leaves it open: labels can't be shifted without. It
+    is the padding's, as in T5's and most other published configurations."""
+    if not plain.is_encoder_decoder or getattr(plain, "decoder_start_token_id", None) is not None:
+        return {}
+    return {"decoder_start_token_id": getattr(plain, "pad_token_id", None) or 0}
+
+
+def inputs(name: str, model: Any, batch: int, seq: int | None) -> dict[str, torch.Tensor]:
+    """The tensors of one step on the meta device; InputsError where the model has no positions for the sequence."""
+    longest = getattr(model.config, "max_position_embeddings", None)
+    rotary = getattr(model.config, "rope_parameters", None)
+    if seq is not None and longest is not None and seq > longest and not rotary:
+        raise InputsError(
+            f"--seq {seq}", f"hf:{name} has positions for {longest}", f"add --config max_position_embeddings={seq}"
+        )
+    return hf_inputs(model, batch, seq)

@@ -1,0 +1,6 @@
+"""A mixture's experts as one torch operator, ``autoplan::experts``, and the gating between their products."""
+
+from autoplan.ops.experts.activation import FUNCTIONS, activation_function
+from autoplan.ops.experts.operator import experts
+
+__all__ = ["FUNCTIONS", "activation_function", "experts"]

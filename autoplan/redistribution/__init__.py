@@ -1,0 +1,51 @@
+"""Layout to layout, as the provably cheapest sequence of typed steps.
+
+``boxes`` and ``exchange`` say who holds and who sends what; ``steps`` is the table of single changes, each with its
+backward; ``apply`` what a step makes of a layout; ``links`` and ``traffic`` what it costs; ``space`` the layouts and
+steps that there are; ``planner`` finds the cheapest path, ``follow`` checks a written one. ``reshape`` and ``meshes``
+lead across a reshape and from mesh to mesh; ``simulate`` executes on all ranks at once, in NumPy.
+docs/redistribution.md tells the whole.
+"""
+
+from __future__ import annotations
+
+from autoplan.errors import LayoutError
+from autoplan.ir.graph import TensorType
+from autoplan.ir.layout import Layout
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed import Collective
+from autoplan.redistribution.factors import simplify, sized
+from autoplan.redistribution.follow import follow
+from autoplan.redistribution.links import UNIFORM, AxisLinks, Links
+from autoplan.redistribution.planner import Planner, Redistribution
+from autoplan.redistribution.steps import NEUTRAL_STEPS, STEPS, Step, find_step, neutral, transition
+from autoplan.redistribution.written import step_seconds
+
+
+def redistribute(
+    source: Layout, target: Layout, type: TensorType, mesh: Mesh, *, carries_gradient: bool, links: Links = UNIFORM
+) -> tuple[Collective, ...]:
+    """The fastest sequence of steps from one layout to another; empty where both are the same.
+
+    Least is the sum of the steps' seconds, forward and backward, on these links; among equals the fewest steps. Every
+    rank finds the same. No rank holds more on the way than at the start or at the end, save where one end names prime
+    factors of an axis by which the other splits a dim that it doesn't divide: that axis is gathered in between.
+
+    LayoutError where a layout doesn't fit the tensor and the mesh, and where there is no way: the microbatches' axis
+    would change, or a P(max) that carries a gradient.
+    """
+    return Planner(type, mesh, carries_gradient=carries_gradient, links=links).plan(source, target).collectives
+
+
+def frontier(
+    source: Layout, target: Layout, type: TensorType, mesh: Mesh, *, carries_gradient: bool, links: Links = UNIFORM
+) -> tuple[Redistribution, ...]:
+    """The Pareto set of (seconds, peak bytes), the fastest first; errors as for ``redistribute``."""
+    return Planner(type, mesh, carries_gradient=carries_gradient, links=links).frontier(source, target)
+
+
+__all__ = [
+    "NEUTRAL_STEPS", "STEPS", "UNIFORM", "AxisLinks", "LayoutError", "Links", "Planner", "Redistribution", "Step",
+    "find_step", "follow", "frontier", "neutral", "redistribute", "simplify", "sized", "step_seconds",
+    "transition",
+]  # fmt: skip

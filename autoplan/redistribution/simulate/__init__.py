@@ -1,0 +1,17 @@
+"""Redistributions on all ranks of a mesh at once, in NumPy: the judge of what the planner finds."""
+
+from __future__ import annotations
+
+from autoplan.redistribution.simulate.execution import (
+    Execution,
+    execute,
+    execute_backward,
+    groups,
+    run,
+    run_backward,
+)
+from autoplan.redistribution.simulate.parts import deal, dual, pairing, whole_of
+
+__all__ = [
+    "Execution", "deal", "dual", "execute", "execute_backward", "groups", "pairing", "run", "run_backward", "whole_of",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""The graph of layouts that a redistribution may pass, its edges being single collectives with prices."""

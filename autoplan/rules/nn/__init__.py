@@ -1,0 +1,1 @@
+"""Rules of layers: attention, convolutions, normalisations, look-ups, losses, experts."""

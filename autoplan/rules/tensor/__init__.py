@@ -1,0 +1,1 @@
+"""Rules of tensor operators: element-wise, products, reductions, views, indexing."""

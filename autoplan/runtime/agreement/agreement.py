@@ -1,0 +1,125 @@
+"""Whether all ranks are about to do the same: the same call, and a step on batches that belong together.
+
+It is asked before any rank does it. Every rank is given the whole batch, and then the same one; or its data-parallel
+rows, and then ranks that differ in other axes alone (tensor, pipeline) have the same rows. One all-reduce carries what
+each has: which call, after how many steps, how many rows, and a hash of its inputs in the place of its data rank. It
+takes the greatest of each and of its negative, so that every rank sees whether all are equal; only where they aren't do
+they tell each other more.
+
+A batch that is repeated on all ranks alike, or rows that no other rank holds, can't be told from right ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from autoplan.errors import AutoplanError
+from autoplan.runtime.agreement.disagreement import Facts, error_of
+from autoplan.runtime.agreement.fingerprint import Fingerprint
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.raising import unforeseen
+from autoplan.runtime.data.microbatches import Given
+from autoplan.runtime.spec import DATA
+
+NOBODY = -(1 << 63)  # in the place of another data rank
+CALLS = (
+    "step", "step(accumulate=True)", "evaluate", "init_weights", "load_weights", "load_state_dict", "full_state_dict",
+    "full_grads", "save_weights", "save_checkpoint", "load_checkpoint", "forward",
+)  # fmt: skip
+FORMS = ("", "whole", "own", "own, as was said")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a rank is about to do.
+
+    name   one of CALLS
+    step   optimizer steps taken before
+    added  batches whose gradients are already there
+    own    whether the user said that the rows are its own: data ranks may then have equal ones
+    """
+
+    name: str
+    step: int
+    added: int = 0
+    own: bool = False
+
+
+class Agreement:
+    """Of one program's ranks; a collective of the whole world to ask."""
+
+    def __init__(self, axes: Mapping[str, RankAxis], device: torch.device) -> None:
+        self.device, self.world, self.rank = device, dist.get_world_size(), dist.get_rank()
+        data = axes.get(DATA)
+        self.ways, self.place = (data.size, data.rank) if data is not None else (1, 0)
+        self.fingerprint = Fingerprint(device)
+
+    def on(self, call: Call, prepare: Callable[[], Given]) -> Given:
+        """What ``prepare`` makes of this rank's batch, once all ranks' belong together.
+
+        InputsError, on every rank, where it raises on any or they don't. On one rank there is nothing to ask.
+        """
+        if self.world == 1:
+            return prepare()
+        given, failed = None, None
+        try:
+            given = prepare()
+        except Exception as error:  # told to all, or the others would wait for this rank
+            failed = error
+        if self.alike(call, given):
+            assert given is not None
+            return given
+        raise self.told(call, given, failed)
+
+    def called(self, call: Call) -> None:
+        """InputsError, on every rank, where they aren't all about to do this: what needs no batch of the plan's."""
+        self.on(call, lambda: Given({}, (), None, 0))
+
+    def alike(self, call: Call, given: Given | None) -> bool:
+        """Whether all ranks have the same call and form, and the same values where they are to have them."""
+        least, greatest = self.extremes(self.numbers(call, given))
+        failed, form = greatest[0], FORMS[greatest[-self.ways - 2]]
+        hashes = greatest[-self.ways :]
+        if failed or least != greatest or (form == "whole" and len(set(hashes)) > 1):
+            return False
+        return form != "own" or not all(hashes.count(one) > 1 for one in hashes)
+
+    def numbers(self, call: Call, given: Given | None) -> Tensor:
+        """int64: failed, the call, step, added, rows, form, the hash of what all share, and one hash a data rank."""
+        header = [int(given is None), CALLS.index(call.name), call.step, call.added]
+        header += [0, 0] if given is None else [given.rows, FORMS.index(form_of(call, given))]
+        hashes = torch.full((1 + self.ways,), NOBODY, dtype=torch.int64, device=self.device)
+        if given is not None:
+            hashes[0] = self.fingerprint.of([v for name, v in given.values.items() if name not in given.split])
+            hashes[1 + self.place] = self.fingerprint.of([given.values[name] for name in given.split])
+        return torch.cat([torch.tensor(header, device=self.device), hashes])
+
+    def extremes(self, numbers: Tensor) -> tuple[list[int], list[int]]:
+        """The least and the greatest of each over all ranks: the one point at which a step waits for the others."""
+        negative = torch.where(numbers == NOBODY, numbers, -numbers)
+        both = torch.cat([numbers, negative])
+        dist.all_reduce(both, dist.ReduceOp.MAX)
+        found = both.tolist()
+        return [-n if n != NOBODY else n for n in found[len(numbers) :]], found[: len(numbers)]
+
+    def told(self, call: Call, given: Given | None, failed: Exception | None) -> Exception:
+        """The error that this rank raises, once all have said what they have."""
+        error = failed if failed is None or isinstance(failed, AutoplanError) else unforeseen(failed)
+        mine = Facts(call.name, call.step, call.added, "", 0, self.place, {}, {}, error)
+        if given is not None:
+            each = {name: int(self.fingerprint.of([value])) for name, value in given.values.items()}
+            shared = {name: value for name, value in each.items() if name not in given.split}
+            split = {name: each[name] for name in given.split}
+            mine = Facts(call.name, call.step, call.added, form_of(call, given), given.rows, self.place, shared, split)
+        everyone: list[Facts | None] = [None] * self.world
+        dist.all_gather_object(everyone, mine)
+        return failed or error_of([facts for facts in everyone if facts is not None])
+
+
+def form_of(call: Call, given: Given) -> str:
+    return FORMS[3] if given.form == "own" and call.own else given.form or ""

@@ -1,0 +1,135 @@
+"""What all ranks have said of a step that they don't agree on -> the error that names the ranks and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autoplan.errors import AutoplanError, InputsError
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one rank is about to do.
+
+    call, step, added   see ``agreement.Call``
+    form, rows          "whole", "own" …, and how many rows were given
+    place               its data rank
+    shared, split       hashes by input: of what is the same on all ranks, of what data ranks have rows of
+    error               why it can't
+    """
+
+    call: str
+    step: int
+    added: int
+    form: str
+    rows: int
+    place: int
+    shared: Mapping[str, int] = field(default_factory=dict)
+    split: Mapping[str, int] = field(default_factory=dict)
+    error: AutoplanError | None = None
+
+
+def error_of(ranks: Sequence[Facts]) -> InputsError:
+    """The first thing in which ranks differ, in the order in which one would look for it."""
+    failed = next(((rank, facts.error) for rank, facts in enumerate(ranks) if facts.error is not None), None)
+    if failed is not None:
+        rank, error = failed
+        return InputsError(f"the batch of rank {rank}: {error.value}", error.cause, error.remedy)
+    found = (
+        of_calls(ranks)
+        or values_differ(ranks, lambda facts: facts.shared, "every rank takes all of it")
+        or (values_differ(ranks, lambda facts: facts.split, WHOLE) if ranks[0].form == "whole" else of_peers(ranks))
+    )
+    return found or of_copies(ranks)
+
+
+WHOLE = "every rank was given a whole batch, and they aren't the same: one may be a batch behind, or shuffle by itself"
+
+
+def of_calls(ranks: Sequence[Facts]) -> InputsError | None:
+    """Where ranks are at different places of their scripts, or were given other amounts."""
+    alike = "let every rank run the same calls"
+    for of, cause in (
+        (lambda f: f"program.{f.call}", "all ranks have to call the same, a save or an evaluation too"),
+        (lambda f: f"step {f.step + 1}", "they have taken different numbers of optimizer steps"),
+        (lambda f: f"gradients of {f.added} batches", "some have added up more batches than others since the update"),
+    ):
+        if len(groups(ranks, of)) > 1:
+            return InputsError(said(ranks, of), cause, alike)
+    if len(groups(ranks, amount)) > 1:
+        cause = "rows would be counted twice, or not at all"
+        return InputsError(said(ranks, amount), cause, "give every rank the whole batch, or every rank its own rows")
+    return None
+
+
+def amount(facts: Facts) -> str:
+    return {
+        "whole": f"the whole batch of {facts.rows} rows",
+        "own": f"{facts.rows} rows of its own",
+        "own, as was said": f"{facts.rows} rows of its own with rows='own'",
+    }.get(facts.form, "a batch")
+
+
+def values_differ(
+    ranks: Sequence[Facts], of: Callable[[Facts], Mapping[str, int]], cause: str
+) -> InputsError | None:
+    """Where an input that all are to have alike differs."""
+    for name in of(ranks[0]):
+        found = groups(ranks, lambda facts, name=name: of(facts)[name])  # type: ignore[misc]
+        if len(found) > 1:
+            value = f"{name} of step {ranks[0].step + 1} differs between {' and '.join(map(these, found.values()))}"
+            return InputsError(value, cause, "give every rank the same batch, in the same order")
+    return None
+
+
+def of_peers(ranks: Sequence[Facts]) -> InputsError | None:
+    """Where ranks that compute the same rows were given different ones."""
+    for place in sorted({facts.place for facts in ranks}):
+        for name in ranks[0].split:
+            peers = {rank: facts.split[name] for rank, facts in enumerate(ranks) if facts.place == place}
+            if len(set(peers.values())) > 1:
+                apart = [[rank for rank in peers if peers[rank] == one] for one in dict.fromkeys(peers.values())]
+                return InputsError(
+                    f"{name} of step {ranks[0].step + 1} differs between {' and '.join(map(these, apart))}",
+                    f"they are data rank {place} together, and split the work on the same rows",
+                    "give ranks whose program.axes['dp'].rank is the same the same rows",
+                )
+    return None
+
+
+def of_copies(ranks: Sequence[Facts]) -> InputsError:
+    """Where data ranks have the same rows."""
+    ways = len({facts.place for facts in ranks})
+    found = groups(ranks, lambda facts: tuple(facts.split.values()))
+    return InputsError(
+        f"the same {ranks[0].rows} rows on {' and on '.join(map(these, found.values()))}",
+        f"the plan takes them as the own rows of {ways} data ranks, and would count them more than once; a short last "
+        "batch looks so, and a sampler that doesn't know its rank",
+        "give the whole batch, or each data rank its own rows; leave a short batch out "
+        "(autoplan.runtime.data.loader does); or say program.step(batch, rows='own') where equal rows are meant",
+    )
+
+
+def groups(ranks: Sequence[Facts], of: Callable[[Facts], Hashable]) -> dict[Hashable, list[int]]:
+    """The ranks of each value, the largest group first."""
+    found: dict[Hashable, list[int]] = {}
+    for rank, facts in enumerate(ranks):
+        found.setdefault(of(facts), []).append(rank)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def said(ranks: Sequence[Facts], of: Callable[[Facts], Hashable]) -> str:
+    return ", ".join(f"{value} on {these(members)}" for value, members in groups(ranks, of).items())
+
+
+def these(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0-2, 5"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {text}"

@@ -1,0 +1,163 @@
+"""A checkpoint saved and loaded: what it holds (``checkpoint_keys``) by DCP's protocol, what is plain by state.json.
+
+A save agrees first: every rank has to say the same folder, step and extra. A load looks first: at the files' lengths,
+at every byte's checksum, at whether the checkpoint fits the plan; only then does anything in memory change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from autoplan.errors import WeightsError
+from autoplan.runtime.checkpoint import plain_values
+from autoplan.runtime.checkpoint.files import CheckpointState, check_keep, complete, latest_checkpoint, latest_other
+from autoplan.runtime.checkpoint.fit import check, new_optimizer_state, take_moments, tell_conversions
+from autoplan.runtime.checkpoint.groups import saved_groups, take
+from autoplan.runtime.checkpoint.index import REMEDY, read_index
+from autoplan.runtime.checkpoint.keys import (
+    Snapshot,
+    model_state,
+    moments_by_key,
+    optimizer_state,
+    random_state,
+    set_random_state,
+    spoken_for,
+    stale_state,
+)
+from autoplan.runtime.checkpoint.plain_state import schedule_data, taken_plain_parts
+from autoplan.runtime.checkpoint.saving import Saver, failures
+from autoplan.runtime.checkpoint.store import CheckpointReader
+from autoplan.runtime.collectives.raising import together
+
+T = TypeVar("T")
+
+__all__ = ["CheckpointState", "Snapshot", "latest_checkpoint", "load", "save"]
+
+
+def save(
+    saver: Saver,
+    snapshot: Snapshot,
+    folder: str | os.PathLike,
+    extra: Mapping[str, object] | None = None,
+    keep: int | None = None,
+    asynchronous: bool = False,
+) -> None:
+    """Writes a checkpoint; every rank calls it. See ``Program.save_checkpoint``."""
+    saver.wait()
+    target = together(lambda: plain_values.path_of(folder, "a checkpoint's folder")).absolute()
+    state = together(lambda: state_of(snapshot, target, extra, keep))
+    text = json.dumps(plain_values.encode(state.extra, "extra"), sort_keys=True)
+    saver.agree(folder=str(target), step=state.step, keep=keep, asynchronous=bool(asynchronous), extra=text)
+    groups = saved_groups(snapshot.optimizer, snapshot.held, saver.peers())
+    tensors = model_state(snapshot, spoken_for(snapshot)) | optimizer_state(snapshot) | random_state(snapshot)
+    tensors |= stale_state(snapshot, spoken_for(snapshot))
+    saver.save(tensors, target, replace(state, groups=groups), keep, asynchronous)
+
+
+def state_of(
+    snapshot: Snapshot, target: Path, extra: Mapping[str, object] | None, keep: int | None
+) -> CheckpointState:
+    """What is plain of this moment, copied: whoever holds the same lists may change them from here on."""
+    check_keep(target, keep)
+    given = plain_values.frozen(dict(extra or {}), "extra")
+    assert isinstance(given, dict)
+    return CheckpointState(
+        step=snapshot.steps,
+        world=dist.get_world_size(),
+        optimizer=snapshot.spec.training.optimizer,
+        learning_rate=float(snapshot.optimizer.param_groups[0]["lr"]),
+        schedule=schedule_data(snapshot.spec.training.schedule),
+        states={name: plain_values.frozen(part.state_dict(), "states") for name, part in snapshot.states.items()},
+        extra=given,
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that fits: where it is, and what it says that it holds."""
+
+    source: Path
+    state: CheckpointState
+    reader: CheckpointReader
+
+    @property
+    def entries(self) -> Mapping[str, object]:
+        """By key, as DCP's planner knows tensors."""
+        return self.reader.metadata.state_dict_metadata
+
+    def shape(self, key: str) -> tuple[int, ...] | None:
+        entry = self.entries.get(key)
+        return tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
+
+
+def load(saver: Saver, snapshot: Snapshot, folder: str | os.PathLike) -> CheckpointState:
+    """Reads a checkpoint into the parameters, buffers and optimizer. Every rank calls it.
+
+    WeightsError, on all and before anything is changed, where it is not whole or not of this model.
+    """
+    saver.wait()
+    place = together(lambda: plain_values.path_of(folder, "a checkpoint's folder"))
+    found = together(lambda: or_another(lambda: examined(snapshot, place), place))
+    same_everywhere(found, saver)
+    moments = new_optimizer_state(snapshot, found.entries)
+    state = model_state(snapshot, snapshot.held) | moments_by_key(snapshot, moments)
+    state |= stale_state(snapshot, snapshot.held)
+    random = random_state(snapshot) if found.state.world == dist.get_world_size() else {}
+    state |= {key: value for key, value in random.items() if found.shape(key) == tuple(value.shape)}
+    state = {key: value for key, value in state.items() if key in found.entries}
+    together(lambda: or_another(lambda: found.reader.check(state), place))
+    options = together(lambda: taken_plain_parts(snapshot, found.state, found.source))
+    tell_conversions(snapshot, found.entries, found.source)
+    try:
+        dcp.load(state, storage_reader=found.reader, planner=DefaultLoadPlanner(flatten_state_dict=False))
+    except CheckpointException as error:
+        raise WeightsError(
+            found.source, f"it can't be read: {failures(error)}", "parameters may be partly its own: load another"
+        ) from error
+    take_moments(snapshot, moments, found.entries)
+    take(snapshot.optimizer, options)
+    set_random_state(state)
+    saver.came_from(found.state)
+    return found.state
+
+
+def or_another(look: Callable[[], T], folder: Path) -> T:
+    """What ``look`` finds; of a damaged checkpoint its WeightsError names the one to load instead, where there is."""
+    try:
+        return look()
+    except WeightsError as error:
+        other = latest_other(folder) if error.remedy == REMEDY else None
+        if other is None:
+            raise
+        remedy = f"give the latest of the others, {other}; `autoplan checkpoint verify {folder.parent}` tells whether "
+        raise WeightsError(error.value, error.cause, f"{remedy}its bytes are whole") from None
+
+
+def examined(snapshot: Snapshot, folder: Path) -> Found:
+    """WeightsError where the checkpoint isn't whole, as far as its files' lengths tell, or is another model's."""
+    source, state = complete(folder)
+    found = Found(source, state, CheckpointReader(source, read_index(source, state.tensors, state.files)))
+    check(snapshot, state, found.entries, source)
+    return found
+
+
+def same_everywhere(found: Found, saver: Saver) -> None:
+    """WeightsError, on every rank, where ranks see different checkpoints under that name."""
+    everyone: list[tuple[str, int, str]] = [("", 0, "")] * dist.get_world_size()
+    mine = (found.state.id, found.state.step, str(found.source))
+    dist.all_gather_object(everyone, mine, group=saver.peers())
+    first = everyone[0]
+    for rank, (identity, step, source) in enumerate(everyone):
+        if identity != first[0]:
+            said = f"rank 0 sees a checkpoint of step {first[1]} there, rank {rank} another, of step {step}: {source}"
+            raise WeightsError(first[2], said, "give every rank the same, in one folder that all ranks see")

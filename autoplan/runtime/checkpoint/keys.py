@@ -1,0 +1,109 @@
+"""What a checkpoint holds, by torch.distributed.checkpoint: one key for each parameter, whatever the plan.
+
+    parameters/<name>            the parameter
+    optimizer/<name>/<field>     a tensor of its optimizer state: of the parameter's shape, or a count of steps
+    buffers/<name>
+    unread/<name>                what the program never reads: the first rank's
+    stale/<name>                 the version of the parameter before, where gradients are of that one (PipeDream-2BW)
+    rng/<rank>                   the rank's random state, taken up where the world has the same size
+
+and as plain values in state.json (``checkpoint_files``): the step, the learning rate, the scaler's and the schedule's
+state, the user's own. What the program draws follows from the plan's seed and the step, and needs no state.
+
+Names are the program's, the same for every plan of a model; parts are described as DTensors, so that another plan
+reads what overlaps its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
+
+from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.whole_tensors import Storage
+from autoplan.runtime.spec import ProgramSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint is taken of, or read into: one rank's state.
+
+    steps   optimizer steps taken
+    states  further parts of the training, by name, whose state is plain and the same on every rank: a loss scaler, a
+            schedule
+    unread  the first rank's values of what the program never reads
+    stale   by name, the version of the parameters before the newest, where gradients are of that one
+    """
+
+    spec: ProgramSpec
+    storage: Storage
+    held: Sequence[HeldParameter]
+    buffers: Mapping[str, Tensor]
+    optimizer: Optimizer
+    steps: int
+    states: Mapping[str, Stateful] = dataclasses.field(default_factory=dict)
+    unread: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    stale: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+
+def spoken_for(snapshot: Snapshot) -> list[HeldParameter]:
+    """The parameters that this rank's stage saves; one tied between stages is saved by the first of them."""
+    return [h for h in snapshot.held if snapshot.storage.speaks_for(h.stored)]
+
+
+def model_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, Tensor]:
+    """Views of parameters and buffers by key."""
+    parameters = {f"parameters/{h.name}": snapshot.storage.dtensor(h, h.values) for h in held}
+    buffers = {f"buffers/{name}": value for name, value in snapshot.buffers.items()}
+    return parameters | buffers | {f"unread/{name}": value for name, value in snapshot.unread.items()}
+
+
+def stale_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, Tensor]:
+    """Views of the parameters' older version by key."""
+    older = snapshot.stale
+    return {f"stale/{h.name}": snapshot.storage.dtensor(h, older[h.name]) for h in held if h.name in older}
+
+
+def optimizer_state(snapshot: Snapshot) -> dict[str, Tensor]:
+    """Views of the optimizer's state by key; nothing before its first step."""
+    states = snapshot.optimizer.state
+    mine = {h.name: states[h.updated] for h in spoken_for(snapshot) if h.updated in states}
+    return moments_by_key(snapshot, mine)
+
+
+def moments_by_key(snapshot: Snapshot, moments: Mapping[str, Mapping[str, object]]) -> dict[str, Tensor]:
+    by_name = {h.name: h for h in snapshot.held}
+    found = {}
+    for name, fields in moments.items():
+        for field, value in fields.items():
+            if isinstance(value, Tensor):
+                found[f"optimizer/{name}/{field}"] = described(snapshot, by_name[name], value)
+    return found
+
+
+def described(snapshot: Snapshot, held: HeldParameter, value: Tensor) -> Tensor:
+    """A DTensor where the value has an element for each of the parameter's; a count of steps as it is."""
+    return snapshot.storage.dtensor(held, local(value)) if value.shape == held.updated.shape and value.ndim else value
+
+
+def random_state(snapshot: Snapshot) -> dict[str, Tensor]:
+    random = {f"rng/{dist.get_rank()}": torch.get_rng_state()}
+    if snapshot.storage.device.type != "cpu":
+        random[f"device_rng/{dist.get_rank()}"] = torch.get_device_module(snapshot.storage.device).get_rng_state()
+    return random
+
+
+def set_random_state(state: Mapping[str, Tensor]) -> None:
+    """Takes up this rank's random state, as far as it was read."""
+    rank = dist.get_rank()
+    if f"rng/{rank}" in state:
+        torch.set_rng_state(state[f"rng/{rank}"])
+    if f"device_rng/{rank}" in state:
+        device = torch.accelerator.current_accelerator()
+        torch.get_device_module(device).set_rng_state(state[f"device_rng/{rank}"])

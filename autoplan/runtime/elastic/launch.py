@@ -1,0 +1,193 @@
+"""Starting and ending the processes' world, and how a script meets a user's mistake."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from autoplan.errors import AutoplanError, InputsError, LaunchError
+from autoplan.ir.mesh import Mesh
+from autoplan.runtime.elastic.messages import tell_once, wait_for_words
+from autoplan.runtime.elastic.rendezvous import Place, connect, meet
+from autoplan.runtime.elastic.watchdog import Watch
+
+TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
+START_S = 600.0     # between the first process and the last, at most
+MARGIN_S = 60.0     # by which the engines' own timeout, which names nobody, comes after the watch's
+LOST = re.compile(r"Connection (closed|reset) by peer|Broken pipe|Socket closed|remote process exited")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the others.
+
+    owned   whether the process group was started here, and is to be ended here
+    watch   where this rank notes what it does; the others' process group is not watched
+    others  the process groups that stood before this program made its own
+    groups  this program's own, once it is made
+    """
+
+    device: torch.device
+    device_mesh: DeviceMesh
+    owned: bool
+    watch: Watch
+    others: frozenset[ProcessGroup] = frozenset()
+    groups: list[ProcessGroup] = field(default_factory=list)
+
+    def made(self) -> None:
+        """The program is complete: the groups that came with it are its own, to be ended with it."""
+        self.groups.extend(standing() - self.others)
+
+    def close(self, meshes: Iterable[DeviceMesh] = ()) -> None:
+        """Ends the process group that was started here, and in another's the groups that the program made.
+
+        meshes  the program's others, beside ``device_mesh``
+        """
+        if self.owned and dist.is_initialized():
+            dist.destroy_process_group()
+        elif dist.is_initialized():
+            end_groups(self.groups, (self.device_mesh, *meshes))
+        self.groups.clear()
+        self.watch.stop()
+
+
+def standing() -> frozenset[ProcessGroup]:
+    """The process groups that this process is in. torch lists them nowhere else."""
+    return frozenset(dist.distributed_c10d._world.pg_map)
+
+
+def end_groups(groups: Iterable[ProcessGroup], meshes: Iterable[DeviceMesh]) -> None:
+    """Ends groups: each has threads and sockets of its own until nothing refers to it.
+
+    Their meshes live on in torch's caches, and would keep them.
+    """
+    known = standing()
+    ended = {group.group_name for group in groups}
+    for group in groups:
+        if group in known:
+            dist.destroy_process_group(group)
+    for mesh in meshes:
+        kept = getattr(mesh._get_root_mesh(), "_pg_registry", {})
+        for name in kept.keys() & ended:
+            del kept[name]
+
+
+def join(mesh: Mesh, timeout_s: float = TIMEOUT_S) -> World:
+    """Joins the plan's processes: those that torchrun started, or the process group that already stands.
+
+    timeout_s  longest that a rank may be in one phase of its work before it is told to hang, and all end
+
+    LaunchError where their number isn't the mesh's number of devices, LostRankError where one doesn't come.
+    """
+    owned, others = not dist.is_initialized(), frozenset[ProcessGroup]()
+    if owned:
+        check_count(mesh.devices, int(os.environ.get("WORLD_SIZE", "1")), torchrun="WORLD_SIZE" in os.environ)
+        device, watch = start(timeout_s)
+    else:
+        check_count(mesh.devices, dist.get_world_size(), torchrun="WORLD_SIZE" in os.environ)
+        device, watch = device_of(str(dist.get_backend())), Watch(None, dist.get_rank(), mesh.devices, timeout_s)
+        others = standing()
+    names, sizes = zip(*((a.name, a.size) for a in mesh.device_axes), strict=True)
+    return World(device, dist.init_device_mesh(device.type, sizes, mesh_dim_names=names), owned, watch, others)
+
+
+def check_count(wanted: int, found: int, torchrun: bool) -> None:
+    if wanted == found:
+        return
+    who = f"torchrun started {found}" if torchrun else f"there {'is' if found == 1 else 'are'} {found}"
+    raise LaunchError(
+        f"{found} process{'es' if found != 1 else ''}",
+        f"the plan needs {wanted} process{'es' if wanted != 1 else ''}, {who}",
+        f"start it with torchrun --nproc-per-node {wanted} {script()} (or --nnodes N --nproc-per-node {wanted}/N)",
+    )
+
+
+def script() -> str:
+    return sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "train.py"
+
+
+def start_processes() -> torch.device:
+    """A process group for a script of one's own, in which several programs may run; nobody watches it."""
+    return start(TIMEOUT_S, watching=False)[0]
+
+
+def start(timeout_s: float, watching: bool = True) -> tuple[torch.device, Watch]:
+    """The default process group, gloo for tensors on the CPU and the accelerator's own library for those on it; and
+    the watch over its ranks, which sees already whether one hangs while they connect."""
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    if device.type != "cpu":
+        device = torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0")))
+        torch.accelerator.set_device_index(device.index)
+    backend = dist.get_default_backend_for_device(device.type)
+    if device.type != "cpu":
+        backend = f"cpu:{dist.get_default_backend_for_device('cpu')},{device.type}:{backend}"
+    longest = timedelta(seconds=timeout_s + MARGIN_S)
+    if "WORLD_SIZE" not in os.environ:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=longest)
+        return device, Watch(None, 0, 1, timeout_s)
+    place, start_s = Place.of_environment(), min(timeout_s, START_S)
+    store = connect(place, start_s)
+    mark = meet(store, place, start_s)
+    store.set_timeout(longest)
+    watch = watched(place, mark, timeout_s) if watching else Watch(None, place.rank, place.size, timeout_s)
+    own = dist.PrefixStore(f"{mark}/group", store)
+    dist.init_process_group(backend, store=own, rank=place.rank, world_size=place.size, timeout=longest)
+    return device, watch
+
+
+def watched(place: Place, mark: str, timeout_s: float) -> Watch:
+    """A watch over all ranks, by a connection of its own."""
+    store = connect(place, MARGIN_S, host=False)
+    return Watch(dist.PrefixStore(f"{mark}/watch", store), place.rank, place.size, timeout_s)
+
+
+def device_of(backend: str) -> torch.device:
+    """Where tensors live in a process group that somebody else started."""
+    device = torch.accelerator.current_accelerator()
+    if backend == "gloo" or device is None:
+        return torch.device("cpu")
+    return torch.device(device.type, torch.accelerator.current_device_index())
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Runs a script's main; a user's mistake ends it with its text, no traceback and exit status 2.
+
+    A mistake that several processes make is told by one of them (``telling.tell_once``). Where another rank has gone,
+    one line says so: what ended it that rank tells, or torchrun.
+    """
+    try:
+        main()
+    except Exception as error:
+        if lost_connection(error):
+            wait_for_words()
+            print(f"[rank {os.environ.get('RANK', '0')}] another rank has ended", file=sys.stderr, flush=True)
+            os._exit(1)  # at once: what still runs in the background may wait for it, and others for this process
+        tell_once(mistake_of(error))
+        sys.exit(2)
+
+
+def mistake_of(error: Exception) -> AutoplanError:
+    """The error as a user's mistake; raises it where it is none. A file that can't be had is one."""
+    if isinstance(error, AutoplanError):
+        return error
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return InputsError(error.filename, error.strerror, "see that it is there, and yours")
+    raise error
+
+
+def lost_connection(error: BaseException | None) -> bool:
+    """Whether an exception is, or came of, a connection that another rank's end has closed."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and LOST.search(str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

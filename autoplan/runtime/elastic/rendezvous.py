@@ -1,0 +1,168 @@
+"""The processes of one start of a program find one another, and an error says who is missing.
+
+torchrun keeps one store over its restarts, in which a new process group would find the addresses of processes that
+have died; and its count of restarts, which could tell them apart, differs between nodes: a node that restarts because
+another failed may count nothing. So the first rank gives each start a mark, and everything that it stores goes under
+that. A rank announces itself by a token of its own; the first rank invites the token; whoever still lives and sees the
+invitation comes. What processes left that have died since is never answered.
+
+    here/<rank>             the rank's token
+    invited/<token>         the mark of the start that it is to come to
+    came/<mark>/<token>     it has
+    complete/<mark>         all have
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from autoplan.errors import LaunchError, LostRankError
+from autoplan.runtime.elastic.messages import PATIENCE_S
+
+PAUSE_S = 0.02  # between two looks at the store
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands among the others, as torchrun tells it by the environment.
+
+    hosted  whether torchrun keeps the store; else the first rank does
+    attempt how often torchrun has restarted the processes of this node
+    """
+
+    rank: int
+    size: int
+    address: str
+    port: int
+    hosted: bool
+    attempt: str
+
+    @staticmethod
+    def of_environment() -> Place:
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        lacking = [name for name in names if not os.environ.get(name)]
+        if lacking:
+            raise LaunchError(
+                "the environment", f"WORLD_SIZE is set, {' and '.join(lacking)} not", "start it with torchrun"
+            )
+        rank, size, address, port = (os.environ[name] for name in names)
+        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return Place(
+            int(rank), int(size), address, int(port), hosted, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        )
+
+
+def connect(place: Place, timeout_s: float, host: bool = True) -> dist.Store:
+    """The store that all ranks share. LostRankError where nobody keeps one within the timeout.
+
+    host  whether this process keeps it, where that is its part; not for a second connection
+    """
+    keeps = host and place.rank == 0 and not place.hosted
+    try:
+        store = dist.TCPStore(
+            place.address, place.port, is_master=keeps, wait_for_workers=False, multi_tenant=True,
+            timeout=timedelta(seconds=timeout_s),
+        )  # fmt: skip
+        return dist.PrefixStore("autoplan", store)
+    except dist.DistError as error:
+        raise LostRankError(
+            "rank 0",
+            f"nobody answers at {place.address}:{place.port} within {timeout_s:g} s ({first_line(error)})",
+            "see whether it was started, and whether this machine reaches its address",
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+
+
+def meet(store: dist.Store, place: Place, timeout_s: float) -> str:
+    """Waits until every rank has come; returns the mark of this start, a prefix that is theirs alone.
+
+    LostRankError after the timeout, naming the ranks that came and those that didn't; under torchrun one rank raises
+    it at once, the others give torchrun the time to end them.
+    """
+    deadline = time.monotonic() + timeout_s
+    mark = lead(store, place, deadline) if place.rank == 0 else follow(store, place, deadline)
+    if mark is None:
+        raise missing(store, place, timeout_s)
+    return mark
+
+
+def lead(store: dist.Store, place: Place, deadline: float) -> str | None:
+    """The first rank's part: invites every token that is announced, until all have come. The mark; None: not all."""
+    mark = uuid.uuid4().hex
+    store.set(f"mark/{place.attempt}", mark)
+    invited: dict[int, str] = {}
+    while time.monotonic() < deadline:
+        for rank in range(1, place.size):
+            token = read(store, f"here/{rank}")
+            if token is not None and invited.get(rank) != token:
+                store.set(f"invited/{token}", mark)
+                invited[rank] = token
+        if len(invited) == place.size - 1 and all(store.check([f"came/{mark}/{t}"]) for t in invited.values()):
+            store.set(f"complete/{mark}", "1")
+            return mark
+        time.sleep(PAUSE_S)
+    return None
+
+
+def follow(store: dist.Store, place: Place, deadline: float) -> str | None:
+    """Any other rank's part: comes where it is last invited to, until that is complete."""
+    token, mark = uuid.uuid4().hex, ""
+    store.set(f"here/{place.rank}", token)
+    while time.monotonic() < deadline:
+        invitation = read(store, f"invited/{token}")
+        if invitation is not None and invitation != mark:
+            mark = invitation
+            store.set(f"came/{mark}/{token}", "1")
+        if mark and store.check([f"complete/{mark}"]):
+            return mark
+        time.sleep(PAUSE_S)
+    return None
+
+
+def read(store: dist.Store, key: str) -> str | None:
+    """A value, or None: a store's own get waits for one."""
+    return store.get(key).decode() if store.check([key]) else None
+
+
+def missing(store: dist.Store, place: Place, timeout_s: float) -> LostRankError:
+    """The error of a meeting that didn't come about; returned late to all ranks but one, which is to tell it."""
+    mark = read(store, f"mark/{place.attempt}")
+    tokens = {rank: read(store, f"here/{rank}") for rank in range(1, place.size)}
+    came = [rank for rank, token in tokens.items() if mark and token and store.check([f"came/{mark}/{token}"])]
+    came = sorted({*came, place.rank, *([0] if mark else [])})
+    told = f"told/{place.attempt}/{mark}"
+    if store.add(told, 1) > 1 and place.hosted:
+        time.sleep(PATIENCE_S)
+    if place.rank == 0 and not place.hosted:  # who keeps the store: the others, whose time began later, read it too
+        until = time.monotonic() + timeout_s
+        while store.add(told, 0) < len(came) and time.monotonic() < until:
+            time.sleep(PAUSE_S)
+    lost = [rank for rank in range(place.size) if rank not in came]
+    return LostRankError(
+        f"{ranks_text(lost)} of {place.size}",
+        f"{'it' if len(lost) == 1 else 'they'} didn't start within {timeout_s:g} s; {ranks_text(came)} did",
+        "see what their node says, whether all nodes were given the same --nnodes, --nproc-per-node and address, and "
+        "whether their imports end",
+    )
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """(0, 1, 2, 5) -> "ranks 0-2, 5"."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    spans = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'' if len(ranks) == 1 else 's'} {spans}"

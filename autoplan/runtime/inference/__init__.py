@@ -1,0 +1,1 @@
+"""The forward alone, for any number of rows, in training programs and in inference programs."""

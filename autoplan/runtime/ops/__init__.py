@@ -1,0 +1,92 @@
+"""Functions that an exported program calls in place of an operator.
+
+Two kinds: the canonical operators that torch has under another name or not at all (``cross_entropy``, ``batch_norm``,
+``dropout``), and operators whose code differs from rank to rank. The latter take the operator's own arguments, local
+tensors, and ``axes``: the mesh axes over which they are split, outermost first. Each is right in value and gradient:
+given operands in the states of its strategy, the result is in the strategy's state, and the backward takes a gradient
+in the dual state to gradients in the dual states (autoplan.ir.layout).
+"""
+
+from autoplan.ops.recurrence import recurrence
+from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
+from autoplan.runtime.ops.attention.ring import ring_attention
+from autoplan.runtime.ops.batch_sums import batch_count, batch_part, batch_total
+from autoplan.runtime.ops.embedding.bags import (
+    embedding_bag,
+    ragged_bag,
+    vocab_parallel_embedding_bag,
+    vocab_parallel_ragged_bag,
+)
+from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
+from autoplan.runtime.ops.embedding.vocab_parallel import vocab_parallel_embedding
+from autoplan.runtime.ops.experts.local import experts, local_experts, scattered, top_indices
+from autoplan.runtime.ops.experts.routed import routed_experts
+from autoplan.runtime.ops.loss.cross_entropy import (
+    count_classes,
+    count_valid,
+    cross_entropy,
+    weighted_cross_entropy,
+)
+from autoplan.runtime.ops.loss.vocab_parallel import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
+from autoplan.runtime.ops.norm import batch_norm, sync_batch_norm
+from autoplan.runtime.ops.random import dropout
+from autoplan.runtime.ops.scan import running_extreme, split_cumprod, split_cumsum, split_logcumsumexp
+from autoplan.runtime.ops.spatial.pooling import adaptive_avg_pool, adaptive_max_pool
+from autoplan.runtime.ops.spatial.windows import (
+    avg_pool_along_2,
+    avg_pool_along_3,
+    avg_pool_along_4,
+    convolution_along_2,
+    convolution_along_3,
+    convolution_along_4,
+    max_pool_along_2,
+    max_pool_along_3,
+    max_pool_along_4,
+)
+
+__all__ = [
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
+    "attention_with_dropout",
+    "avg_pool_along_2",
+    "avg_pool_along_3",
+    "avg_pool_along_4",
+    "batch_count",
+    "batch_norm",
+    "batch_part",
+    "batch_total",
+    "causal_attention_rows",
+    "convolution_along_2",
+    "convolution_along_3",
+    "convolution_along_4",
+    "count_classes",
+    "count_valid",
+    "cross_entropy",
+    "dropout",
+    "embedding_bag",
+    "experts",
+    "grouped_attention",
+    "local_experts",
+    "lookups",
+    "max_pool_along_2",
+    "max_pool_along_3",
+    "max_pool_along_4",
+    "placed_lookups",
+    "ragged_bag",
+    "recurrence",
+    "ring_attention",
+    "routed_experts",
+    "running_extreme",
+    "scattered",
+    "split_cumprod",
+    "split_cumsum",
+    "split_logcumsumexp",
+    "sync_batch_norm",
+    "top_indices",
+    "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding",
+    "vocab_parallel_embedding_bag",
+    "vocab_parallel_ragged_bag",
+    "vocab_parallel_weighted_cross_entropy",
+    "weighted_cross_entropy",
+]

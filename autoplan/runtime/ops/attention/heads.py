@@ -1,0 +1,108 @@
+"""Attention where the ranks' code differs: shared key and value heads, causality over split rows, dropout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.ops.random import dropout
+
+
+def grouped_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = True,
+    axes: Sequence[RankAxis],
+) -> Tensor:
+    """This rank's query heads against the key and value heads that they share, all of which it has.
+
+    q S(heads) [b.., h/n, rows, d]; k, v R [b.., kv, keys, d or e] -> S(heads) [b.., h/n, rows, e]. Query head j uses
+    key head j // (h / kv); n need not divide kv, nor kv n.
+    """
+    index, ways = index_over(axes)
+    heads = q.shape[-3]
+    group = heads * ways // k.shape[-3]
+    first, last = index * heads // group, ((index + 1) * heads - 1) // group
+    aligned = first == last or (heads % group == 0)
+    if aligned:
+        k, v = (x.narrow(-3, first, last + 1 - first) for x in (k, v))
+    else:
+        shared = (torch.arange(heads, device=k.device) + index * heads) // group
+        k, v = (x.index_select(x.ndim - 3, shared) for x in (k, v))
+    return functional.scaled_dot_product_attention(
+        q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=k.shape[-3] != heads
+    )
+
+
+def causal_attention_rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = True,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    axes: Sequence[RankAxis],
+) -> Tensor:
+    """This rank's rows of a causal attention: row i of the whole sees keys 0 … i.
+
+    q S(rows) [b.., h, rows/n, d]; k, v R [b.., kv, keys, d or e] -> S(rows) [b.., h, rows/n, e]. Keys that none of the
+    rows sees aren't read.
+    """
+    index, _ = index_over(axes)
+    rows = q.shape[-2]
+    start = index * rows
+    keys = min(start + rows, k.shape[-2])
+    seen = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril(start)
+    return functional.scaled_dot_product_attention(
+        q, k.narrow(-2, 0, keys), v.narrow(-2, 0, keys), seen, dropout_p, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def attention_with_dropout(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    key: Tensor,
+    call: int,
+    dims: Sequence[Sequence[RankAxis]] = (),
+    microbatch_dim: int | None = None,
+    microbatches: int = 1,
+) -> Tensor:
+    """Attention whose probabilities are dropped by ``random.dropout``, so that it equals one device's.
+
+    Shapes as scaled_dot_product_attention's; the scores [b.., h, rows, keys] are materialised, since a fused kernel
+    takes no mask of its dropout. ``dims`` speaks of the scores' dims.
+    """
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    scores = q @ k.transpose(-2, -1) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        scores = scores.masked_fill(~seen, -math.inf)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    weights = dropout(
+        scores.softmax(-1), dropout_p, key=key, call=call, dims=dims, microbatch_dim=microbatch_dim,
+        microbatches=microbatches,
+    )  # fmt: skip
+    return weights @ v

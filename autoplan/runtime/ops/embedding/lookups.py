@@ -1,0 +1,206 @@
+"""Look-ups in tables that lie together in one flat parameter (``autoplan.lower.tables``), on one rank or on several.
+
+Placed, each rank has rows of the batch and boxes of tables. Indices go to the ranks that have boxes of their tables,
+the vectors that these give come back: one all-to-all each; and the vectors' gradients go there again in the backward. A
+box of some rows gives zeros for the others, and what comes from several boxes of a table is added up where it arrives:
+a reduce-scatter. How much goes where follows from the boxes alone, so nothing is counted or padded at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+from autoplan.ir.tables import Box, Placed
+from autoplan.runtime.collectives import raw
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.ops.embedding.ranges import check_tables
+
+ALONE = RankAxis("", 1, 0)
+
+
+def lookups(
+    flat: Tensor, indices: Sequence[Tensor], scales: Sequence[Tensor], tables: Sequence[Sequence],
+    boxes: Sequence[Sequence],
+) -> Tensor:  # fmt: skip
+    """flat [N], indices [b] or [b, l] of each table, scales [b, l] of those that are scaled -> [b, columns]: what each
+    table gives for the rows of the batch, side by side in the tables' order."""
+    return _Lookups.apply(flat, Placed.of(tables, boxes, flat.numel()), ALONE, len(indices), *indices, *scales)
+
+
+def placed_lookups(
+    flat: Tensor, indices: Sequence[Tensor], scales: Sequence[Tensor], tables: Sequence[Sequence],
+    boxes: Sequence[Sequence], *, axes: Sequence[RankAxis],
+) -> Tensor:  # fmt: skip
+    """The same from this rank's part of the tables: flat S(0) [N/n], indices and scales S(0) -> S(0)."""
+    (axis,) = axes
+    placed = Placed.of(tables, boxes, flat.numel() * axis.size)
+    return _Lookups.apply(flat, placed, axis, len(indices), *indices, *scales)
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What goes where: every rank has the same rows of the batch.
+
+    everywhere  the boxes of each member
+    first       the first element of this rank's part of the flat parameter
+    """
+
+    placed: Placed
+    axis: RankAxis
+    rows: int
+    everywhere: list[list[Box]]
+    first: int
+
+    @staticmethod
+    def of(placed: Placed, axis: RankAxis, rows: int) -> _Exchange:
+        first = placed.elements // axis.size * axis.rank
+        return _Exchange(placed, axis, rows, placed.of_members(axis.size), first)
+
+    @property
+    def own(self) -> list[Box]:
+        return self.everywhere[self.axis.rank]
+
+    def view(self, flat: Tensor, box: Box) -> Tensor:
+        """A box within this rank's part of the flat parameter, [rows, columns]."""
+        return flat[box.start - self.first : box.stop - self.first].view(box.rows, box.columns)
+
+    def there(self, each: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Of tensors [b, l], by table, those of this rank's tables from every rank: [n·b, l]."""
+        if not each:
+            return {}
+        wanted = [[t for t in self.placed.indexed(boxes) if t in each] for boxes in self.everywhere]
+        mine = [t for t in self.placed.indexed(self.own) if t in each]
+        widths = [self.placed.tables[t].length for t in mine]
+        parts = [[each[t] for t in tables] for tables in wanted]
+        arrived = self.swap(parts, [sum(widths)] * self.axis.size, next(iter(each.values())))
+        return dict(zip(mine, torch.cat(arrived).split(widths, 1), strict=True)) if mine else {}
+
+    def back(self, pooled: Sequence[Tensor], like: Tensor) -> list[Tensor]:
+        """What own boxes gave, [n·b, columns] each, to the ranks whose rows they are for; of each member what its boxes
+        gave for this rank's rows, [b, columns]."""
+        parts = [[p[m * self.rows : (m + 1) * self.rows] for p in pooled] for m in range(self.axis.size)]
+        return self.swap(parts, [self.placed.columns(boxes) for boxes in self.everywhere], like)
+
+    def gradients(self, gradient: Tensor) -> list[Tensor]:
+        """Of the result's gradient [b, columns] what is for own boxes, from every rank: [n·b, columns] each."""
+        parts = [[self.of_box(gradient, box) for box in boxes] for boxes in self.everywhere]
+        arrived = self.swap(parts, [self.placed.columns(self.own)] * self.axis.size, gradient)
+        widths = [self.placed.columns([box]) for box in self.own]
+        return list(torch.cat(arrived).split(widths, 1)) if widths else []
+
+    def swap(self, parts: Sequence[Sequence[Tensor]], widths: Sequence[int], like: Tensor) -> list[Tensor]:
+        """To each member some tensors [b, …] side by side; from each as wide a one as is expected. ``like``: their
+        dtype, for what is empty."""
+        nothing = like.new_empty(self.rows, 0)
+        joined = [torch.cat([nothing, *(p.reshape(self.rows, -1) for p in each)], 1) for each in parts]
+        if self.axis.size == 1:
+            return joined
+        arrived = raw.swap([j.reshape(-1) for j in joined], [self.rows * width for width in widths], self.axis)
+        return [a.view(self.rows, width) for a, width in zip(arrived, widths, strict=True)]
+
+    def of_box(self, result: Tensor, box: Box) -> Tensor:
+        """A box' columns of something shaped as the result, [b, places, columns]: a view of it."""
+        table, start = self.placed.tables[box.table], self.placed.offsets()[box.table]
+        whole = result[:, start : start + table.places * table.width].view(len(result), table.places, table.width)
+        return whole[:, :, box.column : box.column + box.columns]
+
+    def join(self, arrived: Sequence[Tensor]) -> Tensor:
+        """The result of what every member's boxes gave, added up in the members' order."""
+        result = arrived[0].new_zeros(self.rows, self.placed.width)
+        for boxes, part in zip(self.everywhere, arrived, strict=True):
+            widths = [self.placed.columns([box]) for box in boxes]
+            for box, piece in zip(boxes, part.split(widths, 1) if boxes else (), strict=True):
+                into = self.of_box(result, box)
+                into.add_(piece.view(into.shape))
+        return result
+
+
+class _Lookups(Function):
+    """Keeps the indices that came, and what rows are multiplied by; a table's gradient is dense."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, flat: Tensor, placed: Placed, axis: RankAxis, count: int, *given: Tensor
+    ) -> Tensor:
+        small = all(table.rows <= torch.iinfo(torch.int32).max for table in placed.tables)
+        kind = torch.int32 if small else torch.int64  # half the bytes on their way
+        asked = [i.reshape(len(i), -1) for i in given[:count]]
+        check_tables(asked, [table.rows for table in placed.tables])
+        indices = {t: i.to(kind) for t, i in enumerate(asked)}
+        scaled = [t for t, table in enumerate(placed.tables) if table.scaled]
+        means = [t for t, table in enumerate(placed.tables) if table.pooling == "mean"]
+        shares = {t: share_of(placed, t, indices[t], flat.dtype) for t in means}
+        shares |= {t: s.to(flat.dtype) for t, s in zip(scaled, given[count:], strict=True)}
+        exchange = _Exchange.of(placed, axis, len(given[0]))
+        came, weights = exchange.there(indices), exchange.there(shares)
+        pooled: list[Tensor] = []
+        saved: list[Tensor] = []
+        for box in exchange.own:
+            found, *kept = look_up(exchange.view(flat, box), box, placed, came[box.table], weights.get(box.table))
+            pooled.append(found)
+            saved += kept
+        ctx.exchange, ctx.shape, ctx.inputs = exchange, flat.shape, len(given)
+        ctx.save_for_backward(*saved)
+        return exchange.join(exchange.back(pooled, flat))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        exchange = ctx.exchange
+        result = gradient.new_zeros(ctx.shape)
+        kept: Iterator[Tensor] = iter(ctx.saved_tensors)
+        for box, part in zip(exchange.own, exchange.gradients(gradient), strict=True):
+            pooling = exchange.placed.tables[box.table].pooling
+            spread(exchange.view(result, box), part, pooling, next(kept), next(kept))
+        return result, *(None for _ in range(3 + ctx.inputs))
+
+
+def share_of(placed: Placed, table: int, indices: Tensor, dtype: torch.dtype) -> Tensor:
+    """What each index of a mean counts: one part of those that count."""
+    counted = (indices != placed.tables[table].padding).to(dtype)
+    return counted / counted.sum(-1, keepdim=True).clamp(min=1)
+
+
+def look_up(
+    weight: Tensor, box: Box, placed: Placed, indices: Tensor, shares: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a box gives for indices [b, l], [b, places·columns]; and what its gradient needs, rows and their shares.
+
+    shares  [b, l], what rows are multiplied by; None: nothing but what is left out
+    """
+    table = placed.tables[box.table]
+    local = indices.long() - box.row
+    here = (local >= 0) & (local < box.rows)
+    local, counts = local.masked_fill(~here, 0), here & (indices != table.padding)
+    if table.pooling == "max":
+        return greatest(weight, local, counts)
+    weights = counts.to(weight.dtype) if shares is None else shares.masked_fill(~counts, 0.0)
+    if table.pooling == "none":
+        rows = weight[local].masked_fill(~here.unsqueeze(-1), 0.0)
+        return rows.reshape(len(rows), -1), local, weights
+    return functional.embedding_bag(local, weight, mode="sum", per_sample_weights=weights), local, weights
+
+
+def greatest(weight: Tensor, local: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each bag the greatest in each column, 0 where none counts; the row it came from, and whether one did."""
+    rows = weight[local].masked_fill(~counts.unsqueeze(-1), float("-inf"))
+    values, places = rows.max(1)
+    some = counts.any(-1, keepdim=True)
+    return values.masked_fill(~some, 0.0), local.gather(1, places), some.to(weight.dtype)
+
+
+def spread(weight: Tensor, gradient: Tensor, pooling: str, rows: Tensor, shares: Tensor) -> None:
+    """Adds a box' gradient to the zeros of its place: of each row [.., columns] that was looked up its share."""
+    if pooling == "max":
+        weight.scatter_add_(0, rows, gradient * shares)
+        return
+    gradient = gradient.view(*rows.shape, -1) if pooling == "none" else gradient.unsqueeze(1)
+    for place in range(rows.shape[1]):  # one index of each bag at a time: all at once are as many rows as were read
+        each = gradient[:, min(place, gradient.shape[1] - 1)] * shares[:, place, None]
+        weight.index_add_(0, rows[:, place], each)

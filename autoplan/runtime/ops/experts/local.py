@@ -1,0 +1,43 @@
+"""A mixture's experts, all of them and a rank's own, and the choice of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from autoplan.ops.experts import experts
+from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+
+__all__ = ["experts", "local_experts", "scattered", "top_indices"]
+
+
+def local_experts(
+    hidden: Tensor,
+    index: Tensor,
+    scores: Tensor,
+    first: Sequence[Tensor],
+    down: Tensor,
+    biases: Sequence[Tensor],
+    activation: str,
+    transposed: bool,
+    *,
+    axes: Sequence[RankAxis],
+) -> Tensor:
+    """Every token through those of its experts that this rank has: hidden, index, scores R, weights S(0) -> P [.., o].
+
+    Tokens whose experts are elsewhere add nothing, so the ranks' results sum up to the whole.
+    """
+    rank, _ = index_over(axes)
+    return experts(hidden, index - rank * down.shape[0], scores, first, down, biases, activation, transposed)
+
+
+def top_indices(x: Tensor, k: int, dim: int, largest: bool = True) -> Tensor:
+    """Where the k greatest (or least) along a dim stand, the greatest first."""
+    return x.detach().topk(k, dim, largest).indices
+
+
+def scattered(index: Tensor, source: Tensor, dim: int, size: int) -> Tensor:
+    """Sums of the source's entries that have the same index along a dim, which has ``size`` entries afterwards."""
+    shape = (*source.shape[:dim], size, *source.shape[dim + 1 :])
+    return source.new_zeros(shape).scatter_add(dim, index, source)

@@ -1,0 +1,1 @@
+"""Cross-entropy, over whole classes and over classes split between ranks."""

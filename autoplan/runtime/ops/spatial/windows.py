@@ -1,0 +1,103 @@
+"""Convolutions and pooling with a dim of space split: each rank's windows over its part and the halo around it.
+
+x S(dim) [b, c, space..], all else R -> S(dim). The dim is the end of a function's name: what is split isn't told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from autoplan.rules.nn.windows import Window, convolving, pooling
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.ops.spatial.halo import with_halo
+
+Sizes = Sequence[int]
+MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
+AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+def around(x: Tensor, dim: int, window: Window, fill: float, axes: Sequence[RankAxis]) -> Tensor:
+    (axis,) = axes
+    return with_halo(x, dim, window.padding, max(window.after, 0), fill, axis)
+
+
+def without(padding: Sizes, dim: int) -> list[int]:
+    """Where the halo is there no padding is."""
+    return [0 if at == dim - 2 else size for at, size in enumerate(padding)]
+
+
+def convolution(dim: int, axes: Sequence[RankAxis], x: Tensor, w: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
+    """options: stride, padding, dilation, transposed, output padding, groups."""
+    stride, padding, dilation, *rest = options
+    window = convolving(w.shape[2:], stride, padding, dilation)[dim - 2]
+    wide = around(x, dim, window, 0.0, axes)
+    return torch.convolution(wide, w, bias, list(stride), without(padding, dim), list(dilation), *rest)
+
+
+def convolution_along_2(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return convolution(2, axes, x, *args)
+
+
+def convolution_along_3(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return convolution(3, axes, x, *args)
+
+
+def convolution_along_4(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return convolution(4, axes, x, *args)
+
+
+def max_pool(
+    dim: int,
+    axes: Sequence[RankAxis],
+    x: Tensor,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = (),
+    dilation: Sizes = (),
+    ceil_mode: bool = False,
+) -> Tensor:
+    """What is padded is less than anything."""
+    padding, dilation = padding or [0] * len(kernel), dilation or [1] * len(kernel)
+    window = pooling(kernel, stride, padding, dilation)[dim - 2]
+    wide = around(x, dim, window, -math.inf, axes)
+    return MAX[len(kernel)](wide, list(kernel), list(stride or kernel), without(padding, dim), list(dilation))
+
+
+def max_pool_along_2(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return max_pool(2, axes, x, *args)
+
+
+def max_pool_along_3(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return max_pool(3, axes, x, *args)
+
+
+def max_pool_along_4(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return max_pool(4, axes, x, *args)
+
+
+def avg_pool(
+    dim: int, axes: Sequence[RankAxis], x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (), *options: Any
+) -> Tensor:
+    """options: over the end, whether what is padded counts, what to divide by; for one dim the first two."""
+    padding = padding or [0] * len(kernel)
+    window = pooling(kernel, stride, padding)[dim - 2]
+    wide = around(x, dim, window, 0.0, axes)
+    return AVERAGE[len(kernel)](wide, list(kernel), list(stride or kernel), without(padding, dim), *options)
+
+
+def avg_pool_along_2(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return avg_pool(2, axes, x, *args)
+
+
+def avg_pool_along_3(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return avg_pool(3, axes, x, *args)
+
+
+def avg_pool_along_4(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+    return avg_pool(4, axes, x, *args)

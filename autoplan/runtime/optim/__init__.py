@@ -1,0 +1,1 @@
+"""The optimizer and what stands around its step: clipping, loss scale, learning rate, averaging."""

@@ -1,0 +1,90 @@
+"""Whose gradients there are: one batch's, several batches' added up, or none that an update has yet to use.
+
+What autograd and the sums over ranks work on is always one batch's: gradients of earlier batches are set aside before
+its backward and added to the result after it. So nothing that was summed over ranks, or unscaled, is so again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from autoplan.errors import InputsError
+from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+
+
+class Gradients:
+    """Of one rank's parameters; the same calls on every rank leave the same behind on all.
+
+    batches  how many batches' gradients are there that no update has used, 0 after ``optimizer.zero_grad()``
+    used     whether those that are there have been used
+    """
+
+    def __init__(self, held: Sequence[HeldParameter], optimizer: Optimizer) -> None:
+        self.held = tuple(h for h in held if h.stored.trainable)
+        self.batches, self.used = 0, False
+        self.clear = optimizer.zero_grad
+        optimizer.zero_grad = self.zeroed  # type: ignore[method-assign]  # torch has hooks for steps alone
+
+    def zeroed(self, set_to_none: bool = True) -> None:
+        """The optimizer's own ``zero_grad``."""
+        self.clear(set_to_none)
+        self.batches, self.used = 0, False
+
+    def check(self, accumulate: bool) -> None:
+        """InputsError where a step would lose gradients."""
+        if self.batches and not accumulate:
+            raise InputsError(
+                "program.step(batch)",
+                f"the gradients of {self.batches} batch{'es' * (self.batches > 1)} before it are not used yet, and "
+                "would be lost",
+                "call program.optimizer.step() after each step, add them up with program.step(batch, "
+                "accumulate=True), or drop them with program.optimizer.zero_grad()",
+            )
+
+    def check_step(self) -> None:
+        """InputsError where an optimizer's step would find nothing to do."""
+        if not self.batches and not self.used and all(h.parameter.grad is None for h in self.held):
+            cause = "there are no gradients, so nothing would be updated"
+            raise InputsError("program.optimizer.step()", cause, "call program.step(batch) before it")
+
+    def stepped(self) -> None:
+        """After the optimizer's step."""
+        self.batches, self.used = 0, True
+
+    @contextmanager
+    def of_another_batch(self, skipped: Callable[[], bool]) -> Iterator[None]:
+        """Around a batch's forward and backward: those of the batches before are added to what is there in the end.
+
+        Where it fails they are what they were; where an overflow has the update ``skipped`` there are none.
+        """
+        before = self.aside() if self.batches else {}
+        self.clear()
+        try:
+            yield
+        except BaseException:
+            self.clear()
+            self.put(before)
+            raise
+        if skipped():
+            self.clear()
+        else:
+            self.put(before)
+        self.batches, self.used = self.batches + 1, False
+
+    def aside(self) -> Mapping[str, Tensor]:
+        """Copies, for the next backward writes where these lie."""
+        return {h.name: h.parameter.grad.detach().clone() for h in self.held if h.parameter.grad is not None}
+
+    def put(self, before: Mapping[str, Tensor]) -> None:
+        """Adds gradients to those that are there."""
+        for each in self.held:
+            if each.name not in before:
+                continue
+            if each.parameter.grad is None:
+                each.parameter.grad = before[each.name]
+            else:
+                each.parameter.grad.add_(before[each.name])

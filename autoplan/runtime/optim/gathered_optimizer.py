@@ -1,0 +1,195 @@
+"""Optimizers that look at whole matrices, over parameters of which each rank holds parts.
+
+Around its update a parameter is put together on every rank that holds some of it, its gradient and its state likewise;
+each rank then keeps its own part again. So between steps nothing takes more memory than an optimizer that looks at
+single elements would, and while one is updated no more than that one stands whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.whole_tensors import Storage, whole_of
+
+Kind = Callable[..., Optimizer]
+"""A class of torch.optim."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One of the user's parameters: the pieces that a fused one was split into, or itself alone.
+
+    pieces  this rank's parts of them, in order
+    dim     along which they are joined
+    """
+
+    pieces: tuple[HeldParameter, ...]
+    dim: int
+    storage: Storage
+
+    @property
+    def updated(self) -> tuple[nn.Parameter, ...]:
+        return tuple(piece.updated for piece in self.pieces)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = list(self.pieces[0].stored.type.shape)
+        if len(self.pieces) > 1:
+            shape[self.dim] = sum(piece.stored.type.shape[self.dim] for piece in self.pieces)
+        return tuple(shape)
+
+    def gathered(self, parts: Sequence[Tensor]) -> Tensor:
+        """The whole of something of which each rank holds such parts; a collective of its ranks."""
+        pieces = zip(self.pieces, parts, strict=True)
+        found = [whole_of(self.storage.dtensor(piece, local(part))) for piece, part in pieces]
+        return found[0] if len(found) == 1 else torch.cat(found, self.dim)
+
+    def parts(self, whole: Tensor) -> list[Tensor]:
+        """This rank's part of each piece."""
+        sizes = [piece.stored.type.shape[self.dim] for piece in self.pieces] if len(self.pieces) > 1 else None
+        pieces = (whole,) if sizes is None else whole.split(sizes, self.dim)
+        return [each[piece.part.slices] for piece, each in zip(self.pieces, pieces, strict=True)]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What is updated as it lies here: a parameter that is whole, or a part where elements don't see each other."""
+
+    parameter: nn.Parameter
+
+    @property
+    def updated(self) -> tuple[nn.Parameter, ...]:
+        return (self.parameter,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(local(self.parameter).shape)
+
+    def gathered(self, parts: Sequence[Tensor]) -> Tensor:
+        return local(parts[0])
+
+    def parts(self, whole: Tensor) -> list[Tensor]:
+        return [whole]
+
+
+def wholes_of(held: Sequence[HeldParameter], storage: Storage) -> tuple[Whole, ...]:
+    """The user's trainable parameters of which this rank holds something, in the program's order."""
+    by_source: dict[str, list[HeldParameter]] = {}
+    for each in held:
+        if each.stored.trainable:
+            by_source.setdefault(each.stored.source, []).append(each)
+    ordered = (sorted(pieces, key=lambda h: h.stored.start) for pieces in by_source.values())
+    return tuple(Whole(tuple(pieces), pieces[0].stored.dim, storage) for pieces in ordered)
+
+
+@dataclass(frozen=True)
+class Members:
+    """One group: what is updated by one class with the same options. ``title`` is the group's name."""
+
+    kind: Kind
+    title: str
+    options: Mapping[str, Any]
+    wholes: tuple[Whole | Alone, ...]
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """As torch has it."""
+        parameters = [p for whole in self.wholes for p in whole.updated]
+        return {**defaults_of(self.kind, self.options), "name": self.title, "params": parameters}
+
+
+class WholeUpdates(Optimizer):
+    """Parameters that one class of torch.optim updates as wholes, and those that another updates element by element.
+
+    groups    of the wholes
+    others    of the other parameters
+
+    State that has an element for each of the parameter's lies in parts, as the parameter does. What else a class keeps
+    of a parameter (rows, columns) every rank has whole, under the first piece and with a leading dim of one, by which
+    the two are told apart.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Members],
+        others: Sequence[Members] = (),
+    ) -> None:
+        self.whole_groups, self.other_groups = tuple(groups), tuple(others)
+        super().__init__([members.group for members in (*groups, *others)], {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update; every rank that holds parts of the same parameters takes part."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        first, others = self.param_groups[: len(self.whole_groups)], self.param_groups[len(self.whole_groups) :]
+        for members, group in zip(self.whole_groups, first, strict=True):
+            options = {name: value for name, value in group.items() if name != "params"}
+            for whole in members.wholes:
+                if any(p.grad is not None for p in whole.updated):
+                    self.update(members.kind, whole, options)
+        for members, group in zip(self.other_groups, others, strict=True):
+            inner = members.kind(by_sort(group))
+            inner.state.update({p: self.state[p] for p in group["params"] if p in self.state})
+            inner.step()
+            self.state.update(inner.state)
+        return loss
+
+    def update(self, kind: Kind, whole: Whole | Alone, options: Mapping[str, Any]) -> None:
+        """One parameter's update, by an optimizer of its own that is there for it alone."""
+        parameter = nn.Parameter(whole.gathered([p.detach() for p in whole.updated]))
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in whole.updated]
+        parameter.grad = whole.gathered(gradients)
+        inner = kind([{**options, "params": [parameter]}])
+        inner.state[parameter] = self.gathered_state(whole, parameter)
+        inner.step()
+        for updated, part in zip(whole.updated, whole.parts(parameter.detach()), strict=True):
+            local(updated.detach()).copy_(part)
+        self.keep(whole, inner.state[parameter])
+
+    def gathered_state(self, whole: Whole | Alone, like: Tensor) -> dict[str, Any]:
+        """What a class keeps of a parameter, whole, as it keeps it."""
+        first = self.state.get(whole.updated[0], {})
+        found: dict[str, Any] = {}
+        for name, value in first.items():
+            if isinstance(value, Tensor) and value.ndim == len(whole.shape) and value.ndim:
+                found[name] = whole.gathered([self.state[p][name] for p in whole.updated])
+            elif isinstance(value, Tensor) and value.ndim:
+                found[name] = value.squeeze(0).to(like.device)
+            else:
+                found[name] = value
+        return found
+
+    def keep(self, whole: Whole | Alone, state: Mapping[str, Any]) -> None:
+        """Keeps this rank's part of it."""
+        first = self.state[whole.updated[0]]
+        for name, value in state.items():
+            if isinstance(value, Tensor) and tuple(value.shape) == whole.shape and value.ndim:
+                for updated, part in zip(whole.updated, whole.parts(value), strict=True):
+                    kept = self.state[updated]
+                    if name not in kept:
+                        kept[name] = torch.zeros_like(updated, dtype=value.dtype)
+                    local(kept[name]).copy_(part)
+            else:
+                first[name] = value.unsqueeze(0) if isinstance(value, Tensor) and value.ndim else value
+
+
+def defaults_of(kind: Kind, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of a class, those that aren't given at their defaults."""
+    return kind([nn.Parameter(torch.empty(2, 2))], **options).defaults
+
+
+def by_sort(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A group as two: torch's foreach kernels take no mixture of plain tensors and DTensors."""
+    sorts = [[p for p in group["params"] if isinstance(p, DTensor) == sharded] for sharded in (False, True)]
+    return [{**group, "params": sort} for sort in sorts if sort] or [{**group, "params": []}]

@@ -1,0 +1,114 @@
+"""Local SGD: every replica steps by itself on its own rows, and every few steps all replicas are averaged.
+
+McMahan et al. 2017 ("Communication-Efficient Learning of Deep Networks from Decentralized Data"), Stich 2019 ("Local
+SGD Converges Fast and Communicates Little"), Lin et al. 2020 ("Don't Use Large Mini-Batches, Use Local SGD"). What is
+averaged over the data axis is the parameters and the optimizer's moments (Yu et al. 2019 average the momentum, too), so
+that after it the replicas are one model, which a checkpoint can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from autoplan.ir.buckets import cut
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.memory.optimizer_offload import take_up
+from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.spec import DATA, ProgramSpec
+
+
+def replica_axes(spec: ProgramSpec) -> tuple[str, ...]:
+    """The axes over which one replica's ranks lie."""
+    return tuple(a.name for a in spec.lowered.mesh.device_axes if a.name != DATA and a.size > 1)
+
+
+def replica_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
+    """What ``rank_axes`` has to make for ``replica_of``."""
+    names = replica_axes(spec)
+    return (names,) if spec.parallelism.steps_locally and len(names) > 1 else ()
+
+
+def replica_of(spec: ProgramSpec, axes: Mapping[str, RankAxis]) -> RankAxis | None:
+    """The ranks of this rank's replica, where each steps by itself; None where the world is one model."""
+    if not spec.parallelism.steps_locally:
+        return None
+    names = replica_axes(spec)
+    return axes[",".join(names)] if names else RankAxis("replica", 1, 0)
+
+
+class LocalSteps:
+    """The averages of one rank's replica with the others.
+
+    every  steps from one average to the next
+    axis   the data axis, on whose ranks the replicas are
+    """
+
+    def __init__(self, every: int, held: Sequence[HeldParameter], axis: RankAxis, optimizer: Optimizer) -> None:
+        self.every, self.held, self.axis, self.optimizer = every, held, axis, optimizer
+
+    def stepped(self, steps: int) -> None:
+        """After every step; ``steps``: how many there have been."""
+        if steps % self.every == 0:
+            self.average()
+
+    def average(self) -> None:
+        """Makes all replicas one, their mean, in place."""
+        parameters = [h.values for h in self.held if h.stored.trainable]
+        for tensors in by_kind([*parameters, *self.moments()]):
+            for places in cut([t.numel() * t.element_size() for t in tensors]):
+                self.average_bucket([tensors[i] for i in places])
+        take_up(self.held)
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """Within it every replica computes with the mean of all; afterwards each has its own values again."""
+        parameters = [h.values for h in self.held if h.stored.trainable]
+        own = [p.clone() for p in parameters]
+        try:
+            for parameter in parameters:
+                parameter.copy_(self.mean(parameter))
+            yield
+        finally:
+            for parameter, values in zip(parameters, own, strict=True):
+                parameter.copy_(values)
+
+    def average_bucket(self, tensors: Sequence[Tensor]) -> None:
+        mean = self.mean(torch.cat([t.reshape(-1) for t in tensors]))
+        for tensor, part in zip(tensors, mean.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The replicas' mean of a tensor, as a new one on every rank of the axis; all of them call it."""
+        summed = values.contiguous().clone()
+        dist.all_reduce(summed, group=self.axis.group)
+        return summed.div_(self.axis.size)
+
+    def moments(self) -> Iterator[Tensor]:
+        """The optimizer's state with an element for each of a parameter's; counts of steps are alike anyway."""
+        for each in self.held:
+            state: Mapping[str, object] = self.optimizer.state.get(each.updated, {})
+            for _, value in sorted(state.items()):
+                if isinstance(value, Tensor) and value.is_floating_point() and value.shape == each.updated.shape:
+                    yield local(value)
+
+
+def local_steps(
+    spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis], optimizer: Optimizer
+) -> LocalSteps | None:
+    """None where every step sums the gradients of all."""
+    every = spec.parallelism.local_steps
+    return None if every is None or every == 1 else LocalSteps(every, held, axes[DATA], optimizer)
+
+
+def by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors that can lie in one buffer: of one dtype, on one device. In the same order on every rank."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    return list(kinds.values())

@@ -1,0 +1,125 @@
+"""What stands around an optimizer's steps: the loss' scale, the learning rate's schedule, an end to divergence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.optim import Optimizer
+
+from autoplan.arguments.values import is_number
+from autoplan.errors import DivergedError, ParallelismError
+from autoplan.options import Training
+from autoplan.runtime.optim.loss_scaling import LossScaling, unscaled
+from autoplan.runtime.optim.lr_scheduler import LearningRates, in_proportion
+from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+
+
+class Updates:
+    """Of one program's optimizer; a collective of the whole world to make.
+
+    scale    what the engines do to each microbatch's loss
+    skipped  whether a gradient overflowed in the last step, so that the optimizer finds none and updates nothing
+    last     the checkpoint that was saved or loaded last
+    """
+
+    def __init__(
+        self, training: Training, optimizer: Optimizer, held: Sequence[HeldParameter], device: torch.device
+    ) -> None:
+        self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
+        self.scaling = LossScaling(held, device) if training.scales_loss else None
+        self.rates = LearningRates(training.schedule, optimizer) if training.schedule is not None else None
+        self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
+        self.scale = unscaled if self.scaling is None else self.scaling.scale
+        self.skipped, self.loss = False, torch.zeros(())
+        self.last: Path | None = None
+
+    def settle(self, loss: Tensor, step: int, before: int = 0, counts: Mapping[str, Tensor] | None = None) -> None:
+        """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
+
+        loss    of the whole batch
+        before  batches whose gradients these are added to; an overflow in one of them is one of the sum
+        counts  what its means are divided by, over the whole batch
+        DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
+        device that computes wrongly must not leave the others waiting.
+        """
+        overflowed = self.scaling is not None and self.scaling.unscale(step)
+        value, wrong = self.read(loss)
+        if not overflowed and wrong:
+            if any(not bool(count.any()) for count in (counts or {}).values()):
+                cause = "no label of this batch counts, all are -100: a mean over none is 0/0 on one device, too"
+                raise DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
+            where = " on another rank" if math.isfinite(value) else ""
+            raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
+        self.skipped = overflowed or (self.skipped and before > 0)
+        self.loss = (self.loss * before + loss) / (before + 1) if before else loss
+
+    def read(self, loss: Tensor) -> tuple[float, bool]:
+        """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
+        wrong = (~torch.isfinite(loss)).to(torch.float64).to(self.device)
+        dist.all_reduce(wrong)
+        value, found = torch.stack([loss.to(wrong), wrong]).tolist()
+        return value, bool(found)
+
+    def stepped(self) -> None:
+        """After the optimizer's step."""
+        if self.rates is not None and not self.skipped:
+            self.rates.moved(self.loss)
+
+    def check_parameters(self) -> None:
+        """DivergedError, on every rank, where a parameter of any isn't finite: nothing saved is to hold it."""
+        wrong = [h.name for h in self.held if not bool(torch.isfinite(h.values).all())]
+        if self.anywhere(bool(wrong)):
+            name = wrong[0] if wrong else "another rank's"
+            raise self.diverged(f"parameters that aren't finite: {name}", "the last gradients weren't")
+
+    def check_optimizer(self) -> None:
+        """The same of what the optimizer keeps: no checkpoint is to hold it."""
+        kept = [f"{field} of {h.name}" for h in self.held for field in unsound(self.optimizer.state.get(h.updated, {}))]
+        if self.anywhere(bool(kept)):
+            name = kept[0] if kept else "another rank's"
+            raise self.diverged(f"optimizer state that isn't finite: {name}", "the last gradients overflowed in it")
+
+    def anywhere(self, here: bool) -> bool:
+        """Whether it is so on any rank; every rank asks."""
+        found = torch.tensor(float(here), device=self.device)
+        dist.all_reduce(found)
+        return bool(found)
+
+    def diverged(self, value: str, cause: str) -> DivergedError:
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        causes = f"a learning rate of {rate:g} that is too high, or a batch or weights that aren't finite themselves"
+        last = f"go back to {self.last}" if self.last is not None else "begin again"
+        clipped = "" if self.training.clip_grad_norm else " and clip_grad_norm"
+        return DivergedError(value, f"{cause}; it may be {causes}", f"{last}, with a lower learning rate{clipped}")
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Another learning rate from here on; a schedule is where it would be had it started from that one, and a
+        group's own rate is in proportion.
+
+        ParallelismError for what is none.
+        """
+        if not is_number(rate) or rate < 0:
+            raise ParallelismError(f"learning_rate={rate!r}", "it is a number of at least 0", "give 0 or more")
+        if self.rates is not None:
+            self.rates.restart(rate, self.rates.updates)
+            return
+        for group, own in zip(self.optimizer.param_groups, in_proportion(self.own, rate), strict=True):
+            group["lr"] = own
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint keeps of this, by name: plain numbers, the same on every rank."""
+        found: dict[str, Stateful | None] = {"scaler": self.scaling, "schedule": self.rates}
+        return {name: part for name, part in found.items() if part is not None}
+
+
+def unsound(state: Mapping[str, object]) -> list[str]:
+    """The fields of a parameter's optimizer state that hold a value that isn't finite."""
+    values = {name: local(value) for name, value in state.items() if isinstance(value, Tensor)}
+    return [n for n, v in values.items() if v.is_floating_point() and not bool(torch.isfinite(v).all())]

@@ -1,0 +1,252 @@
+"""Gradient sums once a step: over the axes on which each rank has a summand, then between stages that share.
+
+Gradients are views of buckets (as in DistributedDataParallel with gradient_as_bucket_view): the first microbatch's is
+copied there as it comes, the others' are added to it there, and the all-reduce runs in place. It begins during the last
+microbatch's backward, as soon as a bucket and all before it are complete, so that every rank begins the same sums in
+the same order; what is left then, because it got no gradient or because fully_shard gives its part of it late, follows
+the backward. Between microbatches nothing is exchanged.
+
+Ranks needn't have gradients of the same parameters: behind its gradients a bucket counts the ranks that had each. One
+that no rank had stays without; one that only others had is their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from autoplan.ir.buckets import cut
+from autoplan.ir.typed import StoredParameter
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+
+ALIGNMENT_BYTES = 64  # of each gradient in its bucket, so that vectorised kernels need no odd beginning
+REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Bucket:
+    """Gradients that are summed together, in one buffer.
+
+    held      in the order in which a backward gives them, more or less
+    groups    over which they are summed, one after another
+    expected  how many backwards of a step give each a gradient; 0 where no hook sees it
+    dtype     in which they are summed over the first; None: the one in which they are
+    """
+
+    def __init__(
+        self,
+        held: Sequence[HeldParameter],
+        groups: Sequence[ProcessGroup],
+        expected: Sequence[int],
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.held, self.groups, self.expected = tuple(held), tuple(groups), tuple(expected)
+        values = [h.values for h in held]
+        first = values[0]
+        places = offsets([v.numel() for v in values], first.element_size())
+        self.flat = torch.zeros(places[-1] + len(values), dtype=first.dtype, device=first.device)
+        self.views = [self.flat[at : at + v.numel()].view(v.shape) for at, v in zip(places, values, strict=False)]
+        self.had = self.flat[places[-1] :]
+        self.sent = self.flat if dtype in (None, first.dtype) else torch.empty_like(self.flat, dtype=dtype)
+        self.begin()
+
+    def begin(self) -> None:
+        """A new step: nothing has come yet."""
+        self.came = [0] * len(self.held)
+        self.pending = len(self.held)
+        self.missing: tuple[int, ...] = ()
+        self.work: dist.Work | None = None
+
+    def take(self, place: int) -> None:
+        """A backward has given a gradient, or added to it."""
+        self.keep(place)
+        self.came[place] += 1
+        if self.came[place] == self.expected[place]:
+            self.pending -= 1
+
+    def keep(self, place: int) -> None:
+        """Has a gradient lie in the bucket; of one that fully_shard gives, which stays a DTensor, a copy."""
+        held, view = self.held[place], self.views[place]
+        if held.parameter.grad is view:
+            return
+        gradient = held.gradient
+        assert gradient is not None
+        view.copy_(gradient)
+        if not held.sharded:
+            held.parameter.grad = view
+
+    def start(self) -> None:
+        """Begins the sum; this rank's share of what it has no gradient of is zero."""
+        self.missing = tuple(i for i, h in enumerate(self.held) if h.parameter.grad is None)
+        self.had.fill_(1)
+        for place in range(len(self.held)):
+            if place in self.missing:
+                self.views[place].zero_()
+                self.had[place] = 0
+            else:
+                self.keep(place)
+        if self.sent is not self.flat:
+            self.sent.copy_(self.flat)
+        self.work = dist.all_reduce(self.sent, group=self.groups[0], async_op=True)
+
+    def finish(self) -> None:
+        """Waits for the sum, takes those that follow it, and gives every parameter its gradient."""
+        assert self.work is not None
+        self.work.wait()
+        if self.sent is not self.flat:
+            self.flat.copy_(self.sent)
+        for group in self.groups[1:]:
+            dist.all_reduce(self.flat, group=group)
+        had = self.had.tolist() if self.missing else ()  # read where it matters: an accelerator stops for it
+        for place, held in enumerate(self.held):
+            if place not in self.missing or had[place]:
+                self.give(held, self.views[place])
+
+    def give(self, held: HeldParameter, summed: Tensor) -> None:
+        if not held.sharded:
+            held.parameter.grad = summed
+            return
+        if held.parameter.grad is None:
+            held.parameter.grad = torch.zeros_like(held.parameter)
+        gradient = held.gradient
+        assert gradient is not None
+        gradient.copy_(summed)
+
+
+class GradientSums:
+    """The sums beside those of fully_shard; a collective of the whole world to make and to run.
+
+    The hooks by which it follows a backward stay on the parameters until it is closed.
+    """
+
+    def __init__(self, spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis]) -> None:
+        self.buckets = rank_buckets(spec, held, axes)
+        self.started = len(self.buckets)
+        self.hooks = [
+            each.parameter.register_post_accumulate_grad_hook(partial(self.came, bucket, place))
+            for bucket in self.buckets
+            for place, each in enumerate(bucket.held)
+            if bucket.expected[place]
+        ]
+
+    def close(self) -> None:
+        """Takes the hooks from the parameters: by them a parameter refers to itself, past Python's collector."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks, self.buckets = [], []
+
+    def begin(self) -> None:
+        """Before the first microbatch, when the gradients of the step before are gone."""
+        self.started = 0
+        for bucket in self.buckets:
+            bucket.begin()
+
+    def came(self, bucket: Bucket, place: int, _: Tensor) -> None:
+        """Autograd has given a gradient: the sums begin of the next buckets that are complete."""
+        bucket.take(place)
+        while self.started < len(self.buckets) and not self.buckets[self.started].pending:
+            self.buckets[self.started].start()
+            self.started += 1
+
+    def finish(self) -> None:
+        """Makes every gradient whole, once the engine has run."""
+        for bucket in self.buckets[self.started :]:
+            bucket.start()
+        self.started = len(self.buckets)
+        for bucket in self.buckets:
+            bucket.finish()
+
+
+def rank_buckets(
+    spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis]
+) -> list[Bucket]:
+    """This rank's buckets, in the order in which a backward completes them: gradients of the chain's end come first.
+
+    The same on all ranks of a stage; of those with a parameter that several stages share, the same on these stages.
+    """
+    groups = stage_groups(spec, dist.get_rank())
+    rank = axes[PIPELINE].rank if PIPELINE in axes else 0
+    summed = [h for h in reversed(held) if h.stored.trainable]
+    place = {h.name: i for i, h in enumerate(summed)}
+    found = []
+    for members in alike(spec, summed):
+        names, ranks = summed_axes(spec, members[0].stored), spec.pipeline_ranks(members[0].stored)
+        over = [axes[",".join(names)].group] if names else []
+        over += [groups[ranks]] if len(ranks) > 1 else []
+        known = [group for group in over if group is not None]
+        for places in cut([h.values.numel() * h.values.element_size() for h in members]) if known else ():
+            few = [members[i] for i in places]
+            found.append(Bucket(few, known, [backwards(spec, h, rank) for h in few], reduce_dtype(spec, names)))
+    return sorted(found, key=lambda bucket: (bucket.held[-1].sharded, place[bucket.held[-1].name]))
+
+
+def alike(spec: ProgramSpec, held: Sequence[HeldParameter]) -> list[list[HeldParameter]]:
+    """Parameters whose gradients are summed over the same axes and between the same stages, are of one dtype, and come
+    by hooks or late, from fully_shard."""
+    kinds: dict[tuple, list[HeldParameter]] = {}
+    for each in held:
+        ranks, dtype = spec.pipeline_ranks(each.stored), each.values.dtype
+        kinds.setdefault((summed_axes(spec, each.stored), ranks, each.sharded, dtype), []).append(each)
+    return list(kinds.values())
+
+
+def offsets(counts: Sequence[int], element_bytes: int) -> list[int]:
+    """Where each of so many elements begins, aligned, and where the last ends."""
+    step = max(1, ALIGNMENT_BYTES // element_bytes)
+    places = [0]
+    for count in counts:
+        places.append(places[-1] + -(-count // step) * step)
+    return places
+
+
+def summed_axes(spec: ProgramSpec, stored: StoredParameter) -> tuple[str, ...]:
+    """Axes of the sums that fully_shard doesn't do, and that replicas which step by themselves do without."""
+    apart = spec.zero_shards(stored) or spec.parallelism.steps_locally
+    return tuple(axis for axis in stored.reduce_axes if not (axis == DATA and apart))
+
+
+def gradient_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
+    """The axes over which gradients are summed at once, where these are several: groups for ``rank_axes``."""
+    found = {summed_axes(spec, p) for p in spec.lowered.parameters if p.trainable}
+    return tuple(sorted(axes for axes in found if len(axes) > 1))
+
+
+def backwards(spec: ProgramSpec, held: HeldParameter, rank: int) -> int:
+    """How many backwards of a step give a parameter on this pipeline rank a gradient, as its hook sees it.
+
+    0 where fully_shard does, and under a split backward: torch.distributed.pipelining takes the weights' gradients by
+    autograd.grad and adds them up itself (_backward.py, stage_backward_weight), past every hook.
+    """
+    if held.sharded or spec.parallelism.schedule == "zero-bubble":
+        return 0
+    return spec.microbatches * sum(spec.pipeline_rank(stage) == rank for stage in held.stored.stages)
+
+
+def reduce_dtype(spec: ProgramSpec, axes: Sequence[str]) -> torch.dtype | None:
+    """The dtype in which gradients are summed over these axes; None: the one in which they are."""
+    asked = spec.training.reduce_dtype if DATA in axes else None
+    return None if asked is None else REDUCED[asked]
+
+
+def stage_groups(spec: ProgramSpec, rank: int) -> dict[tuple[int, ...], ProcessGroup]:
+    """For each set of pipeline ranks that share a parameter, the group of this rank and its like on the others.
+
+    Every rank of the world must call it: torch makes groups collectively.
+    """
+    mesh = spec.lowered.mesh
+    found = {}
+    sharing = {spec.pipeline_ranks(p) for p in spec.lowered.parameters}
+    for ranks in sorted(r for r in sharing if len(r) > 1):
+        firsts = [r for r in range(mesh.devices) if mesh.coordinate(r, PIPELINE) == 0]
+        members = [[first + r * mesh.axis(PIPELINE).stride for r in ranks] for first in firsts]
+        group, _ = dist.new_subgroups_by_enumeration(members)
+        if mesh.coordinate(rank, PIPELINE) in ranks:
+            assert group is not None
+            found[ranks] = group
+    return found

@@ -1,0 +1,99 @@
+"""A parameter as one rank holds it, with all that gradients, clipping and storage need to know of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from autoplan.ir.typed import StoredParameter
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
+from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+
+
+@dataclass(frozen=True)
+class HeldParameter:
+    """One parameter on one rank.
+
+    parameter  what the program computes with: plain, or a DTensor over the data axis where ZeRO splits it
+    sharded    whether ZeRO splits it
+    part       the box of the whole tensor that this rank keeps
+    copies     ranks of the world that keep this same box
+    master     the host's copy of this rank's part, where the optimizer is offloaded
+    (``runtime.memory.optimizer_offload``)
+    """
+
+    stored: StoredParameter
+    parameter: nn.Parameter
+    sharded: bool
+    part: Part
+    copies: int
+    master: nn.Parameter | None = None
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def updated(self) -> nn.Parameter:
+        """What the optimizer steps, and keeps its state by."""
+        return self.parameter if self.master is None else self.master
+
+    @property
+    def values(self) -> Tensor:
+        """This rank's values, to read or to write in place."""
+        return local(self.parameter.detach())
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """This rank's gradient, to read or to write in place; None where there is none."""
+        return None if self.parameter.grad is None else local(self.parameter.grad.detach())
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def held_parameters(
+    spec: ProgramSpec, parameters: Mapping[str, nn.Parameter], axes: Mapping[str, RankAxis]
+) -> tuple[HeldParameter, ...]:
+    """The rank's parameters, in the program's order, which is the same on every rank."""
+    coordinates = {name: axis.rank for name, axis in axes.items()}
+    held = []
+    for stored in spec.lowered.parameters:
+        if stored.name not in parameters:
+            continue
+        sharded = spec.zero_shards(stored)
+        part = part_of(stored.type.shape, stored.layout, spec.lowered.mesh, coordinates)
+        if sharded:
+            part = rows_of(part, spec.size(DATA), coordinates[DATA])
+        parameter = parameters[stored.name]
+        copied = spec.parallelism.offload == "optimizer" and stored.trainable
+        master = host_copy(parameter) if copied else None
+        held.append(HeldParameter(stored, parameter, sharded, part, copies(spec, stored), master))
+        assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
+    return tuple(held)
+
+
+def host_copy(parameter: nn.Parameter) -> nn.Parameter:
+    """Memory of the host for this rank's part of a parameter, without its values yet."""
+    part = local(parameter.detach())
+    pinned = part.device.type != "cpu"
+    return nn.Parameter(torch.empty_like(part, device="cpu", pin_memory=pinned))
+
+
+def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
+    """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself."""
+    replicated = [
+        axis.size
+        for axis in spec.lowered.mesh.device_axes
+        if axis.name != PIPELINE
+        and stored.layout.state(axis.name).kind != "S"
+        and not (axis.name == DATA and (spec.zero_shards(stored) or spec.parallelism.steps_locally))
+    ]
+    return math.prod(replicated) * len(spec.pipeline_ranks(stored))

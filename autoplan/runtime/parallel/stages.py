@@ -1,0 +1,126 @@
+"""The pipeline stages of one rank: built from the exported module's classes, sharded by ZeRO, given memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.distributed.device_mesh import DeviceMesh
+
+from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.parallel.parameters import Made, Parameters
+from autoplan.runtime.parallel.zero import shard_stages, stored
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
+
+StageEntry = Callable[[Parameters, Mapping[str, RankAxis]], nn.Module]
+Place = tuple[nn.Module, str]
+
+
+class StageModule(nn.Module):
+    """One stage as the engines run it.
+
+    ``batch`` holds the stage's keywords, each with a leading dim of one, the microbatch, so that the pipelining engine,
+    which cuts keywords along dim 0, passes scalars and tensors without a batch dim like any other. What leaves is
+    contiguous, so that it can be sent, and no view, for the engine detaches it in place where it splits a backward.
+    """
+
+    def __init__(self, number: int, stage: nn.Module) -> None:
+        super().__init__()
+        self.number = number
+        self.stage = stage
+
+    def forward(self, *activations: Tensor, batch: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+        result = self.stage(*activations, **{name: value[0] for name, value in batch.items()})
+        return tuple(map(leaving, result)) if isinstance(result, tuple) else leaving(result)
+
+
+def leaving(x: Tensor) -> Tensor:
+    """A result as the engine wants it; copied only where it isn't contiguous."""
+    x = x.contiguous()
+    return x if x._base is None else _Own.apply(x)
+
+
+class _Own(Function):
+    """x over the same memory, as no view of another tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        same = torch.empty(0, dtype=x.dtype, device=x.device)
+        return same.set_(x.untyped_storage(), x.storage_offset(), x.size(), x.stride())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class RankStages:
+    """What one rank holds.
+
+    modules     its stages, in the chain's order (under ZeRO each is an FSDP root)
+    parameters  by program name; under ZeRO a DTensor over the data axis
+    buffers     by program name, whole
+    """
+
+    def __init__(
+        self, modules: Sequence[StageModule], parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]
+    ) -> None:
+        self.modules, self.parameters, self.buffers = tuple(modules), dict(parameters), dict(buffers)
+
+
+def build_stages(
+    spec: ProgramSpec,
+    entries: Sequence[StageEntry],
+    axes: Mapping[str, RankAxis],
+    device: torch.device,
+    device_mesh: DeviceMesh,
+) -> RankStages:
+    """This rank's stages, on its device, their parameters without values yet.
+
+    Parameters that ZeRO will split are made on the meta device first: no rank ever holds them whole.
+    """
+    coordinate = axes[PIPELINE].rank if PIPELINE in axes else 0
+    sharded = any(spec.zero_shards(p) for p in spec.lowered.parameters)
+    made = Made(spec, torch.device("meta") if sharded else device, device)
+    mine = [n for n in range(len(entries)) if spec.pipeline_rank(n) == coordinate]
+    modules = [StageModule(n, entries[n](Parameters(made), axes)) for n in mine]
+    places = {name: places_of(p, modules) for name, p in made.parameters.items()}
+    if sharded:
+        shard_stages(spec, modules, made.parameters, device_mesh)
+        offloaded = spec.parallelism.offload == "parameters"
+        for name, where in places.items():
+            home = torch.device("cpu") if offloaded and spec.zero_shards(stored(spec, name)) else device
+            allocate(where, home)
+    held = {name: current(where[0]) for name, where in places.items()}
+    return RankStages(modules, held, made.buffers)
+
+
+def places_of(parameter: nn.Parameter, modules: Sequence[nn.Module]) -> tuple[Place, ...]:
+    """Every (module, attribute) under which a parameter stands: more than one where it is tied."""
+    found = [
+        (module, attribute)
+        for stage in modules
+        for module in stage.modules()
+        for attribute, value in module.named_parameters(recurse=False, remove_duplicate=False)
+        if value is parameter
+    ]
+    assert found, "a parameter was asked for but not kept"
+    return tuple(found)
+
+
+def current(place: Place) -> nn.Parameter:
+    module, attribute = place
+    return getattr(module, attribute)
+
+
+def allocate(places: Sequence[Place], device: torch.device) -> None:
+    """Gives memory to a parameter on the meta device, as one object wherever it stands.
+
+    Module.to_empty would make an object for each place and so untie it.
+    """
+    meta = current(places[0])
+    parameter = nn.Parameter(torch.empty_like(meta, device=device), requires_grad=meta.requires_grad)
+    for module, attribute in places:
+        setattr(module, attribute, parameter)

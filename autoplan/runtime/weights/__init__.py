@@ -1,0 +1,1 @@
+"""Weights into a rank's parts and out again: safetensors files, state dicts, start values."""

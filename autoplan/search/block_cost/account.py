@@ -1,0 +1,140 @@
+"""What one microbatch of one block costs, summed over what is emitted for it: operators, redistributions, bytes kept.
+
+The operator problem and a finished plan are both priced here or by the same price list, so a plan's price is the sum
+of what stands in its program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoplan.cost import Cost, Operator, Prices
+from autoplan.cost.prices import layout_bytes
+from autoplan.ir.choice import BlockChoice
+from autoplan.ir.graph import Block
+from autoplan.ir.layout import R
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed import Collective
+from autoplan.search.block_cost.live import Live, live_block
+from autoplan.search.block_cost.saved_tensors import Selective, kept_bytes, kept_values, price_selective
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One step of a redistribution, or a collective inside an operator's body: where, what, seconds, and those of them
+    that the body's own compute hides."""
+
+    where: str
+    step: Collective
+    forward_s: float
+    backward_s: float
+    hidden_forward_s: float = 0.0
+    hidden_backward_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class BlockPrice:
+    """One segment of a block in one microbatch, on one device.
+
+    forward_s, backward_s   redistributions included
+    weights_s        of backward_s, what gives parameters' gradients alone, so that other stages don't wait for it
+    flops            of the matmuls, forward
+    kept_bytes       kept from the forward for the backward
+    selective        the same where it recomputes selectively, and what then runs again
+    input_bytes, output_bytes   of the activations at its boundary, local
+    constant_bytes   of the constants it reads
+    working_bytes    what stands beside what is kept, for a moment
+    parameter_bytes  local bytes of each parameter, in the block's order
+    summed_bytes     of these, whose gradients are summed once a step, over each of the tensor axes
+    live             what it holds while it runs, of which ``kept_bytes`` and ``working_bytes`` are the account
+    """
+
+    forward_s: float
+    backward_s: float
+    weights_s: float
+    flops: float
+    kept_bytes: int
+    selective: Selective
+    input_bytes: int
+    output_bytes: int
+    constant_bytes: int
+    working_bytes: int
+    parameter_bytes: tuple[int, ...]
+    summed_bytes: tuple[int, ...]
+    moves: tuple[Moved, ...]
+    live: Live = field(default_factory=Live)
+
+
+def price_block(
+    block: Block,
+    choice: BlockChoice,
+    operators: Mapping[str, Operator],
+    prices: Prices,
+) -> BlockPrice:
+    """Prices one block as it will be emitted."""
+    mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
+    total = Cost()
+    moves: list[Moved] = []
+    alone_s = {}
+    for name, strategy in choice.strategies:
+        cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
+        total += cost
+        moves += [Moved(f"{block.name} {name}", **vars(each)) for each in inside]
+        alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
+    for hop in choice.hops:
+        found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
+        assert found is not None, f"{hop.value} of {block.name} can't go from {hop.source} to {hop.target}"
+        total += found[0]
+        local_bytes = layout_bytes(types[hop.value], hop.target, mesh)
+        for step in found[1]:
+            cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
+            moves.append(Moved(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
+    local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
+    summed = tuple(
+        sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
+        for a in mesh.tensor_axes
+    )
+    live = live_of(block, choice, operators, prices)
+    return BlockPrice(
+        total.forward_s,
+        total.backward_s,
+        total.weights_s,
+        total.flops,
+        live.kept,
+        price_selective(block, choice, operators, prices, alone_s) if prices.training else Selective(),
+        sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
+        sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
+        sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
+        live.working,
+        local,
+        summed,
+        tuple(moves),
+        live,
+    )
+
+
+def live_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> Live:
+    """What a block holds while it runs: eager operator by operator; compiled what is kept, and the largest value with
+    its gradient."""
+    mesh, types = prices.mesh, block.types()
+    if not prices.fuses:
+        return live_block(block, choice, operators, prices)
+    results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
+    working = 2 * max(results, default=0)
+    if not prices.training:
+        return Live(forward=working)
+    kept = kept_bytes(choice, operators, types, mesh) + gathered_bytes(block, choice, mesh)
+    values = kept_values(choice, operators, types, mesh)
+    entering = {(v.name, x) for v, x in zip(block.inputs, choice.inputs, strict=True)}
+    inputs = sum(layout_bytes(types[name], x, mesh) for name, x in entering & values)
+    grads = sum(layout_bytes(types[name], x, mesh) for name, x in choice.parameters)
+    return Live(kept, inputs, kept - inputs + working, kept + working + grads, kept + working)
+
+
+def gathered_bytes(block: Block, choice: BlockChoice, mesh: Mesh) -> int:
+    """Bytes of parameters gathered where they are used, whose products keep them for the backward."""
+    types, parameters = block.types(), {p.name for p in block.parameters}
+    gathers = [h for h in choice.hops if h.value in parameters and layout_bytes(types[h.value], h.source, mesh)
+               < layout_bytes(types[h.value], h.target, mesh)]  # fmt: skip
+    return sum(layout_bytes(types[h.value], h.target, mesh) for h in gathers)

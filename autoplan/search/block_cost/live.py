@@ -1,0 +1,63 @@
+"""What one block holds while it runs eagerly: from operator to operator, forward and backward.
+
+The forward of an emitted block holds whatever it has computed until it returns, for its names do; autograd keeps of
+that what its operators save. The backward goes through the operators in reverse: each takes its result's gradient,
+makes those of its operands, and lets go of what it saved. Values that are views of one another are one storage, and
+gradients that pass through an operator as they are (a sum's, a view's) are one, too.
+
+What an operator makes beside its results is in the table of ``cost.operators.eager``. Compiled segments run as their
+compiler has it: for these ``search.block_cost.account`` counts what is kept and one largest value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoplan.cost import Operator, Prices
+from autoplan.ir.choice import BlockChoice
+from autoplan.ir.graph import Block
+from autoplan.search.block_cost.live_backward import Backward
+from autoplan.search.block_cost.live_forward import Walk
+
+
+@dataclass(frozen=True)
+class Live:
+    """One segment in one microbatch, bytes on one device, the storage of its inputs aside.
+
+    kept         from its forward until its backward
+    kept_inputs  of its inputs' storage, what is kept too
+    forward      at most in its forward
+    backward     at most in its backward: what is kept and not yet let go, and gradients, its parameters' among them
+    adding       the same where each parameter's gradient is added to a sum, and gone
+    """
+
+    kept: int = 0
+    kept_inputs: int = 0
+    forward: int = 0
+    backward: int = 0
+    adding: int = 0
+
+    @property
+    def working(self) -> int:
+        """What stands for a moment, forward or backward, beside what is kept."""
+        return max(0, self.forward - (self.kept - self.kept_inputs), self.adding - self.kept)
+
+
+def live_block(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> Live:
+    """Walks through a block as it is emitted."""
+    walk = Walk(block, choice, operators, prices.mesh, prices.device)
+    walk.forward()
+    return live_of_walk(walk, prices.training)
+
+
+def live_of_walk(walk: Walk, training: bool) -> Live:
+    """What the walk has found."""
+    if not training:
+        return Live(forward=walk.most)
+    own = {s for saved in walk.saved for s in saved}
+    kept = sum(walk.sizes[s] for s in own if s >= 0)
+    inputs = {walk.place[v.name, x] for v, x in zip(walk.block.inputs, walk.choice.inputs, strict=True)
+              if (v.name, x) in walk.place}  # fmt: skip
+    kept_inputs = sum(walk.sizes[s] for s in inputs & own)
+    return Live(kept, kept_inputs, walk.most, Backward(walk, False).most, Backward(walk, True).most)

@@ -1,0 +1,121 @@
+"""The walk back through a block: gradients made and passed on, what was saved let go.
+
+Gradients that pass through an operator as they are (a sum's, a view's) are one storage with its result's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from autoplan.cost import Operator
+from autoplan.cost.operators.eager_temporaries import holds_of, passes_gradient
+from autoplan.cost.prices import COPYING
+from autoplan.search.block_cost.live_forward import Located, Step, Walk
+
+PRODUCTS = ("matmul", "attention", "experts")
+
+
+class Backward:
+    """The walk back. ``adding``: parameters' gradients are added to sums and gone; else they stay.
+
+    held    bytes of what is alive
+    grads   the storage of each value's gradient; ``users`` counts the values that share one
+    """
+
+    def __init__(self, walk: Walk, adding: bool) -> None:
+        self.walk, self.adding = walk, adding
+        self.grads: dict[Located, int] = {}
+        self.users: Counter[int] = Counter()
+        self.sizes: dict[int, int] = {}
+        self.reading = Counter(s for saved in walk.saved for s in saved)
+        self.held = sum(walk.sizes[s] for s in self.reading if s >= 0)
+        self.most = self.held
+        for name, layout in zip(walk.block.outputs, walk.choice.outputs, strict=True):
+            self.give((name, layout), walk.make(walk.bytes((name, layout))))
+        for step, saved in zip(reversed(walk.steps), reversed(walk.saved), strict=True):
+            self.back(step, saved)
+
+    def give(self, at: Located, storage: int, size: int | None = None) -> None:
+        """Adds a gradient to a value's; into what stands there, where nobody shares it, else into a sum of its own."""
+        size = self.walk.bytes(at) if size is None else size
+        if storage not in self.sizes:
+            self.sizes[storage] = size
+            self.held += size
+        self.users[storage] += 1
+        self.most = max(self.most, self.held)
+        if at not in self.grads:
+            self.grads[at] = storage
+            return
+        before = self.grads[at]
+        if self.users[before] > 1:
+            total = self.walk.make(size)
+            self.sizes[total], self.users[total] = size, 1
+            self.held += size
+            self.most = max(self.most, self.held)
+            self.grads[at] = total
+            self.drop(before)
+        self.drop(storage)
+
+    def drop(self, storage: int) -> None:
+        self.users[storage] -= 1
+        if self.users[storage] == 0:
+            self.held -= self.sizes[storage]
+
+    def beside(self, bytes: int) -> None:
+        self.most = max(self.most, self.held + bytes)
+
+    def back(self, step: Step, saved: Sequence[int]) -> None:
+        """One operator's or redistribution's backward."""
+        gradient = self.grads.pop(step.makes, None)
+        if gradient is not None:
+            if step.operator is not None:
+                self.through(step, step.operator, gradient)
+            else:
+                self.moved(step, gradient)
+            self.drop(gradient)
+        for storage in saved:
+            self.reading[storage] -= 1
+            if self.reading[storage] == 0 and storage >= 0:
+                self.held -= self.walk.sizes[storage]
+
+    def through(self, step: Step, operator: Operator, gradient: int) -> None:
+        walk = self.walk
+        holds = holds_of(operator.node.op, walk.device, step.body)
+        sizes = [walk.bytes(at) for at in step.reads]
+        self.beside(holds.backward(sizes, walk.bytes(step.makes)))
+        made: list[tuple[Located, int]] = []
+        for place, (at, carries) in enumerate(zip(step.reads, operator.carries, strict=True)):
+            if not carries:
+                continue
+            whole = sizes[place] == walk.bytes(step.makes) or operator.node.op in ("aten.cat.default",)
+            passes = self.is_free(operator) or passes_gradient(operator.node.op, place)
+            if passes and whole and operator.rule.cost not in PRODUCTS:
+                made.append((at, gradient))
+            else:
+                made.append((at, walk.make(sizes[place])))
+        for at, storage in made:
+            self.arrive(at, storage)
+
+    def is_free(self, operator: Operator) -> bool:
+        """Whether the gradient is a view of the result's: views' are, but for parts, which are laid into zeros."""
+        return operator.rule.cost == "free" and operator.node.op not in ("aten.slice.Tensor", "aten.select.int")
+
+    def arrive(self, at: Located, storage: int) -> None:
+        if at[0] in self.walk.parameters and self.walk.storage(at) < 0 and self.adding:
+            size = self.walk.bytes(at)
+            self.beside(size)
+            return
+        self.give(at, storage)
+
+    def moved(self, step: Step, gradient: int) -> None:
+        assert step.hop is not None
+        at = step.reads[0]
+        written = [s.op for s in (step.hop.steps or ()) if s.backward or s.op in COPYING]
+        self.arrive(at, self.walk.make(self.walk.bytes(at)) if written else gradient)
+        beside = {"all_gather": step.makes, "reduce_scatter": at, "shard_invariant": at, "all_to_all": at}
+        dims = [dim for s in (step.hop.steps or ()) for dim in s.dims]
+        taken = [self.walk.bytes(beside[op]) for op in written if op in beside]
+        self.beside(max(taken, default=0) if any(dims) else 0)
+
+

@@ -1,0 +1,1 @@
+"""Lower bounds that let candidates go unpriced."""

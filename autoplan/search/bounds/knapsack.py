@@ -1,0 +1,191 @@
+"""What no plan of a setting undercuts, by what each pipeline rank can hold of the chain in a given time: no cuts, no
+solver. It is found in a fraction of a millisecond whatever the chain's length, so that most settings need no more.
+
+A rank with n microbatches in flight, which in each takes t seconds and keeps k bytes beside its states, has for every
+price λ of a byte, with x_b segments of each block b on it (in fractions),
+
+    t + λ·k  ≥  Σ_b x_b·L_b(λ)                     and             n·k + Σ_b x_b·states_b  ≤  room
+
+where L_b(λ) is the least seconds + λ·kept bytes of a segment over all its operators and over what may be recomputed
+(``bounds``). A schedule that is done in T seconds leaves it
+
+    rounds·t - hidden·Σ_b x_b·f_b  ≤  T - once through the chain
+
+with f_b the forward that 1F1B hides of it (``refine.least_line_s``). So what it holds of the chain, in seconds μ_b of
+its segments, is no more than, for every λ (``Ranks.most``),
+
+    max Σ_b μ_b·x_b   subject to   Σ_b x_b·(rounds·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + rounds·λ·room/n
+                                   0 ≤ x_b ≤ segments of b
+
+a knapsack in fractions, filled by μ_b for each second; and however fast, no more than its bytes allow. All ranks have
+to hold the chain: the least such T, by bisection, is the bound. The same with μ_b = 1 for segments that repeat and 0
+for others counts the former, of which a rank holds a whole number; beside them the first rank holds the chain's first
+segment and the last rank its last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoplan.cost.interleaved import least_held, runs_rounds
+from autoplan.search.bounds.block_bounds import Known
+from autoplan.search.inter_op.interleaved_ranks import received_times
+from autoplan.search.inter_op.stage_model import Loads, parameter_share
+
+HALVINGS = 14       # of what is open: 1e-4 of the bound
+ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
+MOST_TIMES = 64.0   # times what it takes were nothing short of bytes: what takes longer counts as not fitting
+LEAST = 1e-30
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What bounds each pipeline rank, as rows of knapsacks whose items are sorted by their worth.
+
+    size    [ranks, rows, blocks] what all segments of a block take of a rank's budget
+    worth   [ranks, rows, blocks] and how much of the chain they are
+    before  [ranks, rows, blocks] what the items before take
+    fixed   [ranks, rows] a rank's budget beside the time
+    timed   [rows] whether the time counts in it
+    """
+
+    size: np.ndarray
+    worth: np.ndarray
+    before: np.ndarray
+    fixed: np.ndarray
+    timed: np.ndarray
+
+    def most(self, left_s: float) -> np.ndarray:
+        """[ranks] how much of the chain each can hold in the time that is left."""
+        budget = (self.fixed + self.timed * left_s)[..., None]
+        share = np.clip((budget - self.before) / self.size, 0.0, 1.0)
+        return np.asarray((share * self.worth).sum(axis=-1).min(axis=-1))
+
+
+def knapsacks(size: np.ndarray, worth: np.ndarray, fixed: np.ndarray, timed: np.ndarray) -> Ranks:
+    """Those of blocks with these sizes and worths [blocks], the items sorted."""
+    worths = np.broadcast_to(worth, size.shape)
+    order = np.argsort(-worths / size, axis=-1)
+    size, worths = (np.take_along_axis(part, order, axis=-1) for part in (size, worths))
+    return Ranks(size, worths, np.cumsum(size, axis=-1) - size, fixed, timed)
+
+
+def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
+    """Seconds that the schedule of a setting takes at least, what happens once a step aside; infinite where nothing
+    fits.
+
+    rough_s  such seconds by the operators alone
+    """
+    chain = known.loads.chain
+    parts, repeated, once_s = ranks_of(known, wall)
+    whole_s, count = float((chain.forward_s + chain.backward_s).sum()), int(chain.repeated.sum())
+
+    def enough(step_s: float) -> bool:
+        left_s = step_s - once_s
+        if parts.most(left_s).sum() < whole_s * (1 - ROUNDING):
+            return False
+        return bool(np.floor(repeated.most(left_s) + count * ROUNDING).sum() >= count)
+
+    if enough(rough_s):
+        return rough_s
+    low, high = rough_s, 2 * max(rough_s, whole_s)
+    most_s = MOST_TIMES * high / 2
+    while not enough(high):
+        low, high = high, 2 * high
+        if low > most_s:
+            return float("inf")
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low
+
+
+def short_of_bytes(loads: Loads, wall: float) -> bool:
+    """Whether some rank's even share of the chain, nothing recomputed, comes near its wall."""
+    chain, ranks = loads.chain, loads.setting.pp
+    states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states)
+    most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
+    most += float(chain.working.max() + chain.parameters.max() * sum(loads.data.gathered_segments))
+    return most > ROOMY * (wall + loads.spare - max(beside(loads)))
+
+
+def flights(loads: Loads) -> tuple[int, ...]:
+    """Microbatches that each rank holds at once, at least, of all its segments."""
+    setting = loads.setting
+    if runs_rounds(setting.schedule):
+        return least_held(setting.schedule, setting.pp, setting.microbatches)
+    return loads.in_flight
+
+
+def beside(loads: Loads) -> list[float]:
+    """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
+    chain, setting = loads.chain, loads.setting
+    last = setting.stages - 1
+    each = float(chain.working.min() + chain.parameters.min() * sum(loads.data.gathered_segments))
+    received = float(chain.inputs[1:].min(initial=np.inf)) if last else 0.0
+    sent = float(chain.outputs[:-1].min(initial=np.inf)) if last else 0.0
+    times = received_times(loads) if runs_rounds(setting.schedule) else setting.microbatches
+    found = []
+    for rank in range(setting.pp):
+        mine = range(rank, setting.stages, setting.pp)
+        enters, leaves = sum(k > 0 for k in mine), sum(k < last for k in mine)
+        found.append(each + enters * times * received + leaves * setting.microbatches * sent)
+    return found
+
+
+def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
+    """(what bounds each rank, in seconds of the chain; the same in whole segments that repeat; seconds once through the
+    chain)."""
+    loads, chain = known.loads, known.loads.chain
+    uses = Counter(known.blocks)
+    first = [known.blocks.index(block) for block in uses]
+    count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
+    states = least_of_blocks(known) * parameter_share(loads.data, loads.states)
+    flight, prices = np.array(flights(loads), dtype=float), known.rates
+    lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
+    room = wall + loads.spare - np.array(beside(replace(loads, chain=chain.holding(lean))))
+    rounds, hidden, once_s = rounds_of(loads)
+    priced = known.stateless[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
+    lasting = rounds * priced - hidden[:, None, None] * known.hides.chain.forward_s[first]  # [ranks, λ, blocks]
+    held = (states + flight[:, None] * least_kept(known)[first])[:, None, :]
+    each = np.maximum(np.concatenate([lasting, held], axis=1), LEAST)            # and a row of bytes
+    fixed = np.concatenate([rounds * prices * (room / flight)[:, None], room[:, None]], axis=1)
+    timed = np.append(np.ones(len(prices)), 0.0)
+    parts = knapsacks(each * count, (chain.forward_s + chain.backward_s)[first] * count, fixed, timed)
+    beside_ends = fixed.copy()
+    for rank, end in ((0, 0), (-1, len(chain) - 1)):
+        if not chain.repeated[end]:
+            beside_ends[rank] -= each[rank, :, list(uses).index(known.blocks[end])]
+    return parts, knapsacks(each * count, again * count, beside_ends, timed), once_s
+
+
+def least_of_blocks(known: Known) -> np.ndarray:
+    """[blocks] bytes of parameters of one of its segments, at least."""
+    places = {block: place for place, block in enumerate(dict.fromkeys(known.blocks))}
+    found = np.full(len(places), np.inf)
+    np.minimum.at(found, [places[block] for block in known.blocks], known.least("owned"))
+    return found
+
+
+def least_kept(known: Known) -> np.ndarray:
+    """[segments] bytes kept of a microbatch at least."""
+    chain = known.loads.chain
+    again = np.minimum(known.least("inputs"), known.least("selective"))
+    return np.where(chain.repeated, np.minimum(again, known.least("kept")), known.least("kept"))
+
+
+def rounds_of(loads: Loads) -> tuple[float, np.ndarray, float]:
+    """(times that a rank's seconds of a microbatch count, times that its forward of one is hidden, seconds once through
+    the chain beside)."""
+    setting, chain = loads.setting, loads.chain
+    hidden = np.zeros(setting.pp)
+    if runs_rounds(setting.schedule) or setting.pp == 1:
+        return float(setting.microbatches), hidden, 0.0
+    more = setting.microbatches - 1
+    if setting.schedule == "1f1b":
+        hidden = np.minimum(more, np.arange(setting.pp)[::-1]).astype(float)
+    return float(more), hidden, float((chain.forward_s + chain.backward_s).sum()) + loads.least_messages_s

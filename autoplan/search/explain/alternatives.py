@@ -1,0 +1,150 @@
+"""What stands beside the chosen plan: named systems and the best of other meshes, priced by the same function.
+
+A system that pins how a tensor axis is used has operator problems of its own. Of these one is solved for each, for the
+microbatch that fills a device about as the best plan's does, and where that doesn't fit for the leanest: so a price is
+that of a real plan, and the system's own best microbatch may be a little quicker. A grid of tensor axes, whose problem
+takes as long as many of the search's, is priced only for small blocks, and named otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from autoplan.errors import ParallelismError
+from autoplan.ir.choice import Alternative, PricedCollective
+from autoplan.options import Parallelism
+from autoplan.search.bounds.floors import least_bytes
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.explain.pins import UNPINNED, unpinned
+from autoplan.search.predict import bubble_of, collectives
+from autoplan.search.result import parallelism_of
+from autoplan.search.space.candidates import Setting
+from autoplan.search.space.systems import ASYNCHRONOUS, CLASSICAL, SYSTEMS, resolve
+from autoplan.search.space.tensor_axes import SYSTEMS as GRIDS
+from autoplan.search.state import Work, candidates
+
+RUNNERS_UP = 5
+GRID_NODES = 24  # nodes of all blocks, up to which problems on several tensor axes are solved beside a plan
+
+
+def alternatives(work: Work, best: Evaluated, pinned: Parallelism, effort: str) -> tuple[Alternative, ...]:
+    """What the pins cost first; then named systems and the best of every other mesh that was priced: those that fit
+    by step time, then those that don't by how much, then those that don't apply.
+
+    effort  "fast": of the named systems the classical ones alone, and no price of the pins
+    """
+    names = {system: name for name, system in CLASSICAL}
+    if effort == "full":
+        names |= {system: system for system in SYSTEMS if system not in ("auto", *ASYNCHRONOUS, *names)}
+    found = list(named_systems(work, best, names))
+    told = {a.parallelism for a in found if not a.why_not}
+    found += [a for a in runners_up(work, best) if a.parallelism not in told]
+    found.sort(key=lambda a: (bool(a.why_not), a.over_bytes, a.step_time_s))
+    free = unpinned(work, best, pinned) if effort == "full" else None
+    first = () if free is None else (priced(free[0], UNPINNED, free[1], 0),)
+    return (*first, *found)
+
+
+def named_systems(work: Work, best: Evaluated, names: dict[str, str]) -> Iterator[Alternative]:
+    """Each named system once, under the first of its names.
+
+    names  of each system, what the report calls it
+    """
+    seen: set[Parallelism] = set()
+    for system, name in names.items():
+        try:
+            pinned = resolve(system, work.cluster)
+            if pinned not in seen:
+                seen.add(pinned)
+                yield named(work, best, (name, system), pinned, candidates(work.limits, pinned))
+        except ParallelismError as error:
+            yield Alternative(name, Parallelism(), math.inf, 0, f"{error.value}: {error.cause}")
+
+
+def named(
+    work: Work, best: Evaluated, names: tuple[str, str], pinned: Parallelism, possible: Sequence[Setting]
+) -> Alternative:
+    """A named system: its fastest plan that fits, else how far the leanest is over; or why it isn't priced.
+
+    names  what the report calls it, and what ``parallelism`` does
+    """
+    name, system = names
+    wall, own = work.cluster.usable_bytes, work.pinned_to(pinned)
+    if pinned.tensor_system in GRIDS and sum(len(b.nodes) for b in work.prepared.model.blocks) > GRID_NODES:
+        said = f"not priced beside a plan: parallelism={system!r} plans it"
+        return Alternative(name, pinned, math.inf, 0, said)
+    if own.operators is work.operators and pinned.tensor_system is None:
+        found = own.best(possible, wall)
+    else:
+        found = own.best(likeliest(possible, best.setting), wall) or own.best(leanest(work, possible), wall)
+    found = found or own.leanest(leanest(work, possible), wall)
+    if found is None:
+        return Alternative(name, pinned, math.inf, 0, "no plan of it runs: stages of one rank share a parameter")
+    return priced(work, name, found, found.over_bytes(wall))
+
+
+def likeliest(possible: Sequence[Setting], best: Setting) -> list[Setting]:
+    """The settings with the microbatch that fills a device about as the best plan's does, whatever else they differ
+    in: one operator problem."""
+    tp = min(s.tp for s in possible)
+    wanted = math.log(best.micro_batch * tp / best.tp)
+    rows = min((s.micro_batch for s in possible), key=lambda rows: (abs(math.log(rows) - wanted), rows))
+    return [s for s in possible if s.micro_batch == rows]
+
+
+def leanest(work: Work, possible: Sequence[Setting]) -> list[Setting]:
+    return sorted(possible, key=lambda s: (least_bytes(work.operators, s, work.training), s))[:1]
+
+
+def runners_up(work: Work, best: Evaluated) -> Iterator[Alternative]:
+    """The best plan of each mesh, ZeRO level and offload but the chosen ones."""
+    fastest: dict[tuple, Evaluated] = {}
+    for found in work.found.values():
+        if found is not None:
+            s = found.setting
+            kind = (s.pp, s.dp, s.tp, s.zero, s.offload)
+            if kind not in fastest or found.step_s < fastest[kind].step_s:
+                fastest[kind] = found
+    b = best.setting
+    fastest.pop((b.pp, b.dp, b.tp, b.zero, b.offload), None)
+    for found in sorted(fastest.values(), key=lambda e: e.step_s)[:RUNNERS_UP]:
+        s = found.setting
+        name = f"dp={s.dp} tp={s.tp} pp={s.pp} zero={s.zero}" + f" offload={s.offload}" * (s.offload != "none")
+        yield priced(work, name, found, 0)
+
+
+def priced(work: Work, name: str, found: Evaluated, over_bytes: int) -> Alternative:
+    """A plan as an alternative, with what it waits for."""
+    summed: dict[tuple[str, str, str], PricedCollective] = {}
+    for one in collectives(found, work.prepared.model):
+        key = (whose(one), one.kind, one.axis)
+        before = summed.get(key)
+        summed[key] = one if before is None else together(before, one)
+    longest = max(summed.values(), key=in_the_open, default=None)
+    waits = longest if longest is not None and in_the_open(longest) > 0 else None
+    idle_s = bubble_of(found) * found.step_s
+    return Alternative(name, parallelism_of(found), found.step_s, over_bytes, "", waits, idle_s)
+
+
+def in_the_open(collective: PricedCollective) -> float:
+    """Seconds that no compute hides."""
+    return collective.seconds - collective.hidden_s
+
+
+def whose(collective: PricedCollective) -> str:
+    """The block that it stands in, or the border between two stages: each border is other ranks'."""
+    return collective.where if collective.axis == "pp" else collective.where.split(" ")[0]
+
+
+def together(one: PricedCollective, other: PricedCollective) -> PricedCollective:
+    """Collectives of one kind in one block, which the report tells as one: under the block's name."""
+    return replace(
+        one,
+        where=whose(one),
+        bytes=max(one.bytes, other.bytes),
+        count=one.count + other.count,
+        seconds=one.seconds + other.seconds,
+        hidden_s=one.hidden_s + other.hidden_s,
+    )

@@ -1,0 +1,37 @@
+"""What a pin costs: the plan that would be taken if nothing were pinned, found by the same search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoplan.options import Parallelism
+from autoplan.search.bounds.floors import lower_bound
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.host_memory import hosted
+from autoplan.search.space.candidates import Setting
+from autoplan.search.state import HOST_SAVES, Work, begin, candidates
+
+UNPINNED = "nothing pinned"
+"""The alternative that the price of a pin is read from."""
+
+
+def unpinned(work: Work, best: Evaluated, pinned: Parallelism) -> tuple[Work, Evaluated] | None:
+    """The fastest plan with neither pinned fields nor constraints, and the search that it is of; ``best`` itself where
+    the pins cost nothing; None where nothing is pinned.
+
+    Only settings whose bound is below what the pinned plan takes are priced: no other can be quicker.
+    """
+    constraints = work.prepared.constraints
+    if not pinned.pinned() and not constraints:
+        return None
+    free = Parallelism()
+    own = begin(work.prepared.model, work.cluster, work.training, free) if constraints else work.pinned_to(free)
+    wall = work.cluster.usable_bytes
+
+    def quicker(possible: Sequence[Setting]) -> list[Setting]:
+        return [s for s in possible if lower_bound(own.operators, s) < best.step_s]
+
+    found = own.best(quicker(candidates(own.limits, free)), wall)
+    fastest = found if found is not None and found.step_s < best.step_s else best
+    fastest = own.best(quicker(hosted(own, free)), wall, fastest, HOST_SAVES) or fastest
+    return (work, best) if fastest is best else (own, fastest)

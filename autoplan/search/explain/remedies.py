@@ -1,0 +1,239 @@
+"""What would make a plan fit, each change planned before it is named.
+
+A change is looked for by bounds first (``least_bytes``: what no plan of a setting goes below) and planned only where
+they leave it possible. Its plan is the best of a few settings, not of all: the step time that is told can be had.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from autoplan.cost.step import optimizer_states
+from autoplan.errors import ParallelismError, RescaleError
+from autoplan.ir.choice import tensor_mesh
+from autoplan.ir.graph import Model, batch_rows
+from autoplan.options import Parallelism, Training
+from autoplan.search.bounds.floors import least_bytes, lower_bound
+from autoplan.search.evaluate import Evaluated, Evaluator
+from autoplan.search.inter_op.stage_model import data_axis
+from autoplan.search.predict import units
+from autoplan.search.result import parallelism_of
+from autoplan.search.space.candidates import Setting
+from autoplan.search.space.offload import check_offload
+from autoplan.search.state import Work, begin, candidates
+from autoplan.trace.rescale import rescale
+
+MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
+TRIES = 12  # settings that are priced for one remedy
+FAILED_TRIES = 6  # settings of which none fitting says that none will
+PLANNED_NODES = 8  # counts of nodes for which a plan is sought, from the fewest that bounds allow
+HALVINGS = 6  # of the sequence, beyond which it is another task
+SIZES = ("dp", "tp", "pp", "tensor", "tensor_system")
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change under which a plan fits.
+
+    text    "5 nodes", "1 node with offload='optimizer'", "zero=1 in place of zero=0", "a sequence of 4096"
+    found   the plan
+    nodes   that it is for
+    unit_s  its seconds for each token, or row, of a step
+    other   whether the model then trains on something else: a shorter sequence
+    """
+
+    text: str
+    found: Evaluated
+    nodes: int
+    unit_s: float
+    other: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.found.step_s:.3g} s a step)"
+
+
+def remedies(work: Work, pinned: Parallelism) -> list[Remedy]:
+    """Every kind of change that helps, by the seconds that a token then takes; what changes the task comes last."""
+    more = next(more_nodes(work, pinned), None)
+    fewer = MOST_NODES * work.cluster.nodes if more is None else more.nodes - 1
+    found = [*freed(work, pinned), *on_the_host(work, pinned, fewer), *shorter(work, pinned)]
+    return sorted([*found, *([] if more is None else [more])], key=lambda remedy: (remedy.other, remedy.unit_s))
+
+
+def remedy(found: Evaluated, work: Work, text: str, nodes: int, other: bool = False) -> Remedy:
+    return Remedy(text, found, nodes, found.step_s / units(work.prepared.model), other)
+
+
+def quick(work: Work, pinned: Parallelism) -> Evaluated | None:
+    """A plan that fits, the best of a few settings; None where none of them does.
+
+    They are taken in turn from those that may be fastest, which fit where memory is ample, and from those that need
+    least, which fit where it is not.
+    """
+    small, wall = fitting(work, pinned), work.cluster.usable_bytes
+    bounds_s = {setting: lower_bound(work.operators, setting) for _, setting in small}
+    turns = zip((s for _, s in sorted(small)), sorted(bounds_s, key=lambda s: (bounds_s[s], s)), strict=True)
+    best: Evaluated | None = None
+    for number, setting in enumerate(itertools.islice(dict.fromkeys(itertools.chain.from_iterable(turns)), TRIES)):
+        if best is None and number >= FAILED_TRIES:
+            break
+        limit_s = math.inf if best is None else best.step_s
+        found = work.evaluate(setting, wall, limit_s) if bounds_s[setting] < limit_s else None
+        best = found if found is not None and found.step_s < limit_s else best
+    return best
+
+
+def fitting(work: Work, pinned: Parallelism) -> list[tuple[float, Setting]]:
+    """(bytes at the least, setting) of those that may fit; none where what is pinned can't be there."""
+    try:
+        check_offload(pinned, work.cluster, work.training)
+        possible = candidates(work.limits, pinned)
+    except ParallelismError:
+        return []
+    wall = work.cluster.usable_bytes
+    sized = ((least_bytes(work.operators, s, work.training), s) for s in possible if within_host(work, s))
+    return [(least, s) for least, s in sized if least <= wall]
+
+
+def within_host(work: Work, setting: Setting) -> bool:
+    """Whether an even share of what a setting offloads is no more than the host has."""
+    host = work.operators.topology.device.host
+    if setting.offload == "none" or host is None:
+        return True
+    prices = work.operators.prices(tensor_mesh(setting.mesh))
+    data = data_axis(setting, prices, optimizer_states(work.training))
+    bytes = sum(p.type.bytes for p in work.prepared.model.parameters) / (setting.tp * setting.pp)
+    return bytes * data.host_share(optimizer_states(work.training)) <= host.memory_bytes
+
+
+def freed(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+    """Each pinned field left to the search, the sizes of the mesh together; where no one of them helps, all."""
+    given = {name: value for name, value in pinned.pinned().items() if (name, value) != ("offload", "none")}
+    groups = [tuple(n for n in SIZES if n in given), *((n,) for n in given if n not in SIZES and n != "offload")]
+    some = False
+    for names in (*groups, tuple(given)):
+        free = replace(pinned, **dict.fromkeys(names))
+        found = quick(work.pinned_to(free), free) if names and not (some and names == tuple(given)) else None
+        if found is not None:
+            some = True
+            yield remedy(found, work, changes(pinned, found, names), work.cluster.nodes)
+
+
+def changes(pinned: Parallelism, found: Evaluated, names: Sequence[str]) -> str:
+    """"zero=1 in place of zero=0": the fields of a plan that are others than were pinned."""
+    chosen = parallelism_of(found)
+    before = {name: getattr(pinned, name) for name in names if getattr(chosen, name) != getattr(pinned, name)}
+    return f"{told({name: getattr(chosen, name) for name in before})} in place of {told(before)}"
+
+
+def told(fields: dict[str, object]) -> str:
+    return " ".join(f"{name}={value!r}" for name, value in fields.items())
+
+
+def on_the_host(work: Work, pinned: Parallelism, most: int) -> Iterator[Remedy]:
+    """The optimizer's state in the host's memory, or, where that takes fewer nodes, the parameters too; on no more than
+    ``most`` nodes."""
+    if pinned.offload not in (None, "none") or not isinstance(work.training, Training):
+        return
+    for kind in ("optimizer", "parameters"):
+        few = fewest(partial(on_nodes, work), work.cluster.nodes - 1, most, replace(pinned, offload=kind))
+        if few is not None:
+            most = few[0] - 1
+            yield remedy(few[1], work, f"{nodes_text(few[0])} with offload={kind!r}", few[0])
+
+
+def more_nodes(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+    """The fewest nodes that hold it; where what is pinned leaves no mesh of more, with the sizes left to the search."""
+    given = work.cluster.nodes
+    for free in dict.fromkeys((pinned, replace(pinned, **dict.fromkeys(SIZES)))):
+        few = fewest(partial(on_nodes, work.pinned_to(free)), given, MOST_NODES * given, free)
+        if few is not None:
+            nodes, found = few
+            names = [name for name in SIZES if getattr(free, name) != getattr(pinned, name)]
+            also = f" with {changes(pinned, found, names)}" if names else ""
+            yield remedy(found, work, nodes_text(nodes) + also, nodes)
+
+
+def nodes_text(nodes: int) -> str:
+    return f"{nodes} node{'s' if nodes > 1 else ''}"
+
+
+def on_nodes(work: Work, nodes: int) -> Work:
+    """The same search on more nodes. A tensor axis within a node lies as it did, and its operators are shared."""
+    cluster = work.cluster.with_nodes(nodes)
+    topology = cluster.topology()
+    alike = topology.levels[0] == work.operators.topology.levels[0]
+    inside = {
+        key: entry for key, entry in work.operators.known.items()
+        if alike and math.prod(key[0]) <= topology.levels[0].size and not key[-1]
+    }  # fmt: skip
+    operators = replace(work.operators, topology=topology, known=inside)
+    limits = replace(work.limits, devices=cluster.devices, node=cluster.devices_per_node)
+    evaluator = Evaluator(operators, work.training)
+    return replace(work, cluster=cluster, limits=limits, operators=operators, evaluator=evaluator, found={})
+
+
+def fewest(own: Callable[[int], Work], low: int, most: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:
+    """The fewest nodes, more than ``low`` and at most ``most``, on which a plan fits, and it: by bounds the fewest that
+    may do, planned from there on."""
+    high = low + 1
+    if high > most:
+        return None
+    while not fitting(own(high), pinned):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    first = nodes = bisected(low, high, lambda n: bool(fitting(own(n), pinned)))
+    for _ in range(PLANNED_NODES):
+        found = quick(own(nodes), pinned) if nodes <= most else None
+        if found is not None:
+            return nodes, found
+        nodes += max(1, (nodes - first) // 2)
+    return None
+
+
+def bisected(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The least number above ``low`` from which on it holds; it does for ``high``."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def shorter(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+    """The sequence halved until a plan fits; the batch, where its rows can't be cut into microbatches."""
+    model = work.prepared.model
+    first = model.batch[0].type
+    if len(first.shape) > 1 and not first.floating:
+        yield from halved(work, pinned, "a sequence of {}", first.shape[1], lambda n: rescale(model, seq=n))
+    if any(axis == "mb" for axis, _ in work.limits.only_one):
+        yield from halved(work, pinned, "a batch of {} rows", batch_rows(model), lambda n: rescale(model, batch=n))
+
+
+def halved(
+    work: Work, pinned: Parallelism, text: str, size: int, resized: Callable[[int], Model]
+) -> Iterator[Remedy]:
+    """The first of a few halvings with which a plan fits; none where the model can't follow or even the last is too
+    much."""
+    sizes = [size >> n for n in range(1, HALVINGS + 1) if size % (1 << n) == 0]
+    works = {n: other_model(work, pinned, n, resized) for n in sizes[-1:]}
+    if not sizes or (least := works[sizes[-1]]) is None or not fitting(least, pinned):
+        return
+    for n in sizes:
+        smaller = works[n] if n in works else other_model(work, pinned, n, resized)
+        found = quick(smaller, pinned) if smaller is not None else None
+        if smaller is not None and found is not None:
+            yield remedy(found, smaller, text.format(n), work.cluster.nodes, other=True)
+            return
+
+
+def other_model(work: Work, pinned: Parallelism, size: int, resized: Callable[[int], Model]) -> Work | None:
+    """The search of the resized model; None where it can't be resized, or what is pinned can't be with it."""
+    try:
+        return begin(resized(size), work.cluster, work.training, pinned, work.prepared.constraints)
+    except (RescaleError, ParallelismError):
+        return None

@@ -1,0 +1,21 @@
+"""Plans that keep something in the host's memory, tried where no field at all is pinned, beside any constraints.
+
+They stand beside those on the devices alone, and are taken where they are quicker by 1% or more (``work.HOST_SAVES``):
+less is recomputed, or microbatches are larger. Where nothing fits on the devices alone a user is told what would
+(``remedies``), the host among it: such plans may be many times slower than those of a further node. Under a pipeline,
+whose ranks hold a part of the states each, the host is used where it is asked for.
+"""
+
+from __future__ import annotations
+
+from autoplan.options import OFFLOADS, Inference, Parallelism
+from autoplan.search.space.candidates import Setting, settings
+from autoplan.search.state import Work
+
+
+def hosted(work: Work, pinned: Parallelism) -> list[Setting]:
+    """Every setting that offloads; none where something is pinned, or devices have no host with memory of its own."""
+    host = work.cluster.profile()[0].host
+    if pinned.pinned() or isinstance(work.training, Inference) or host is None or host.own:
+        return []
+    return [s for kind in OFFLOADS for s in settings(work.limits, Parallelism(pp=1, offload=kind))]

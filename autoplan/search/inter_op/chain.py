@@ -1,0 +1,210 @@
+"""The chain of segments as arrays: seconds and bytes of each, in one microbatch on one device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+
+from autoplan.cost.zero_costs import DataAxis
+from autoplan.ir.graph import Model
+from autoplan.search.block_cost.account import BlockPrice
+from autoplan.search.block_cost.saved_tensors import Selective
+from autoplan.search.space.candidates import Setting
+
+Held = tuple[tuple[tuple[str, int], ...], ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One number for each segment of the chain, of one microbatch on one device.
+
+    forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
+    weights_s    of backward_s, what gives parameters' gradients alone
+    kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
+    owned        bytes of parameters, each divided among the segments of a stage that may read it: of any of a rank's
+                 segments no more than they hold
+    summed       [segments, tensor axes] bytes, likewise
+    selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
+    doubled      bytes of what such a segment keeps that autograd keeps too: one storage, its inputs' aside
+    repeated     whether its block stands in the chain more than once, so that it may be recomputed
+    exposed_s    what ZeRO's collectives add to forward and backward together
+    kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
+    held         (parameter's name, local bytes) of each segment
+    """
+
+    forward_s: np.ndarray
+    backward_s: np.ndarray
+    weights_s: np.ndarray
+    kept: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    constants: np.ndarray
+    working: np.ndarray
+    parameters: np.ndarray
+    owned: np.ndarray
+    summed: np.ndarray
+    repeated: np.ndarray
+    selective: np.ndarray
+    rebuilt: np.ndarray
+    doubled: np.ndarray
+    again_s: np.ndarray
+    exposed_s: np.ndarray
+    kept_inputs: np.ndarray
+    live_forward: np.ndarray
+    live_backward: np.ndarray
+    live_adding: np.ndarray
+    held: Held
+
+    def __len__(self) -> int:
+        return len(self.forward_s)
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether a parameter is read by more than one segment."""
+        names = [name for held in self.held for name, _ in held]
+        return len(set(names)) < len(names)
+
+    @cached_property
+    def together(self) -> np.ndarray:
+        """[N+1, N+1]: bytes of the parameters of every run of segments, each once."""
+        total = np.concatenate([[0.0], np.cumsum(self.parameters)])
+        found = total[None, :] - total[:, None]
+        for place, again, size in rereads(self.held):
+            found[: place + 1, again + 1 :] -= size
+        return found
+
+    @cached_property
+    def largest_parameter(self) -> np.ndarray:
+        """[segments]: bytes of the largest parameter of each."""
+        return np.array([max((size for _, size in held), default=0) for held in self.held], dtype=float)
+
+    @cached_property
+    def weighing(self) -> np.ndarray:
+        """[segments, columns]: all that what happens once a step depends on."""
+        return np.column_stack([self.forward_s, self.backward_s, self.parameters, self.summed])
+
+    def alike(self, at: tuple[int, int]) -> Hashable:
+        """The same for runs of segments for which the same happens once a step."""
+        return at if self.shares else self.weighing[slice(*at)].tobytes()
+
+    @cached_property
+    def distinct_inputs(self) -> tuple[list[float], np.ndarray]:
+        """(sizes of what enters segments, each once; the number of each segment's among them)."""
+        sizes, places = np.unique(self.inputs, return_inverse=True)
+        return sizes.tolist(), places.reshape(-1)
+
+    def holding(self, columns: Mapping[str, np.ndarray]) -> Chain:
+        """The same with other columns."""
+        return Chain(**{f.name: columns.get(f.name, getattr(self, f.name)) for f in fields(self)})
+
+
+def chain_of(
+    model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis, held: Held | None = None
+) -> Chain:
+    """Lays the prices of the blocks along the chain.
+
+    held  what each segment holds of which parameter, where that is known
+    """
+    held = held_by(model, blocks) if held is None else held
+    blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
+    uses = Counter(segment.block for segment in model.segments)
+    order = [segment.block for segment in model.segments]
+    training = data.prices.training
+    further = (setting.microbatches - 1) / setting.microbatches  # the first one's gradients are kept as they come
+    sizes = [sum(price.parameter_bytes) for price in blocks]
+    waits_f = [data.exposed_forward_s(b.forward_s, p) for b, p in zip(blocks, sizes, strict=True)]
+    waits_b = [
+        data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
+    ]
+    added = [data.prices.accumulate_s(p) * further if training else 0.0 for p in sizes]
+    copies = [data.copies_s(p) for p in sizes]
+
+    def along(values: Iterable[float]) -> np.ndarray:
+        return np.array(list(values), dtype=float)[order]
+
+    return Chain(
+        forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
+        backward_s=along(b.backward_s for b in blocks)
+        + along(waits_b)
+        + along(added)
+        + along(b * training for _, b in copies),
+        weights_s=along(b.weights_s for b in blocks) + along(added),
+        kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        inputs=along(b.input_bytes for b in blocks),
+        outputs=along(b.output_bytes for b in blocks),
+        constants=along(b.constant_bytes for b in blocks),
+        working=along(b.working_bytes for b in blocks),
+        parameters=along(sizes),
+        owned=owned_by(held, setting.pp),
+        summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
+        repeated=np.array([uses[block] > 1 for block in order]),
+        selective=along(b.selective.kept_bytes for b in blocks),
+        rebuilt=along(rebuilt_bytes(b) + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        doubled=along(doubled_bytes(b) for b in blocks),
+        again_s=along(b.selective.again_s for b in blocks),
+        exposed_s=along(waits_f) + along(waits_b),
+        kept_inputs=along(b.live.kept_inputs for b in blocks),
+        live_forward=along(b.live.forward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        live_backward=along(b.live.backward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        held=held,
+    )
+
+
+def rereads(held: Held) -> Iterator[tuple[int, int, int]]:
+    """(segment, the next one that reads the same parameter, its bytes in the former)."""
+    last: dict[str, tuple[int, int]] = {}
+    for place, parameters in enumerate(held):
+        for name, size in parameters:
+            if name in last:
+                yield last[name][0], place, last[name][1]
+            last[name] = place, size
+
+
+def owned_by(held: Held, ranks: int) -> np.ndarray:
+    """[segments]: bytes of parameters, each divided by how many segments read it. The chain's first and last are on one
+    rank only where there is no other."""
+    readers: dict[str, set[int]] = {}
+    for place, parameters in enumerate(held):
+        for name, _ in parameters:
+            readers.setdefault(name, set()).add(place)
+    apart = {0, len(held) - 1} if ranks > 1 else set()
+    parts = {name: 1 if places == apart else len(places) for name, places in readers.items()}
+    return np.array([sum(size / parts[name] for name, size in dict(mine).items()) for mine in held], dtype=float)
+
+
+def held_by(model: Model, blocks: Sequence[BlockPrice]) -> Held:
+    """(parameter's name, local bytes) of each segment."""
+    return tuple(
+        tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
+        for segment in model.segments
+    )
+
+
+def doubled_bytes(price: BlockPrice) -> int:
+    """Of what autograd keeps, what is not made again, the inputs aside."""
+    return max(0, price.kept_bytes - price.live.kept_inputs - price.selective.rebuilt_bytes)
+
+
+def rebuilt_bytes(price: BlockPrice) -> int:
+    """What stands beside what a segment keeps while it runs again: at the end of its forward all that this holds, with
+    the gradient of its result, which waits."""
+    waits = price.live.forward + price.output_bytes - doubled_bytes(price) - price.working_bytes
+    return max(price.selective.rebuilt_bytes, waits)
+
+
+def on_host(price: BlockPrice, data: DataAxis) -> BlockPrice:
+    """A block where activations are offloaded: keeping them with the host takes the place of selective recomputation.
+
+    They go down under the forward and come up under the backward, at the link's pace, in the open where a device has no
+    streams beside (``DataAxis.hidden_s``). On their way up they stand whole, and behind them those of the next one.
+    """
+    copy_s = data.link_s(price.kept_bytes)
+    hidden_s = data.hidden_s(price.forward_s, copy_s) + data.hidden_s(price.backward_s, copy_s)
+    whole = (1 if data.prices.device.blocking else 2) * price.kept_bytes
+    stays = price.kept_bytes if data.host.own else 0
+    return replace(price, selective=Selective(stays, whole, 2 * copy_s - hidden_s))

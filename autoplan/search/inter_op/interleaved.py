@@ -1,0 +1,256 @@
+"""Where the chain is cut when pipeline ranks hold several stages each, by cutting planes (Kelley 1960).
+
+The schedule is run on some cuts; the longest path through it, as counts of each stage's actions, bounds the step of
+all cuts from below, and goes into the program of ``chunk_program``, whose answer is run next. First in fractions of
+segments, which takes milliseconds and proves a bound for all counts of blocks; then, where that leaves a gap, in whole
+ones where these are few, and by going from neighbour to neighbour where they are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages, fitted
+from autoplan.search.inter_op.interleaved_milp import Found, Master
+from autoplan.search.inter_op.partition import Cuts
+from autoplan.search.inter_op.tabu_search import elsewhere, neighbours
+
+GAP = 0.005
+NEAR = 1.2         # times the limit that even stages may take: better cuts seldom gain more
+MOST_CUTS = 6      # programs solved in fractions
+STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
+FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
+WHOLE_CUTS = 10    # such programs solved
+SETTLED = 12       # schedules run on what moves of recomputation lead to
+STEPS = 80         # from one division to the next
+PATIENCE = 10      # such steps without anything better
+CLOSE = 1.03       # times the limit, that the best may take after as many
+RUN = 32           # neighbours on which the schedule is run, of each step
+PATHS = 80         # the last known ones, by which neighbours are chosen
+MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.wander``, one after another
+FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
+EMPTIED = -1       # the number of the moment at which nothing is in flight
+
+
+@dataclass(frozen=True)
+class ChunkCuts:
+    """What was found; ``cuts`` has its simulated and its least possible seconds."""
+
+    cuts: Cuts
+    division: Division
+
+
+def choose_chunks(
+    pieces: Pieces,
+    limit_s: float = float("inf"),
+    gap: float = GAP,
+    whole_cuts: int = WHOLE_CUTS,
+    few_integers: int = FEW_INTEGERS,
+    means: Sequence[float] = MEANS,
+) -> ChunkCuts | None:
+    """The best cuts of the chain into the stages of all ranks, to a relative gap, or as near as the counts above
+    allow, with the bound that is proven by then. None where none fits, all take ``limit_s`` or more, or even stages are
+    far from it.
+
+    means  of each ``_Search.wander``; none where an answer shall be quick
+    """
+    if len(pieces) < pieces.stages:
+        return None
+    return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers, means)
+
+
+def evenly(pieces: Pieces) -> ChunkCuts | None:
+    """Stages of about the same time, where bytes are only to be counted."""
+    if len(pieces) < pieces.stages:
+        return None
+    division = pieces.pinned(even_stages(pieces))
+    step_s = pieces.step_s(division)
+    return ChunkCuts(Cuts(division.stages, step_s, step_s), division)
+
+
+class _Search:
+    def __init__(self, pieces: Pieces, limit_s: float, gap: float) -> None:
+        self.pieces, self.limit_s, self.gap = pieces, limit_s, gap
+        self.best: Division | None = None
+        self.best_s = np.inf
+        self.bound_s = 0.0
+        self.moments: set[tuple[int, int]] = set()
+        self.tried: set[Division] = set()
+        self.paths: list[np.ndarray] = []
+        self.last: Division | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.best_s <= self.bound_s * (1 + self.gap) or self.bound_s >= self.limit_s
+
+    def run(self, whole_cuts: int, few_integers: int, means: Sequence[float]) -> ChunkCuts | None:
+        even = self.pieces.pinned(even_stages(self.pieces))
+        if np.isfinite(self.limit_s) and self.far(even, wanders=bool(means)):
+            return None
+        self.take(even)
+        master = self.begin(even)
+        self.relaxed(master)
+        if not self.done and master.integers <= few_integers:
+            for _ in range(whole_cuts):
+                if not self.learn(master, master.solve(self.gap / 4)) or self.done:
+                    break
+        elif not self.done:
+            self.settle()
+            for mean in means:
+                self.wander(self.best or self.last or even, mean)
+        return self.result(master)
+
+    def far(self, even: Division, *, wanders: bool) -> bool:
+        """Whether even stages take so much longer than the limit that no cuts will make up for it: by the paths that
+        are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
+        held = fitted(self.pieces, even)
+        if held is None:
+            return not wanders
+        known_s = np.tensordot(self.pieces.rounds.paths, self.pieces.durations_s(held), 2).max()
+        if known_s <= self.limit_s * NEAR:
+            self.take(even)
+        return self.best_s > self.limit_s * NEAR
+
+    def relaxed(self, master: Master) -> None:
+        """Paths for as long as they raise the bound, in fractions of segments."""
+        for _ in range(MOST_CUTS):
+            before_s = self.bound_s
+            if not self.learn(master, master.relax()) or self.done:
+                break
+            if self.bound_s <= before_s * (1 + STALLED):
+                break
+
+    def begin(self, even: Division) -> Master:
+        """The program with the paths that are known, and that of even stages."""
+        p, first = self.pieces, self.pieces.path(even)
+        master = Master(p, first.step_s)
+        self.paths = [*p.rounds.paths, first.counts]
+        for path in self.paths:
+            master.add_path(path)
+        if p.over(even) > -0.3 * p.wall:
+            self.hold(master, FEW_MOMENTS)
+        return master
+
+    def learn(self, master: Master, found: Found) -> bool:
+        """Takes the program's answer, and gives it what that shows; False where there is no more to learn."""
+        self.bound_s = max(self.bound_s, found.bound_s)
+        if found.division is None or self.bound_s >= self.limit_s:
+            return False
+        self.last = found.division
+        self.paths.append(self.pieces.path(found.division).counts)
+        master.add_path(self.paths[-1])
+        self.hold_exceeded(master, found.division)
+        self.take(found.division)
+        return True
+
+    def wander(self, start: Division, mean: float) -> None:
+        """From a division to the best of its neighbours that is new, also where that is slower, for as long as
+        something better comes now and then (tabu search; Glover 1989).
+
+        mean  how much the mean of the known paths counts beside the longest: where several are as long, one has to be
+              shortened after another
+        """
+        now, since, been = start, 0, set(Divisions.of(start).keys)
+        for step in range(STEPS):
+            if self.done or since > PATIENCE or (step >= PATIENCE and self.best_s > self.limit_s * CLOSE):
+                break
+            paths = np.array(self.paths[-PATHS:])
+            near, beyond = neighbours(self.pieces, now, paths)
+            fresh = np.array([key not in been for key in near.keys], dtype=bool)
+            fits = np.flatnonzero(fresh & (beyond <= 0))
+            if not fits.size and (self.best is not None or not fresh.any()):
+                break
+            if not fits.size:  # on the way to what does
+                now = near.one(int(np.where(fresh, beyond, np.inf).argmin()))
+                been.update(Divisions.of(now).keys)
+                continue
+            near = near.picked(fits)
+            lengths_s = np.tensordot(self.pieces.all_durations_s(near), paths, ((1, 2), (1, 2)))
+            beside_s = mean * lengths_s.mean(axis=1)
+            chosen = np.argsort(lengths_s.max(axis=1) + beside_s, kind="stable")[:RUN]
+            near = near.picked(chosen)
+            now, before_s = near.one(int((self.pieces.all_steps_s(near) + beside_s[chosen]).argmin())), self.best_s
+            been.update(Divisions.of(now).keys)
+            self.run_once(now)
+            since = 0 if self.best_s < before_s * (1 - STALLED) else since + 1
+
+    def settle(self) -> None:
+        """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
+        Begun from two ends, since of stages that hold as much either may be on the way of fewer others."""
+        if self.best is None or not any(self.best.full):
+            return
+        for start in (self.best, fitted(self.pieces, self.pieces.pinned(self.best.stages), late=True)):
+            now = start
+            for _ in range(SETTLED):
+                if now is None or self.done:
+                    break
+                self.run_once(now)
+                paths, moved = np.array(self.paths), None
+                while (near := self.recomputed_elsewhere(now, paths)) is not None:
+                    now = moved = near
+                if moved is None:
+                    break
+
+    def run_once(self, held: Division) -> None:
+        """The schedule on a division that fits; its path is known from then on."""
+        path = self.pieces.path(held)
+        self.tried.add(held)
+        self.paths.append(path.counts)
+        if path.step_s < self.best_s:
+            self.best, self.best_s = held, path.step_s
+
+    def recomputed_elsewhere(self, division: Division, paths: np.ndarray) -> Division | None:
+        """The most promising of such neighbours that fit and shorten the longest path, if any."""
+        longest_s = np.tensordot(paths, self.pieces.durations_s(division), 2).max()
+        for near in elsewhere(self.pieces, division, paths):
+            if np.tensordot(paths, self.pieces.durations_s(near), 2).max() >= longest_s * (1 - 1e-9):
+                return None
+            if self.pieces.over(near) <= 0:
+                return near
+        return None
+
+    def take(self, division: Division) -> None:
+        """Keeps a division where it fits, or what recomputation makes of it, and is the best so far."""
+        if division in self.tried:
+            return
+        self.tried.add(division)
+        held = fitted(self.pieces, division)
+        if held is not None:
+            step_s = self.pieces.step_s(held)
+            if step_s < self.best_s:
+                self.best, self.best_s = held, step_s
+
+    def hold(self, master: Master, most: int) -> None:
+        """Puts the fullest moments of all ranks into the program."""
+        for rank, moments in enumerate(self.pieces.rounds.held):
+            for number in (*range(min(most, len(moments))), EMPTIED):
+                self.add_moment(master, rank, number)
+
+    def hold_exceeded(self, master: Master, division: Division) -> None:
+        """Of each rank that exceeds the wall, the moment at which it does so most."""
+        rows = self.pieces.moments(division)
+        ranks, _ = self.pieces.held_rows
+        for rank in range(self.pieces.ranks):
+            own = rows[: len(ranks)][ranks == rank]
+            if own.max() > self.pieces.wall:
+                self.add_moment(master, rank, int(own.argmax()))
+            if rows[len(ranks) + rank] > self.pieces.wall:
+                self.add_moment(master, rank, EMPTIED)
+
+    def add_moment(self, master: Master, rank: int, number: int) -> None:
+        if (rank, number) not in self.moments:
+            self.moments.add((rank, number))
+            if number == EMPTIED:
+                master.add_emptied(rank)
+            else:
+                master.add_moment(rank, self.pieces.rounds.held[rank][number])
+
+    def result(self, master: Master) -> ChunkCuts | None:
+        if self.best is None or self.bound_s >= self.limit_s:
+            return None
+        cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *master.size)
+        return ChunkCuts(cuts, self.best)
+

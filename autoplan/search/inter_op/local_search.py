@@ -1,0 +1,141 @@
+"""Cuts made better by the schedule's own time.
+
+``stages.choose_cuts`` minimises (m-1)·max t + Σ t, which no schedule takes exactly: under 1F1B the forwards that warm a
+stage up hide behind what the stages after it do, GPipe's slowest forward and slowest backward may be of two stages,
+messages are part of the stages that wait for them, and what follows the last backward is that of the slowest stage.
+With f and b the times of stage k for one microbatch, messages included, t = f + b and p stages, no schedule is done
+before ``least_line_s``:
+
+    GPipe   Σ_k t_k + (m-1)·(max f + max b)
+    1F1B    max_k of  Σ_{i≤k} t_i + (m-1)·t_k   and   Σ_i t_i + (m-1)·t_k - min(m-1, p-1-k)·f_k
+
+The second line counts the work of stage k between the first forward's way down and the last backward's way up; until
+the first backward has come to stage k, it has had time for no more than p-k forwards (1F1B's warm-up).
+
+Where the chain has few cuts, all are tried, those first that the bound holds for the fastest, until it rules out the
+rest: the answer is exact. Where it has many, borders are moved by one segment as long as the bound falls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.space.candidates import Setting
+
+Interval = tuple[int, int]
+Runs = tuple[Interval, ...]
+
+FEW = 512         # cuts of a chain, all of which are looked at
+FEW_SHARED = 24   # the same where stages share processors, of which the bound says little
+
+
+class Plan(Protocol):
+    @property
+    def step_s(self) -> float: ...
+
+
+P = TypeVar("P", bound=Plan)
+
+
+@dataclass
+class Bound:
+    """Seconds that no step with some cuts undercuts.
+
+    seconds  of a microbatch, for each stage [N+1, N+1] by first and last segment, recomputation and messages included
+    once_s   of what follows the last backward, of one run of segments on a stage
+    slower   by how much stragglers lengthen a step, at least 1
+    gain     by how much a stage is faster alone than beside others
+    """
+
+    loads: Loads
+    seconds: Sequence[np.ndarray]
+    once_s: Callable[[int, Interval], float]
+    slower: float
+    gain: float
+    known: dict[tuple[int, Interval], tuple[float, float, float]] = field(default_factory=dict)
+
+    def step_s(self, runs: Runs) -> float:
+        setting = self.loads.setting
+        times = [self.times(stage, at) for stage, at in enumerate(runs)]
+        line_s = least_line_s(setting, [f for f, _, _ in times], [b for _, b, _ in times]) / self.gain
+        return (line_s + max(once for _, _, once in times)) * self.slower
+
+    def times(self, stage: int, at: Interval) -> tuple[float, float, float]:
+        """(forward, backward, once a step) of a stage, each with the message that it waits for."""
+        if (stage, at) not in self.known:
+            received_s = self.loads.message_s(stage, at[0]) if stage else 0.0
+            forward_s = self.loads.at(stage).forward_s(at) + received_s
+            self.known[stage, at] = (forward_s, float(self.seconds[stage][at]) - forward_s, self.once_s(stage, at))
+        return self.known[stage, at]
+
+
+def least_line_s(setting: Setting, forward_s: Sequence[float], backward_s: Sequence[float]) -> float:
+    """Seconds from the first forward to the last backward that stages with these times need at least."""
+    more, stages = setting.microbatches - 1, len(forward_s)
+    whole = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
+    if setting.virtual_stages > 1:
+        return setting.microbatches * max(sum(whole[rank :: setting.pp]) for rank in range(setting.pp))
+    if setting.schedule == "gpipe":
+        return sum(whole) + more * (max(forward_s) + max(backward_s))
+    if setting.schedule != "1f1b":
+        return setting.microbatches * max(whole)
+    sums = itertools.accumulate(whole)
+    return max(
+        max(down, sum(whole) - min(more, stages - 1 - k) * forward_s[k]) + more * whole[k]
+        for k, down in enumerate(sums)
+    )
+
+
+def refine(first: P, runs: Runs, bound: Bound, price: Callable[[Runs], P]) -> P:
+    """The fastest plan found from these cuts on, ``first`` being theirs."""
+    chain, stages = len(bound.seconds[0]) - 1, len(runs)
+    few = math.comb(chain - 1, stages - 1) <= (FEW if bound.gain == 1 else FEW_SHARED)
+    tried = every_cut(bound.seconds) if few else descended(runs, bound)
+    best = first
+    for least_s, other in sorted((bound.step_s(other), other) for other in tried):
+        if least_s >= best.step_s:
+            break
+        found = price(other) if other != runs else first
+        best = min(best, found, key=lambda plan: plan.step_s)
+    return best
+
+
+def every_cut(seconds: Sequence[np.ndarray], first: int = 0) -> Iterator[Runs]:
+    """All cuts of the chain from a segment on into as many stages as there are, whose stages are possible."""
+    size = len(seconds[0])
+    if len(seconds) == 1:
+        if np.isfinite(seconds[0][first, size - 1]):
+            yield ((first, size - 1),)
+        return
+    for last in range(first + 1, size - len(seconds) + 1):
+        if np.isfinite(seconds[0][first, last]):
+            for rest in every_cut(seconds[1:], last):
+                yield ((first, last), *rest)
+
+
+def descended(runs: Runs, bound: Bound) -> list[Runs]:
+    """The cuts along the way down, border by border, the last of which no border's move improves."""
+    way = [runs]
+    least_s = bound.step_s(runs)
+    while True:
+        near = min(((bound.step_s(other), other) for other in moved(way[-1], bound.seconds)), default=None)
+        if near is None or near[0] >= least_s:
+            return way
+        least_s = near[0]
+        way.append(near[1])
+
+
+def moved(runs: Runs, seconds: Sequence[np.ndarray]) -> Iterator[Runs]:
+    """Every possible cut with one border a segment further left or right."""
+    for k, by in itertools.product(range(len(runs) - 1), (-1, 1)):
+        (first, border), (_, last) = runs[k], runs[k + 1]
+        at = border + by
+        if first < at < last and np.isfinite(seconds[k][first, at]) and np.isfinite(seconds[k + 1][at, last]):
+            yield (*runs[:k], (first, at), (at, last), *runs[k + 2 :])

@@ -1,0 +1,169 @@
+"""What a division's neighbours are: a segment on another stage, or another count of segments recomputed; with as much
+recomputed beside as its ranks then need to fit, and no more.
+
+Of all that there are, those are looked at that shorten known paths through the schedule most, and those in which a
+segment stays near: with the next stage, or on its rank, where other microbatches are in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from autoplan.cost.interleaved import splits
+from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Divisions, Pieces
+
+LOOKED_AT = 64  # of the moves of segments, and of the changes of what is recomputed
+ELSEWHERE = 48  # of a division
+MENDED = 4      # segments on each rank that are recomputed beside, or that needn't be any more
+CHANGES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # of a stage's counts, in full and selectively
+
+
+def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[Divisions, np.ndarray]:
+    """(divisions, bytes by which the fullest rank of each exceeds the wall)
+
+    paths  [paths, 3, v·d]
+    """
+    here = Divisions.of(division)
+    lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)
+    found = moved(pieces, here, paths, lengths_s)
+    if pieces.recompute == "auto" and pieces.repeated.any():
+        found = joined(found, changed(pieces, here, paths, lengths_s))
+        found = joined(fitting(pieces, found, FULL), *([fitting(pieces, found, PART)] if saves(pieces) else []))
+    return found, np.maximum(*pieces.excess(found)).max(axis=1)
+
+
+def saves(pieces: Pieces) -> bool:
+    """Whether selective recomputation keeps less."""
+    return bool((pieces.kept > pieces.selective)[pieces.repeated.astype(bool)].any())
+
+
+def joined(*parts: Divisions) -> Divisions:
+    ends, full, part = (np.concatenate([getattr(p, name) for p in parts]) for name in ("ends", "full", "part"))
+    return Divisions(ends, full, part)
+
+
+def shortest(reached_s: np.ndarray) -> np.ndarray:
+    """The numbers of those that are looked at."""
+    chosen = np.argsort(reached_s, kind="stable")[:LOOKED_AT]
+    return np.asarray(chosen[np.isfinite(reached_s[chosen])])
+
+
+def moved(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
+    """One stage has a segment less and another one more, the borders between along with it. Their paths are looked at
+    as if all segments were like the last of their stage."""
+    ends = here.ends[0]
+    givers = np.flatnonzero(np.diff(ends) > 1)
+    last = ends[givers + 1] - 1
+    weights_s = pieces.weights_s[last]
+    gained = np.zeros((len(paths), givers.size, pieces.stages))  # of each giver's segment, on each stage
+    for kind, seconds in enumerate((pieces.forward_s[last], pieces.backward_s[last] - weights_s, weights_s)):
+        gained += paths[:, kind, None] * seconds[:, None]
+    left = np.take_along_axis(gained, givers[None, :, None], axis=2)
+    apart = np.abs(givers[:, None] - np.arange(pieces.stages))
+    reached = np.where(apart == 0, np.inf, (lengths_s[:, None, None] - left + gained).max(axis=0))
+    near = np.where((apart == 1) | (apart % pieces.ranks == 0), reached, np.inf)
+    number, target = np.divmod(np.union1d(shortest(reached.ravel()), shortest(near.ravel())), pieces.stages)
+    source, border = givers[number][:, None], np.arange(len(ends))
+    forth = (source < border) & (border <= target[:, None])
+    back = (target[:, None] < border) & (border <= source)
+    full, part = (np.repeat(counts, len(source), axis=0) for counts in (here.full, here.part))
+    found = Divisions(ends - forth + back, full, part)
+    counts, none = pieces.counts_of(found), np.zeros_like(full)
+    if pieces.recompute in (FULL, PART):
+        return replace(found, full=counts, part=none) if pieces.recompute == FULL else replace(found, part=counts)
+    full = np.minimum(full, counts)
+    return replace(found, full=full, part=np.minimum(part, counts - full))
+
+
+def changed(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
+    """A stage recomputes a segment more, less or otherwise; or less, and another one of its rank more. Their paths are
+    looked at as if all segments were alike."""
+    stages = np.arange(pieces.stages)
+    each = again_s(pieces, paths)
+    of_rank = (stages[:, None] % pieces.ranks == stages % pieces.ranks) & (stages[:, None] != stages)
+    source, target = np.nonzero(of_rank)
+    part = saves(pieces)
+    shifts = ((-1, 0), (0, -1)) if part else ((-1, 0),)
+    alone = [change for change in CHANGES if part or not change[1]]
+    first = np.concatenate([np.repeat(alone, len(stages), axis=0), np.repeat(shifts, len(source), axis=0)])
+    then = np.where(np.arange(len(first))[:, None] < len(alone) * len(stages), 0, -first)
+    source, target = (
+        np.concatenate([np.tile(stages, len(alone)), np.tile(at, len(shifts))]) for at in (source, target)
+    )
+    number = np.arange(len(first))
+    counts = np.zeros((2, len(first), len(stages)), dtype=int)
+    for kind, column in enumerate((here.full, here.part)):
+        counts[kind] = column
+        counts[kind, number, source] += first[:, kind]
+        counts[kind, number, target] += then[:, kind]
+    possible = ((counts >= 0).all(axis=0) & (counts.sum(axis=0) <= pieces.counts_of(here))).all(axis=1)
+    more_s = sum(each[kind][:, source] * first[:, kind] + each[kind][:, target] * then[:, kind] for kind in (0, 1))
+    chosen = shortest(np.where(possible, (lengths_s[:, None] + more_s).max(axis=0), np.inf))
+    return Divisions(np.repeat(here.ends, len(chosen), axis=0), *counts[:, chosen])
+
+
+def again_s(pieces: Pieces, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[paths, v·d] each: what a segment that runs again on a stage adds to each path, in full and selectively."""
+    backward, places = paths[:, 1].astype(float), pieces.repeated.astype(bool)
+    if splits(pieces.schedule):
+        backward[:, 0] = paths[:, 2, 0]
+    return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
+
+
+def fitting(pieces: Pieces, many: Divisions, kind: str) -> Divisions:
+    """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the wall, of those
+    stages of which most is held; and fewer, of those of which least is, where they fit without."""
+    if not len(many):
+        return many
+    ranks, held = pieces.held_rows
+    weight = np.zeros((pieces.ranks, pieces.virtual_stages))
+    np.maximum.at(weight, ranks, held)
+    most, counts = weight.T.ravel(), pieces.counts_of(many)
+    more, other = (many.full.copy(), many.part) if kind == FULL else (many.part.copy(), many.full)
+    keeps = pieces.inputs if kind == FULL else pieces.selective
+    saved = float((pieces.kept - keeps)[pieces.repeated.astype(bool)].max())
+    over, _ = pieces.excess(many)
+
+    def now() -> Divisions:
+        return replace(many, full=more) if kind == FULL else replace(many, part=more)
+
+    def change(able: np.ndarray, chosen: np.ndarray, which: np.ndarray, by: int) -> bool:
+        number, rank = np.nonzero(which & np.isfinite(np.take_along_axis(able, chosen[:, None], axis=1)[:, 0]))
+        more[number, chosen[number, rank] * pieces.ranks + rank] += by
+        rows = np.unique(number)
+        over[rows] = pieces.excess(now().picked(rows))[0] if rows.size else 0.0
+        return bool(rows.size)
+
+    for _ in range(MENDED):
+        able = pieces.by_rank(np.where(more + other < counts, most, -np.inf))
+        if not change(able, able.argmax(axis=1), over > 0, 1):
+            break
+    for _ in range(MENDED):
+        able = pieces.by_rank(np.where(more > 0, most, np.inf))
+        if not change(able, able.argmin(axis=1), over + saved * able.min(axis=1) <= 0, -1):
+            break
+    return now()
+
+
+def elsewhere(pieces: Pieces, division: Division, paths: np.ndarray) -> Iterator[Division]:
+    """Divisions in which a rank recomputes a segment less in full on one of its stages, and one more on another, by the
+    length of their longest path, were all segments alike."""
+    full, free = np.array(division.full), np.array(pieces.counts(division.stages)) - np.array(division.full)
+    free = free - np.array(division.part)
+    if not full.any() or pieces.recompute != "auto":
+        return
+    spent = pieces.by_rank(again_s(pieces, paths)[0])                       # [paths, v, ranks]
+    lengths = np.tensordot(paths, pieces.durations_s(division), 2)[:, None, None, None]
+    reached = (lengths - spent[:, :, None] + spent[:, None, :]).max(axis=0)  # [from v, to v, ranks]
+    possible = (pieces.by_rank(full) > 0)[:, None] & (pieces.by_rank(free) > 0)[None]
+    reached[~possible | np.eye(len(reached), dtype=bool)[:, :, None]] = np.inf
+    for place in np.argsort(reached, axis=None, kind="stable")[:ELSEWHERE].tolist():
+        source, target, rank = np.unravel_index(place, reached.shape)
+        if not np.isfinite(reached[source, target, rank]):
+            return
+        moved = full.copy()
+        moved[[source * pieces.ranks + rank, target * pieces.ranks + rank]] += -1, 1
+        yield replace(division, full=tuple(moved.tolist()))

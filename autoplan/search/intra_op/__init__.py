@@ -1,0 +1,1 @@
+"""The operators of one block: which strategy each takes, as an integer program."""

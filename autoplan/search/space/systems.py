@@ -1,0 +1,158 @@
+"""Named systems: each is a set of pinned fields of one search space.
+
+A name may stand for more than one mesh (3d-hybrid leaves the sizes to the search); what it pins is what makes it that
+system.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import ParallelismError
+from autoplan.options import Parallelism
+from autoplan.search.space.candidates import check_product, check_supported
+from autoplan.search.space.context_parallel import ROW_SYSTEMS
+from autoplan.search.space.offload import check_offload
+from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
+from autoplan.search.space.tensor_axes import system_factors
+from autoplan.search.space.text import read_text
+
+
+def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
+    return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=zero)
+
+
+def zero_offload(cluster: ClusterSpec) -> Parallelism:
+    """ZeRO-2 with the optimizer's state and update on the host (Ren et al. 2021)."""
+    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=2, offload="optimizer")
+
+
+def tensor_parallel(sequence: bool | None) -> Callable[[ClusterSpec], Parallelism]:
+    """Megatron: each node one tensor-parallel group, data parallel across nodes; with or without sequence parallel."""
+    return lambda cluster: Parallelism(tp=cluster.devices_per_node, pp=1, zero=0, sequence_parallel=sequence)
+
+
+def pipeline(schedule: str) -> Callable[[ClusterSpec], Parallelism]:
+    """One stage for each device of a node, data parallel across nodes."""
+    return lambda cluster: Parallelism(pp=cluster.devices_per_node, tp=1, zero=0, schedule=schedule)
+
+
+def local_sgd(cluster: ClusterSpec) -> Parallelism:
+    """A replica on each device, averaged every few steps (Lin et al. 2020 take 2 to 16)."""
+    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=0, local_steps=LOCAL_STEPS)
+
+
+def hybrid(cluster: ClusterSpec) -> Parallelism:
+    """Data, tensor and pipeline axes of at least 2 each where the cluster has eight devices; sizes are searched."""
+    devices = cluster.devices
+    if devices % 8:
+        raise ParallelismError(
+            "3d-hybrid", f"three axes of at least 2 need a multiple of 8 devices, and there are {devices}",
+            "pin dp, tp and pp yourself, or use more devices",
+        )  # fmt: skip
+    tp = max(t for t in (2, 4, 8) if (cluster.devices_per_node % t == 0 and devices % (4 * t) == 0) or t == 2)
+    return Parallelism(tp=tp, pp=2, dp=devices // tp // 2)
+
+
+def over_axes(name: str) -> Callable[[ClusterSpec], Parallelism]:
+    """Tensor parallelism over a grid of two or three axes, as large as a node has room for; data parallel beside it."""
+    return lambda cluster: on_grid(Parallelism(pp=1, zero=0, tensor_system=name), cluster)
+
+
+def along_one_axis(name: str) -> Callable[[ClusterSpec], Parallelism]:
+    """A system of rows: each node one group, as Megatron's; data parallel across nodes at the cheapest ZeRO level."""
+    return lambda cluster: on_one_axis(Parallelism(pp=1, tensor_system=name), cluster)
+
+
+def on_one_axis(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
+    """A system of rows with its axis' size filled in; ParallelismError where there are no two devices for it."""
+    value, tp = f"tensor_system={pinned.tensor_system!r}", pinned.tp or node_or_cluster(cluster)
+    if tp < 2:
+        raise ParallelismError(value, "it splits rows over tp, which has one device", "use more, or pin tp")
+    if pinned.tensor is not None and len(pinned.tensor) > 1:
+        cause = f"it lies on one tensor axis, and tensor={pinned.tensor!r} are {len(pinned.tensor)}"
+        raise ParallelismError(value, cause, f"pin tp={tp} alone")
+    return replace(pinned, tp=tp)
+
+
+def node_or_cluster(cluster: ClusterSpec) -> int:
+    """Devices of a node; of the cluster where a node has one."""
+    return cluster.devices_per_node if cluster.devices_per_node > 1 else cluster.devices
+
+
+def on_grid(pinned: Parallelism, cluster: ClusterSpec) -> Parallelism:
+    """The grid of a tensor system with its factors filled in; ParallelismError where there is none of that size."""
+    name = str(pinned.tensor_system)
+    devices = pinned.tp or node_or_cluster(cluster)
+    factors = pinned.tensor or system_factors(name, devices)
+    wanted = {"2d": "q x q", "2.5d": "d x q x q", "3d": "l x l x l"}[name]
+    if len(factors) != len(TENSOR_LAYOUTS[name].axes) or (pinned.tp or math.prod(factors)) != math.prod(factors):
+        raise ParallelismError(
+            f"tensor_system={name!r}", f"{devices} devices make no grid of {wanted} with every side at least 2",
+            "use more devices in a node, or pin tp and tensor",
+        )  # fmt: skip
+    return replace(pinned, tp=math.prod(factors), tensor=factors)
+
+
+SYSTEMS: Mapping[str, Callable[[ClusterSpec], Parallelism]] = {
+    "auto": lambda cluster: Parallelism(),
+    "dp": data_parallel(0),
+    "ddp": data_parallel(0),
+    "zero1": data_parallel(1),
+    "zero2": data_parallel(2),
+    "zero3": data_parallel(3),
+    "fsdp": data_parallel(3),
+    "zero-offload": zero_offload,
+    "tensor-parallel": tensor_parallel(None),
+    "megatron": tensor_parallel(False),
+    "megatron-sp": tensor_parallel(True),
+    "2d": over_axes("2d"),
+    "2.5d": over_axes("2.5d"),
+    "3d": over_axes("3d"),
+    **{name: along_one_axis(name) for name in ROW_SYSTEMS},
+    "gpipe": pipeline("gpipe"),
+    "1f1b": pipeline("1f1b"),
+    "interleaved": pipeline("interleaved"),
+    "zero-bubble": pipeline("zero-bubble"),
+    "3d-hybrid": hybrid,
+    "local-sgd": local_sgd,
+    "pipedream-2bw": pipeline("pipedream-2bw"),
+}
+
+LOCAL_STEPS = 4  # of a replica between two averages, where it isn't pinned
+ASYNCHRONOUS = ("local-sgd", "pipedream-2bw")
+"""Systems whose steps aren't one device's: planned where they are asked for, no alternatives to a synchronous plan."""
+
+CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor parallel in the node", "tensor-parallel"))
+"""The choices that stand beside every plan: how a report names them, and the system."""
+
+
+def read(text: str, what: str = "parallelism") -> str | Parallelism:
+    """A named system's name, or the Parallelism of "dp=2 tp=2": whatever ``search.space.text`` reads."""
+    return read_text(text, SYSTEMS, what)
+
+
+def resolve(parallelism: str | Parallelism, cluster: ClusterSpec) -> Parallelism:
+    """The pinned fields of what a user gives. ParallelismError, naming what there is, for an unknown system, for sizes
+    that don't multiply to the cluster, and for what can't be planned."""
+    if isinstance(parallelism, str):
+        parallelism = read(parallelism)
+    if isinstance(parallelism, str):
+        parallelism = SYSTEMS[parallelism](cluster)
+    if not isinstance(parallelism, Parallelism):
+        raise ParallelismError(
+            f"parallelism={parallelism!r}", "it is neither a name nor a Parallelism",
+            f"give autoplan.Parallelism(dp=…), a text such as 'dp=2 tp=2', or one of {', '.join(SYSTEMS)}",
+        )  # fmt: skip
+    if parallelism.tensor is not None:
+        parallelism = replace(parallelism, tp=math.prod(parallelism.tensor))
+    if parallelism.tensor_system is not None:
+        fill = on_one_axis if parallelism.tensor_system in ROW_SYSTEMS else on_grid
+        parallelism = fill(parallelism, cluster)
+    check_supported(parallelism)
+    check_offload(parallelism, cluster)
+    check_product(cluster.devices, parallelism)
+    return parallelism

@@ -1,0 +1,158 @@
+"""A parallelism in one line: what a user types, and what reports print.
+
+    dp=2 tp=2
+    dp=4,tp=2,recompute=full
+    dp=4 tp=4 (2x2) pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 12 of 40 blocks
+
+What a report prints of a plan is taken back. Two of its figures follow from others and are left to the search: the
+number of microbatches, which the batch gives, and how many blocks are recomputed where it isn't all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from autoplan.arguments.keywords import nearest
+from autoplan.arguments.synonyms import PARALLELISM_NAMES
+from autoplan.arguments.values import parse_settings
+from autoplan.errors import ParallelismError
+from autoplan.options import OFFLOADS, RECOMPUTE, SCHEDULES, Parallelism
+
+SCHEDULE_WORDS: Mapping[str, str] = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved 1F1B", "zero-bubble": "zero bubble",
+    "pipedream-2bw": "PipeDream-2BW",
+}  # fmt: skip
+SYSTEM_WORDS: Mapping[str, str] = {
+    "ulysses": "sequence split, attention by heads (Ulysses)",
+    "context-parallel": "sequence split, keys and values gathered",
+    "ring-attention": "sequence split, keys and values round a ring",
+    "vocab-parallel": "vocabulary split, rows elsewhere",
+    "expert-parallel": "experts split, rows elsewhere",
+    "expert-all-to-all": "experts split, tokens by all-to-all, rows elsewhere",
+    "table-parallel": "tables placed, rows elsewhere",
+    "expert-partial-sum": "experts split, tokens gathered, rows elsewhere",
+}
+"""Named systems of one tensor axis in plain words."""
+FIELDS: Mapping[str, object] = {
+    "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "schedule": "", "virtual_stages": 1, "recompute": "",
+    "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
+}  # fmt: skip
+"""The fields of Parallelism, all None by default, with what they hold."""
+EXAMPLE = "write for example dp=2,tp=2 or a system's name"
+
+Settings = Mapping[str, object]
+Phrase = tuple[re.Pattern[str], Callable[[re.Match[str]], Settings]]
+_SEPARATOR = re.compile(r"[\s,;]+")
+_SETTING = re.compile(r"(\w[\w-]*)\s*=\s*([^\s,;]*)", re.ASCII)
+
+
+def read_text(text: str, systems: Collection[str], what: str = "parallelism") -> str | Parallelism:
+    """A system's name as it is known, or the fields that a text pins.
+
+    what  names in the error what the text is given as
+    Raises ParallelismError, or InputsError for a KEY=VALUE, where a part of the text says nothing, or two disagree.
+    """
+    name = re.sub(r"^zero-(?=\d)", "zero", re.sub(r"[\s_]+", "-", text.strip().lower()))
+    if name in systems:
+        return name
+    pinned: dict[str, object] = {}
+    for settings in _parts(text, systems, what):
+        for field, value in settings.items():
+            if pinned.setdefault(field, value) != value:
+                said = f"{field} is both {pinned[field]} and {value}"
+                raise ParallelismError(f"{what} {text!r}", said, "give each field once")
+    return Parallelism(**pinned)  # type: ignore[arg-type]
+
+
+def _parts(text: str, systems: Collection[str], what: str) -> Iterator[Settings]:
+    """What each part of a text says, from its beginning to its end."""
+    place, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    if place >= end:
+        raise ParallelismError(f"{what}={text!r}", "it says nothing", f"use 'auto', or {EXAMPLE}")
+    while place < end:
+        match, says = _phrase(text, place)
+        if match is None or not (match.end() >= end or _SEPARATOR.match(text, match.end())):
+            raise _unknown(text, text[place:end], systems, what)
+        yield _setting(match, what) if says is None else says(match)
+        gap = _SEPARATOR.match(text, match.end())
+        place = gap.end() if gap else match.end()
+
+
+def _phrase(text: str, place: int) -> tuple[re.Match[str] | None, Callable[[re.Match[str]], Settings] | None]:
+    for pattern, says in PHRASES:
+        match = pattern.match(text, place)
+        if match is not None and (match.end() >= len(text) or _SEPARATOR.match(text, match.end())):
+            return match, says
+    return _SETTING.match(text, place), None
+
+
+def _setting(match: re.Match[str], what: str) -> Settings:
+    """KEY=VALUE, whose key may be written in capitals or with hyphens."""
+    key = match[1].lower().replace("-", "_")
+    value = match[2].lower() if isinstance(FIELDS.get(key), str) else match[2]
+    settings = parse_settings([f"{key}={value}"], FIELDS, what, PARALLELISM_NAMES)
+    if "tensor" in settings:
+        settings["tensor"] = factors(value)
+    return settings
+
+
+def _unknown(text: str, rest: str, systems: Collection[str], what: str) -> ParallelismError:
+    """The error for what stands where nothing was understood."""
+    piece = _SEPARATOR.split(rest)[0]
+    if counted := re.match(r"\d+ microbatch(es)?", rest):
+        cause = "the batch gives their number"
+        raise ParallelismError(f"{what} {text!r}: {counted[0]}", cause, "pin micro_batch=N: rows of one on a rank")
+    known = [*systems, *FIELDS]
+    near = nearest(piece, known)
+    other = PARALLELISM_NAMES.get(re.split(r"[\W\d]", piece.lower())[0])
+    remedy = f"write {other}, or " if other else f"did you mean {' or '.join(near)}? Or " if near else ""
+    if piece == text.strip():
+        remedy += f"use one of {', '.join(systems)}, or {EXAMPLE}"
+        return ParallelismError(f"{what}={text!r}", "no such system", remedy)
+    return ParallelismError(f"{what} {text!r}", f"{piece!r} says nothing of a parallelism", f"{remedy}{EXAMPLE}")
+
+
+def factors(text: str) -> tuple[int, ...]:
+    """The factors of "2x4"; ParallelismError where it is none."""
+    if not re.fullmatch(r"\d+(x\d+)*", text, re.ASCII):
+        raise ParallelismError(f"tensor={text}", "it is no product of sizes", "write for example tensor=2x4")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def _recomputed(match: re.Match[str]) -> Settings:
+    """Of all blocks, the way that is pinned; of some, how many is left to the search."""
+    if match[1] != match[2]:
+        return {}
+    return {"recompute": "full"} if match[3] is None else {"recompute": "selective"} if match[3] == "all" else {}
+
+
+def _phrases() -> Iterator[Phrase]:
+    """What reports print beside KEY=VALUE, and shorthands, the longer before what they begin with."""
+
+    def phrase(pattern: str, says: Callable[[re.Match[str]], Settings]) -> Phrase:
+        return re.compile(pattern, re.IGNORECASE | re.ASCII), says
+
+    def word(field: str, pattern: str, value: object) -> Phrase:
+        return phrase(pattern, lambda match: {field: value})
+
+    yield from (word("tensor_system", re.escape(words), name) for name, words in SYSTEM_WORDS.items())
+    for name in SCHEDULES:
+        yield word("schedule", f"{re.escape(SCHEDULE_WORDS[name])}|{re.escape(name)}", name)
+    yield phrase("one device", lambda match: {"dp": 1, "tp": 1, "pp": 1})
+    yield phrase(r"tp=(\d+) \((\d+(?:x\d+)+)\)", lambda m: {"tp": int(m[1]), "tensor": factors(m[2])})
+    yield phrase(r"(dp|tp|pp)(\d+)", lambda m: {m[1].lower(): int(m[2])})
+    yield phrase(r"(\d+) stages on each rank", lambda m: {"virtual_stages": int(m[1])})
+    yield phrase(r"(?:\d+ )?microbatch(?:es)? of (\d+)", lambda m: {"micro_batch": int(m[1])})
+    yield phrase(r"ZeRO-?(\d)", lambda m: {"zero": int(m[1])})
+    yield word("zero", "fsdp", 3)
+    yield word("sequence_parallel", "sequence[ -]parallel", True)
+    yield phrase(rf"offload ({'|'.join(OFFLOADS)})", lambda m: {"offload": m[1].lower()})
+    yield phrase(r"activations of \d+ of \d+ blocks on the host", lambda m: {"offload": "activations"})
+    yield phrase(r"(2d|2\.5d|3d) tensor parallel", lambda m: {"tensor_system": m[1].lower()})
+    yield phrase(r"replicas averaged every (\d+) steps", lambda m: {"local_steps": int(m[1])})
+    yield phrase(rf"recompute ({'|'.join(RECOMPUTE)})", lambda m: {"recompute": m[1].lower()})
+    yield phrase(r"recompute (\d+) of (\d+) blocks(?: \((all|\d+) selectively\))?", _recomputed)
+
+
+PHRASES: tuple[Phrase, ...] = tuple(_phrases())

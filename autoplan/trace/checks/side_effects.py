@@ -1,0 +1,125 @@
+"""What forward does while it is traced that an exported graph doesn't hold: refused where it happens.
+
+Hooks on activations and on saved tensors, autocast for a device that the trace isn't on, inference mode. torch's
+reentrant checkpointing, which runs its part without gradients and would lose them, is run as what it stands for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._contextlib import context_decorator  # what runs a function under a region of torch's
+from torch.utils.checkpoint import CheckpointFunction
+
+from autoplan.errors import TraceError
+from autoplan.trace.capture import LIBRARIES, line_of
+from autoplan.trace.checks.hooks import name_of
+
+TRACED_ON = "cpu"
+DECORATORS = inspect.getsourcefile(context_decorator)
+IN_LOSS = "do in forward, or in the loss, what it does to gradients"
+
+
+@contextmanager
+def refusals(training: bool) -> Iterator[None]:
+    """Within it, what would be left out raises TraceError with the line that does it."""
+    with ExitStack() as stack:
+        replaced = stack.enter_context
+        replaced(patch.object(torch.autocast, "__init__", guarded(torch.autocast.__init__, check_autocast)))
+        replaced(patch.object(torch.autocast, "__enter__", guarded(torch.autocast.__enter__, check_entered)))
+        if training:
+            for name in ("register_hook", "register_post_accumulate_grad_hook"):
+                replaced(patch.object(Tensor, name, guarded(getattr(Tensor, name), refuse_hook)))
+            graph = torch.autograd.graph
+            several = guarded(graph.register_multi_grad_hook, refuse_hook)
+            replaced(patch.object(graph, "register_multi_grad_hook", several))
+            entered = guarded(saved_tensors_hooks.__enter__, check_saving)
+            replaced(patch.object(saved_tensors_hooks, "__enter__", entered))
+            inference = guarded(torch.inference_mode.__enter__, check_inference)
+            replaced(patch.object(torch.inference_mode, "__enter__", inference))
+        replaced(patch.object(CheckpointFunction, "apply", unsaved(CheckpointFunction.apply)))
+        yield
+
+
+def guarded(function: Callable, check: Callable[..., None]) -> Callable:
+    """A function that first checks how it is called."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def refuse_hook(_: object, hook: object = None, *args: object, **kwargs: object) -> None:
+    """A hook on a tensor's gradient, by forward itself; what torch registers for itself is its own business."""
+    if by_user():
+        name = name_of(hook)
+        raise TraceError(here(), f"hook {name} on a gradient isn't traced, and the gradient would be another", IN_LOSS)
+
+
+def check_saving(hooks: saved_tensors_hooks) -> None:
+    """Hooks on saved tensors that aren't torch's own, which checkpoint and save_on_cpu are made of."""
+    if type(hooks) is saved_tensors_hooks or not type(hooks).__module__.startswith("torch."):
+        cause = f"hook {name_of(hooks.pack_hook)} on saved tensors isn't traced, and gradients would be others"
+        raise TraceError(here(), cause, "leave it out: what is kept or computed again is the plan's to choose")
+
+
+def check_autocast(
+    _: object, device_type: str, dtype: object = None, enabled: bool = True, *args: object, **kwargs: object
+) -> None:
+    if enabled and device_type != TRACED_ON:
+        raise TraceError(
+            here(),
+            f"autocast for {device_type!r} has no effect on the {TRACED_ON!r}, where the model is traced, and would be "
+            "left out",
+            "leave it to Training(precision='bf16-mixed'), or write torch.autocast(x.device.type)",
+        )
+
+
+def check_entered(region: torch.autocast) -> None:
+    """One that was made before the trace, as that of a decorated function."""
+    check_autocast(region, region.device, enabled=region._enabled)
+
+
+def check_inference(region: torch.inference_mode) -> None:
+    if region.mode and by_user():
+        cause = "torch.inference_mode() isn't traced, and gradients would pass"
+        raise TraceError(here(), cause, "use torch.no_grad() or .detach()")
+
+
+def unsaved(apply: Callable) -> Callable:
+    """Reentrant checkpointing as its function alone; without gradients where no operand carries one, as torch does."""
+
+    def run(function: Callable, preserve_rng_state: bool, *args: Any) -> Any:
+        carried = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
+        with torch.set_grad_enabled(carried and torch.is_grad_enabled()):
+            return function(*args)
+
+    return run
+
+
+def by_user() -> bool:
+    """Whether the innermost line outside of this file, and of torch's decorators, is the user's and not torch's."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in (__file__, DECORATORS):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and not frame.f_code.co_filename.startswith(LIBRARIES)
+
+
+def here() -> str:
+    """The innermost line of the user's code that runs."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(LIBRARIES):
+            return line_of(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return "the model"

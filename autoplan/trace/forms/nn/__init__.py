@@ -1,0 +1,1 @@
+"""Canonical forms of layers and losses."""

@@ -1,0 +1,90 @@
+"""Losses: cross-entropy divided by a count that is known before the first microbatch; the others spelled out."""
+
+from __future__ import annotations
+
+from autoplan.ir.graph import TensorType
+from autoplan.trace.forms.nn.penalties import (
+    MEAN,
+    NONE,
+    SUM,
+    class_dim,
+    negative_likelihood,
+    row_losses,
+    soft_cross_entropy,
+)
+from autoplan.trace.table import Builder, Ref, form
+
+
+@form("aten.cross_entropy_loss.default")
+def cross_entropy(
+    b: Builder,
+    logits: Ref,
+    target: Ref,
+    weight: Ref | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Ref:
+    """Kept as it is, so that it is named as an operator without a rule: no reduction, beside weights or smoothing."""
+    if b.type(target).floating:
+        return soft_cross_entropy(b, logits, target, weight, reduction, label_smoothing)
+    if reduction == NONE and weight is None and label_smoothing == 0:
+        return row_losses(b, b.emit("aten.log_softmax.int", logits, class_dim(b, logits)), target, ignore_index)
+    if reduction not in (MEAN, SUM):
+        as_it_was = (logits, target, weight, reduction, ignore_index, label_smoothing)
+        return b.emit("aten.cross_entropy_loss.default", *as_it_was)
+    logits, target = unflattened(b, *class_last(b, logits, target))
+    if weight is not None:
+        return weighted(b, logits, target, weight, reduction, ignore_index, float(label_smoothing))
+    if reduction == MEAN:
+        count = b.emit("autoplan.count_valid", target, ignore_index, type=TensorType((), "int64"), hint="valid_targets")
+    else:
+        count = b.full((), 1, "int64")
+    args = (logits, target, count, ignore_index, float(label_smoothing))
+    return b.emit("autoplan.cross_entropy", *args, type=TensorType((), b.type(logits).dtype), hint="loss")
+
+
+def weighted(
+    b: Builder, logits: Ref, target: Ref, weight: Ref, reduction: int, ignore_index: int, label_smoothing: float
+) -> Ref:
+    """Classes with weights: a mean is divided by the weights of all valid targets, which their counts tell."""
+    classes = b.shape(logits)[-1]
+    counts = None
+    if reduction == MEAN:
+        kind = TensorType((classes,), "int64")
+        counts = b.emit("autoplan.count_classes", target, classes, ignore_index, type=kind, hint="valid_targets")
+    args = (logits, target, weight, counts, ignore_index, label_smoothing)
+    return b.emit("autoplan.weighted_cross_entropy", *args, type=TensorType((), b.type(logits).dtype), hint="loss")
+
+
+def class_last(b: Builder, logits: Ref, target: Ref) -> tuple[Ref, Ref]:
+    """F.cross_entropy has its classes in dim 1; here they come last."""
+    rank = len(b.shape(logits))
+    return b.permute(logits, (*(d for d in range(rank) if d != 1), 1)) if rank > 2 else logits, target
+
+
+def unflattened(b: Builder, logits: Ref, target: Ref) -> tuple[Ref, Ref]:
+    """Undoes the flattening of batch and sequence in front of the loss."""
+    before = b.maker(logits, "aten.reshape.default")
+    if before is None:
+        return logits, target
+    source = before.args[0]
+    assert isinstance(source, Ref)
+    if b.shape(source)[-1] != b.shape(logits)[-1]:
+        return logits, target
+    return source, b.reshape(target, b.shape(source)[:-1])
+
+
+@form("aten.nll_loss_nd.default", "aten.nll_loss.default")
+def nll_loss(
+    b: Builder, x: Ref, target: Ref, weight: Ref | None = None, reduction: int = MEAN, ignore_index: int = -100
+) -> Ref:
+    """Of a log-softmax it is a cross-entropy."""
+    before = b.maker(x, "aten.log_softmax.int")
+    if before is None or before.args[1] != min(1, len(b.shape(x)) - 1):
+        if weight is None:
+            return negative_likelihood(b, x, target, reduction, ignore_index)
+        return b.emit("aten.nll_loss_nd.default", x, target, weight, reduction, ignore_index)
+    logits = before.args[0]
+    assert isinstance(logits, Ref)
+    return cross_entropy(b, logits, target, weight, reduction, ignore_index)

@@ -1,0 +1,70 @@
+"""Whether a recipe gives what the model's author makes: bit for bit, where that fits this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from autoplan.trace.initialise.recipe import InitRecipe
+from autoplan.trace.initialise.replay import replay
+
+SHARE = 0.25  # of the free memory that a model may take that is made for the comparison alone
+MOST_ELEMENTS = 2**29  # seconds: each is drawn about four times, at some 6 ns
+
+
+def named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters and buffers, a tied one under its first name."""
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def described(model: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
+    return [(name, tensor.shape, tensor.dtype) for name, tensor in named_tensors(model)]
+
+
+def too_large(model: nn.Module) -> str:
+    """Why a model, whose tensors may be without values, isn't made here to be compared; "" where it can be."""
+    tensors = [tensor for _, tensor in named_tensors(model)]
+    elements, needed_bytes = sum(t.numel() for t in tensors), sum(t.numel() * t.itemsize for t in tensors)
+    if elements > MOST_ELEMENTS:
+        return f"it has {elements:,} elements, and up to {MOST_ELEMENTS:,} are compared"
+    room_bytes = int(SHARE * free_bytes())
+    if needed_bytes > room_bytes:
+        return f"it takes {needed_bytes:,} bytes, more than the {SHARE:.0%} of this machine's free memory that it may"
+    return ""
+
+
+def free_bytes() -> int:
+    """Memory that this machine has to give, caches that it would drop included."""
+    try:
+        with open("/proc/meminfo") as lines:
+            found = dict(line.split(":", 1) for line in lines)
+        return int(found["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def differing(recipe: InitRecipe, made: nn.Module, seed: int) -> str | None:
+    """The first parameter or buffer for which the recipe gives other values than were made; None where all are equal.
+
+    Each half is asked for alone, so that what ranks do with the draws of others is compared too.
+    """
+    tensors, names = dict(named_tensors(made)), [name for name, _ in recipe.tensors]
+    for half in (names[::2], names[1::2]):
+        other = first_other(replay(recipe, seed, half), tensors)
+        if other is not None:
+            return other
+    return None
+
+
+def first_other(values: Iterable[tuple[str, torch.Tensor]], tensors: dict[str, torch.Tensor]) -> str | None:
+    return next((name for name, value in values if not same_bits(value, tensors[name])), None)
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    plain = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]
+    return torch.equal(*plain)

@@ -1,0 +1,136 @@
+"""Mixtures of experts as transformers writes them: each experts module calls one operator during the trace.
+
+transformers looks the experts' implementation up by name, as it does with attention. The one registered here calls
+``autoplan::experts``; what the module computes between its products is read off the module itself, by tracing it, so
+that gates of any form (clamped, scaled, interleaved) come out as the text that the operator takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import autoplan.ops.experts  # noqa: F401  registers the operator
+from autoplan.ops.experts import FUNCTIONS
+
+NAME = "autoplan"
+WIDTH, ROWS = 4, 3  # of the sample that a gate is traced on
+Text = str | tuple[str, ...]
+
+
+def prepare(module: nn.Module) -> bool:
+    """Makes an experts module ready for the trace; whether it is one that the operator can stand for.
+
+    Those are the modules of transformers' ``use_experts_implementation``, which say how their weights lie.
+    """
+    if not hasattr(module, "_apply_gate") or not hasattr(module, "is_transposed"):
+        return False
+    found = None if getattr(module, "has_post_expert_norm", False) else activation_of(module)
+    if found is not None:
+        module._autoplan_activation = found  # type: ignore[assignment]  # of our own copy
+    return found is not None
+
+
+def activation_of(module: Any) -> str | None:
+    """The text of what runs between an expert's products: over ``gate`` and ``up`` where the fused weight holds one
+    after the other, else over ``x``; None where it is made of more than ``FUNCTIONS``."""
+    if not module.has_gate:
+        return text_of(module.act_fn, ("x",))
+    apart = text_of(lambda gate, up: module._apply_gate(torch.cat([gate, up], -1)), ("gate", "up"))
+    if apart is not None:
+        return apart
+    return text_of(module._apply_gate, ("x",)) if is_local(module._apply_gate) else None
+
+
+def is_local(gate: Callable) -> bool:
+    """Whether half of what a gate reads gives half of its result, so that its inner dim can be split."""
+    x = torch.linspace(-3, 3, ROWS * 4 * WIDTH).reshape(ROWS, 4 * WIDTH)
+    return torch.equal(gate(x)[:, :WIDTH], gate(x[:, : 2 * WIDTH]))
+
+
+def text_of(function: Callable, names: Sequence[str]) -> str | None:
+    """A function of [rows, width] tensors as a text of calls; None where it has none."""
+    samples = [torch.linspace(-3, 3, ROWS * WIDTH * (2 if len(names) == 1 else 1)).reshape(ROWS, -1) for _ in names]
+    graph = make_fx(lambda *tensors: function(*tensors))(*samples).graph  # a bound method has an operand too many
+    texts: dict[fx.Node, Text | None] = {}
+    entering = iter(names)
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            texts[node] = next(entering)
+        elif node.op == "output":
+            result = text_in(node.args[0], texts)
+            return result if isinstance(result, str) else None
+        else:
+            texts[node] = call_text(node, texts) if node.op == "call_function" else None
+    return None
+
+
+def call_text(node: fx.Node, texts: dict[fx.Node, Text | None]) -> Text | None:
+    """One call as text. What is put together to be taken apart again is a tuple of texts meanwhile."""
+    name = str(node.target).split(".")[-2] if "." in str(node.target) else node.target.__name__  # type: ignore[union-attr]
+    if name == "cat":
+        parts = node.args[0]
+        assert isinstance(parts, (list, tuple))
+        return tuple(str(text_in(part, texts)) for part in parts)
+    source = text_in(node.args[0], texts)
+    if isinstance(source, tuple):
+        return taken_apart(node, name, source)
+    if name not in FUNCTIONS:
+        return None
+    args = [argument_text(arg, texts) for arg in node.args]
+    kwargs = [(key, argument_text(value, texts)) for key, value in node.kwargs.items()]
+    if None in args or None in dict(kwargs).values():
+        return None
+    return f"{name}({', '.join([*map(str, args), *(f'{key}={value}' for key, value in kwargs)])})"
+
+
+def taken_apart(node: fx.Node, name: str, parts: tuple[str, ...]) -> Text | None:
+    """A half of gate and up, side by side."""
+    if name == "getitem":
+        return parts[node.args[1]]  # type: ignore[index]
+    if name in ("split", "chunk") and node.args[1] == (WIDTH if name == "split" else 2):
+        return parts
+    if name == "slice":
+        start, stop = slice(*node.args[2:]).indices(2 * WIDTH)[:2]
+        step = node.args[4] if len(node.args) > 4 else 1
+        if step == 1 and (start, stop) in ((0, WIDTH), (WIDTH, 2 * WIDTH)):
+            return parts[start // WIDTH]
+    return None
+
+
+def text_in(argument: object, texts: dict[fx.Node, Text | None]) -> Text | None:
+    return texts[argument] if isinstance(argument, fx.Node) else None
+
+
+def argument_text(argument: object, texts: dict[fx.Node, Text | None]) -> str | None:
+    if isinstance(argument, fx.Node):
+        found = texts[argument]
+        return found if isinstance(found, str) else None
+    return repr(argument) if argument is None or isinstance(argument, (bool, int, float, str)) else None
+
+
+def experts_forward(
+    module: Any, hidden: torch.Tensor, index: torch.Tensor, scores: torch.Tensor
+) -> torch.Tensor:
+    """What an experts module runs during the trace.
+
+    The fused first weight is taken apart where gate and up lie one after the other: its plain shard would hold all
+    gates and no ups. The bias of the second product is a summand of its own, for it is added once where that product
+    is a sum over ranks: scores spread over the experts, [tokens, experts], times the biases.
+    """
+    weight = module.gate_up_proj if module.has_gate else module.up_proj
+    apart = 2 if module.has_gate and "gate" in module._autoplan_activation else 1
+    first = list(weight.chunk(apart, dim=2 if module.is_transposed else 1))
+    biases: list[torch.Tensor] = []
+    if module.has_bias:
+        biases = list((module.gate_up_proj_bias if module.has_gate else module.up_proj_bias).chunk(apart, dim=1))
+    settings = (module._autoplan_activation, bool(module.is_transposed))
+    result = torch.ops.autoplan.experts(hidden, index, scores, first, module.down_proj, biases, *settings)
+    if module.has_bias:
+        spread = scores.new_zeros(*scores.shape[:-1], module.down_proj.shape[0]).scatter_add(-1, index, scores)
+        result = result + (spread.to(hidden.dtype) @ module.down_proj_bias)
+    return result

@@ -1,0 +1,61 @@
+"""Operators that have neither a form nor a rule, spelled out in those of which torch composes them.
+
+torch knows for most operators how they follow from simpler ones (``torch.export.default_decompositions``); here one is
+traced by itself on meta tensors, so that the program around it stays as it was exported: a pass over all of it would
+lose where gradients stop, and would spell out what is known, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from autoplan.ir.graph import Argument, DType, Ref, walk_refs
+from autoplan.trace.builder import Builder, torch_dtype
+
+Operator = torch._ops.OpOverload
+Decompositions = dict[Operator, Callable[..., object]]
+
+
+class Speller:
+    """What torch can spell out; its table is made when it is first asked for."""
+
+    @cached_property
+    def table(self) -> Decompositions:
+        return dict(torch.export.default_decompositions().items())
+
+    def spells(self, op: Operator) -> bool:
+        return not op._schema.is_mutable and (composite(op) or op in self.table)
+
+    def spell(
+        self, builder: Builder, op: Operator, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
+    ) -> tuple[fx.GraphModule, tuple[Ref, ...]]:
+        """The graph of an operator, and the values of its placeholders."""
+        given = (args, tuple(kwargs.values()))
+        refs = tuple(dict.fromkeys(walk_refs(given)))
+
+        def run(*tensors: Tensor) -> object:
+            values = dict(zip(refs, tensors, strict=True))
+            real = [replaced(argument, values) for argument in args]
+            return op(*real, **{key: replaced(argument, values) for key, argument in kwargs.items()})
+
+        table = {} if composite(op) else {op: self.table[op]}
+        example = [builder.meta(ref) for ref in refs]
+        return make_fx(torch.func.functionalize(run), decomposition_table=table)(*example), refs
+
+
+def composite(op: Operator) -> bool:
+    """Whether an operator is made of others; there is no public way to ask."""
+    return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def replaced(argument: Argument, tensors: Mapping[Ref, Tensor]) -> object:
+    if isinstance(argument, Ref):
+        return tensors[argument]
+    if isinstance(argument, DType):
+        return torch_dtype(argument.name)
+    return [replaced(item, tensors) for item in argument] if isinstance(argument, tuple) else argument

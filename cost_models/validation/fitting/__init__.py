@@ -1,0 +1,1 @@
+"""Figures of devices and fabrics fitted to measured rows, and met on the other rows."""

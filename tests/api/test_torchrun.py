@@ -1,0 +1,78 @@
+"""Each kind of plan under torchrun itself: four processes, gloo, the exported folders, the user's interface."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from autoplan.export.folder import write_folder
+from autoplan.verify.compare import FLOAT64, Run, gradient_error, loss_error, zero_gradients
+from autoplan.verify.reference import train_eagerly
+from tests.bench import correctness
+from tests.support import zoo
+from tests.support.shared_plans import SharedPlans
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def torchrun(processes: int, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, cwd=ROOT)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, shared_plans: SharedPlans) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("folders")
+    folders = {}
+    for number, system in enumerate(correctness.SYSTEMS):
+        record = correctness.record_for("llama", system, shared_plans).in_float64()
+        folders[system] = write_folder(record, root / f"plan{number}", system, {})
+    return folders
+
+
+@pytest.fixture(scope="module")
+def reference() -> Run:
+    module, batch, loss_fn = zoo.small("llama")
+    training = correctness.TRAINING.with_precision("fp64")
+    assert isinstance(batch, dict)
+    return train_eagerly(module.double(), loss_fn, batch, training, 1)
+
+
+@pytest.fixture(scope="module")
+def ran(exported: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("results")
+    weights = results / "weights.safetensors"
+    state = zoo.small("llama")[0].double().state_dict()
+    save_file({name: value.clone().contiguous() for name, value in state.items()}, weights)
+    batch = zoo.batch_of("llama")
+    assert isinstance(batch, dict)
+    save_file({name: value.contiguous() for name, value in batch.items()}, results / "batch.safetensors")
+    given = [str(results / "batch.safetensors"), str(weights), str(results)]
+    done = torchrun(4, "tests/support/torchrun_script.py", *given, *map(str, exported.values()))
+    assert done.returncode == 0, done.stderr[-4000:]
+    return results
+
+
+@pytest.mark.parametrize("system", correctness.SYSTEMS)
+def test_a_plan_of_each_kind_equals_one_device(system, exported, ran, reference):
+    found = torch.load(ran / f"{exported[system].name}.pt")
+    run = Run((float(found["loss"]),), found["gradients"], found["state"])
+    zero = zero_gradients(reference)
+    assert loss_error(run, reference).error <= FLOAT64.loss
+    assert gradient_error(run, reference, zero).error <= FLOAT64.gradients
+    assert found["state"].keys() == reference.parameters.keys()
+
+
+def test_the_wrong_number_of_processes_is_told_without_a_traceback(exported):
+    done = torchrun(2, str(exported["tp=4"] / "train.py"), "--steps", "1")
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if "4 processes" in line or "--nproc-per-node 4" in line]
+    assert said, done.stderr[-3000:]
+    assert "train.py\", line" not in done.stderr

@@ -1,0 +1,83 @@
+"""One plan after the other, made, exported and run on processes of its own, and its ranks' peaks."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import autoplan
+from autoplan import Plan
+from autoplan.runtime.data.sources import batch_source
+from autoplan.verify.local_ranks import RankPool
+from tests.bench.memory.cases import RANKS, Case, batch, model_of
+from tests.bench.memory.watch import ResidentPeak, Tensors
+
+STEPS = 2  # that are measured, after a first one that makes the optimizer's state
+LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class RankPeak:
+    """One rank: bytes that the plan predicts, bytes of its tensors, resident bytes."""
+
+    predicted: int
+    tensors: int
+    resident: int
+
+    @property
+    def off(self) -> float:
+        """What the prediction is off by, as a share of what tensors take."""
+        return self.predicted / self.tensors - 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan and its ranks."""
+
+    name: str
+    plan: Plan
+    ranks: tuple[RankPeak, ...]
+
+    @property
+    def worst(self) -> float:
+        return max((rank.off for rank in self.ranks), key=abs)
+
+
+def planned(case: Case) -> Plan:
+    return autoplan.parallelize(
+        model_of(case.model), "1x4 cpu", batch(case.rows), training=case.training, parallelism=case.parallelism
+    )
+
+
+def measure(name: str, case: Case) -> Row:
+    """Plans, exports and runs one case."""
+    plan = planned(case)
+    with tempfile.TemporaryDirectory() as folder, RankPool(RANKS, timeout_s=LIMIT_S) as pool:
+        exported = plan.export(Path(folder) / "out")
+        peaks = pool.run(peaks_of_rank, str(exported))
+    predicted = [plan.predicted.peak_bytes[stage_of(plan, rank)].total for rank in range(RANKS)]
+    return Row(name, plan, tuple(RankPeak(p, *found) for p, found in zip(predicted, peaks, strict=True)))
+
+
+def stage_of(plan: Plan, rank: int) -> int:
+    """The entry of ``peak_bytes`` that stands for a rank of the world."""
+    return plan.record.chosen.mesh.coordinate(rank, "pp")
+
+
+def peaks_of_rank(rank: int, size: int, folder: str) -> tuple[int, int]:
+    """(bytes of tensors, resident bytes) at most in a step and the update after it."""
+    resident, tensors = ResidentPeak(), Tensors()
+    with tensors:
+        program = autoplan.load(folder).program()
+        program.init_weights()
+        source = batch_source(program.spec, None, 0)
+        for step in range(1 + STEPS):
+            if step == 1:
+                gc.collect()
+                tensors.restart()
+                resident.restart()
+            program.step(source(step))
+            program.optimizer.step()
+    return tensors.peak_bytes, resident.peak_bytes

@@ -1,0 +1,89 @@
+"""Every named system on two nodes: it trains there, saves, is started again and goes on, as on one node.
+
+Two nodes are made of one machine by a tool that joins two network namespaces by a slow link; torchrun runs in each.
+All trainings on nodes of one size share three starts of torchrun. Then train.py itself, in which ranks are killed.
+
+    python -m tests.bench.two_nodes --two-nodes PATH [--write docs/two_nodes.md] [--system NAME] [--no-script]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from autoplan.search.space.systems import SYSTEMS
+from tests.bench.live.clusters import TWO_NODES, Cluster, Missing
+from tests.bench.two_nodes.cases import SIZES, Case, all_cases
+from tests.bench.two_nodes.document import document
+from tests.bench.two_nodes.script import kills
+from tests.bench.two_nodes.trainings import RATE, Row, Trainings, one_device, say
+from tests.kill import Outcome
+
+
+def arguments() -> argparse.Namespace:
+    described = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.two_nodes", description=described)
+    parser.add_argument("--two-nodes", type=Path, default=Path(os.environ.get("TWO_NODES", TWO_NODES)), metavar="PATH",
+                        help="the tool that makes two nodes of one machine")  # fmt: skip
+    parser.add_argument("--system", action="append", choices=list(SYSTEMS), help="only this one (repeatable)")
+    parser.add_argument("--no-script", action="store_true", help="without train.py and its kills")
+    parser.add_argument("--write", type=Path, help="the document that is written")
+    parser.add_argument("--keep", type=Path, help="folder for plans, checkpoints and logs; else a temporary one")
+    return parser.parse_args()
+
+
+def trained(wanted: Sequence[Case], root: Path, tool: Path) -> list[Row]:
+    """The rows of the cases, in their order."""
+    references = {model: one_device(model) for model in dict.fromkeys(case.model for case in wanted)}
+    rows: dict[Case, Row] = {}
+    for processes in SIZES:
+        here = [case for case in wanted if case.processes == processes]
+        if here:
+            trainings = Trainings(processes, root, tool)
+            for case in here:
+                trainings.export(case)
+            trainings.run()
+            rows |= {case: trainings.row(case, references) for case in here}
+    return [rows[case] for case in wanted]
+
+
+def scripts(root: Path, tool: Path) -> list[Outcome]:
+    outcomes = []
+    for event in kills(root, tool, RATE):
+        say(str(event))
+        outcomes += [event] if isinstance(event, Outcome) else []
+    return outcomes
+
+
+def main() -> int:
+    options = arguments()
+    torch.set_num_threads(1)
+    began = time.perf_counter()
+    tool = options.two_nodes.resolve()
+    try:
+        Cluster("two nodes", 2, 2, RATE).check(tool)
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 2
+    wanted = [case for case in all_cases() if case.system in (options.system or SYSTEMS)]
+    with tempfile.TemporaryDirectory() as temporary:
+        root = (options.keep or Path(temporary)).resolve()
+        root.mkdir(parents=True, exist_ok=True)
+        rows = trained([case for case in wanted if case.processes], root, tool)
+        outcomes = [] if options.no_script else scripts(root / "script", tool)
+    text = document(rows, [case for case in wanted if not case.processes], outcomes)
+    say(f"{text}\n{time.perf_counter() - began:.0f} s in all")
+    if options.write:
+        options.write.write_text(text)
+    return 0 if all(row.passed for row in rows) and not any(o.different for o in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

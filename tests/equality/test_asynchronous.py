@@ -1,0 +1,89 @@
+"""Local SGD and PipeDream-2BW equal a single process that follows their rule, in float64."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+import autoplan
+from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.options import Parallelism, Training
+from autoplan.runtime.program import Program
+from autoplan.verify.compare import Run, parameter_error
+from autoplan.verify.local_ranks import RankPool
+from tests.support import asynchronous, zoo
+from tests.support.asynchronous import Rule
+from tests.support.planning import parallelize_alone
+
+STEPS = 5
+WITHIN = 1e-9
+ROUNDING = 1e-10  # a bias that softmax doesn't see begins at zero and stays there but for rounding
+TRAINING = Training(optimizer="adamw", learning_rate=asynchronous.RATE, compile=False)
+LOCAL = {
+    "dp4": dict(dp=4, tp=1, pp=1, micro_batch=1),
+    "dp2 tp2": dict(dp=2, tp=2, pp=1, micro_batch=2),
+    "dp2 pp2": dict(dp=2, tp=1, pp=2, micro_batch=1),
+}
+STALE = {
+    "pp4": dict(dp=1, tp=1, pp=4, micro_batch=2),
+    "dp2 pp2": dict(dp=2, tp=1, pp=2, micro_batch=1),
+    "tp2 pp2": dict(dp=1, tp=2, pp=2, micro_batch=2),
+}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4, timeout_s=240) as ranks:
+        yield ranks
+
+
+def train(rank: int, world: int, folder: str, weights: dict[str, Tensor], batches: Sequence[dict]) -> tuple:
+    program = Program(program_spec(read_folder(folder)), program_module(folder))
+    program.load_weights(weights)
+    losses = []
+    for batch in batches:
+        losses.append(program.step(batch).item())
+        program.optimizer.step()
+    return losses, program.full_state_dict()
+
+
+def check(pool: RankPool, plan: autoplan.Plan, model: str, rule: Rule) -> None:
+    module, batch, _ = zoo.small(model)
+    module = module.double()
+    assert isinstance(batch, dict)
+    batches = list(asynchronous.shuffled(batch, STEPS))
+    wanted = rule(module, batches)
+    weights = {name: value.clone() for name, value in module.state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        write_folder(plan.record.in_float64(), Path(folder) / "out", "test", {})
+        losses, parameters = pool.run(train, str(Path(folder) / "out"), weights, batches)[0]
+    assert losses == pytest.approx(wanted.losses, rel=WITHIN)
+    zero = frozenset(name for name, value in wanted.parameters.items() if float(value.norm()) < ROUNDING)
+    expected, found = Run((), {}, wanted.parameters), Run((), {}, parameters)
+    assert parameter_error(found, expected, zero).error <= WITHIN
+
+
+def planned(model: str, parallelism: Parallelism | str, cluster: str = "1x4 cpu") -> autoplan.Plan:
+    module, batch, loss_fn = zoo.small(model)
+    return parallelize_alone(module, cluster, batch, loss_fn=loss_fn, training=TRAINING, parallelism=parallelism)
+
+
+@pytest.mark.parametrize(("model", "mesh"), [("llama", "dp2 tp2"), ("gpt2", "dp4"), ("bert", "dp2 pp2")])
+def test_replicas_that_step_by_themselves_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
+    plan = planned(model, Parallelism(**LOCAL[mesh], zero=0, local_steps=2))
+    assert plan.parallelism.local_steps == 2
+    microbatches = plan.record.chosen.microbatches
+    rule = partial(asynchronous.local_sgd, replicas=LOCAL[mesh]["dp"], microbatches=microbatches, every=2)
+    check(pool, plan, model, rule)
+
+
+@pytest.mark.parametrize(("model", "mesh"), [("llama", "tp2 pp2"), ("gpt2", "pp4"), ("bert", "dp2 pp2")])
+def test_gradients_of_the_version_before_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
+    plan = planned(model, Parallelism(**STALE[mesh], zero=0, schedule="pipedream-2bw"))
+    assert plan.parallelism.schedule == "pipedream-2bw"
+    check(pool, plan, model, asynchronous.two_versions)

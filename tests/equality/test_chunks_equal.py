@@ -1,0 +1,68 @@
+"""Programs whose pipeline ranks run several stages each, or split the backward, equal one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from autoplan.options import Parallelism
+from autoplan.verify.local_ranks import RankPool
+from tests.bench import correctness
+from tests.bench.systems.cells import errors
+from tests.bench.systems.reference import References, references
+from tests.support import zoo
+from tests.support.planning import parallelize_alone
+
+EXACT = 1e-10
+CASES = {
+    "interleaved": ("gpt2", Parallelism(dp=1, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1)),
+    "interleaved, dp, full": (
+        "llama",
+        Parallelism(
+            dp=2, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1, recompute="full", zero=1
+        ),
+    ),
+    "zero-bubble": ("llama", Parallelism(dp=1, tp=1, pp=2, schedule="zero-bubble", virtual_stages=2, micro_batch=1)),
+    "zero-bubble, dp, tied": (
+        "gpt2", Parallelism(dp=2, tp=1, pp=2, schedule="zero-bubble", virtual_stages=1, micro_batch=1, zero=1)
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[dict[int, RankPool]]:
+    with RankPool(2, timeout_s=240) as two, RankPool(4, timeout_s=240) as four:
+        yield {2: two, 4: four}
+
+
+@pytest.fixture(scope="module")
+def known() -> Iterator[References]:
+    with references(zoo.small, correctness.TRAINING) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_equals_one_device(pools: dict[int, RankPool], known: References, name: str) -> None:
+    model, pins = CASES[name]
+    devices = (pins.dp or 1) * (pins.pp or 1)
+    module, batch, loss_fn = zoo.small(model)
+    plan = parallelize_alone(
+        module, f"1x{devices} cpu", batch, loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
+    )
+    assert len(plan.record.chosen.stages) == 2 * (pins.virtual_stages or 1)
+    assert len(plan.predicted.peak_bytes) == 2
+    (run,) = correctness.runs(pools[devices], known, model, [plan.record.in_float64()])
+    found = errors(run, known.trained(model, "fp64"))
+    for worst in (found.loss, found.gradients, found.parameters):
+        assert worst.error < EXACT, worst
+
+
+def test_a_plan_too_large_for_this_machine_is_verified_with_two_stages_on_two_ranks() -> None:
+    module, _, loss_fn = zoo.small("llama")
+    pins = Parallelism(pp=2, dp=8, tp=1, schedule="interleaved", virtual_stages=2, micro_batch=1)
+    plan = parallelize_alone(
+        module, "2x8 cpu", zoo.batch_of("llama"), loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
+    )
+    found = plan.verify()
+    assert found.passed and "shrunk to" in found.note

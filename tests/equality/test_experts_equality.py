@@ -1,0 +1,98 @@
+"""Mixtures of experts of transformers under every way to split them, against one device: loss and gradients in float64.
+
+Routers are random, so how many tokens an expert gets differs from step to step; some get none. Where a configuration
+has a load-balancing loss it is part of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GptOssConfig, GptOssForCausalLM
+
+from autoplan import Parallelism
+from autoplan.ir.typed import Compute
+from tests.ops.test_experts import MODELS as WITHOUT
+from tests.ops.test_experts import sized, tokens
+from tests.support.planning import parallelize_alone
+
+LAYERS = 2
+
+
+def gpt_oss() -> nn.Module:
+    """Gates and ups alternate, clamped; biases; attention sinks, every other layer in a window."""
+    kinds = ["sliding_attention", "full_attention"] * (LAYERS // 2)
+    sizes = {"head_dim": 8, "intermediate_size": 16, "num_local_experts": 8, "sliding_window": 4}
+    further = {"output_router_logits": True, "pad_token_id": 0}
+    return GptOssForCausalLM(GptOssConfig(**sized(LAYERS), **sizes, layer_types=kinds, **further))
+
+
+def deepseek_v3() -> nn.Module:
+    """Routed by sigmoids with a bias, in groups of experts; a shared expert; the first layer is dense."""
+    experts = {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    sizes = {**sized(LAYERS), "num_key_value_heads": 4, "intermediate_size": 64, "moe_intermediate_size": 16}
+    return DeepseekV3ForCausalLM(DeepseekV3Config(**sizes, **experts, **latent))
+
+
+MODELS: Mapping[str, Callable[[], nn.Module]] = {
+    **{name: partial(made, LAYERS, output_router_logits=True) for name, made in WITHOUT.items()},
+    "gpt_oss": gpt_oss,
+    "deepseek_v3": deepseek_v3,
+}
+ROUTED, SUMMED = "expert-all-to-all", "expert-partial-sum"
+PLANS: Mapping[str, str | Parallelism] = {
+    "ddp": "ddp",
+    "tp=4": Parallelism(dp=1, tp=4, pp=1),
+    ROUTED: ROUTED,
+    SUMMED: SUMMED,
+    "dp=2, tp=2": Parallelism(dp=2, tp=2, pp=1),
+    "pp=2, tp=2": Parallelism(dp=1, tp=2, pp=2),
+}
+TOGETHER: Mapping[str, Parallelism] = {
+    "with ZeRO-3, recomputed": Parallelism(dp=2, tp=2, pp=1, zero=3, recompute="full", tensor_system=ROUTED),
+    "in stages, recomputed selectively": Parallelism(dp=1, tp=2, pp=2, recompute="selective", tensor_system=ROUTED),
+}
+BODIES = {ROUTED: "routed_experts", SUMMED: "local_experts"}
+
+
+def check(make: Callable[[], nn.Module], parallelism: str | Parallelism, body: str = "") -> None:
+    with torch.device("meta"):
+        model = make().train()
+    plan = parallelize_alone(model, "1x4 cpu", tokens(), parallelism=parallelism)
+    computes = [s for block in plan.lowered.blocks for s in block.body if isinstance(s, Compute)]
+    bodies = {s.body for s in computes if s.op == "autoplan.experts"}
+    assert bodies and (not body or bodies == {body})
+    result = plan.verify()
+    assert result.passed and result.gradients.error < 1e-10, str(result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_equals_one_device(name: str, plan: str) -> None:
+    check(MODELS[name], PLANS[plan], BODIES.get(plan, ""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", TOGETHER)
+def test_tokens_travel_beside_what_else_a_plan_does(plan: str) -> None:
+    check(MODELS["olmoe"], TOGETHER[plan], "routed_experts")
+
+
+@pytest.mark.slow
+def test_tokens_travel_on_ranks_of_a_tensor_axis_beside_a_data_axis() -> None:
+    """Experts' gradients are summed over the data axis alone, all others over both."""
+    with torch.device("meta"):
+        model = gpt_oss().train()
+    asked = Parallelism(dp=2, tp=2, pp=1, tensor_system=ROUTED)
+    plan = parallelize_alone(model, "1x4 cpu", tokens(), parallelism=asked)
+    summed = {p.name: p.reduce_axes for p in plan.lowered.parameters}
+    of_experts = {axes for name, axes in summed.items() if ".experts." in name and "down_proj_bias" not in name}
+    assert of_experts == {("dp",)}
+    assert {axes for name, axes in summed.items() if "_proj.weight" in name or "norm" in name} == {("dp", "tp")}
+    assert plan.verify().passed

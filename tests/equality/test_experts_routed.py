@@ -1,0 +1,133 @@
+"""Tokens that travel to their experts: what goes where, at what price, which way the search takes, what is told."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from transformers import MixtralConfig, MixtralForCausalLM
+
+from autoplan.cost.operators.experts import Travel, busiest, share_reached
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed import Compute
+from autoplan.ops.experts import experts
+from autoplan.runtime.collectives.mesh_axes import rank_axes
+from autoplan.runtime.ops.experts import routed
+from autoplan.verify.local_ranks import RankPool
+from tests.support.planning import parallelize_alone
+
+RANKS, EXPERTS, CHOICES, TOKENS, HIDDEN, INNER = 4, 8, 2, 16, 16, 8
+SWIGLU = "mul(silu(gate), up)"
+Cuts = tuple[int, ...]
+EVEN: Cuts = (0, 4, 8, 12, 16)
+
+
+def operands(dtype: torch.dtype, chosen: str) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """Tokens, indices, scores and weights, the same on every rank; ``chosen``: "any" experts or "two" for all."""
+    random = torch.Generator().manual_seed(1)
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=dtype, generator=random).requires_grad_()
+
+    index = torch.stack([torch.randperm(EXPERTS, generator=random)[:CHOICES] for _ in range(TOKENS)])
+    index = torch.tensor([[0, 1]]).repeat(TOKENS, 1) if chosen == "two" else index
+    weights = [leaf(EXPERTS, INNER, HIDDEN), leaf(EXPERTS, INNER, HIDDEN), leaf(EXPERTS, HIDDEN, INNER)]
+    return leaf(TOKENS, HIDDEN), index, leaf(TOKENS, CHOICES), weights
+
+
+def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts) -> float:
+    """How far this rank's results and gradients are from those of one device that has all tokens and experts."""
+    (axis,) = rank_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
+    hidden, index, scores, weights = operands(dtype, chosen)
+    whole = experts(hidden, index, scores, weights[:2], weights[2], [], SWIGLU, False)
+    gradient = torch.randn(whole.shape, dtype=dtype, generator=torch.Generator().manual_seed(2))
+    wanted = torch.autograd.grad(whole, [hidden, scores, *weights], gradient)
+    mine, held = slice(cuts[rank], cuts[rank + 1]), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
+    tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
+    own = [weight.detach()[held].requires_grad_() for weight in weights]
+    result = routed(tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, axes=(axis,))
+    found = torch.autograd.grad(result, [tokens, share, *own], gradient[mine])
+    pairs = [(result, whole[mine]), *zip(found, (w[mine] for w in wanted[:2]), strict=False)]
+    pairs += zip(found[2:], (w[held] for w in wanted[2:]), strict=True)
+    return max(float((one - other).detach().abs().sum()) for one, other in pairs)
+
+
+@pytest.mark.parametrize(("dtype", "chosen", "cuts"), [
+    (torch.float64, "any", EVEN), (torch.float64, "two", EVEN), (torch.float64, "any", (0, 0, 5, 9, 16)),
+    (torch.float32, "two", (0, 0, 5, 9, 16)),
+])  # fmt: skip
+def test_tokens_meet_their_experts_wherever_these_are(dtype: torch.dtype, chosen: str, cuts: Cuts) -> None:
+    """Ranks that nobody sends anything, a rank that has no token, both."""
+    with RankPool(RANKS, timeout_s=120) as pool:
+        errors = pool.run(farthest, dtype, chosen, cuts)
+    assert max(errors) < (1e-10 if dtype == torch.float64 else 1e-3)
+
+
+def test_how_likely_a_rank_is_reached_is_the_share_of_choices_that_reach_it() -> None:
+    for count, here, choices in ((8, 2, 2), (6, 3, 1), (6, 2, 4), (4, 4, 2)):
+        found = [any(expert < here for expert in chosen) for chosen in combinations(range(count), choices)]
+        assert share_reached(count, here, choices) == pytest.approx(sum(found) / len(found))
+
+
+def test_rows_are_those_that_even_and_independent_choices_send() -> None:
+    """In the mean, and on the busiest of the ranks, which the bound is above by little."""
+    travel = Travel(500, RANKS, EXPERTS, CHOICES, HIDDEN, HIDDEN, 2, 4)
+    random, most, mean = torch.Generator().manual_seed(0), 0.0, 0.0
+    for _ in range(50):
+        index = torch.rand(500 * RANKS, EXPERTS, generator=random).topk(CHOICES).indices
+        rank = index // (EXPERTS // RANKS)
+        rows = torch.stack([(rank == r).any(1).sum() for r in range(RANKS)]).double()
+        most, mean = most + float(rows.max()) / 50, mean + float(rows.mean()) / 50
+    assert travel.mean_rows == pytest.approx(mean, rel=0.01)
+    assert most <= travel.rows <= 1.05 * most
+    assert busiest(7.0, 1) == 7, "one rank has what there is"
+
+
+def mixture(experts: int, choices: int) -> nn.Module:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8}
+    config = MixtralConfig(
+        **sizes, num_hidden_layers=1, num_local_experts=experts, num_experts_per_tok=choices, vocab_size=512
+    )
+    with torch.device("meta"):
+        return MixtralForCausalLM(config).train()
+
+
+@pytest.mark.parametrize(("experts", "choices", "ranks", "body", "told"), [
+    (8, 1, 8, "routed_experts", "split over tp=8, tokens travel to them by all-to-all: each goes once"),
+    (8, 8, 2, "local_experts", "split over tp=2, where every rank has all tokens"),
+])  # fmt: skip
+def test_the_cheaper_of_the_two_ways_is_taken_and_told(
+    experts: int, choices: int, ranks: int, body: str, told: str
+) -> None:
+    """Where a token needs few of the ranks it travels; where it needs all of them everything is everywhere anyway."""
+    batch = {name: torch.zeros(64, 1024, dtype=torch.int64, device="meta") for name in ("input_ids", "labels")}
+    model, cluster = mixture(experts, choices), f"1x{ranks} h100-sxm"
+    plan = parallelize_alone(model, cluster, batch, parallelism="expert-parallel")
+    computes = [s for block in plan.lowered.blocks for s in block.body if isinstance(s, Compute)]
+    assert [s.body for s in computes if s.op == "autoplan.experts"] == [body]
+    assert told in " ".join(plan.report().split())
+    assert "evenly and independently" in " ".join(plan.report().split())
+
+
+def test_a_compiler_takes_tokens_that_travel_whole() -> None:
+    """No graph break: what differs from step to step is inside one operator."""
+    with RankPool(2, timeout_s=240) as pool:
+        assert pool.run(compiled_error) == [0.0, 0.0]
+
+
+def compiled_error(rank: int, size: int) -> float:
+    (axis,) = rank_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
+    hidden, index, scores, weights = operands(torch.float64, "any")
+    own = [weight.detach()[rank * 4 : rank * 4 + 4].requires_grad_() for weight in weights]
+
+    def run(hidden: Tensor, scores: Tensor) -> Tensor:
+        return routed(2 * hidden, index, scores, own[:2], own[2], [], SWIGLU, False, axes=(axis,)).square()
+
+    plain, compiled = (
+        torch.autograd.grad(f(hidden, scores).sum(), [hidden, scores, *own])
+        for f in (run, torch.compile(run, backend="aot_eager", fullgraph=True))
+    )
+    return max(float((one - other).abs().max()) for one, other in zip(plain, compiled, strict=True))

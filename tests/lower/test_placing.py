@@ -1,0 +1,98 @@
+"""Recommenders with their tables placed: planned by name, and equal to one device."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import autoplan
+from autoplan.errors import ParallelismError
+from autoplan.ir.typed import Compute
+from autoplan.lower.tables.place import Choice
+from autoplan.placing import choices
+from tests.support.planning import parallelize_alone
+
+ROWS = 16
+SIZES = (10, 33, 200, 40, 12, 21)
+
+
+class Recommender(nn.Module):
+    """A table of each kind beside dense features: bags summed, averaged, weighted, of maxima; rows one after another;
+    and one for each row of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        modes = ("sum", "mean", "sum", "max")
+        self.bags = nn.ModuleList(nn.EmbeddingBag(n, 8, mode=m) for n, m in zip(SIZES, modes, strict=False))
+        self.bags[1].padding_idx = 3
+        self.several = nn.Embedding(SIZES[4], 4, padding_idx=2)
+        self.one = nn.Embedding(SIZES[5], 4)
+        self.dense = nn.Linear(5, 8)
+        self.top = nn.Sequential(nn.Linear(52, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(
+        self, dense: Tensor, ids: Tensor, shares: Tensor, words: Tensor, user: Tensor, clicks: Tensor
+    ) -> Tensor:
+        bags = [bag(ids[:, i]) if i != 2 else bag(ids[:, i], per_sample_weights=shares)
+                for i, bag in enumerate(self.bags)]  # fmt: skip
+        x = torch.cat([self.dense(dense), *bags, self.several(words).flatten(1), self.one(user)], 1)
+        return functional.binary_cross_entropy_with_logits(self.top(x).squeeze(1), clicks)
+
+
+def batch() -> tuple[Tensor, ...]:
+    ids = torch.randint(10, (ROWS, 4, 3))
+    words, user = torch.randint(12, (ROWS, 2)), torch.randint(21, (ROWS,))
+    return torch.randn(ROWS, 5), ids, torch.rand(ROWS, 3), words, user, torch.rand(ROWS).round()
+
+
+def planned(chosen: tuple[Choice, ...] | None = None, **pinned: object) -> autoplan.Plan:
+    """On four devices; ``chosen``: where each table lies, else as is cheapest."""
+    asked = autoplan.Parallelism(tensor_system="table-parallel", **pinned)  # type: ignore[arg-type]
+    with patch("autoplan.placing.choices", side_effect=choices if chosen is None else lambda *_: chosen):
+        return parallelize_alone(Recommender(), "1x4 cpu", batch(), parallelism=asked)
+
+
+MIXED: tuple[Choice, ...] = (
+    ("table", 0), ("rows", -1), ("rows", -1), ("columns", -1), ("columns", -1), ("table", 3),
+)  # fmt: skip
+
+
+def test_tables_by_each_way_equal_one_device() -> None:
+    plan = planned(MIXED, tp=4)
+    computed = [s for block in plan.lowered.blocks for s in block.body if isinstance(s, Compute)]
+    (looked,) = [s for s in computed if s.op == "autoplan.lookups"]
+    assert looked.body == "placed_lookups"
+    (flat,) = [p for p in plan.lowered.parameters if p.members]
+    assert flat.layout.state("tp").kind == "S" and flat.reduce_axes == ()  # owners alone have their gradients
+    result = plan.verify()
+    assert result.passed and result.ranks == 4
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_beside_a_data_axis(zero: int) -> None:
+    """Two groups of two: each has all tables, whose gradients are summed over the groups."""
+    mixed = tuple((kind, min(device, 1)) for kind, device in MIXED)
+    assert planned(mixed, tp=2, dp=2, zero=zero).verify().passed
+
+
+def test_the_cheapest_placement_equals_one_device() -> None:
+    assert planned(tp=4).verify().passed
+
+
+def test_models_without_tables_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    given = (torch.randn(8, 4), torch.randn(8, 4))
+    with pytest.raises(ParallelismError, match="no tables that are looked up by rows of the batch"):
+        parallelize_alone(model, "1x4 cpu", given, loss_fn=functional.mse_loss, parallelism="table-parallel")
+
+
+def test_optimizers_of_whole_matrices_are_refused() -> None:
+    with pytest.raises(ParallelismError, match="'adafactor': it looks at whole parameters"):
+        parallelize_alone(
+            Recommender(), "1x4 cpu", batch(), parallelism="table-parallel",
+            training=autoplan.Training(optimizer="adafactor"),
+        )  # fmt: skip

@@ -1,1 +1,0 @@
-"""Measured beside predicted peak memory of each rank: ``python -m tests.memory``."""

@@ -1,0 +1,252 @@
+"""A mixture's experts: the operator against its definition, the gates of transformers' modules as text, and models of
+experts traced, planned and verified on simulated ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as drawn
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import (
+    GptOssConfig,
+    MixtralConfig,
+    MixtralForCausalLM,
+    NemotronHConfig,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
+
+import autoplan
+from autoplan.ir.graph import Model
+from autoplan.ops.experts import activation_function, experts
+from autoplan.ops.experts.grouped import serves
+from autoplan.trace import trace
+from autoplan.trace.mixtures import activation_of
+from tests.support.planning import parallelize_alone
+from tests.support.zoo import HEADS, HIDDEN, LAYERS, VOCABULARY, Batch, batch_of
+
+SIZES = {
+    "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2,
+    "num_experts_per_tok": 2,
+}  # fmt: skip
+SWIGLU = "mul(silu(gate), up)"
+
+
+def sized(layers: int) -> dict[str, int]:
+    return {**SIZES, "num_hidden_layers": layers}
+
+
+def mixtral(layers: int, **further: bool) -> nn.Module:
+    return MixtralForCausalLM(MixtralConfig(**sized(layers), intermediate_size=48, num_local_experts=8, **further))
+
+
+def qwen2(layers: int, **further: bool) -> nn.Module:
+    """A shared expert beside the others, gated."""
+    sizes = {"intermediate_size": 64, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 32}
+    return Qwen2MoeForCausalLM(Qwen2MoeConfig(**sized(layers), **sizes, num_experts=8, **further))
+
+
+def qwen3(layers: int, **further: bool) -> nn.Module:
+    """Every other layer is dense."""
+    sizes = {"head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16, "num_experts": 8}
+    sparse = {"decoder_sparse_step": 2, "mlp_only_layers": []}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**sized(layers), **sizes, **sparse, **further))
+
+
+def olmoe(layers: int, **further: bool) -> nn.Module:
+    return OlmoeForCausalLM(OlmoeConfig(**sized(layers), intermediate_size=16, num_experts=8, **further))
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"mixtral": mixtral, "qwen2": qwen2, "qwen3": qwen3, "olmoe": olmoe}
+
+
+def on_meta(name: str, layers: int = LAYERS) -> nn.Module:
+    with torch.device("meta"):
+        return MODELS[name](layers).train()
+
+
+def tokens() -> Batch:
+    return batch_of("llama")
+
+
+def by_definition(
+    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
+    gate: Callable[..., Tensor],
+) -> Tensor:  # fmt: skip
+    """Token by token, choice by choice; weights are [experts, out, in]."""
+    rows = []
+    for token, chosen, weights in zip(hidden, index.tolist(), scores, strict=True):
+        row = torch.zeros(down.shape[1], dtype=hidden.dtype)
+        for expert, score in zip(chosen, weights, strict=True):
+            if 0 <= expert < down.shape[0]:
+                products = [weight[expert] @ token for weight in first]
+                products = [p + b[expert] for p, b in zip(products, biases, strict=True)] if biases else products
+                row = row + score * (down[expert] @ gate(*products))
+        rows.append(row)
+    return torch.stack(rows) + 0 * hidden.sum()  # which has a gradient, of zeros, where no index names an expert
+
+
+@settings(max_examples=40, deadline=None)
+@example(False, False, 1, 1, 4)  # no index names an expert
+@given(drawn.booleans(), drawn.booleans(), drawn.integers(1, 2), drawn.integers(1, 4), drawn.integers(0, 99))
+def test_the_operator_is_its_definition(transposed: bool, biased: bool, parts: int, choices: int, seed: int) -> None:
+    """In value and gradient; some indices name no expert, and one expert may be chosen twice."""
+    random = torch.Generator().manual_seed(seed)
+
+    def leaf(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_()
+
+    hidden, scores, index = leaf(7, 5), leaf(7, choices), torch.randint(-1, 6, (7, choices), generator=random)
+    first, down = [leaf(4, 6, 5) for _ in range(parts)], leaf(4, 3, 6)
+    biases = [leaf(4, 6) for _ in first] if biased else []
+    text, gate = (SWIGLU, lambda g, u: F.silu(g) * u) if parts == 2 else ("relu(x)", F.relu)
+    lying = [w.transpose(1, 2) for w in (*first, down)] if transposed else [*first, down]
+    got = experts(hidden, index, scores, lying[:-1], lying[-1], biases, text, transposed)
+    want = by_definition(hidden, index, scores, first, down, biases, gate)
+    gradient = torch.randn(want.shape, dtype=torch.float64, generator=random)
+    leaves = [hidden, scores, *first, down, *biases]
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    ours = torch.autograd.grad(got, leaves, gradient)
+    theirs = torch.autograd.grad(want, leaves, gradient, materialize_grads=True)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_grouped_products_are_the_products_one_by_one(parts: int, transposed: bool, dtype: torch.dtype) -> None:
+    """Against the same numbers in float64, where experts run one after the other; indices that name none among them."""
+    random = torch.Generator().manual_seed(parts)
+
+    def leaf(*shape: int) -> Tensor:
+        return (torch.randn(shape, generator=random) / 4).to(dtype).double().requires_grad_()
+
+    first = [leaf(4, 16, 24) if transposed else leaf(4, 24, 16) for _ in range(parts)]
+    leaves = [leaf(9, 16), leaf(9, 2), *first, leaf(4, 24, 8) if transposed else leaf(4, 8, 24)]
+    leaves += [leaf(4, 24) for _ in first]
+    index, gradient = torch.randint(-1, 6, (9, 2), generator=random), torch.randn(9, 8, generator=random).to(dtype)
+
+    def run(leaves: list[Tensor], gradient: Tensor) -> list[Tensor]:
+        hidden, scores, *rest = leaves
+        weights = (rest[:parts], rest[parts], rest[parts + 1 :])
+        result = experts(hidden, index, scores, *weights, SWIGLU if parts == 2 else "silu(x)", transposed)
+        return [result, *torch.autograd.grad(result, leaves, gradient)]
+
+    narrow = [x.detach().to(dtype).requires_grad_() for x in leaves]
+    assert serves(narrow[0], narrow[2 : 3 + parts]) and not serves(leaves[0], leaves[2:])
+    for ours, theirs in zip(run(narrow, gradient), run(leaves, gradient.double()), strict=True):
+        tolerance = 1e-5 if dtype == torch.float32 else 0.06
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_the_operator_compiles_whole() -> None:
+    operands = torch.randn(6, 8), torch.randint(4, (6, 2)), torch.rand(6, 2).requires_grad_()
+    weights = [torch.randn(4, 8, 8)] * 2, torch.randn(4, 8, 8), [], SWIGLU, False
+    compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*operands, *weights), experts(*operands, *weights))
+    compiled(*operands, *weights).sum().backward()
+
+
+@pytest.mark.parametrize("text", ["__import__('os')", "gate.data", "silu(down)", "system('ls')", "gate + up", "[gate]"])
+def test_a_text_is_calls_of_known_functions_and_nothing_else(text: str) -> None:
+    with pytest.raises(ValueError, match="no call of a known function"):
+        activation_function(text, ("gate", "up"))(torch.ones(1), torch.ones(1))
+
+
+def test_gates_of_transformers_as_text() -> None:
+    """Gate and up side by side; alternating, clamped; none at all. Each text computes what the module does."""
+    config = MixtralConfig(**SIZES, intermediate_size=48, num_local_experts=8)
+    assert activation_of(MixtralExperts(config)) == SWIGLU
+    oss = GptOssExperts(GptOssConfig(hidden_size=8, intermediate_size=16, num_local_experts=4))
+    text, x = activation_of(oss), 9 * torch.randn(5, 12)
+    assert text is not None and "x" in text and "7.0" in text and "1.702" in text
+    torch.testing.assert_close(activation_function(text, ("x",))(x), oss._apply_gate(x))
+    plain = NemotronHExperts(NemotronHConfig(hidden_size=8, moe_intermediate_size=16, n_routed_experts=4))
+    text = activation_of(plain)
+    assert text is not None
+    torch.testing.assert_close(activation_function(text, ("x",))(x), plain.act_fn(x))
+
+
+def test_a_gate_that_no_text_says_is_left_as_it_is() -> None:
+    module = MixtralExperts(MixtralConfig(**SIZES, intermediate_size=48, num_local_experts=8))
+    module._apply_gate = lambda x: x.cumsum(-1)[:, ::2]
+    assert activation_of(module) is None
+
+
+def layers(model: Model) -> list[bool]:
+    """Of each segment but the ends, whether it holds experts."""
+    has = [any(node.op == "autoplan.experts" for node in block.nodes) for block in model.blocks]
+    return [has[segment.block] for segment in model.segments[1:-1]]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_experts_are_one_operator(name: str) -> None:
+    """Traced from the meta device; the fused weight comes apart into gates and ups, the blocks fold."""
+    model = trace(on_meta(name), tokens(), training=True)
+    assert layers(model) == ([False, True] * 2 if name == "qwen3" else [True] * LAYERS)
+    assert len(model.blocks) == (4 if name == "qwen3" else 3)
+    nodes = [node for block in model.blocks for node in block.nodes if node.op == "autoplan.experts"]
+    assert len(nodes) == 1 and nodes[0].args[6] == SWIGLU
+    gates = [p for p in model.parameters if "gate_up" in p.name]
+    assert {(p.dim, p.type.shape) for p in gates} == {(1, (8, 48 if name == "mixtral" else 16, HIDDEN))}
+
+
+PLANS = {
+    "auto": "auto",
+    "ddp": "ddp",
+    "tp=4": autoplan.Parallelism(dp=1, tp=4, pp=1),
+    "pp=2, tp=2": autoplan.Parallelism(dp=1, tp=2, pp=2, recompute="full"),
+}
+
+
+@pytest.mark.parametrize(("name", "parallelism"), [
+    ("mixtral", "auto"), ("qwen2", "tp=4"), ("qwen3", "pp=2, tp=2"), ("olmoe", "ddp"),
+])  # fmt: skip
+def test_a_sharded_step_equals_one_device(name: str, parallelism: str) -> None:
+    plan = parallelize_alone(on_meta(name, layers=2), "1x4 cpu", tokens(), parallelism=PLANS[parallelism])
+    assert plan.verify().passed
+
+
+def balanced(layers: int) -> nn.Module:
+    """With a load-balancing loss over all routers."""
+    with torch.device("meta"):
+        return mixtral(layers, output_router_logits=True).train()
+
+
+def test_layers_fold_under_a_load_balancing_loss() -> None:
+    """Each adds its sums to those of the layers before it, which the first one has none of."""
+    model = trace(balanced(5), tokens(), training=True)
+    assert [segment.block for segment in model.segments] == [0, 1, 2, 2, 2, 2, 3]
+    sizes = [[value.type.shape for value in block.inputs[1:]] for block in model.blocks]
+    assert sizes == [[], [], [(8,)] * 2, [(8,)] * 2], "how often experts were chosen, and how likely they were"
+
+
+@pytest.mark.parametrize("parallelism", [
+    autoplan.Parallelism(dp=1, tp=4, pp=1, tensor_system="expert-all-to-all"), autoplan.Parallelism(dp=1, tp=2, pp=2),
+])  # fmt: skip
+def test_a_load_balancing_loss_is_exact_where_experts_and_layers_are_split(
+    parallelism: autoplan.Parallelism,
+) -> None:
+    result = parallelize_alone(balanced(3), "1x4 cpu", tokens(), parallelism=parallelism).verify()
+    assert result.passed, str(result)
+
+
+def test_a_load_balancing_loss_is_exact_over_the_data_axis() -> None:
+    """It multiplies two sums over the batch, which are made whole over the ranks first; microbatches can't do that."""
+    plan = parallelize_alone(balanced(2), "1x4 cpu", tokens(), parallelism=autoplan.Parallelism(dp=4))
+    assert plan.parallelism.micro_batch == 2, "each rank's rows at once"
+    result = plan.verify()
+    assert result.passed, str(result)

@@ -1,0 +1,18 @@
+"""Every family of operators, as torch.export writes what models call, planned and run on four ranks: equal to one
+device. What has no rule of its own is spelled out in operators that have one."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.options import Parallelism
+from tests.support.operator_families import FAMILIES, Family, batch
+from tests.support.planning import parallelize_alone
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_on_four_ranks_equals_one_device(name: str) -> None:
+    pins = Parallelism(dp=2, tp=2, pp=1, micro_batch=4)
+    plan = parallelize_alone(Family(name), "1x4 cpu", batch(name), parallelism=pins)
+    found = plan.verify()
+    assert found.passed, str(found)

@@ -1,0 +1,100 @@
+"""A checkpoint of one plan read into others, on other numbers of processes: every value is the same, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import autoplan
+from autoplan.options import Parallelism, Training
+from autoplan.runtime.parallel.sharded_parameter import local
+from autoplan.runtime.parallel.whole_tensors import by_user_names, gathered
+from autoplan.runtime.program import Program
+from autoplan.verify.local_ranks import RankPool
+from tests.support import zoo
+from tests.support.planning import parallelize_alone
+
+PLANS = {
+    "dp=2 tp=2": Parallelism(dp=2, tp=2, pp=1, zero=0),
+    "tp=4": Parallelism(tp=4),
+    "pp=2 dp=2": Parallelism(dp=2, tp=1, pp=2, zero=0),
+    "zero3": Parallelism(dp=4, tp=1, pp=1, zero=3),
+}
+SINGLE = "one process"
+TRAINING = Training(learning_rate=1e-3, precision="bf16-mixed", compile=False)
+State = Mapping[str, Mapping[str, Tensor]]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """GPT-2, whose projection is fused and whose embedding is tied, exported under each plan."""
+    found = {}
+    for name in (*PLANS, SINGLE):
+        module, (_, batch, _) = zoo.gpt2(2), zoo.small("gpt2")
+        cluster = "1x1 cpu" if name == SINGLE else "1x4 cpu"
+        plan = parallelize_alone(module, cluster, batch, training=TRAINING, parallelism=PLANS.get(name, "auto"))
+        found[name] = str(tmp_path_factory.mktemp("plan") / "out")
+        plan.export(found[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[dict[str, RankPool]]:
+    with RankPool(4, timeout_s=240) as four, RankPool(1, timeout_s=240) as one:
+        yield {**dict.fromkeys(PLANS, four), SINGLE: one}
+
+
+def everything(program: Program) -> State:
+    """Parameters, buffers and optimizer state whole, by the user's names, on the first rank."""
+    states = program.optimizer.state
+    found = {"": program.full_state_dict()}
+    for field in ("exp_avg", "exp_avg_sq"):
+        values = gathered(program.spec, program.storage, program.held, lambda h, f=field: local(states[h.updated][f]))
+        found[field] = by_user_names(values)
+    steps = {h.name: states[h.updated]["step"].clone() for h in program.held}
+    return {**found, "step": steps} if program.rank == 0 else {}
+
+
+def written(rank: int, world: int, folder: str, checkpoint: str) -> State:
+    with autoplan.load(folder).program() as program:
+        program.init_weights(seed=3)
+        for _ in range(2):
+            program.step(list(zoo.small("gpt2")[1].values()))
+            program.optimizer.step()
+        program.save_checkpoint(checkpoint, extra={"position": 2}, asynchronous=True)
+        return everything(program)
+
+
+def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, int, object]:
+    with autoplan.load(folder).program() as program:
+        extra = program.load_checkpoint(checkpoint)
+        return everything(program), program.steps, extra["position"]
+
+
+@pytest.mark.parametrize(
+    ("source", "targets"),
+    [
+        ("dp=2 tp=2", ["tp=4", "pp=2 dp=2", "zero3", SINGLE]),
+        ("zero3", ["dp=2 tp=2", SINGLE]),
+        (SINGLE, ["zero3"]),
+    ],
+)
+def test_every_value_is_the_same_bit_for_bit(
+    folders: dict[str, str], pools: dict[str, RankPool], tmp_path: Path, source: str, targets: list[str]
+) -> None:
+    checkpoint = str(tmp_path / "step-2")
+    wanted = pools[source].run(written, folders[source], checkpoint)[0]
+    assert len(wanted[""]) > 20 and "lm_head.weight" in wanted[""]
+    for target in targets:
+        found, steps, position = pools[target].run(read, folders[target], checkpoint)[0]
+        assert (steps, position) == (2, 2)
+        for field in ("", "exp_avg", "exp_avg_sq"):
+            assert found[field].keys() == wanted[field].keys()
+            for name, value in wanted[field].items():
+                assert torch.equal(found[field][name], value), f"{target}: {field} of {name}"
+                assert field == "" or bool(value.any()), f"{field} of {name} is nothing"
+        assert {float(step) for step in found["step"].values()} == {2.0}

@@ -1,0 +1,125 @@
+"""A run with dropout that stops and goes on repeats the one that doesn't: to the bit, in another plan exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+import autoplan
+from autoplan.options import Parallelism, Training
+from autoplan.plan import Plan
+from autoplan.runtime.program import Program
+from autoplan.verify.local_ranks import RankPool
+from tests.support import zoo
+from tests.support.planning import parallelize_alone
+
+P, LAYERS, STEPS, STOP = 0.25, 2, 4, 2
+MODEL = "gpt2"
+TRAINING = Training(learning_rate=1e-3, seed=11)
+PLANS = {
+    "dp tp": Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2),
+    "pp dp, recomputed": Parallelism(dp=2, tp=1, pp=2, micro_batch=2, recompute="full"),
+    "ZeRO-3": Parallelism(dp=4, tp=1, pp=1, zero=3, micro_batch=1),
+    "sequence parallel": Parallelism(dp=1, tp=4, pp=1, micro_batch=8, sequence_parallel=True),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Losses of the steps that were taken, and the state after them."""
+
+    losses: tuple[float, ...]
+    state: dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4, timeout_s=240) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Each plan exported, and the weights beside it."""
+    root = tmp_path_factory.mktemp("plans")
+    module, batch, _ = zoo.small(MODEL, layers=LAYERS, dropout=P)
+    found = {}
+    for number, (name, pinned) in enumerate(PLANS.items()):
+        plan = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=pinned)
+        folder = Plan(plan.record.in_float64()).export(root / f"plan{number}")
+        save_file({k: v.clone().contiguous() for k, v in module.state_dict().items()}, folder / "weights.safetensors")
+        found[name] = str(folder)
+    return found
+
+
+def train(program: Program, first: int, last: int) -> tuple[float, ...]:
+    """Steps [first, last), each on a batch of its own."""
+    losses = []
+    for step in range(first, last):
+        batch = zoo.batch_of(MODEL, step)
+        losses.append(float(program.step(batch)))
+        program.optimizer.step()
+    return tuple(losses)
+
+
+def unbroken(rank: int, world: int, folder: str) -> Trained:
+    program = autoplan.load(folder).program()
+    program.load_weights(f"{folder}/weights.safetensors")
+    return Trained(train(program, 0, STEPS), program.full_state_dict())
+
+
+def until(rank: int, world: int, folder: str, checkpoint: str) -> None:
+    program = autoplan.load(folder).program()
+    program.load_weights(f"{folder}/weights.safetensors")
+    train(program, 0, STOP)
+    program.save_checkpoint(checkpoint)
+
+
+def onwards(rank: int, world: int, folder: str, checkpoint: str) -> Trained:
+    """Whatever was drawn in between: the process is another one."""
+    torch.manual_seed(1000 + rank)
+    program = autoplan.load(folder).program()
+    program.load_checkpoint(checkpoint)
+    return Trained(train(program, STOP, STEPS), program.full_state_dict())
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_resumed_run_repeats_the_unbroken_one(
+    pool: RankPool, folders: dict[str, str], tmp_path: Path, plan: str
+) -> None:
+    whole = pool.run(unbroken, folders[plan])
+    pool.run(until, folders[plan], str(tmp_path / "checkpoint"))
+    again = pool.run(onwards, folders[plan], str(tmp_path / "checkpoint"))
+    for rank, (found, wanted) in enumerate(zip(again, whole, strict=True)):
+        assert found.losses == wanted.losses[STOP:], f"rank {rank}"
+        assert found.state.keys() == wanted.state.keys()
+        assert all(torch.equal(value, wanted.state[name]) for name, value in found.state.items())
+    other = list(PLANS)[list(PLANS).index(plan) - 1]
+    (moved, *_) = pool.run(onwards, folders[other], str(tmp_path / "checkpoint"))
+    assert moved.losses == pytest.approx(whole[0].losses[STOP:], rel=1e-12)
+    for name, value in moved.state.items():
+        torch.testing.assert_close(value, whole[0].state[name], rtol=1e-9, atol=1e-12, msg=f"{other}: {name}")
+
+
+def test_each_step_drops_anew(pool: RankPool, folders: dict[str, str]) -> None:
+    """Or the tests above would hold of a mask that is always the same."""
+    losses = pool.run(same_batch, folders["dp tp"])[0]
+    assert len(set(losses)) == len(losses)
+
+
+def same_batch(rank: int, world: int, folder: str) -> list[float]:
+    """Steps on one batch from the same weights, counted but not updated."""
+    program = autoplan.load(folder).program()
+    program.load_weights(f"{folder}/weights.safetensors")
+    losses = []
+    for step in range(3):
+        program.steps = step
+        losses.append(float(program.step(zoo.batch_of(MODEL))))
+        program.optimizer.zero_grad()
+    return losses

@@ -1,0 +1,76 @@
+"""The kill test in short: two kills, one of them aimed at a save. ``make test-kill`` makes fifty."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from autoplan.errors import WeightsError
+from tests import kill, kill_run
+from tests.kill_run import Kill, Training
+from tests.runtime.test_checkpoint_files import make
+from tests.support import saved
+
+
+@pytest.mark.slow
+def test_two_kills_leave_no_trace(tmp_path: Path) -> None:
+    case = kill.Case("zero3", tmp_path)
+    chance = random.Random(1)
+    chance.choice = lambda options: "save" if options is kill.AIMED else options[0]  # type: ignore[method-assign]
+    *kills, outcome = case.disturbed("disturbed", 2, chance)
+    assert isinstance(outcome, kill.Outcome)
+    assert all(isinstance(each, Kill) for each in kills) and any(each.saving for each in outcome.kills)
+    assert len(kills) == 2 and not outcome.different
+
+
+@pytest.mark.slow
+def test_two_jobs_on_one_folder_never_mix(tmp_path: Path) -> None:
+    *kills, outcome = kill.Case("zero3", tmp_path).disturbed_together("together", 3, random.Random(3))
+    assert isinstance(outcome, kill.Outcome)
+    assert kills and not outcome.different
+
+
+def test_a_difference_of_one_bit_is_seen(tmp_path: Path) -> None:
+    make(tmp_path / "one")
+    make(tmp_path / "other", value=1 + torch.finfo(torch.float32).eps)
+    assert saved.differences(tmp_path / "one", tmp_path / "one") == []
+    assert saved.differences(tmp_path / "one", tmp_path / "other") == ["parameters/w"]
+
+
+def test_a_truncated_checkpoint_is_seen(tmp_path: Path) -> None:
+    file = make(tmp_path / "c") / "rank-0.tensors"
+    file.write_bytes(file.read_bytes()[:7])
+    with pytest.raises(WeightsError, match="has 7 bytes of 16"):
+        saved.tensors(tmp_path / "c")
+
+
+def test_the_processes_of_ranks_are_found_and_known_to_be_dead(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.run(['sleep', '60'], env={'RANK': '3', 'PATH': '/usr/bin:/bin'})"
+    training = Training(tmp_path, tmp_path, 1, 1)
+    training.process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        while not (found := training.workers()):
+            time.sleep(0.01)
+        assert list(found) == [3] and kill_run.alive(found[3])
+        kill_run.os.kill(found[3], signal.SIGKILL)
+        training.process.wait(60)
+        assert not kill_run.alive(found[3]) and training.ended()
+    finally:
+        training.abandon()
+
+
+def test_a_save_is_seen_while_it_is_under_way(tmp_path: Path) -> None:
+    training = Training(tmp_path, tmp_path, 1, 1)
+    stale = training.checkpoints / "step-00000002.0123abcd.tmp"
+    stale.mkdir(parents=True)
+    kill_run.os.utime(stale, (1.0, 1.0))
+    assert training.saving(since_s=2.0) == set()
+    (training.checkpoints / "step-00000004.tmp").mkdir()
+    assert training.saving(since_s=2.0) == {"step-00000004.tmp"}

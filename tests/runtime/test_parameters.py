@@ -1,0 +1,91 @@
+"""What an exported module gets for the names it asks for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoplan.ir.layout import Layout, S
+from autoplan.ir.mesh import Mesh
+from autoplan.options import Training
+from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
+from autoplan.runtime.parallel.parameters import Made, Parameters
+from tests.fixtures import tiny_program as tiny
+
+CPU = torch.device("cpu")
+
+
+def made(**plan) -> tuple[Made, Parameters]:
+    store = Made(tiny.spec(**plan), torch.device("meta"), CPU)
+    return store, Parameters(store)
+
+
+def test_a_segment_s_own_names_lead_to_the_program_s() -> None:
+    store, parameters = made(tp=2)
+    layer = parameters.segment(2)
+    assert layer("gate").shape == (tiny.HIDDEN // 2, tiny.WIDTH)
+    assert layer("gate") is parameters("layers.1.gate_up.weight[0:6]")
+    assert layer("down.weight").shape == (tiny.WIDTH, tiny.HIDDEN // 2)
+    assert set(store.parameters) == {"layers.1.gate_up.weight[0:6]", "layers.1.down.weight"}
+    with pytest.raises(KeyError):
+        layer("layers.1.scale")
+
+
+def test_a_tied_parameter_is_one_object() -> None:
+    _, parameters = made()
+    assert parameters.segment(0)("weight") is parameters.segment(3)("weight")
+
+
+def test_buffers_are_one_object_on_the_device_while_parameters_may_wait() -> None:
+    _, parameters = made()
+    assert parameters.segment(0).buffer("shift") is parameters.buffer("shift")
+    assert parameters.buffer("shift").device == CPU
+    assert parameters("embed.weight").is_meta
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("fp64", torch.float64),
+        ("fp32", torch.float32),
+        ("bf16-mixed", torch.float32),
+        ("bf16", torch.bfloat16),
+    ],
+)
+def test_precision_says_in_which_dtype_parameters_are_stored(precision: str, dtype: torch.dtype) -> None:
+    _, parameters = made(training=Training(precision=precision))
+    assert parameters("embed.weight").dtype == dtype
+
+
+def boxes(size: int, ways: int) -> list[Part]:
+    return [rows_of(Part((3, 0), (size, 2)), ways, index) for index in range(ways)]
+
+
+@given(size=st.integers(0, 40), ways=st.integers(1, 9))
+def test_zero_splits_rows_as_torch_chunk_does(size: int, ways: int) -> None:
+    rows = torch.arange(3, 3 + size)
+    for part, chunk in zip(boxes(size, ways), [*rows.chunk(ways), *[rows[:0]] * ways][:ways], strict=True):
+        assert part.shape == (len(chunk), 2)
+        assert list(range(3 + size))[part.slices[0]] == chunk.tolist()
+
+
+@given(dp=st.sampled_from([1, 2, 4]), tp=st.sampled_from([1, 2, 3]), rows=st.integers(1, 3), both=st.booleans())
+def test_the_ranks_boxes_tile_the_tensor(dp: int, tp: int, rows: int, both: bool) -> None:
+    mesh = Mesh.of(dp=dp, tp=tp, mb=2)
+    shape = (2 * dp * tp * rows, tp)
+    layout = Layout.of(2, {"mb": S(0), "dp": S(0), "tp": S(0) if both else S(1)}, mesh)
+    seen = torch.zeros(shape)
+    for mb in range(2):
+        for i in range(dp):
+            for j in range(tp):
+                seen[part_of(shape, layout, mesh, {"mb": mb, "dp": i, "tp": j}).slices] += 1
+    assert (seen == 1).all()
+
+
+def test_the_outermost_axis_of_a_dim_takes_the_largest_steps() -> None:
+    mesh = Mesh.of(dp=2, tp=2, mb=2)
+    layout = Layout.of(1, {"mb": S(0), "dp": S(0)}, mesh)
+    assert part_of((8,), layout, mesh, {"mb": 1, "dp": 0}) == Part((4,), (2,))
+    assert part_of((4,), layout, mesh, {"mb": 1}) == Part((2,), (2,))

@@ -1,0 +1,185 @@
+"""The learning rate's schedule: torch's classes as data, moved by updates, taken up where a checkpoint left it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, lr_scheduler
+
+from autoplan.cli.given import training
+from autoplan.errors import ParallelismError
+from autoplan.ir.codec import decode, encode
+from autoplan.options import SHAPES, Schedule, Training
+from autoplan.runtime.optim.lr_scheduler import NOT_DATA, LearningRates, check_schedule, scheduler_class
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.updates import Updates
+
+CLASSES = {
+    "StepLR": {"step_size": 3, "gamma": 0.5},
+    "MultiStepLR": {"milestones": (2, 5), "gamma": 0.1},
+    "ConstantLR": {"factor": 0.5, "total_iters": 4},
+    "LinearLR": {"start_factor": 0.2, "total_iters": 6},
+    "ExponentialLR": {"gamma": 0.9},
+    "PolynomialLR": {"total_iters": 8, "power": 2.0},
+    "CosineAnnealingLR": {"T_max": 5, "eta_min": 0.01},
+    "CosineAnnealingWarmRestarts": {"T_0": 3, "T_mult": 2},
+    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.4, "step_size_up": 3},
+    "OneCycleLR": {"max_lr": 0.5, "total_steps": 12},
+    "ReduceLROnPlateau": {"patience": 1, "factor": 0.5, "cooldown": 1},
+}
+LOSSES = [3.0, 2.0, 2.5, 2.4, 2.3, 2.3, 1.0, 1.5, 1.6, 1.7]
+
+
+def optimizer() -> SGD:
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    return SGD([{"params": [parameter]}, {"params": []}], lr=0.25, momentum=0.9)
+
+
+def settings(made: SGD) -> list[tuple[float, float]]:
+    return [(group["lr"], group["momentum"]) for group in made.param_groups]
+
+
+def course(rates: LearningRates, losses: list[float]) -> list:
+    """What each update takes."""
+    found = []
+    for loss in losses:
+        found.append(settings(rates.optimizer))  # type: ignore[arg-type]
+        rates.optimizer.step()
+        rates.moved(torch.tensor(loss))
+    return found
+
+
+def test_linear_and_cosine_rise_fall_and_stay() -> None:
+    for name, half in (("linear", 0.55), ("cosine", 0.55)):
+        schedule = Schedule(name, steps=7, warmup=3, end=0.1)
+        taken = [rate / 0.25 for [(rate, _), _] in course(LearningRates(schedule, optimizer()), [1.0] * 10)]
+        assert taken[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+        assert taken[5] == pytest.approx(half) and taken[7:] == pytest.approx([0.1] * 3)
+        quarter = 0.775 if name == "linear" else 0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2
+        assert taken[4] == pytest.approx(quarter)
+    constant = course(LearningRates(Schedule(warmup=1), optimizer()), [1.0] * 3)
+    assert [rate for [(rate, _), _] in constant] == [0.125, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_of_torch_does_what_it_does_there(name: str) -> None:
+    rates = LearningRates(Schedule(name, options=CLASSES[name]), optimizer())
+    theirs = optimizer()
+    scheduler = getattr(lr_scheduler, name)(theirs, **CLASSES[name])
+    wanted = []
+    for loss in LOSSES:
+        wanted.append(settings(theirs))
+        theirs.step()
+        scheduler.step(*([loss] if name == "ReduceLROnPlateau" else []))
+    found = course(rates, LOSSES)
+    assert found == wanted
+    assert len({rate for [(rate, _), _] in found}) > 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", [*CLASSES, "cosine"])
+def test_a_schedule_goes_on_exactly_where_it_was(name: str) -> None:
+    options = CLASSES.get(name, {})
+    schedule = Schedule(name, options=options) if options else Schedule(name, steps=9, warmup=2)
+    wanted = course(LearningRates(schedule, optimizer()), LOSSES)
+    for cut in (0, 1, 4, 7):
+        first = LearningRates(schedule, optimizer())
+        course(first, LOSSES[:cut])
+        kept = json.loads(json.dumps(first.state_dict()))
+        made = optimizer()
+        for group in made.param_groups:
+            group["lr"] = 1.0  # another plan's
+        again = LearningRates(schedule, made)
+        again.load_state_dict(kept)
+        assert course(again, LOSSES[cut:]) == wanted[cut:]
+
+
+def test_another_learning_rate_moves_the_whole_course() -> None:
+    rates = LearningRates(Schedule("cosine", steps=10), optimizer())
+    before = course(rates, [1.0] * 4)
+    rates.restart(0.5, rates.updates)
+    after = course(rates, [1.0] * 4)
+    whole = course(LearningRates(Schedule("cosine", steps=10), optimizer()), [1.0] * 8)
+    assert before == whole[:4]
+    assert [rate for [(rate, _), _] in after] == pytest.approx([2 * rate for [(rate, _), _] in whole[4:]])
+
+
+@pytest.mark.parametrize("rate", [-0.1, math.nan, "0.1", True])
+def test_what_is_no_learning_rate_is_refused(rate: object) -> None:
+    made = optimizer()
+    updates = Updates(Training(), made, (), torch.device("cpu"))
+    with pytest.raises(ParallelismError, match=r"learning_rate=.*at least 0"):
+        updates.set_learning_rate(rate)  # type: ignore[arg-type]
+    assert settings(made)[0][0] == 0.25
+    updates.set_learning_rate(0.125)
+    assert settings(made)[0][0] == 0.125
+
+
+def test_one_device_follows_it_too() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    falling, watching = Schedule("linear", steps=4), Schedule("ReduceLROnPlateau")
+    for schedule, rates in ((falling, [0.75, 0.5, 0.25]), (watching, [1.0] * 3)):
+        made = build_optimizer([parameter], Training(learning_rate=1.0, schedule=schedule))
+        found = []
+        for _ in range(3):
+            made.step()
+            found.append(made.param_groups[0]["lr"])
+        assert found == rates
+
+
+def test_every_class_is_there_or_said_to_be_no_data() -> None:
+    kind = lr_scheduler.LRScheduler
+    classes = {n for n, v in vars(lr_scheduler).items() if isinstance(v, type) and issubclass(v, kind)}
+    assert {n for n in classes if n[0] != "_"} - {"LRScheduler"} == set(CLASSES) | set(NOT_DATA)
+    for name in NOT_DATA:
+        with pytest.raises(ParallelismError, match=f"schedule='{name}': it takes functions or schedulers"):
+            scheduler_class(Schedule(name))
+
+
+def test_it_is_data() -> None:
+    for given in (
+        {"name": "MultiStepLR", "options": {"milestones": [2, 5]}}, {"name": "cosine", "steps": 10, "warmup": 2}, None,
+        "constant",
+    ):  # fmt: skip
+        how = Training(schedule=given, optimizer_options={"amsgrad": True})  # type: ignore[arg-type]
+        assert decode(Training, json.loads(json.dumps(encode(how))), "training") == how
+        assert hash(how) == hash(decode(Training, encode(how), "training"))
+
+
+def test_the_command_line_writes_it_as_a_mapping() -> None:
+    told = ["schedule={'name': 'cosine', 'steps': 9, 'warmup': 2}", "optimizer_options={'amsgrad': True}", "eps=1e-6"]
+    assert training(told) == Training(
+        schedule=Schedule("cosine", steps=9, warmup=2), optimizer_options=(("amsgrad", True),), eps=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("cosine", "steps=None: 'cosine' arrives after so many updates, more than its warmup=0. give as many as"),
+        ({"name": "linear", "steps": 3, "warmup": 3}, "steps=3: 'linear' arrives after so many updates"),
+        ({"name": "constant", "steps": 3}, "schedule='constant' with steps=3, end=0.0: it has no end to arrive at"),
+        ({"name": "cosine", "steps": 9, "options": {"T_max": 3}}, "schedule='cosine' with options {'T_max': 3}"),
+        ({"name": "StepLR", "warmup": 3}, "schedule='StepLR' with warmup=3: a class has its own course"),
+        ({"name": "linear", "stops": 9}, "schedule={'name': 'linear', 'stops': 9}: a schedule has name, steps, warmup"),
+        ({"warmup": -1}, "warmup=-1: it is a number of updates"),
+        ({"name": "cosine", "steps": 9, "end": "0"}, "end='0': it is a share of the learning rate"),
+        (7, "schedule=7: a schedule has name, steps"),
+        ({"name": "StepLR", "options": [("gamma", 0.1), ("gamma", 0.2)]}, "schedule's options [('gamma', 0.1)"),
+        ({"name": "StepLR", "options": {"gamma": torch.ones(1)}}, "schedule's options: gamma=tensor([1.]): plan.json"),
+        ({"name": "StepLR", "options": {"gamma": float("nan")}}, "schedule's options: gamma=nan: plan.json"),
+        ("StairsLR", f"schedule='StairsLR': there is none. use one of {', '.join(SHAPES)}, ConstantLR"),
+        ("StepLR", "StepLR with no options: "),
+        ({"name": "StepLR", "options": {"size": 3}}, "schedule's options size=3: StepLR has no size: it takes"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(given: object, said: str) -> None:
+    with pytest.raises(ParallelismError) as error:
+        check_schedule(Training(schedule=given))  # type: ignore[arg-type]
+    assert str(error.value).startswith(said)

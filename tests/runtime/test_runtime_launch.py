@@ -1,0 +1,207 @@
+"""train.py on four ranks: it trains, resumes, and tells a user's mistakes without a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from autoplan.errors import InputsError, LaunchError
+from autoplan.ir.mesh import Mesh
+from autoplan.runtime.data.sources import batch_source
+from autoplan.runtime.elastic import launch
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.program import Program
+from autoplan.verify.local_ranks import RankPool
+from tests.fixtures import tiny_program as tiny
+
+PLAN = dict(dp=2, pp=2, microbatches=2, zero=1)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(4, timeout_s=240) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def train_py(tmp_path: Path) -> str:
+    text = resources.files("autoplan.emit").joinpath("templates/train.py.txt").read_text()
+    (tmp_path / "train.py").write_text(text)
+    return str(tmp_path / "train.py")
+
+
+def tiny_plan(folder: Path) -> SimpleNamespace:
+    return SimpleNamespace(
+        check_start=lambda *given: None,
+        program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s),
+    )
+
+
+def run_train(rank: int, world: int, script: str, arguments: list[str]) -> None:
+    """The script as it stands, with the tiny program for the plan beside it."""
+    with patch("autoplan.load", tiny_plan, create=True), patch.object(sys, "argv", [script, *arguments]):
+        runpy.run_path(script, run_name="__main__")
+
+
+def lines(log: Path) -> list[dict]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def weights(folder: Path) -> str:
+    tensors = {name: value.clone() for name, value in tiny.reference().state_dict().items()}
+    save_file(tensors, folder / "w.safetensors")
+    return str(folder / "w.safetensors")
+
+
+def test_train_py_equals_one_device_and_resumes(pool: RankPool, train_py: str, tmp_path: Path) -> None:
+    spec = tiny.spec(**PLAN)
+    batch = batch_source(spec, None, seed=3)
+    model = tiny.reference()
+    optimizer = build_optimizer(model.parameters(), spec.training)
+    wanted = []
+    for step in range(5):
+        optimizer.zero_grad()
+        loss = model(**batch(step))
+        loss.backward()
+        wanted.append(loss.item())
+        optimizer.step()
+    common = ["--seed", "3", "--weights", weights(tmp_path), "--checkpoint-dir", str(tmp_path / "c")]
+    common += ["--save-every", "2"]
+    pool.run(run_train, train_py, [*common, "--steps", "3", "--metrics", str(tmp_path / "first.jsonl")])
+    pool.run(run_train, train_py, [*common, "--steps", "5", "--metrics", str(tmp_path / "second.jsonl")])
+    found = [*lines(tmp_path / "first.jsonl"), *lines(tmp_path / "second.jsonl")]
+    assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
+    assert [line["loss"] for line in found] == pytest.approx(wanted, rel=1e-12)
+    assert all(line["tokens_per_s"] > 0 for line in found)
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [f"step-{n:08d}" for n in (3, 4, 5)]
+
+
+def run_train_until_told(rank: int, world: int, script: str, arguments: list[str], step: int) -> None:
+    """One rank of all gets SIGTERM while it reads a batch."""
+
+    def source(*given: object) -> Callable[[int], dict[str, torch.Tensor]]:
+        batch = batch_source(*given)  # type: ignore[arg-type]
+
+        def batch_of(number: int) -> dict[str, torch.Tensor]:
+            if number == step and rank == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return batch(number)
+
+        return batch_of
+
+    with patch("autoplan.runtime.data.sources.batch_source", source):
+        run_train(rank, world, script, arguments)
+
+
+def test_a_rank_that_is_told_to_stop_has_all_save_and_end(pool: RankPool, train_py: str, tmp_path: Path) -> None:
+    given = ["--weights", weights(tmp_path), "--checkpoint-dir", str(tmp_path / "c")]
+    given += ["--steps", "6", "--metrics", str(tmp_path / "m.jsonl")]
+    pool.run(run_train_until_told, train_py, given, 2)
+    assert [line["step"] for line in lines(tmp_path / "m.jsonl")] == [1, 2, 3]
+    assert [p.name for p in (tmp_path / "c").iterdir()] == ["step-00000003"]
+    stopped = lines(tmp_path / "m.jsonl")
+    pool.run(run_train, train_py, given)
+    assert [line["step"] for line in lines(tmp_path / "m.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert lines(tmp_path / "m.jsonl")[:3] == stopped
+
+
+SCRIPT = """
+from autoplan.ir.mesh import Mesh
+from autoplan.runtime.elastic.launch import join, run_script
+run_script(lambda: print(join(Mesh.of(dp={dp}, tp=1)).device))
+"""
+
+
+def python(tmp_path: Path, dp: int, **environment: str) -> subprocess.CompletedProcess:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(dp=dp))
+    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    settings = {**os.environ, "PYTHONPATH": path, **environment}
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, env=settings, timeout=240)
+
+
+def test_the_wrong_number_of_processes_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> None:
+        launch.join(Mesh.of(dp=4, tp=1))
+
+    monkeypatch.setattr(sys, "argv", ["out/train.py"])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        launch.run_script(main)
+    assert capsys.readouterr().err.splitlines() == [
+        "LaunchError: 1 process: the plan needs 4 processes, there is 1. start it with torchrun --nproc-per-node 4 "
+        "out/train.py (or --nnodes N --nproc-per-node 4/N)."
+    ]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        launch.run_script(main)
+    assert capsys.readouterr().err == ""  # the first process tells it for all
+
+
+def test_a_file_that_can_t_be_had_is_told_and_another_error_of_the_system_is_none() -> None:
+    found = launch.mistake_of(FileNotFoundError(2, "No such file or directory", "text.txt"))
+    assert str(found).startswith("text.txt: No such file or directory.")
+    with pytest.raises(OSError, match="broken"):
+        launch.mistake_of(OSError("broken"))
+
+
+def test_a_plan_for_one_device_needs_no_launcher(tmp_path: Path) -> None:
+    done = python(tmp_path, dp=1)
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    assert done.returncode == 0 and done.stdout.startswith(device.type)
+
+
+def test_torchrun_s_count_is_in_the_error() -> None:
+    with pytest.raises(LaunchError, match="the plan needs 8 processes, torchrun started 2"):
+        launch.check_count(8, 2, torchrun=True)
+
+
+def test_a_rank_whose_peer_has_gone_says_so_in_a_line_and_ends_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, threading\nfrom autoplan.runtime.elastic.launch import run_script\n"
+        "def main():\n"
+        "    threading.Thread(target=time.sleep, args=(600,)).start()  # a save in the background, that never ends\n"
+        "    try:\n        raise RuntimeError('pair.cc:553 Connection closed by peer [127.0.0.1]:1')\n"
+        "    except RuntimeError as error:\n        raise RuntimeError('forward failed') from error\n"
+        "run_script(main)\n"
+    )
+    environment = {**os.environ, "RANK": "3", "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=240)
+    assert (done.returncode, done.stderr) == (1, "[rank 3] another rank has ended\n")
+
+
+def test_other_errors_keep_their_traceback() -> None:
+    def main() -> None:
+        raise RuntimeError("shapes don't match")
+
+    with pytest.raises(RuntimeError, match="shapes don't match"):
+        launch.run_script(main)
+
+
+@pytest.mark.parametrize(("rank", "before"), [("0", ""), ("3", "[rank 3] ")])
+def test_a_mistake_that_one_rank_makes_is_told_by_it(
+    rank: str, before: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def main() -> None:
+        raise InputsError("a", "b", "c")
+
+    monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit, match="2"):
+        launch.run_script(main)
+    assert capsys.readouterr().err == f"{before}InputsError: a: b. c.\n"

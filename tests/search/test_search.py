@@ -1,0 +1,236 @@
+"""Whole searches over graphs made by hand: walls, pinned fields, systems, errors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import DoesNotFitError, ParallelismError
+from autoplan.ir.choice import Chosen
+from autoplan.ir.graph import Model
+from autoplan.options import Parallelism, Training
+from autoplan.rules.constraints import forbid, pin, replicated
+from autoplan.search import search
+from autoplan.search.space.context_parallel import ROW_SYSTEMS
+from autoplan.search.space.systems import SYSTEMS, resolve
+from tests.support.hand_made import llama, mlp
+from tests.support.planning import alone
+
+CPU = ClusterSpec.parse("1x4 cpu")
+OF_EXPERTS = ("expert-parallel", "expert-all-to-all", "expert-partial-sum")
+NEED_MORE = ("auto", "2.5d", "3d", "3d-hybrid", *OF_EXPERTS, "table-parallel")  # than four devices, experts, or tables
+
+
+def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: ClusterSpec = CPU, **more: object) -> Chosen:
+    with alone():
+        return search(model, cluster, Training(), resolve(parallelism, cluster), **more)[0]  # type: ignore[arg-type]
+
+
+def check(model: Model, chosen: Chosen, cluster: ClusterSpec = CPU) -> None:
+    """What every choice keeps to."""
+    assert chosen.mesh.devices == cluster.devices
+    assert chosen.parallelism.pinned().keys() >= {"dp", "tp", "pp", "zero", "micro_batch", "schedule", "recompute"}
+    runs = [(s.first, s.last) for s in chosen.stages]
+    assert runs[0][0] == 0 and runs[-1][1] == len(model.segments)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(runs))
+    assert max(m.total for m in chosen.predicted.peak_bytes) <= cluster.usable_bytes
+    for block, choice in zip(model.blocks, chosen.blocks, strict=True):
+        assert [n for n, _ in choice.strategies] == [n.name for n in block.nodes]
+        axes = [name for name in chosen.mesh.names if name != "pp"]
+        assert all([a for a, _ in s.axes] == axes for _, s in choice.strategies)
+    assert [n for n, _ in chosen.constants] == [n.name for n in model.constants]
+
+
+@pytest.mark.parametrize(
+    "parallelism",
+    ["auto", "ddp", "zero3", "megatron", Parallelism(pp=2), Parallelism(tp=2, pp=2), Parallelism(dp=2, tp=2)],
+    ids=str,
+)
+def test_a_choice_is_complete_and_keeps_what_is_pinned(parallelism: str | Parallelism) -> None:
+    model = llama()
+    chosen = plan(model, parallelism)
+    check(model, chosen)
+    for name, value in resolve(parallelism, CPU).pinned().items():
+        assert getattr(chosen.parallelism, name) == value
+
+
+@pytest.mark.parametrize("system", [s for s in SYSTEMS if s not in NEED_MORE])
+def test_every_system_plans(system: str) -> None:
+    model = llama() if system in ROW_SYSTEMS else mlp(layers=10)  # what has a sequence, heads and a vocabulary
+    check(model, plan(model, system))
+
+
+def test_a_hybrid_of_three_axes_has_all_three() -> None:
+    cluster = ClusterSpec.parse("1x8 cpu")
+    chosen = plan(llama(), "3d-hybrid", cluster)
+    assert min(chosen.mesh.size(axis) for axis in ("dp", "tp", "pp")) >= 2
+
+
+def test_a_pinned_tensor_axis_is_used() -> None:
+    chosen = plan(llama(), Parallelism(tp=4))
+    stored = dict(chosen.blocks[1].parameters)
+    assert all(stored[f"{name}.weight"].state("tp").kind == "S" for name in ("q", "o", "gate", "up", "down"))
+
+
+def test_an_automatic_plan_is_never_slower_than_plain_data_parallel() -> None:
+    for model in (mlp(), llama()):
+        assert plan(model).predicted.step_time_s <= plan(model, "ddp").predicted.step_time_s
+
+
+def test_a_lower_wall_is_kept_by_recomputation_or_sharding_and_costs_time() -> None:
+    model = llama(batch=32, seq=128, layers=6)
+    free = plan(model, Parallelism(pp=2, tp=1, dp=2, micro_batch=8))
+    peak = max(m.total for m in free.predicted.peak_bytes)
+    tight = replace(CPU, memory_bytes=int(peak * 0.75))
+    held = plan(model, Parallelism(pp=2, tp=1, dp=2, micro_batch=8), tight)
+    check(model, held, tight)
+    assert held.predicted.step_time_s > free.predicted.step_time_s
+    assert any(s.recompute for s in held.stages) or held.parallelism.zero != free.parallelism.zero
+
+
+def test_recomputation_can_be_pinned() -> None:
+    model = llama()
+    full = plan(model, Parallelism(pp=2, recompute="full"))
+    assert sum(s.recompute for s in full.stages) == 4
+    assert sum(s.recompute for s in plan(model, Parallelism(pp=2, recompute="none")).stages) == 0
+
+
+def test_selective_recomputation_lies_between_none_and_full() -> None:
+    """In bytes and in seconds; what it repeats is no collective."""
+    model = llama(batch=32, seq=64)
+    found = {
+        kind: plan(model, Parallelism(dp=1, pp=2, tp=2, micro_batch=8, recompute=kind, sequence_parallel=False))
+        for kind in ("none", "selective", "full")
+    }
+    none, selective = found["none"], found["selective"]
+    assert (none.parallelism.recompute, selective.parallelism.recompute) == ("none", "selective")
+    assert sum(s.selective for s in selective.stages) == 4 and not any(s.recompute for s in selective.stages)
+    seconds = [chosen.predicted.step_time_s for chosen in found.values()]
+    kept = [max(m.activations for m in chosen.predicted.peak_bytes) for chosen in found.values()]
+    assert seconds == sorted(seconds) and kept == sorted(kept, reverse=True)
+    runs = [sum(c.count for c in chosen.predicted.collectives if c.axis == "tp") for chosen in found.values()]
+    assert runs[0] == runs[1] < runs[2]
+
+
+def test_what_fits_nowhere_says_what_would() -> None:
+    model = llama(hidden=256, ffn=1024, vocab=4096)
+    tiny = replace(CPU, memory_bytes=12_000_000)
+    with pytest.raises(DoesNotFitError) as caught:
+        plan(model, "auto", tiny)
+    text = str(caught.value)
+    assert "needs" in text and "of which" in text and "adamw" in text
+    nodes = int(caught.value.remedy.split("Nearest that fits: ")[1].split()[0])
+    more = replace(tiny, nodes=nodes)
+    check(model, plan(model, "auto", more), more)
+
+
+def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
+    model = llama(hidden=256, ffn=1024, vocab=4096)
+    whole = plan(model, Parallelism(dp=4, tp=1, pp=1, zero=0))
+    wall = int(max(m.total for m in whole.predicted.peak_bytes) * 0.7)
+    with pytest.raises(DoesNotFitError, match="in place of"):
+        plan(model, Parallelism(dp=4, tp=1, pp=1, zero=0, recompute="none"), replace(CPU, memory_bytes=wall))
+
+
+@pytest.mark.parametrize(
+    ("pinned", "words"),
+    [
+        (Parallelism(dp=3), "multiply to 3, and the cluster has 4 devices"),
+        (Parallelism(dp=2, tp=1, pp=1), "give dp=4"),
+        (Parallelism(schedule="zero-bubble", zero=3), "use zero=2, or schedule='interleaved'"),
+        (Parallelism(schedule="zero-bubble", recompute="full"), "would run the segment again"),
+        (Parallelism(schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
+        (Parallelism(schedule="interleaved", virtual_stages=1), "give 2 or more"),
+        (Parallelism(offload="parameters", zero=1), "go to the host shard by shard"),
+    ],
+)
+def test_what_can_not_be_pinned(pinned: Parallelism, words: str) -> None:
+    with pytest.raises(ParallelismError, match=words):
+        resolve(pinned, CPU)
+
+
+def test_an_unknown_system_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ParallelismError, match="auto, dp, ddp, zero1"):
+        resolve("alpa", CPU)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "words"),
+    [
+        (Parallelism(micro_batch=5), "a batch of 8 rows: it does not divide by 5"),
+        (Parallelism(dp=1, tp=1, pp=4, schedule="1f1b", micro_batch=8), "as many microbatches as stages"),
+    ],
+)
+def test_batches_that_do_not_divide(pinned: Parallelism, words: str) -> None:
+    with pytest.raises(ParallelismError, match=words):
+        plan(llama(), pinned)
+
+
+def test_more_stages_than_parts() -> None:
+    with pytest.raises(ParallelismError, match="a chain of 4 parts"):
+        plan(mlp(layers=2), Parallelism(pp=8), ClusterSpec.parse("1x8 cpu"))
+
+
+def test_constraints_hold() -> None:
+    model = llama()
+    ruled = (pin("q", "S(2)"), replicated("attn.o"), forbid("gate", "S(2)"))
+    chosen = plan(model, Parallelism(tp=2), constraints=ruled)
+    layer = dict(chosen.blocks[1].strategies)
+    assert str(layer["q"].on("tp").output) == "S(2)"
+    assert str(layer["o"].on("tp").output) in ("R", "I")
+    assert str(layer["gate"].on("tp").output) != "S(2)"
+
+
+def test_a_constraint_on_nothing_is_an_error() -> None:
+    with pytest.raises(ParallelismError, match="no operator, module or node of that name"):
+        plan(llama(), constraints=(pin("nothing", "R"),))
+
+
+@pytest.mark.parametrize(
+    ("ruled", "said"),
+    [
+        (lambda: pin("", "R"), "constraint on '': it names nothing"),
+        (lambda: pin("q"), "constraint on 'q': it names no state"),
+        (lambda: forbid("q", "S(0)", axis="dp"), "axis='dp': an operator's layout is chosen along tensor axes alone"),
+        (lambda: pin("q", "R", operand=-1), "operand=-1: it is a position"),
+        (lambda: plan(llama(), constraints=(pin("q", "R", operand=7),)), "constraint on operand 7 of 'q'"),
+        (
+            lambda: plan(llama(), Parallelism(tp=2), constraints=(pin("q", "S(2)", axis="tp2"), pin("q", "S(9)"))),
+            "constraints on 'q': they leave q (aten.linear.default) no way to run. the states it can give on axis tp",
+        ),
+        (
+            lambda: plan(llama(), Parallelism(tp=2), constraints=(pin("q", "S(9)", operand=1),)),
+            "constraints on 'q': they leave q (aten.linear.default) no way to run. the states that operand 1 can have",
+        ),
+    ],
+)
+def test_a_constraint_that_can_t_hold_is_an_error(ruled: Callable[[], object], said: str) -> None:
+    with pytest.raises(ParallelismError) as error:
+        ruled()
+    assert str(error.value).startswith(said)
+
+
+def test_a_constraint_on_a_module_s_operand_is_on_those_that_have_it() -> None:
+    chosen = plan(llama(), Parallelism(tp=2), constraints=(forbid("attn", "S(0)", operand=1),))
+    ways = dict(chosen.blocks[1].strategies)
+    assert str(ways["q"].on("tp").inputs[1]) != "S(0)" and any(len(way.on("tp").inputs) == 1 for way in ways.values())
+
+
+def test_alternatives_hold_the_classical_choices() -> None:
+    _, others, report = search(llama(), CPU, Training(), Parallelism())
+    assert {a.name for a in others} >= {"plain data parallel", "ZeRO-3", "tensor parallel in the node"}
+    assert all(a.step_time_s > 0 and (a.over_bytes == 0 or math.isfinite(a.step_time_s)) for a in others)
+    assert 0 <= report.optimality_gap < 0.01 and report.solver in ("HiGHS", "PULP_CBC_CMD", "CBC")
+
+
+def test_the_step_time_is_that_of_the_schedule_and_what_follows_it() -> None:
+    chosen = plan(llama(), Parallelism(pp=4, micro_batch=1))
+    assert chosen.parallelism.schedule == "1f1b" and chosen.microbatches == 8
+    assert 0.2 < chosen.predicted.bubble_fraction < 0.8
+    assert chosen.predicted.step_time_s > 0 and 0 < chosen.predicted.mfu < 1

@@ -1,0 +1,50 @@
+"""Which settings are tried, and what is said where none is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.errors import ParallelismError
+from autoplan.options import Parallelism
+from autoplan.search.space.candidates import Limits, settings
+from autoplan.search.state import candidates
+
+
+def schedules_of(limits: Limits, pinned: Parallelism) -> set[str]:
+    return {setting.schedule for setting in settings(limits, pinned)}
+
+
+def test_one_microbatch_is_not_interleaved() -> None:
+    found = list(settings(Limits(devices=4, node=4, rows=16, segments=10), Parallelism()))
+    assert {setting.schedule for setting in found} == {"1f1b", "gpipe", "interleaved"}
+    assert min(setting.microbatches for setting in found if setting.schedule == "interleaved") > 1
+
+
+def test_every_level_of_zero_is_tried_where_it_differs() -> None:
+    """An engine of pipelines reduces gradients once, whether or not they are to be split: ZeRO-2 is ZeRO-1 there."""
+    found = list(settings(Limits(devices=4, node=4, rows=16, segments=10), Parallelism()))
+    assert {s.zero for s in found if s.pp == 1 and s.dp > 1} == {0, 1, 2, 3}
+    assert {s.zero for s in found if s.pp > 1 and s.dp > 1} == {0, 1, 3}
+
+
+def test_zero_bubble_has_to_be_asked_for() -> None:
+    eager, compiled = (Limits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
+    assert "zero-bubble" not in schedules_of(eager, Parallelism())
+    assert "zero-bubble" not in schedules_of(compiled, Parallelism())
+    assert schedules_of(compiled, Parallelism(schedule="zero-bubble")) == {"zero-bubble"}
+    for kept_out in (Parallelism(recompute="full"), Parallelism(zero=3), Parallelism(schedule="1f1b")):
+        assert "zero-bubble" not in schedules_of(eager, kept_out)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        (Parallelism(pp=4, virtual_stages=4), "16 stages need as many parts, and the model has 10"),
+        (Parallelism(pp=8, schedule="interleaved"), "16 stages need as many parts"),
+        (Parallelism(pp=1, schedule="zero-bubble"), "zero-bubble needs a pipeline"),
+        (Parallelism(pp=1, virtual_stages=2), "several stages on a rank needs a pipeline"),
+    ],
+)
+def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> None:
+    with pytest.raises(ParallelismError, match=said):
+        candidates(Limits(devices=8, node=8, rows=16, segments=10), pinned)

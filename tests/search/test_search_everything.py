@@ -1,0 +1,124 @@
+"""Whole searches of small models under tight walls against trying everything: every way to run the operators, each
+priced as a plan. Compiled, the best is found; eagerly, where operators hold less than their problem counts, it may not
+be, but is no more than what the bound allows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from autoplan.cluster import ClusterSpec
+from autoplan.ir.choice import StageMemory
+from autoplan.options import Parallelism, Training
+from autoplan.search.evaluate import Evaluated, finish
+from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.solve import Infeasible, Solution, Weights, measure
+from autoplan.search.space.candidates import Setting
+from autoplan.search.state import Work, begin, candidates
+from tests.search.test_search_optimal import random_model
+
+SAME = 1e-9
+CLUSTERS = ("1x2 cpu", "1x4 cpu", "1x2 h100-sxm", "1x4 h100-sxm", "1x4 a100-sxm-80gb", "1x2 a100-sxm-80gb")
+MOST = 6_000  # combinations of options that are tried, of which most don't go together
+MOST_POINTS = 700  # ways to run the operators that are left, each priced
+SHARES = (0.0, 0.1, 0.35, 0.6, 0.9, 1.0)  # of the way from the least that any needs to the most
+
+
+def asked(seed: int) -> tuple[ClusterSpec, Parallelism, Training]:
+    """One stage, whose data axis is what the tensor axis leaves."""
+    random = np.random.default_rng(seed + 10_000)
+    spec = ClusterSpec.parse(str(random.choice(CLUSTERS)))
+    tp = spec.devices if random.random() < 0.8 else 2
+    zero = int(random.choice([0, 1])) if tp < spec.devices else None
+    rows = int(random.choice([4, 8])) if tp == spec.devices else 4
+    training = Training(precision="fp32", compile=bool(random.random() < 0.6))
+    return spec, Parallelism(tp=tp, pp=1, zero=zero, micro_batch=rows), training
+
+
+def begun(seed: int) -> Work:
+    spec, pins, training = asked(seed)
+    return begin(random_model(seed), spec, training, pins)
+
+
+def points_of(work: Work, setting: Setting) -> list[Point]:
+    """Every way to run the operators; none where there are too many."""
+    problem = work.operators.problem(setting)
+    sizes = [range(len(group.options)) for group in problem.groups]
+    if math.prod(map(len, sizes)) > MOST:
+        return []
+    found = [solution for picked in itertools.product(*sizes) for solution in measured(work, setting, picked)]
+    points = [work.operators.taken(setting, s) for s in found] if len(found) <= MOST_POINTS else []
+    return [point for point in points if not work.evaluator.idle(setting, point)]
+
+
+def measured(work: Work, setting: Setting, picked: Sequence[int]) -> Iterator[Solution]:
+    try:
+        yield measure(work.operators.problem(setting), Weights(), picked, -math.inf, (0, 0), 0.0)
+    except Infeasible:
+        return
+
+
+def tried(work: Work, setting: Setting, points: Sequence[Point], wall: float) -> list[Evaluated]:
+    found = [work.evaluator.with_point(setting, point, wall) for point in points]
+    return [one for one in found if one is not None]
+
+
+def check(seed: int) -> int:
+    """How many walls were compared under which the fastest operators don't fit."""
+    work, binds = begun(seed), 0
+    setting = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
+    points = points_of(work, setting)
+    ample = tried(work, setting, points, math.inf)
+    needed = [one.memory[0].total for one in ample]
+    for share in SHARES if ample else ():
+        wall = min(needed) + share * (max(needed) - min(needed))
+        best_s = min(one.step_s for one in tried(work, setting, points, wall))
+        anew = begun(seed)
+        found = anew.best([setting], wall)
+        assert found is not None or not work.operators.fuses
+        if found is None:
+            continue
+        assert found.over_bytes(wall) == 0
+        assert priced_anew(seed, found) == (found.step_s, found.memory)
+        assert found.step_s >= best_s * (1 - SAME)
+        assert found.step_s <= best_s * (1 + SAME) or not work.operators.fuses
+        assert found.step_s * (1 - anew.gap(found, [setting], wall)) <= best_s * (1 + SAME)
+        binds += best_s > min(one.step_s for one in ample) * (1 + SAME)
+    return binds
+
+
+def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, ...]]:
+    """(seconds, bytes) by a search that has priced nothing else."""
+    loads = begun(seed).evaluator.loads(found.setting, found.point)
+    again = finish(found.setting, found.point, loads, found.stages, found.gap)
+    return again.step_s, again.memory
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_way_to_run_the_operators_is_quicker(part: int) -> None:
+    assert sum(check(seed) for seed in range(part, 160, 2)) >= 3
+
+
+def test_the_least_that_is_told_is_enough() -> None:
+    """Compiled; also where two segments read one parameter, which stands once."""
+    fits = 0
+    for seed in range(60):
+        work = begun(seed)
+        setting = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
+        assert work.best([setting], 1.0) is None
+        lean = work.evaluator.leanest(setting)
+        if work.operators.fuses and not work.evaluator.idle(setting, lean.point):
+            anew, wall = begun(seed), lean.over_bytes(0)
+            assert (anew.best([setting], wall) or anew.at_last([setting], wall)) is not None
+            fits += lean.loads.chain.shares
+    assert fits >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_of_many_more(part: int) -> None:
+    assert sum(check(seed) for seed in range(160 + part, 2400, 10)) >= 10

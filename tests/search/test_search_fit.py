@@ -1,0 +1,136 @@
+"""Where nothing fits: what is told, and remedies that are plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import DoesNotFitError, ParallelismError
+from autoplan.ir.graph import Model
+from autoplan.options import Parallelism, Training
+from autoplan.search import search
+from autoplan.search.explain.fit import leanest
+from autoplan.search.explain.remedies import Remedy, bisected, remedies
+from autoplan.search.state import begin
+from autoplan.trace.rescale import rescale
+from cost_models.hardware import PROFILES
+from tests.support.hand_made import llama, mlp, sharing
+from tests.support.planning import alone
+
+MODEL = llama(batch=4, seq=64, hidden=128, ffn=512, vocab=1024, layers=3)
+LONG = llama(batch=2, seq=1024, hidden=64, ffn=192, vocab=2048, layers=3)  # its activations are what it needs
+CLUSTER = ClusterSpec.parse("1x2 h100-sxm")
+
+
+def under(wall: float, cluster: ClusterSpec = CLUSTER) -> ClusterSpec:
+    return replace(cluster, memory_bytes=round(wall))
+
+
+def needed(pinned: Parallelism, cluster: ClusterSpec = CLUSTER, model: Model = MODEL) -> int:
+    """The least bytes on the fullest device of any plan."""
+    found = leanest(begin(model, cluster, Training(), pinned), pinned)
+    return max(memory.total for memory in found.memory)
+
+
+def error(pinned: Parallelism, cluster: ClusterSpec, model: Model = MODEL) -> DoesNotFitError:
+    with pytest.raises(DoesNotFitError) as caught:
+        search(model, cluster, Training(), pinned)
+    return caught.value
+
+
+def found(pinned: Parallelism, cluster: ClusterSpec, model: Model = MODEL) -> list[Remedy]:
+    return remedies(begin(model, cluster, Training(), pinned), pinned)
+
+
+def test_the_least_that_is_told_is_where_plans_begin_to_fit() -> None:
+    least = needed(Parallelism())
+    with alone():
+        chosen, _, _ = search(MODEL, under(least), Training(), Parallelism())
+    assert max(m.total for m in chosen.predicted.peak_bytes) <= least
+    said = error(Parallelism(), under(least * 0.99))
+    assert f"needs {least / 1e9:.1f} GB on a device at the least" in said.cause and "of which" in said.cause
+
+
+def test_several_remedies_each_a_plan_the_quickest_first_and_another_task_last() -> None:
+    cluster = under(needed(Parallelism(), model=LONG) * 0.97)
+    given = found(Parallelism(), cluster, LONG)
+    assert len(given) > 2 and given == sorted(given, key=lambda r: (r.other, r.unit_s))
+    texts = [remedy.text for remedy in given]
+    assert any("nodes" in text for text in texts) and any("offload=" in text for text in texts)
+    assert texts[-1].startswith("a sequence of ")
+    for remedy in given:
+        s = remedy.found.setting
+        model = rescale(LONG, seq=int(remedy.text.split()[-1])) if remedy.other else LONG
+        nodes = cluster if remedy.other else cluster.with_nodes(int(remedy.text.split()[0]))
+        pinned = Parallelism(offload=None if s.offload == "none" else s.offload)
+        with alone():
+            chosen, _, _ = search(model, nodes, Training(), pinned, effort="fast")
+        assert chosen.mesh.devices == s.pp * s.dp * s.tp
+        assert chosen.predicted.step_time_s <= remedy.found.step_s * (1 + 1e-9)
+        assert max(m.total for m in remedy.found.memory) <= nodes.usable_bytes
+
+
+@pytest.mark.parametrize(
+    ("pinned", "names"),
+    [
+        (Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=1), ["zero"]),
+        (Parallelism(dp=1, tp=2, pp=1, recompute="none", micro_batch=4), ["micro_batch", "recompute"]),
+    ],
+)
+def test_each_pinned_field_that_stands_in_the_way_is_named(pinned: Parallelism, names: list[str]) -> None:
+    least, without = needed(pinned), [needed(replace(pinned, **{name: None})) for name in names]
+    assert max(without) < least
+    said = error(pinned, under((least + max(without)) / 2)).remedy
+    for name in names:
+        assert f"in place of {name}={getattr(pinned, name)!r} (" in said
+
+
+def test_pinned_sizes_leave_no_more_nodes_but_with_other_sizes() -> None:
+    pinned = Parallelism(dp=1, tp=2, pp=1)
+    texts = [remedy.text for remedy in found(pinned, under(needed(pinned) * 0.8))]
+    assert any("nodes with " in text and "in place of" in text for text in texts)
+
+
+def test_where_the_hosts_memory_lacks_it_says_so(tmp_path: Path) -> None:
+    text = (PROFILES / "h100-sxm.toml").read_text()
+    path = tmp_path / "small.toml"
+    path.write_text(text.replace('memory = { value = 250, unit = "GB"', 'memory = { value = 0.5, unit = "MB"'))
+    said = error(Parallelism(offload="optimizer"), ClusterSpec(1, 2, str(path)))
+    assert "GB of the host's memory for a device" in said.cause and "has 0.0 GB for each" in said.cause
+
+
+def test_where_nothing_near_fits_it_says_by_how_much() -> None:
+    said = error(Parallelism(), under(1000))
+    assert said.remedy.startswith("Nothing near fits") and "GB" in said.cause
+
+
+@pytest.mark.parametrize("least", [4, 5, 7, 8])
+def test_bisection_finds_the_least_that_holds(least: int) -> None:
+    asked: list[int] = []
+    assert bisected(3, 8, lambda n: asked.append(n) or n >= least) == least  # type: ignore[func-returns-value]
+    assert len(asked) <= 3
+
+
+def test_memory_is_not_blamed_where_it_suffices() -> None:
+    """One microbatch of all rows leaves no data parallelism, and so a tensor axis that nobody asked for."""
+    pinned = Parallelism(pp=2, micro_batch=8, schedule="interleaved", virtual_stages=2)
+    cluster, small = ClusterSpec.parse("1x4 cpu"), mlp(batch=8, layers=4)
+    with pytest.raises(ParallelismError) as caught:
+        search(small, cluster, Training(), pinned)
+    assert "micro_batch=8" in caught.value.value and "(dp=1 tp=2 pp=2): fewer devices do the same" in caught.value.cause
+    assert caught.value.remedy.startswith("pin tp=2 to have it split the weights, or micro_batch=")
+    with alone():
+        assert search(small, cluster, Training(), replace(pinned, tp=2))[0].parallelism.tp == 2
+
+
+@pytest.mark.parametrize("memory", [90_000_000, 400_000_000])
+def test_parameters_that_zero_would_hold_twice_are_told_whatever_fits(memory: int) -> None:
+    """All layers read the first one's parameters, so that both stages of each rank do."""
+    model = sharing(llama(layers=6, batch=16, seq=256, hidden=512, ffn=1536), dict.fromkeys(range(2, 7), 1))
+    spec = replace(ClusterSpec.parse("1x4 h100-sxm"), memory_bytes=memory)
+    with pytest.raises(ParallelismError, match=r"ZeRO would hold as two.*pin virtual_stages=1, or zero=0"):
+        search(model, spec, Training(precision="bf16-mixed"), Parallelism(pp=2, virtual_stages=2, zero=1))

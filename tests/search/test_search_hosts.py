@@ -1,0 +1,97 @@
+"""What lies in the host's memory is the search's to decide where nothing is pinned."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import DoesNotFitError
+from autoplan.ir.choice import Chosen
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.search import search
+from autoplan.search.host_memory import hosted
+from autoplan.search.state import begin
+from tests.support.hand_made import llama
+
+MIXED = Training(precision="bf16-mixed")
+MODEL = llama(layers=32, batch=256, seq=2048, hidden=4096, ffn=14336, heads=32, kv=8, vocab=128256, dtype="bfloat16")
+SHORT = "1x2 h100-sxm"
+
+
+def plan(cluster: str, **pinned: str) -> Chosen:
+    chosen, _, _ = search(MODEL, ClusterSpec.parse(cluster), MIXED, Parallelism(**pinned))  # type: ignore[arg-type]
+    return chosen
+
+
+def test_the_optimizer_goes_to_the_host_where_that_is_quicker() -> None:
+    free, kept, ample = plan(SHORT), plan(SHORT, offload="none"), plan("2x8 h100-sxm")
+    assert free.parallelism.offload == "optimizer" and kept.parallelism.offload is None
+    assert free.predicted.step_time_s < 0.98 * kept.predicted.step_time_s
+    assert ample.parallelism.offload is None
+
+
+def test_what_fits_only_with_the_host_is_a_remedy() -> None:
+    with pytest.raises(DoesNotFitError, match="offload='optimizer'"):
+        plan("1x1 h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "training", "pinned"),
+    [
+        (SHORT, MIXED, Parallelism(offload="none")),
+        (SHORT, MIXED, Parallelism(micro_batch=1)),
+        (SHORT, Inference(), Parallelism()),
+        ("1x4 cpu", Training(), Parallelism()),
+    ],
+    ids=str,
+)
+def test_the_host_is_left_alone(cluster: str, training: Training | Inference, pinned: Parallelism) -> None:
+    model = llama(batch=8, seq=32, hidden=64, ffn=128, vocab=256, layers=4)
+    assert not hosted(begin(model, ClusterSpec.parse(cluster), training, pinned), pinned)
+
+
+def test_every_way_to_use_the_host_is_tried() -> None:
+    model = llama(batch=8, seq=32, hidden=64, ffn=128, vocab=256, layers=4)
+    found = hosted(begin(model, ClusterSpec.parse(SHORT), MIXED, Parallelism()), Parallelism())
+    assert {(s.offload, s.zero) for s in found if s.dp == 2} == {
+        *(("optimizer", zero) for zero in range(4)), ("parameters", 3), *(("activations", zero) for zero in range(4))
+    }  # fmt: skip
+    assert {s.pp for s in found} == {1}
+
+
+def test_no_bound_is_above_a_plan_that_offloads() -> None:
+    """The host updates at a pace of its own: which operators are the fastest there isn't what the problem asks."""
+    model = llama(layers=4, batch=8, seq=64, hidden=512, ffn=1536, vocab=16384, kv=4)
+    spec = ClusterSpec.parse("2x2 h100-sxm")
+    work = begin(model, spec, Training(precision="bf16-mixed", compile=False, optimizer="sgd"), Parallelism())
+    evaluator, plans = work.evaluator, 0
+    asked = {("optimizer", 2, 2), ("optimizer", 1, 4), ("parameters", 3, 4), ("activations", 2, 2)}
+    for setting in hosted(work, Parallelism()):
+        if (setting.tp, setting.dp) != (2, 2) or (setting.offload, setting.zero, setting.micro_batch) not in asked:
+            continue
+        leanest, ample = evaluator.leanest(setting), evaluator.evaluate(setting, spec.usable_bytes)
+        assert ample is not None
+        low, high = (max(m.total for m in found.memory) for found in (leanest, ample))
+        for share in (0.0, 0.3, 0.9):
+            wall = float(low + share * (high - low)) + 1.0
+            found = evaluator.evaluate(setting, wall)
+            bounds = [evaluator.least_s(setting, wall, whole=whole) for whole in (False, True)]
+            bounds += [evaluator.rough_s(setting), evaluator.shared_s(setting, wall)]
+            assert found is None or max(bounds) <= found.step_s * (1 + 1e-9), (str(setting), share)
+            plans += found is not None
+    assert plans > len(asked)
+
+
+def test_what_is_beside_an_offloaded_plan_says_what_the_host_has() -> None:
+    _, others, _ = search(MODEL, ClusterSpec.parse(SHORT), MIXED, Parallelism())
+    named = [other for other in others if other.name.startswith("dp=")]
+    assert any(other.parallelism.offload is None for other in named)
+    for other in named:
+        assert (f"offload={other.parallelism.offload}" in other.name) == (other.parallelism.offload is not None)
+
+
+def test_a_remedy_leaves_out_that_nothing_was_offloaded() -> None:
+    pinned = Parallelism(offload="none", dp=2, zero=0, micro_batch=16, recompute="none")
+    with pytest.raises(DoesNotFitError) as caught:
+        search(MODEL, ClusterSpec.parse(SHORT), MIXED, pinned)
+    assert " in place of " in str(caught.value) and "offload='none'" not in str(caught.value)

@@ -1,0 +1,182 @@
+"""Divisions of a chain, many at once, and what lies beside one: against segments counted one by one, and against every
+division there is."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Divisions, Pieces, even_stages
+from autoplan.search.inter_op.interleaved import choose_chunks
+from autoplan.search.inter_op.tabu_search import MENDED, elsewhere, fitting, neighbours
+from cost_models.pipeline.critical import script
+from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
+
+
+def at_random(pieces: Pieces, rng: random.Random) -> Division:
+    cuts = (0, *sorted(rng.sample(range(1, len(pieces)), pieces.stages - 1)), len(pieces))
+    stages = tuple(itertools.pairwise(cuts))
+    full = [rng.randint(0, n) for n in pieces.counts(stages)]
+    part = [rng.randint(0, n - a) for n, a in zip(pieces.counts(stages), full, strict=True)]
+    return Division(stages, tuple(full), tuple(part))
+
+
+def joined(found: list[Division]) -> Divisions:
+    each = [Divisions.of(division) for division in found]
+    return Divisions(*(np.concatenate([getattr(one, name) for one in each]) for name in ("ends", "full", "part")))
+
+
+def segments_of(pieces: Pieces, division: Division, stage: int) -> list[tuple[int, str]]:
+    """(segment, how it is kept) of a stage."""
+    kinds = ["full"] * division.full[stage] + ["part"] * division.part[stage]
+    found = []
+    for place in range(*division.stages[stage]):
+        found.append((place, kinds.pop(0) if pieces.repeated[place] and kinds else ""))
+    return found
+
+
+def by_hand(pieces: Pieces, division: Division) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of each stage's actions, and bytes of each moment, segment by segment."""
+    p, last, spent = pieces, pieces.stages - 1, np.zeros((3, pieces.stages))
+    held = [segments_of(p, division, k) for k in range(p.stages)]
+    for k, mine in enumerate(held):
+        again_s = sum({"full": p.full_s, "part": p.part_s, "": 0 * p.full_s}[kind][n] for n, kind in mine)
+        weights_s = sum(p.weights_s[n] for n, _ in mine)
+        spent[0, k] = sum(p.forward_s[n] for n, _ in mine)
+        spent[1, k] = sum(p.backward_s[n] for n, _ in mine) + again_s
+        if p.schedule == "zero-bubble":
+            spent[1:, k] = spent[1, k] - weights_s, weights_s
+            if k == 0:
+                spent[1:, k] = 0.0, sum(p.whole_s[n] for n, _ in mine) + again_s
+        spent[0, k] += p.messages_s[k, mine[0][0]] if k else 0.0
+        spent[1, k] += p.messages_s[k + 1, held[k + 1][0][0]] if k < last else 0.0
+    bytes_of = {"full": p.inputs, "part": p.selective, "": p.kept}
+    moments, emptied = [], []
+    for rank in range(p.ranks):
+        mine = range(rank, p.stages, p.ranks)
+        here = [n for k in mine for n, _ in held[k]]
+        standing = sum(p.states[n] for n in here)
+        standing += sum(p.received[held[k][0][0]] for k in mine if k)
+        standing += sum(p.sent[held[k + 1][0][0]] for k in mine if k < last)
+        stands = {"full": p.kept, "part": p.rebuilt, "": 0 * p.kept}
+        again = max(stands[kind][n] for k in mine for n, kind in held[k])
+        beside = max(p.working[here]) + max(p.gathered[here]) + again
+        for counts in p.rounds.held[rank]:
+            total = standing + beside
+            for count, k in zip(counts, mine, strict=True):
+                kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(p.constants[n] for n, _ in held[k])
+                total += count * (kept + (p.leaving[held[k + 1][0][0]] if k < last else 0.0))
+            moments.append(total)
+        updating = sum(p.updating[here]) + max(p.alone[here])
+        emptied.append(standing + max(updating, max(p.reduced[here])))
+    return spent, np.array([*moments, *emptied])
+
+
+@pytest.mark.parametrize(("schedule", "virtual"), [*SCHEDULES, ("interleaved", 3)])
+def test_many_divisions_are_each_its_segments(schedule: str, virtual: int) -> None:
+    pieces, rng = chain(7, schedule, virtual, "auto", 12, 6), random.Random(0)
+    found = [at_random(pieces, rng) for _ in range(30)]
+    many = joined(found)
+    assert [many.one(number) for number in range(len(many))] == found
+    spent, moments, steps = pieces.all_durations_s(many), pieces.all_moments(many), pieces.all_steps_s(many)
+    running, emptied = pieces.excess(many)
+    for number, division in enumerate(found):
+        spent_s, held = by_hand(pieces, division)
+        assert spent[number] == pytest.approx(spent_s)
+        assert moments[number] == pytest.approx(held)
+        assert max(running[number].max(), emptied[number].max()) == pytest.approx(held.max() - pieces.wall)
+        assert steps[number] == pieces.step_s(division)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
+def test_steps_of_many_durations_are_those_of_each(schedule: str) -> None:
+    rng, found = np.random.default_rng(0), script(schedule, 3, 6, 2 if schedule == "interleaved" else 1)
+    durations = rng.random((20, 3, found.count))
+    durations[:5] = rng.integers(0, 3, (5, 3, found.count))
+    steps = found.line.steps_s(durations.reshape(20, -1))
+    assert steps.tolist() == [found.path(each).step_s for each in durations]
+    counts = [found.path(each).counts for each in durations]
+    assert steps == pytest.approx([float((n * s).sum()) for n, s in zip(counts, durations, strict=True)])
+
+
+@pytest.mark.parametrize("recompute", ["none", "full", "selective", "auto"])
+@pytest.mark.parametrize("share", [0.9, 1.05, 3.0])
+def test_neighbours_are_divisions_and_those_fit_that_are_said_to(recompute: str, share: float) -> None:
+    pieces = walled(chain(3, "interleaved", 2, recompute, 14, 6), share)
+    here = pieces.pinned(even_stages(pieces))
+    near, beyond = neighbours(pieces, here, pieces.rounds.paths)
+    assert (beyond <= 0).any() or share < 2
+    for number in range(len(near)):
+        found = near.one(number)
+        assert pieces.over(found) == pytest.approx(beyond[number])
+        assert found.stages[0][0] == 0 and found.stages[-1][1] == len(pieces)
+        assert all(a < b == c for (a, b), (c, _) in itertools.pairwise(found.stages))
+        pairs = zip(found.full, found.part, pieces.counts(found.stages), strict=True)
+        assert all(a >= 0 and b >= 0 and a + b <= n for a, b, n in pairs)
+        if recompute != "auto":
+            assert found == pieces.pinned(found.stages)
+    if share > 2:
+        sizes = np.array([[b - a for a, b in near.one(n).stages] for n in range(len(near))])
+        before = np.array([b - a for a, b in here.stages])
+        moves = {tuple(row) for row in (sizes - before).tolist()}
+        for source, size in enumerate(before.tolist()):
+            for target in range(pieces.stages):
+                near_by = abs(source - target) == 1 or (source != target and (source - target) % 2 == 0)
+                if size > 1 and near_by:
+                    one = np.eye(pieces.stages, dtype=int)
+                    assert tuple((one[target] - one[source]).tolist()) in moves
+
+
+@pytest.mark.parametrize(("kind", "other"), [("full", "part"), ("part", "full")])
+def test_no_more_is_recomputed_beside_than_fits_without(kind: str, other: str) -> None:
+    """Of what recomputes everything under an ample wall each rank recomputes less by as many as are looked at."""
+    ample = walled(chain(3, "interleaved", 2, "auto", 14, 6), 3.0)
+    here = Divisions.of(replace(ample.pinned(even_stages(ample)), **{kind: ample.counts(even_stages(ample))}))
+    found = fitting(ample, here, FULL if kind == "full" else PART)
+    fewer = ample.by_rank(getattr(here, kind) - getattr(found, kind)).sum(axis=1)
+    assert (fewer == MENDED).all() and (getattr(found, other) == 0).all()
+
+
+@pytest.mark.parametrize("kind", ["full", "part"])
+def test_ranks_that_hold_too_much_recompute_as_little_as_fits(kind: str) -> None:
+    pieces = walled(chain(3, "interleaved", 2, "auto", 14, 6), 0.93)
+    here = Divisions.of(pieces.pinned(even_stages(pieces)))
+    found = fitting(pieces, here, FULL if kind == "full" else PART)
+    assert pieces.excess(here)[0].max() > 0 >= pieces.excess(found)[0].max()
+    counts = getattr(found, kind)
+    for stage in np.flatnonzero(counts[0]).tolist():
+        less = counts.copy()
+        less[0, stage] -= 1
+        assert pieces.excess(replace(found, **{kind: less}))[0].max() > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(seed: int) -> None:
+    """Whole numbers in no program, recomputation free, walls under which even stages hold too much."""
+    pieces = walled(chain(seed, "interleaved", 2, "auto", 9, 4), (0.75, 0.8, 0.85, 0.9)[seed % 4])
+    best_s = min((pieces.step_s(d) for d in divisions(pieces) if pieces.over(d) <= 0), default=np.inf)
+    found = choose_chunks(pieces, few_integers=0)
+    if found is None:
+        assert np.isinf(best_s)
+        return
+    assert pieces.over(found.division) <= 0
+    assert found.cuts.objective_s == pytest.approx(best_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("virtual", [2, 3])
+def test_what_is_recomputed_moves_within_its_rank(virtual: int) -> None:
+    pieces = chain(5, "interleaved", virtual, "auto", 12, 6)
+    division = replace(pieces.pinned(even_stages(pieces)), full=(1, 0) * virtual)
+    near = list(elsewhere(pieces, division, pieces.rounds.paths))
+    assert near and len(set(near)) == len(near)
+    for moved in near:
+        assert moved.stages == division.stages and moved.part == division.part
+        assert all(0 <= n <= most for n, most in zip(moved.full, pieces.counts(division.stages), strict=True))
+        assert [sum(moved.full[r::2]) for r in range(2)] == [sum(division.full[r::2]) for r in range(2)]
+        assert sum(abs(a - b) for a, b in zip(moved.full, division.full, strict=True)) == 2
+    lengths = [float(np.tensordot(pieces.rounds.paths, pieces.durations_s(moved), 2).max()) for moved in near]
+    assert lengths[0] == pytest.approx(min(lengths), rel=0.02)

@@ -1,0 +1,60 @@
+"""Small pipelines: what is found for a setting is what trying every cut and every recomputation finds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoplan.cost import timeline
+from autoplan.search.inter_op.local_search import least_line_s
+from autoplan.search.space.candidates import Setting
+from cost_models.pipeline.shared import Sharing
+from tests.support.pipelines import by_trial, random_pipeline, walls
+
+PIPELINES = 40
+
+
+def check(seed: int) -> int:
+    """How many of the walls hold something."""
+    pipeline = random_pipeline(seed)
+    held = 0
+    for wall in walls(pipeline):
+        found, best = pipeline.searched(wall), by_trial(pipeline, wall)
+        assert (found is None) == (best is None)
+        if found is not None and best is not None:
+            assert found.step_s == pytest.approx(best.step_s, rel=1e-9)
+            assert max(m.total for m in found.memory) <= wall
+            held += 1
+    return held
+
+
+@pytest.mark.parametrize("seed", range(PIPELINES))
+def test_no_cut_and_no_recomputation_is_faster(seed: int) -> None:
+    assert check(seed) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(PIPELINES, 400, 40))
+def test_of_many_more(start: int) -> None:
+    assert sum(check(seed) for seed in range(start, start + 40)) > 80
+
+
+times = st.floats(0.1, 10.0)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(times, times), min_size=2, max_size=5), st.integers(1, 12), st.booleans())
+def test_no_schedule_is_done_before_its_bound(stages: list[tuple[float, float]], count: int, piped: bool) -> None:
+    schedule = "1f1b" if piped and count >= len(stages) else "gpipe"
+    setting = Setting(len(stages), 1, 1, 1, count, 0, schedule, "none")
+    forward_s, backward_s = zip(*stages, strict=True)
+    line = timeline(schedule, forward_s, backward_s, [0.0] * (len(stages) - 1), count, Sharing())
+    assert least_line_s(setting, forward_s, backward_s) <= line.step_s * (1 + 1e-9)
+
+
+def test_the_bound_is_what_an_even_pipeline_takes() -> None:
+    for schedule in ("1f1b", "gpipe"):
+        setting = Setting(4, 1, 1, 1, 8, 0, schedule, "none")
+        line = timeline(schedule, [1.0] * 4, [2.0] * 4, [0.0] * 3, 8, Sharing())
+        assert least_line_s(setting, [1.0] * 4, [2.0] * 4) == pytest.approx(line.step_s)

@@ -1,0 +1,210 @@
+"""The operator problem: equal to trying everything on small graphs, and Megatron's pattern on a decoder block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.cluster import ClusterSpec
+from autoplan.cost import Prices, operators_of
+from autoplan.ir.choice import tensor_mesh
+from autoplan.ir.graph import Block, Model, TensorType, Typed
+from autoplan.ir.mesh import Mesh
+from autoplan.redistribution.steiner_tree import cheapest_tree
+from autoplan.search.block_cost.account import price_block
+from autoplan.search.intra_op.classes import alike_operators
+from autoplan.search.intra_op.decode import block_choices
+from autoplan.search.intra_op.options import formulate, prepare
+from autoplan.search.intra_op.problem import Formulation, Problem, Tensor, build, operators_s
+from autoplan.search.intra_op.solve import Weights, kept_layouts, solve
+from tests.support.hand_made import chain, f32, llama, mlp, node
+
+MESH = Mesh.of(dp=2, tp=2, mb=2)
+
+
+def formulation(
+    model: Model, mesh: Mesh = MESH, cluster: str = "1x4 cpu", *, split_weights: bool = False
+) -> Formulation:
+    mesh = tensor_mesh(mesh)
+    prices = Prices(mesh, ClusterSpec.parse(cluster).topology(), True, True, mesh.size("mb"), 7.0)
+    return formulate(prepare(model, (), fuses=True, training=True), mesh, prices, split_weights=split_weights)
+
+
+def assignments(problem: Problem) -> int:
+    return math.prod(len(g.options) for g in problem.groups)
+
+
+def brute_force(problem: Problem, weights: Weights) -> float:
+    """The least objective over every assignment, each tensor by its cheapest tree."""
+    known: dict[tuple[int, int, frozenset[int]], float] = {}
+
+    def tree_s(index: int, tensor: Tensor, root: int, wanted: frozenset[int]) -> float:
+        arcs = {(int(a), int(b)): float(c) for (a, b), c in zip(tensor.arcs, tensor.arc_s, strict=True)}
+        tree = cheapest_tree(root, wanted, arcs)
+        known[index, root, wanted] = math.inf if tree is None else sum(arcs[arc] for arc in tree)
+        return known[index, root, wanted]
+
+    def objective(picked: tuple[int, ...]) -> float:
+        total = sum(
+            g.time_s[o] + weights.state * g.state_bytes[o] + weights.kept * g.kept_bytes[o]
+            for g, o in zip(problem.groups, picked, strict=True)
+        )
+        for index, tensor in enumerate(problem.tensors):
+            root = int(tensor.given[picked[tensor.source]])
+            wanted = frozenset(int(taken[picked[group]]) for group, taken in tensor.sinks)
+            total += known.get((index, root, wanted), -1.0)
+            if (index, root, wanted) not in known:
+                total += 1.0 + tree_s(index, tensor, root, wanted)
+            total += weights.kept * sum(tensor.kept_bytes[at] for at in kept_layouts(tensor, picked))
+        return float(total)
+
+    return min(objective(picked) for picked in itertools.product(*(range(len(g.options)) for g in problem.groups)))
+
+
+@st.composite
+def small_models(draw: st.DrawFn) -> Model:
+    """Three to five operators over square tensors, any of which may read any earlier value; then a mean."""
+    rows, width = 8, draw(st.sampled_from([4, 6, 64]))
+    x = f32(rows, width)
+    values, nodes, weights = ["x"], [], []
+    for i in range(draw(st.integers(1, 2))):
+        one, other = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        kind = draw(st.sampled_from(["linear", "add", "relu"]))
+        if kind == "linear" and not weights:
+            weights.append(Typed(f"w{i}", f32(width, width)))
+            nodes.append(node(f"n{i}", "aten.linear.default", x, f"%{one}", f"%w{i}"))
+        elif kind == "add":
+            nodes.append(node(f"n{i}", "aten.add.Tensor", x, f"%{one}", f"%{other}"))
+        else:
+            nodes.append(node(f"n{i}", "aten.relu.default", x, f"%{one}"))
+        values.append(f"n{i}")
+    weights.append(Typed("scale", f32(width)))
+    first = node("x", "aten.mul.Tensor", x, "%data", "%scale")
+    loss = node("loss", "aten.mean.dim", TensorType((), "float32"), f"%{values[-1]}", (0, 1), False)
+    block = Block("Small", (), (Typed("data", x),), tuple(weights), (), (first, *nodes, loss), ("loss",))
+    return chain("Small", (Typed("data", x),), (block,), (0,))
+
+
+@settings(max_examples=20, deadline=None)
+@given(small_models(), st.sampled_from([Weights(), Weights(1e-9, 0.0), Weights(1e-8, 1e-7), Weights(0.0, 1e-6)]))
+def test_the_solver_finds_what_trying_everything_finds(model: Model, weights: Weights) -> None:
+    problem = build(formulation(model, Mesh.of(dp=1, tp=2, mb=1)))
+    assume(assignments(problem) <= 6000)
+    found = solve(problem, weights)
+    assert found.objective == pytest.approx(brute_force(problem, weights), rel=1e-6, abs=1e-15)
+    assert found.bound <= found.objective * (1 + 1e-9)
+
+
+def states(model: Model, block: int, *, cluster: str = "1x8 h100-sxm", mesh: Mesh) -> dict[str, str]:
+    form = formulation(model, mesh, cluster, split_weights=True)
+    problem = build(form)
+    choice = block_choices(form, problem, solve(problem))[block]
+    return {name: str(layout.state("tp")) for name, layout in choice.parameters}
+
+
+def test_a_decoder_block_is_split_by_columns_then_rows() -> None:
+    model = llama(batch=8, seq=2048, hidden=4096, ffn=14336, heads=32, kv=8, vocab=32000, layers=8, dtype="bfloat16")
+    found = states(model, 1, mesh=Mesh.of(dp=1, tp=8, mb=8))
+    columns = {found[f"{name}.weight"] for name in ("q", "k", "v", "gate", "up")}
+    rows = {found[f"{name}.weight"] for name in ("o", "down")}
+    assert (columns, rows) == ({"S(0)"}, {"S(1)"})
+
+
+def test_a_boundary_is_one_layout_for_both_of_its_sides() -> None:
+    form = formulation(llama(), split_weights=True)
+    problem = build(form)
+    embed, layer, head = block_choices(form, problem, solve(problem))
+    assert embed.outputs == layer.inputs == layer.outputs == head.inputs
+
+
+def test_a_tied_parameter_is_stored_in_one_layout() -> None:
+    form = formulation(llama(tie=True), split_weights=True)
+    problem = build(form)
+    embed, _, head = block_choices(form, problem, solve(problem))
+    assert dict(embed.parameters)["weight"] == dict(head.parameters)["weight"]
+    assert dict(head.parameters)["weight"].state("tp").kind == "S"
+
+
+@pytest.mark.parametrize("model", [mlp(), llama(), llama(tie=True)], ids=["mlp", "llama", "tied"])
+def test_the_objective_is_the_sum_of_what_is_emitted(model: Model) -> None:
+    form = formulation(model, split_weights=True)
+    problem = build(form)
+    found = solve(problem)
+    assert isinstance(form.prices, Prices)
+    stored = sum(
+        float(g.time_s[o]) for g, o in zip(problem.groups, found.options, strict=True) if g.key[0] == "stored"
+    )
+    emitted = sum(
+        (price := price_block(block, choice, form.operators[i], form.prices)).forward_s * uses(model, i)
+        + price.backward_s * uses(model, i)
+        for i, (block, choice) in enumerate(zip(model.blocks, block_choices(form, problem, found), strict=True))
+    )
+    kept = sum(
+        price_block(block, choice, form.operators[i], form.prices).kept_bytes * uses(model, i)
+        for i, (block, choice) in enumerate(zip(model.blocks, block_choices(form, problem, found), strict=True))
+    )
+    assert found.time_s == pytest.approx(emitted + stored, rel=1e-9)
+    assert found.kept_bytes == pytest.approx(kept, rel=1e-9)
+
+
+def uses(model: Model, block: int) -> int:
+    return sum(segment.block == block for segment in model.segments)
+
+
+@pytest.mark.parametrize("model", [mlp(), llama()], ids=["mlp", "llama"])
+def test_hops_lead_from_where_a_value_is_to_where_it_is_wanted(model: Model) -> None:
+    form = formulation(model, split_weights=True)
+    problem = build(form)
+    for block, choice in zip(model.blocks, block_choices(form, problem, solve(problem)), strict=True):
+        where = {v.name: {layout} for v, layout in zip(block.inputs, choice.inputs, strict=True)}
+        where |= {name: {layout} for name, layout in (*choice.parameters, *choice.externals)}
+        types, chosen = block.types(), dict(choice.strategies)
+        where |= {n.name: {chosen[n.name].output(len(n.type.shape), form.mesh)} for n in block.nodes}
+        for hop in choice.hops:
+            assert hop.source in where[hop.value] and hop.target not in where[hop.value]
+            where[hop.value].add(hop.target)
+        for n in block.nodes:
+            for i, name in enumerate(n.operands):
+                assert chosen[n.name].input(i, len(types[name].shape), form.mesh) in where[name]
+        assert all(layout in where[name] for name, layout in zip(block.outputs, choice.outputs, strict=True))
+
+
+def test_leaner_points_hold_fewer_bytes() -> None:
+    problem = build(formulation(llama(batch=8, seq=256, hidden=256, ffn=1024)))
+    fastest = solve(problem)
+    lean = solve(problem, Weights(1.0, 1.0))
+    assert lean.state_bytes + lean.kept_bytes < fastest.state_bytes + fastest.kept_bytes
+    assert lean.time_s >= fastest.time_s
+
+
+def test_operators_that_are_alike_cost_the_same_whatever_they_are_called() -> None:
+    """T5's two stacks have first, repeated and last layers of the same operators; one that reads a value twice, or
+    takes another number, is another operator."""
+    x = f32(8, 4)
+    blocks = [
+        Block(name, (Typed("x", x), Typed("y", x)), (), (), (), (one, other), (other.name,))
+        for name, one, other in (
+            ("A", node("a", "aten.add.Tensor", x, "%x", "%y"), node("b", "aten.mul.Tensor", x, "%a", 2.0)),
+            ("B", node("p", "aten.add.Tensor", x, "%y", "%x"), node("q", "aten.mul.Tensor", x, "%p", 2.0)),
+            ("C", node("p", "aten.add.Tensor", x, "%x", "%x"), node("q", "aten.mul.Tensor", x, "%p", 3.0)),
+        )
+    ]
+    alike = alike_operators([operators_of(block, fuses=False) for block in blocks])
+    assert alike[1, "p"] == (0, "a") and alike[1, "q"] == (0, "b")
+    assert alike[2, "p"] == (2, "p") and alike[2, "q"] == (2, "q")
+
+
+def test_prices_of_alike_operators_are_each_its_own() -> None:
+    form = formulation(llama(), cluster="1x4 a100-sxm-80gb")
+    seconds = operators_s(form, form.prices)
+    assert any(form.alike[key] != key for key in seconds)
+    for (index, name), found in seconds.items():
+        own = form.prices.operators_s(form.operators[index][name], form.options[index, name])
+        assert found.tolist() == own.tolist()
+        first = form.alike[index, name]
+        assert form.options[first] == form.options[index, name]

@@ -1,0 +1,94 @@
+"""Same input, same plan, byte for byte: planned twice, beside other plans, or in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import autoplan
+from autoplan.export.folder import plan_text
+from autoplan.ir.record import PlanRecord
+
+ROOT = Path(__file__).parents[2]
+CLUSTERS = ("1x4 cpu", "2x2 cpu")
+WRITE = """
+import sys
+import torch
+from tests.search.test_search_same import text_of
+torch.set_num_threads(1)
+sys.stdout.write(text_of(sys.argv[1]))
+"""
+
+
+class Layer(nn.Module):
+    """Two readers of one value, so that trees of redistributions are among what is decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.gate, self.down = (
+            nn.LayerNorm(64), nn.Linear(64, 128), nn.Linear(64, 128), nn.Linear(128, 64)
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = self.norm(x)
+        return x + self.down(self.gate(n).relu() * self.up(n))
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 64)
+        self.layers = nn.Sequential(*(Layer() for _ in range(3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(self.first(x))
+
+
+def record_of(cluster: str) -> PlanRecord:
+    """Planned anew."""
+    batch = (torch.zeros(4, 16), torch.zeros(4, 64))
+    with torch.device("meta"):
+        module = Stack()
+    return autoplan.parallelize(module, cluster, batch, loss_fn=nn.functional.mse_loss).record
+
+
+def text_of(cluster: str) -> str:
+    return plan_text(record_of(cluster), "the plan")
+
+
+@functools.cache
+def by_itself(cluster: str, hash_seed: int) -> str:
+    """plan.json from a process that makes this plan alone, and orders its sets in its own way."""
+    known = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", WRITE, cluster]
+    return subprocess.run(command, env=known, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def together() -> list[str]:
+    """The plans of both clusters, and of the first again, by one process."""
+    return [text_of(cluster) for cluster in (*CLUSTERS, CLUSTERS[0])]
+
+
+def test_planning_again_gives_the_same_file(together: list[str]) -> None:
+    assert together[0] == together[2] != together[1]
+
+
+@pytest.mark.parametrize(("cluster", "hash_seed"), list(zip(CLUSTERS, (1, 2), strict=True)))
+def test_two_plans_in_one_process_equal_each_in_its_own(together: list[str], cluster: str, hash_seed: int) -> None:
+    assert by_itself(cluster, hash_seed) == together[CLUSTERS.index(cluster)]
+
+
+def test_what_a_run_took_is_told_but_is_no_part_of_the_plan() -> None:
+    record = record_of("1x1 cpu")
+    assert sum(seconds for _, seconds in record.search.seconds) > 0
+    longer = replace(record, search=replace(record.search, seconds=(("search", 1e6),)))
+    assert plan_text(longer, "the plan") == plan_text(record, "the plan")

@@ -1,0 +1,70 @@
+"""Settings share their operators whatever their data axis: of models of some size nothing is lost by it, nor is a bound
+above a plan with operators of its own (docs/architecture.md, "What is proven")."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from autoplan.cluster import ClusterSpec
+from autoplan.options import Parallelism, Training
+from autoplan.search.evaluate import Evaluator
+from autoplan.search.intra_op.solve import Weights
+from autoplan.search.space.candidates import Setting
+from autoplan.search.state import Work, begin, candidates
+from tests.support.hand_made import llama
+
+CLUSTERS = ("1x4 h100-sxm", "1x4 a100-sxm-80gb", "1x8 h100-sxm", "2x4 a100-sxm-80gb", "2x8 h100-sxm")
+LOOKED_AT = 16  # settings with a tensor axis, those with the least bounds
+LOST = 1e-3  # of a step, at most
+STATES = (0.0, 0.01, 0.1, 1.0)  # times all the time, that all bytes of parameters cost
+
+
+def random_work(seed: int, pins: Parallelism) -> tuple[Work, float]:
+    """A search, and its wall."""
+    rng = random.Random(seed)
+    spec, hidden = ClusterSpec.parse(rng.choice(CLUSTERS)), rng.choice((768, 1024, 2048, 4096))
+    model = llama(
+        layers=rng.choice((4, 8, 12, 24)), batch=rng.choice((8, 16, 32, 64)), seq=rng.choice((512, 1024, 2048)),
+        hidden=hidden, ffn=4 * hidden, heads=hidden // 64, kv=hidden // 64, vocab=32000,
+    )  # fmt: skip
+    training = Training(precision=rng.choice(("fp32", "bf16-mixed")), compile=rng.random() < 0.7)
+    return begin(model, spec, training, pins), spec.usable_bytes
+
+
+def own_s(work: Work, setting: Setting, wall: float, limit_s: float) -> float:
+    """Seconds of the best plan with operators that are this setting's alone."""
+    anew = Evaluator(work.operators.solved_anew(setting), work.training)
+    fastest = anew.operators.fastest(setting).solution
+    prices = [times * fastest.time_s / max(fastest.state_bytes, 1.0) for times in STATES]
+    points = [anew.operators.priced(setting, Weights(price, 0.0)) for price in prices]
+    found = [anew.with_point(setting, point, wall, limit_s) for point in points]
+    return min((one.step_s for one in found if one is not None), default=limit_s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+def test_nothing_is_lost_by_operators_that_are_shared(seed: int) -> None:
+    pins = Parallelism(schedule="1f1b")
+    work, wall = random_work(seed, pins)
+    settings = candidates(work.limits, pins)
+    best = work.best(settings, wall)
+    if best is None:
+        assert all(work.evaluator.leanest(setting).over_bytes(wall) for setting in settings[:LOOKED_AT])
+        return
+    bound_s = best.step_s * (1 - work.gap(best, settings, wall))
+    split = sorted((s for s in settings if s.tp > 1), key=work.evaluator.rough_s)[:LOOKED_AT]
+    least_s = min(own_s(work, setting, wall, best.step_s) for setting in split)
+    assert least_s >= best.step_s * (1 - LOST)
+    assert least_s >= bound_s * (1 - 1e-9)
+
+
+def test_a_setting_of_its_own_is_solved_anew() -> None:
+    """Else the test above would compare a search with itself."""
+    work, _ = random_work(0, Parallelism())
+    setting = next(s for s in candidates(work.limits, Parallelism()) if s.tp > 1)
+    shared = work.operators.fastest(setting)
+    anew = work.operators.solved_anew(setting)
+    assert anew.entry(setting) is not work.operators.entry(setting)
+    assert anew.fastest(setting).solution.time_s == pytest.approx(shared.solution.time_s, rel=1e-9)

@@ -1,0 +1,94 @@
+"""What ranks can hold of a chain: never more than any plan takes, by trying them all; and more than operators alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoplan.cost.step import straggling
+from autoplan.search.bounds.block_bounds import Known, rates_of
+from autoplan.search.bounds.knapsack import least_shared_s
+from autoplan.search.inter_op.candidate_costs import exposed
+from autoplan.search.inter_op.interleaved import choose_chunks
+from autoplan.search.inter_op.interleaved_ranks import pieces_of
+from autoplan.search.intra_op.solve import Weights
+from tests.support.pipelines import Pipeline, by_trial, random_pipeline, walls
+
+PIPELINES, MOST = 36, 1 + 1e-9
+
+
+def known(pipeline: Pipeline) -> Known:
+    """Of a pipeline whose operators run in one way."""
+    prices, loads = pipeline.point.prices, pipeline.loads
+    blocks = tuple(segment.block for segment in pipeline.evaluator.operators.prepared.model.segments)
+    own_s = np.array([prices[b].forward_s + prices[b].backward_s for b in blocks])
+
+    def floor(block: int, weights: Weights) -> float:
+        price = prices[block]
+        states = weights.state * sum(price.parameter_bytes)
+        return price.forward_s + price.backward_s + weights.kept * price.kept_bytes + states
+
+    uses = {block: blocks.count(block) for block in blocks}
+    return Known(loads, loads.chain, own_s, blocks, floor, rates_of(prices, uses))
+
+
+def bounded_s(pipeline: Pipeline, wall: float) -> tuple[float, float]:
+    """(seconds of the schedule by the operators alone, and by what ranks hold of the chain)."""
+    chain = pipeline.loads.chain
+    rough_s = float((chain.forward_s + chain.backward_s).sum()) * pipeline.setting.microbatches / pipeline.setting.pp
+    return rough_s, least_shared_s(known(pipeline), wall, rough_s)
+
+
+def piped(seed: int) -> Pipeline:
+    """A random pipeline on devices that nobody shares, its backward at most as it is priced."""
+    pipeline = random_pipeline(seed)
+    setting = replace(pipeline.setting, recompute="auto")
+    return replace(pipeline, setting=setting)
+
+
+def test_no_plan_of_a_pipeline_undercuts_it() -> None:
+    compared = tighter = 0
+    for seed in range(PIPELINES):
+        pipeline = piped(seed)
+        topology = pipeline.evaluator.operators.topology
+        if topology.device.sharers > 1:
+            continue
+        once = exposed(*pipeline.loads.once_s((0, len(pipeline.loads.chain)))) / pipeline.setting.pp
+        for wall in walls(pipeline):
+            rough_s, schedule_s = bounded_s(pipeline, wall)
+            slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
+            best = by_trial(pipeline, wall)
+            if best is not None:
+                assert (schedule_s + once) * slowed <= best.step_s * MOST
+                compared += 1
+                tighter += schedule_s > 1.02 * rough_s
+    assert compared > 40 and tighter > 20
+
+
+def test_no_cuts_into_several_stages_a_rank_undercut_it() -> None:
+    compared = tighter = 0
+    for seed in range(PIPELINES // 2):
+        pipeline = piped(seed)
+        if len(pipeline.loads.chain) < 5 or pipeline.evaluator.operators.topology.device.sharers > 1:
+            continue
+        setting = replace(pipeline.setting, pp=2, microbatches=4, schedule="interleaved", virtual_stages=2)
+        pipeline = replace(pipeline, setting=setting)
+        ample = pieces_of(pipeline.loads, 1e12)
+        free = choose_chunks(ample)
+        assert free is not None
+        held = ample.over(free.division) + ample.wall
+        for share in (0.6, 0.75, 0.9):
+            rough_s, schedule_s = bounded_s(pipeline, share * held)
+            found = choose_chunks(pieces_of(pipeline.loads, share * held))
+            if found is not None:
+                assert schedule_s <= found.cuts.objective_s * MOST
+                compared += 1
+                tighter += schedule_s > 1.02 * rough_s
+    assert compared > 5 and tighter > 0
+
+
+@pytest.mark.parametrize("wall", [1.0, 1e5])
+def test_where_nothing_fits_it_is_infinite(wall: float) -> None:
+    assert bounded_s(piped(1), wall)[1] == float("inf")

@@ -1,0 +1,106 @@
+"""What a report prints of a parallelism is read back, and what isn't understood is named."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoplan.errors import AutoplanError
+from autoplan.options import OFFLOADS, SCHEDULES, TENSOR_SYSTEMS, Parallelism
+from autoplan.report.words import parallelism_parts, parallelism_text
+from autoplan.search.space.systems import SYSTEMS, read
+from autoplan.search.space.text import FIELDS, SCHEDULE_WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("dp=2 tp=2", Parallelism(dp=2, tp=2)),
+        ("dp=2,tp=2", Parallelism(dp=2, tp=2)),
+        (" DP = 2; TP = 2 ", Parallelism(dp=2, tp=2)),
+        ("zero=3", Parallelism(zero=3)),
+        ("pp=2 1f1b", Parallelism(pp=2, schedule="1f1b")),
+        ("schedule=1F1B", Parallelism(schedule="1f1b")),
+        ("tp8 pp2", Parallelism(tp=8, pp=2)),
+        ("micro-batch=4", Parallelism(micro_batch=4)),
+        ("dp=4 fsdp", Parallelism(dp=4, zero=3)),
+        ("tensor=2x4", Parallelism(tensor=(2, 4))),
+        ("one device", Parallelism(dp=1, tp=1, pp=1)),
+        ("dp=2 pp=2, 1F1B, 4 microbatches of 2", Parallelism(dp=2, pp=2, schedule="1f1b", micro_batch=2)),
+        ("tp=4 (2x2), 2d tensor parallel", Parallelism(tp=4, tensor=(2, 2), tensor_system="2d")),
+        ("pp=2, recompute 12 of 40 blocks (3 selectively)", Parallelism(pp=2)),
+        ("pp=2, recompute 40 of 40 blocks", Parallelism(pp=2, recompute="full")),
+        ("pp=2, recompute 40 of 40 blocks (all selectively)", Parallelism(pp=2, recompute="selective")),
+        ("dp=4, replicas averaged every 4 steps", Parallelism(dp=4, local_steps=4)),
+        ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
+    ],
+)  # fmt: skip
+def test_a_text_pins_fields(text: str, wanted: Parallelism) -> None:
+    assert read(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("DDP", "ddp"), ("ZeRO3", "zero3"), ("zero-3", "zero3"), ("3d hybrid", "3d-hybrid"), ("Auto", "auto")],
+)
+def test_a_system_is_found_however_it_is_written(text: str, name: str) -> None:
+    assert read(text) == name and name in SYSTEMS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dp=2 sideways", "parallelism 'dp=2 sideways': 'sideways' says nothing of a parallelism"),
+        ("hybrid", "parallelism='hybrid': no such system. did you mean 3d-hybrid?"),
+        ("dp=4 dp=2", "dp is both 4 and 2. give each field once."),
+        ("dp=4, ZeRO-1, zero=2", "zero is both 1 and 2"),
+        ("dp=two", "dp=two: parallelism takes a whole number there"),
+        ("fsdp=4", "fsdp=4: parallelism has no 'fsdp'. write zero=3."),
+        ("tensor_parallel_size=4", "write tp=4."),
+        ("4 microbatches", "4 microbatches: the batch gives their number. pin micro_batch=N"),
+        ("tensor=2.5", "tensor=2.5: it is no product of sizes"),
+        ("zero=7", "zero=7: no such choice"),
+        ("  ", "it says nothing"),
+        ("dp=2tp=2", "dp=2tp=2"),
+    ],
+)
+def test_what_says_nothing_is_named(text: str, said: str) -> None:
+    with pytest.raises(AutoplanError) as caught:
+        read(text)
+    assert said in str(caught.value)
+
+
+sizes = st.integers(2, 64)
+choices = st.builds(
+    Parallelism, dp=sizes, tp=sizes, pp=sizes, zero=st.integers(1, 3), micro_batch=st.integers(1, 64),
+    schedule=st.sampled_from(SCHEDULES), virtual_stages=sizes, recompute=st.sampled_from(("selective", "full")),
+    sequence_parallel=st.just(True), offload=st.sampled_from(OFFLOADS), tensor_system=st.sampled_from(TENSOR_SYSTEMS),
+    local_steps=sizes,
+)  # fmt: skip
+
+
+optional = st.sampled_from([field.name for field in fields(Parallelism) if field.name not in ("dp", "tensor")])
+
+
+@given(full=choices, left=st.sets(optional))
+def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) -> None:
+    """The table's line of a parallelism, and a plan's headline but for how many blocks are recomputed."""
+    given = replace(full, **dict.fromkeys(left - {"pp"}), **({"pp": 1} if "pp" in left else {}))
+    pipelined = {} if given.pp != 1 else {"pp": None, "schedule": None, "virtual_stages": None}  # a part of a pipeline
+    given = replace(given, **pipelined)  # type: ignore[arg-type]
+    given = given if given.pp else replace(given, schedule=None, virtual_stages=None)
+    assert read(parallelism_text(given)) == given
+    if given.micro_batch is not None:
+        assert read(", ".join(filter(None, parallelism_parts(given, 8)))) == replace(given, recompute=None)
+
+
+def test_factors_of_the_tensor_axis_are_read_back() -> None:
+    given = Parallelism(dp=2, tp=8, tensor=(2, 4), tensor_system="2d")
+    assert read(parallelism_text(given)) == given
+
+
+def test_every_field_and_schedule_has_words() -> None:
+    assert set(FIELDS) == {field.name for field in fields(Parallelism)} and set(SCHEDULE_WORDS) == set(SCHEDULES)

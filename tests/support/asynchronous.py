@@ -1,0 +1,133 @@
+"""The rules of the asynchronous systems in one process, with nothing but torch and the user's module.
+
+Local SGD (McMahan et al. 2017, algorithm 1, FedAvg with every client in every round; Lin et al. 2020) and PipeDream-2BW
+(Narayanan et al. 2021, section 3.1: W(t+1) = W(t) - update of the gradient at W(t-1)), both by AdamW.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from autoplan.trace.passes.precision import widened
+
+Batch = Mapping[str, Tensor]
+RATE = 1e-2
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What training left: losses of all steps, parameters after the last one."""
+
+    losses: list[float]
+    parameters: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class How:
+    """How a module's loss is taken and its parameters updated; its own mean and AdamW, where nothing else is said.
+
+    clip  the norm to which gradients are clipped before each update
+    """
+
+    loss: Callable[[nn.Module, Batch], Tensor] = lambda module, batch: loss_of(module, batch)
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer] = lambda module: torch.optim.AdamW(
+        module.parameters(), lr=RATE
+    )
+    clip: float | None = None
+
+    def update(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), self.clip)
+        optimizer.step()
+
+
+def loss_of(module: nn.Module, batch: Batch) -> Tensor:
+    """The module's own mean over valid tokens, its casts to float32 widened."""
+    with widened():
+        return module(**batch).loss
+
+
+def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[str, Tensor]]:
+    """Each replica's rows: its share of each microbatch of the whole batch."""
+    chunks = {name: [c.chunk(replicas) for c in value.chunk(microbatches)] for name, value in batch.items()}
+    return [{n: torch.cat([c[r] for c in parts]) for n, parts in chunks.items()} for r in range(replicas)]
+
+
+def averaged(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {n: torch.stack([s[n] for s in states]).mean(0) for n in states[0] if states[0][n].is_floating_point()}
+
+
+def local_sgd(
+    module: nn.Module, batches: Sequence[Batch], replicas: int, microbatches: int, every: int, how: How = How()
+) -> Simulated:
+    """Replicas that step by themselves; every ``every`` steps parameters and the optimizer's moments are averaged."""
+    modules = [copy.deepcopy(module) for _ in range(replicas)]
+    optimizers = [how.optimizer(m) for m in modules]
+    losses = []
+    for step, batch in enumerate(batches, start=1):
+        found = []
+        for one, optimizer, rows in zip(modules, optimizers, replica_rows(batch, replicas, microbatches), strict=True):
+            optimizer.zero_grad()
+            loss = how.loss(one, rows)
+            loss.backward()
+            how.update(one, optimizer)
+            found.append(float(loss.detach()))
+        losses.append(sum(found) / replicas)
+        if step % every == 0:
+            average(modules, optimizers)
+    return Simulated(losses, averaged([m.state_dict() for m in modules]))
+
+
+def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    for parameters in zip(*(m.parameters() for m in modules), strict=True):
+        states = [o.state[p] for o, p in zip(optimizers, parameters, strict=True)]
+        alike = [list(parameters), *([s[field] for s in states] for field in MOMENTS if field in states[0])]
+        for tensors in alike:
+            mean = torch.stack([t.detach() for t in tensors]).mean(0)
+            for tensor in tensors:
+                tensor.detach().copy_(mean)
+
+
+def two_versions(module: nn.Module, batches: Sequence[Batch], how: How = How()) -> Simulated:
+    """Gradients at the weights before the last update, applied to the newest."""
+    module = copy.deepcopy(module)
+    optimizer = how.optimizer(module)
+    older = values(module)
+    losses = []
+    for batch in batches:
+        newest = values(module)
+        put(module, older)
+        optimizer.zero_grad()
+        loss = how.loss(module, batch)
+        loss.backward()
+        put(module, newest)
+        older = newest
+        how.update(module, optimizer)
+        losses.append(float(loss.detach()))
+    return Simulated(losses, {n: v.clone() for n, v in module.state_dict().items() if v.is_floating_point()})
+
+
+def values(module: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def put(module: nn.Module, given: Sequence[Tensor]) -> None:
+    for parameter, value in zip(module.parameters(), given, strict=True):
+        parameter.detach().copy_(value)
+
+
+def shuffled(batch: Batch, steps: int) -> Iterator[dict[str, Tensor]]:
+    """A batch for each step: the same rows in another order, so that replicas see others."""
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        order = torch.randperm(len(next(iter(batch.values()))), generator=generator)
+        yield {name: value[order] for name, value in batch.items()}
+
+
+Rule = Callable[[nn.Module, Sequence[Batch]], Simulated]

@@ -1,0 +1,155 @@
+"""A typed program priced anew, statement by statement, from its local shapes: what the search said must be this."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+from autoplan.cost import Cost, Operator, Prices
+from autoplan.cost.operators.collective_ops import BODIES
+from autoplan.cost.operators.operator import price_operator
+from autoplan.ir.choice import StageChoice, tensor_mesh
+from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, walk_refs
+from autoplan.ir.mesh import Mesh
+from autoplan.ir.record import PlanRecord
+from autoplan.ir.typed import Compute, LoweredBlock, LoweredStage, Move, TypedValue
+from autoplan.options import Parallelism
+from autoplan.rules.registry import factor_sizes
+from autoplan.rules.strategies import Strategy
+from autoplan.search.block_cost.account import BlockPrice, price_block
+from autoplan.search.evaluate import Evaluated, finish
+from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.solve import Solution
+from autoplan.search.space.candidates import Setting
+from autoplan.search.state import Work, begin
+
+ALONE = (Strategy(()), Mesh(()))  # local tensors are whole tensors of one device
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """One segment of an emitted block in one microbatch: seconds forward and backward, bytes as in ``BlockPrice``."""
+
+    forward_s: float
+    backward_s: float
+    kept_bytes: int
+    input_bytes: int
+    output_bytes: int
+    constant_bytes: int
+    working_bytes: int
+    parameter_bytes: tuple[int, ...]
+
+
+def local_type(value: TypedValue) -> TensorType:
+    return TensorType(value.local_shape, value.type.dtype)
+
+
+def local_bytes(value: TypedValue) -> int:
+    return math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype]
+
+
+def price_emitted(block: Block, written: LoweredBlock, operators: dict[str, Operator], prices: Prices) -> Emitted:
+    """The sum over the statements of a block; of the untraced block only what carries a gradient, and which values
+    stay inside a compiled kernel, is asked."""
+    carries = set(block.carries_gradient())
+    values = {v.name: v for v in (*written.inputs, *written.externals, *written.parameters, *written.buffers)}
+    total, kept, results = Cost(), dict[str, int](), [0]
+    extra = 0.0
+    for statement in written.body:
+        values[statement.value.name] = statement.value
+        if isinstance(statement, Move):
+            total += price_move(statement, statement.source in carries, prices)
+            if statement.source in carries:
+                carries.add(statement.value.name)
+            continue
+        operator = operators[statement.value.name]
+        total += price_compute(statement, operator, values, prices)
+        results.append(local_bytes(statement.value))
+        for place in operator.keeps:
+            value = statement.value if place == "out" else values[operands(statement)[int(place)]]
+            kept[value.name] = local_bytes(value)
+        if operator.result_carries:
+            extra += operator.rule.saved_bytes_per_element * math.prod(statement.value.local_shape)
+    return Emitted(
+        total.forward_s, total.backward_s, round(sum(kept.values()) + extra) if prices.training else 0,
+        sum(map(local_bytes, written.inputs)), sum(map(local_bytes, written.outputs)),
+        sum(map(local_bytes, written.externals)), 2 * max(results), tuple(map(local_bytes, written.parameters)),
+    )  # fmt: skip
+
+
+def operands(statement: Compute) -> list[str]:
+    """Names of the tensors that an emitted operator reads, in order."""
+    arguments = (*statement.args, *(value for _, value in statement.kwargs))
+    return list(dict.fromkeys(ref.name for argument in arguments for ref in walk_refs(argument)))
+
+
+def price_move(move: Move, carries: bool, prices: Prices) -> Cost:
+    """Each collective as it is written in the program."""
+    steps = (prices.step(step, carries, local_bytes(move.value), move.value.type) for step in move.collectives)
+    return sum(steps, Cost())
+
+
+def price_compute(statement: Compute, operator: Operator, values: dict[str, TypedValue], prices: Prices) -> Cost:
+    """The operator on its local tensors, as on one device, and the collectives of the body that runs in its place."""
+    node = Node(statement.value.name, statement.op, statement.args, statement.kwargs, local_type(statement.value))
+    reads = tuple(local_type(values[name]) for name in node.operands)
+    local = replace(operator, node=node, operands=reads, sizes=local_sizes(operator, reads, node.type))
+    total = price_operator(local, *ALONE, prices.device, fuses=prices.fuses, training=prices.training)
+    for axis in statement.body_axes if statement.body in BODIES else ():
+        if prices.mesh.size(axis) > 1:
+            steps = BODIES[statement.body](operator, list(reads[0].shape), axis)
+            total += sum((prices.step(step, operator.result_carries) for step in steps), Cost())
+    return total
+
+
+def local_sizes(operator: Operator, reads: tuple[TensorType, ...], result: TensorType) -> dict[str, int]:
+    """The factors' sizes on one rank, which only products are priced by."""
+    if operator.rule.cost != "matmul":
+        return {}
+    return factor_sizes(replace(operator.rule, sizes={}), reads, result)
+
+
+def emitted_blocks(record: PlanRecord) -> list[Emitted]:
+    """Every block of a plan's program."""
+    chosen, lowered, work = record.chosen, record.lowered(), work_of(record)
+    prices = work.operators.prices(tensor_mesh(chosen.mesh))
+    known = zip(record.model.blocks, lowered.blocks, work.prepared.operators, strict=True)
+    return [price_emitted(block, written, dict(operators), prices) for block, written, operators in known]
+
+
+def work_of(record: PlanRecord) -> Work:
+    return begin(record.model, record.cluster, record.training, Parallelism())
+
+
+def setting_of(record: PlanRecord) -> Setting:
+    """The setting that a plan was found for."""
+    known = {name: value for name, value in vars(record.chosen.parallelism).items() if value is not None}
+    given = {f.name: known[f.name] for f in fields(Setting) if f.name in known}
+    return Setting(**{**given, "microbatches": record.chosen.microbatches, "recompute": "auto"})
+
+
+def simulated(record: PlanRecord) -> Evaluated:
+    """The plan's step time and memory from its emitted blocks and stages, the schedule run anew."""
+    setting, work, lowered = setting_of(record), work_of(record), record.lowered()
+    prices = work.operators.prices(tensor_mesh(record.chosen.mesh))
+    parts = zip(record.model.blocks, record.chosen.blocks, work.prepared.operators, emitted_blocks(record), strict=True)
+    blocks = tuple(
+        as_emitted(price_block(block, choice, known, prices), found, prices) for block, choice, known, found in parts
+    )
+    point = Point(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0, 0, 0, 0))
+    stages = tuple(stage_of(stage) for stage in lowered.stages)
+    return finish(setting, point, work.evaluator.loads(setting, point), stages, 0.0)
+
+
+def as_emitted(price: BlockPrice, found: Emitted, prices: Prices) -> BlockPrice:
+    """A block's price with what its emitted statements say in its place. What an eager program holds operator by
+    operator is no sum over statements: tests/search/test_search_live.py follows the storages of programs that run."""
+    said = vars(found)
+    if not prices.fuses:
+        said = {name: value for name, value in said.items() if name not in ("kept_bytes", "working_bytes")}
+    return replace(price, **said)
+
+
+def stage_of(stage: LoweredStage) -> StageChoice:
+    shared = {f.name for f in fields(StageChoice)} & {f.name for f in fields(LoweredStage)}
+    return StageChoice(**{name: getattr(stage, name) for name in shared})

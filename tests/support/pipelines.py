@@ -1,0 +1,132 @@
+"""Small random pipelines, and the best of each by trying every cut and every recomputation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoplan.cluster import ClusterSpec
+from autoplan.ir.choice import StageChoice
+from autoplan.ir.graph import Model, Segment
+from autoplan.options import Training
+from autoplan.search.block_cost.account import BlockPrice
+from autoplan.search.block_cost.saved_tensors import Selective
+from autoplan.search.evaluate import Evaluated, Evaluator, finish
+from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.intra_op.options import Prepared
+from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.solve import Solution
+from autoplan.search.operator_problems import Operators
+from autoplan.search.space.candidates import Setting
+
+NOTHING = Solution((), (), 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A chain of priced segments under one setting, and who searches for its cuts."""
+
+    evaluator: Evaluator
+    setting: Setting
+    point: Point
+
+    @property
+    def loads(self) -> Loads:
+        return self.evaluator.loads(self.setting, self.point)
+
+    def searched(self, wall: float) -> Evaluated | None:
+        return self.evaluator.with_point(self.setting, self.point, wall)
+
+
+def random_pipeline(seed: int) -> Pipeline:
+    """Four to seven segments of two to four classes, of which some repeat; two to four stages; some parameters tied."""
+    random = np.random.default_rng(seed)
+    stages, microbatches = int(random.integers(2, 5)), int(random.integers(1, 9))
+    count = int(random.integers(max(4, stages), 8))
+    classes = sorted(random.integers(0, random.integers(2, 5), count)) if seed % 2 else random.integers(0, 3, count)
+    order = [list(dict.fromkeys(map(int, classes))).index(c) for c in map(int, classes)]
+    blocks = tuple(random_price(random) for _ in range(max(order) + 1))
+    tied = order[0] == order[-1] and bool(random.integers(0, 2))
+    segments = tuple(
+        Segment(b, str(i), ("0.w" if tied and i == count - 1 else f"{i}.w",), (), ()) for i, b in enumerate(order)
+    )
+    model = Model("Chain", (), (), (), (), (), (), segments)
+    cluster = str(random.choice([f"1x{stages} h100-sxm", f"{stages}x1 h100-sxm", f"1x{stages} cpu"]))
+    operators = Operators(Prepared(model, (), {}, (), True), ClusterSpec.parse(cluster).topology(), True, 7.0, False)
+    schedule = "gpipe" if microbatches < stages else str(random.choice(["1f1b", "gpipe"]))
+    recompute = str(random.choice(["auto", "auto", "full", "selective", "none"]))
+    setting = Setting(stages, 1, 1, 1, microbatches, 0, schedule, recompute)
+    return Pipeline(Evaluator(operators, Training()), setting, Point((), blocks, NOTHING))
+
+
+def random_price(random: np.random.Generator) -> BlockPrice:
+    """A block of up to some milliseconds and megabytes; what it keeps selectively is less than what it keeps whole."""
+    forward_s = float(random.uniform(1e-3, 6e-3))
+    kept, parameters = int(random.integers(2e6, 9e6)), int(random.integers(1e5, 2e6))
+    part = int(kept * random.uniform(0.3, 0.8))
+    boundary = int(random.integers(1e5, 1e6))
+    return BlockPrice(
+        forward_s=forward_s,
+        backward_s=forward_s * float(random.uniform(1.5, 2.5)),
+        weights_s=0.4 * forward_s,
+        flops=0.0,
+        kept_bytes=kept,
+        selective=Selective(part, kept - part, forward_s * float(random.uniform(0.1, 0.4))),
+        input_bytes=boundary,
+        output_bytes=boundary,
+        constant_bytes=int(random.integers(0, 1e5)),
+        working_bytes=int(random.integers(1e5, 1e6)),
+        parameter_bytes=(parameters,),
+        summed_bytes=(0,),
+        moves=(),
+    )
+
+
+def by_trial(pipeline: Pipeline, wall: float) -> Evaluated | None:
+    """The plan of the least step time over every cut and every recomputation, or None where none fits."""
+    loads = pipeline.loads
+    found = (plan for runs in cuts(len(loads.chain), pipeline.setting.stages) for plan in plans(pipeline, runs, wall))
+    return min(found, key=lambda plan: plan.step_s, default=None)
+
+
+def cuts(segments: int, stages: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    for inner in itertools.combinations(range(1, segments), stages - 1):
+        yield tuple(itertools.pairwise((0, *inner, segments)))
+
+
+def plans(pipeline: Pipeline, runs: tuple[tuple[int, int], ...], wall: float) -> Iterator[Evaluated]:
+    """Every plan of these cuts that fits, as ``finish`` prices it. Of a stage's recomputations that fit and take as
+    long, one."""
+    loads = pipeline.loads
+    choices = [fitting(loads, stage, at, wall) for stage, at in enumerate(runs)]
+    for stages in itertools.product(*choices):
+        yield finish(pipeline.setting, pipeline.point, loads, stages, 0.0)
+
+
+def fitting(loads: Loads, stage: int, at: tuple[int, int], wall: float) -> list[StageChoice]:
+    """The recomputations of one stage under its wall, those dropped that another undercuts: a stage whose backward is
+    longer never makes a step shorter."""
+    count = int(loads.chain.repeated[slice(*at)].sum())
+    mixes = {
+        "none": [(0, 0)], "full": [(count, 0)], "selective": [(0, count)],
+        "auto": [(c, e) for c in range(count + 1) for e in range(count + 1 - c)],
+    }[loads.setting.recompute]  # fmt: skip
+    own = loads.at(stage)
+    wall += own.spare
+    held = [(own.backward_s(at, *mix), mix) for mix in mixes if own.memory(stage, at, *mix).total <= wall]
+    return [StageChoice(*at, *min(held)[1])] if held else []
+
+
+def walls(pipeline: Pipeline, count: int = 4) -> list[float]:
+    """From one under which little fits to one under which all does."""
+    loads, stages = pipeline.loads, pipeline.setting.stages
+    kinds = {
+        max(loads.memory(k, at, mix, 0).total for k, (at, mix) in enumerate(zip(runs, counts, strict=True)))
+        for runs in cuts(len(loads.chain), stages)
+        for counts in ([0] * stages, [int(loads.chain.repeated[slice(*at)].sum()) for at in runs])
+    }
+    low, high = min(kinds), max(kinds)
+    return [low * (high / low) ** share * (1 + 1e-9) for share in (0.0, 0.25, 0.6, 1.0)[:count]]

@@ -1,0 +1,25 @@
+"""Plans for tests of what is planned: the very plan that a search chooses, with nothing priced beside it.
+
+Pricing named systems and what pins cost takes most of a small model's search, and comes after the plan is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import autoplan
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it searches give their plan and no alternatives."""
+    with patch("autoplan.search.driver.alternatives", return_value=()):
+        yield
+
+
+def parallelize_alone(*arguments: object, **options: object) -> autoplan.Plan:
+    """What ``autoplan.parallelize`` gives for these arguments, no alternatives beside it."""
+    with alone():
+        return autoplan.parallelize(*arguments, **options)  # type: ignore[arg-type]

@@ -1,0 +1,81 @@
+"""Float64 without islands: of a traced model, and of a module that casts to float32 itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from autoplan.options import PRECISIONS
+from autoplan.trace import trace
+from autoplan.trace.passes.precision import FLOATING, compute_dtype, in_precision, widened
+from tests.support import zoo
+
+
+def test_every_precision_has_a_dtype() -> None:
+    assert {compute_dtype(p) for p in PRECISIONS} == {"float32", "bfloat16", "float16"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_in_fp64_has_no_other_floating_dtype(dtype: str) -> None:
+    module, batch, _ = zoo.small("llama", device="meta")
+    traced = trace(module, batch, training=True, dtype=dtype)
+    model = in_precision(traced, "fp64")
+    values = [*model.batch, *model.parameters, *model.buffers, *model.constants]
+    for block in model.blocks:
+        values += [*block.inputs, *block.externals, *block.parameters, *block.buffers, *block.nodes]
+    assert {v.type.dtype for v in values if v.type.floating} == {"float64"}
+    assert not any(str(wide) in repr(v) for wide in FLOATING[:3] for v in values)
+    assert len(model.segments) == len(traced.segments)
+    casts = [n for b in model.blocks for n in b.nodes if n.op == "aten.to.dtype"]
+    assert casts == []
+
+
+class Spectrum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real((x * self.weight).to(torch.complex64) * 1j).sum()
+
+
+def test_a_cast_to_complex_numbers_stays_one() -> None:
+    model = in_precision(trace(Spectrum(), (torch.randn(4, 8),), training=True), "fp64")
+    casts = [n for b in model.blocks for n in b.nodes if n.op == "aten.to.dtype"]
+    assert [n.type.dtype for n in casts] == ["complex128"]
+
+
+def test_other_precisions_are_as_traced() -> None:
+    module, batch, _ = zoo.small("mlp", device="meta")
+    traced = trace(module, batch, loss_fn=zoo.LOSSES["mlp"], training=True)
+    assert all(in_precision(traced, p) is traced for p in PRECISIONS if p != "fp64")
+
+
+class Casting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x).float().softmax(-1, dtype=torch.float32).to(torch.bfloat16)
+        z = y * torch.arange(8, dtype=torch.float32) * torch.tensor(0.1) * torch.full((8,), 0.3)
+        return z.type(torch.float32)
+
+
+def test_widened_keeps_a_module_in_float64() -> None:
+    module, x = Casting(), torch.randn(4, 8, dtype=torch.float64)
+    with widened():
+        got = module(x)
+    expected = module.fc(x).softmax(-1) * torch.arange(8).double() * 0.1 * 0.3
+    torch.testing.assert_close(got, expected, rtol=1e-14, atol=0)
+    got.sum().backward()
+    assert module.fc.weight.grad is not None and module.fc.weight.grad.dtype == torch.float64
+    assert torch.get_default_dtype() == torch.float32
+    assert module(x).dtype == torch.float32
+
+
+def test_widened_gives_the_default_dtype_back_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), widened():
+        raise ZeroDivisionError
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,152 @@
+"""Models that can't be traced, and batches that don't fit: the error names the value, the cause, the remedy."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from autoplan.errors import InputsError, NoRuleError, TraceError
+from autoplan.trace import trace
+from autoplan.trace.passes.literals import MOST
+from tests.support.interpret import interpret
+
+X = torch.zeros(4, 8)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        if y.sum() > 0:  # the line that is named
+            return y.sum()
+        return y.mean()
+
+
+class DataSized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = self.fc(x)[x[:, 0] > 0]
+        return torch.zeros(int(kept.sum())).sum()
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.fc(x).sum()
+
+
+class WrongShape(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(7, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).sum()  # 8 features meet 7
+
+
+class Drawn(nn.Module):
+    """Multiplied by this many numbers in turn, written down in forward."""
+
+    def __init__(self, stretches: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.numbers = [0.5 if at % 2 else 0.25 for at in range(stretches)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.fc(x).mean() * torch.tensor(self.numbers)).sum()
+
+
+class Sorting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        values, places = self.fc(x).sort()
+        return (values * places).sum()
+
+
+class Orthogonal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.qr(self.fc(x).T)[0].sum()
+
+
+@pytest.mark.parametrize("module", [Branching, DataSized])
+def test_control_flow_on_values_names_the_line(module: type[nn.Module]) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(module(), (X,), training=True)
+    assert "depends on a tensor's values" in caught.value.cause
+    assert Path(__file__).name in caught.value.value
+    if module is Branching:
+        assert "if y.sum() > 0" in caught.value.value
+        line = int(caught.value.value.split(":")[1])
+        assert "the line that is named" in Path(__file__).read_text().splitlines()[line - 1]
+
+
+def test_a_model_that_does_not_run_names_the_line() -> None:
+    with pytest.raises(TraceError, match="8 features meet 7"):
+        trace(WrongShape(), (X,), training=True)
+
+
+def test_state_that_forward_changes_is_named() -> None:
+    with pytest.raises(TraceError, match="calls: forward changes it in place"):
+        trace(Counting(), (X,), training=True)
+
+
+def test_too_many_values_written_in_forward_are_an_error() -> None:
+    with pytest.raises(TraceError, match="register it as a buffer"):
+        trace(Drawn(MOST + 1), (X,), training=True)
+
+
+def test_an_operator_with_several_results_is_named() -> None:
+    with pytest.raises(NoRuleError, match=r"aten\.linalg_qr\.default"):
+        trace(Orthogonal(), (X,), training=True)
+
+
+@pytest.mark.parametrize("module", [Drawn(MOST), Drawn(1), Sorting()])
+def test_numbers_and_several_results_that_there_are_rules_for(module: nn.Module) -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    traced = trace(module, (x,), training=True)
+    torch.testing.assert_close(interpret(traced, dict(module.named_parameters()), {"x": x}), module(x))
+
+
+def test_a_model_without_a_loss_says_what_to_give() -> None:
+    with pytest.raises(InputsError, match=r"it returns no loss.*give loss_fn"):
+        trace(nn.Linear(8, 8), (X,), training=True)
+
+
+def test_inputs_that_forward_does_not_take() -> None:
+    with pytest.raises(InputsError, match=r"target.*Linear\.forward doesn't take it"):
+        trace(nn.Linear(8, 8), (X, X), training=True)
+    with pytest.raises(InputsError, match="they hold no tensor"):
+        trace(nn.Linear(8, 8), {}, loss_fn=F.mse_loss, training=True)
+
+
+def test_a_module_that_can_not_be_copied() -> None:
+    model = nn.Linear(8, 8)
+    model.handle = open(__file__)  # type: ignore[assignment]  # noqa: SIM115  a file can't be copied
+    with pytest.raises(TypeError):
+        copy.deepcopy(model)
+    with pytest.raises(TraceError, match="Linear: it can't be copied"):
+        trace(model, (X, X), loss_fn=F.mse_loss, training=True)
+    model.handle.close()  # type: ignore[operator,union-attr]

@@ -1,0 +1,153 @@
+"""What a graph can't hold: a backward that isn't the forward's derivative and sizes that values tell are refused,
+assertions on values are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from autoplan.errors import TraceError
+from autoplan.trace import trace
+from tests.support.interpret import interpret
+
+
+class Square(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+class Scaled(Function):
+    """With the context set up apart, an operand that isn't a tensor, and an integer one."""
+
+    @staticmethod
+    def forward(x: Tensor, rows: Tensor, factor: float) -> Tensor:
+        return x[rows] * factor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.shape, ctx.rows, ctx.factor = inputs[0].shape, inputs[1], inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.new_zeros(ctx.shape).index_add(0, ctx.rows, gradient * ctx.factor), None, None
+
+
+class Root(Function):
+    """Its derivative is bounded where the root's isn't finite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sqrt()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient / (4 * x).clamp(min=1e-30).sqrt()
+
+
+class Straight(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Clipping(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.clamp(-1e3, 1e3)
+
+
+class Failing(Straight):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise ValueError("not of these numbers")
+        return x * 1
+
+
+class Applying(nn.Module):
+    def __init__(self, function: type[Function], *more: object) -> None:
+        super().__init__()
+        self.layer, self.function, self.more = nn.Linear(8, 8), function, more
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(self.layer(x), *self.more).mean()
+
+
+ROWS = torch.tensor([1, 0])
+
+
+@pytest.mark.parametrize("made", [Applying(Square), Applying(Scaled, ROWS, 3.0), Applying(Root)])
+def test_one_whose_backward_is_the_derivative_is_traced(made: nn.Module) -> None:
+    assert trace(made, (torch.randn(4, 8),), training=True).segments
+
+
+@pytest.mark.parametrize("function", [Straight, Clipping])
+def test_one_of_another_backward_is_refused_by_name(function: type[Function]) -> None:
+    with pytest.raises(TraceError, match=rf"{function.__name__}.apply.*isn't the derivative"):
+        trace(Applying(function), (torch.randn(4, 8),), training=True)
+    assert trace(Applying(function), (torch.randn(4, 8),), training=False).segments, "no gradient is wanted"
+
+
+def test_one_that_cannot_be_tried_is_refused_with_what_it_says() -> None:
+    with pytest.raises(TraceError, match="not of these numbers"):
+        trace(Applying(Failing), (torch.randn(4, 8),), training=True)
+
+
+def test_large_operands_are_tried_small_and_torchs_own_function_is_as_it_was() -> None:
+    before = Function.__dict__["apply"]
+    assert trace(Applying(Square), (torch.zeros(1 << 18, 8, device="meta"),), training=True).segments
+    with pytest.raises(TraceError, match="isn't the derivative"):
+        trace(Applying(Straight), (torch.zeros(1 << 18, 8, device="meta"),), training=True)
+    assert Function.__dict__["apply"] is before
+
+
+class Counting(nn.Module):
+    """Parts whose sizes are told by values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.layer(x).split((x[:, 0] > 0).long().bincount(minlength=2).tolist())
+        return first.mean() + second.square().mean()
+
+
+class Asserting(Counting):
+    """Reads values, and makes tensors of none, but nothing comes of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._check((x > 9).sum().item() <= x.numel())
+        return self.layer(torch.cat([x.new_tensor([]), x, x[:0]], -2)).mean()
+
+
+def test_an_assertion_on_values_is_left_out() -> None:
+    module, x = Asserting(), torch.randn(4, 8)
+    model = trace(module, (x,), training=True)
+    torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
+
+
+def test_sizes_that_follow_from_values_are_refused() -> None:
+    with pytest.raises(TraceError, match="depends on a tensor's values"):
+        trace(Counting(), (torch.randn(4, 8),), training=True)

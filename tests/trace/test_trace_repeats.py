@@ -1,0 +1,96 @@
+"""What forward finds by a layer's place is that layer's, whichever layers are traced: the loss is the module's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from autoplan.trace.repeats.finding import find_runs, kept_children
+from autoplan.trace.repeats.per_child import at_both_places
+from tests.support.traced import assert_traced
+
+torch.set_num_threads(1)
+
+
+class Layers(nn.Module):
+    """Six layers of one kind as modules; ``forward`` does with some of them what their entries say."""
+
+    def __init__(self, kinds: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in kinds)
+        self.kinds = list(kinds)
+
+
+class Indexed(Layers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, layer in enumerate(self.layers):
+            x = {"t": torch.tanh, "r": torch.relu}[self.kinds[index]](layer(x))
+        return x
+
+
+class Zipped(Layers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, kind in zip(self.layers, self.kinds, strict=False):
+            x = layer(x).tanh() if kind == "t" else layer(x).relu()
+        return x
+
+
+class Numbered(Layers):
+    """Each layer looks up what it is by its own number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers = iter(range(99))
+        for layer in self.layers:
+            x = layer(x).tanh() if self.kinds[next(numbers)] == "t" else layer(x).relu()
+        return x
+
+
+class Elsewhere(Layers):
+    """By an index into what says nothing before it is run."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        functions = [torch.tanh if kind == "t" else torch.relu for kind in "".join(self.kinds)]
+        for index, layer in enumerate(self.layers):
+            x = functions[index](layer(x))
+        return x
+
+
+class Sisters(nn.Module):
+    """A list beside another, whose children are of other kinds: one of their runs is no run of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.activations = nn.ModuleList(nn.Tanh() if index in (1, 5) else nn.ReLU() for index in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, activation in zip(self.layers, self.activations, strict=False):
+            x = activation(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("kinds", ["rrrt", "rrrtrr", "tttrrr", "rrrtrrrt"])
+@pytest.mark.parametrize("made", [Indexed, Zipped, Numbered, Elsewhere])
+def test_entries_are_read_at_a_layers_place(made: type[Layers], kinds: str) -> None:
+    torch.manual_seed(0)
+    assert_traced(made(kinds))
+
+
+def test_lists_that_run_beside_one_another_stay_so() -> None:
+    torch.manual_seed(0)
+    module = Sisters()
+    assert find_runs(module) and kept_children(module, find_runs(module)) == ()
+    assert_traced(module)
+
+
+def test_layers_that_repeat_are_left_out_where_their_entries_can_be_told() -> None:
+    (kept,) = kept_children(Indexed("rrrt"), find_runs(Indexed("rrrt")))
+    assert kept.children == (0, 1, 3)
+
+
+def test_entries_stand_at_both_places_or_nowhere() -> None:
+    assert at_both_places("aaab", (0, 1, 3)) == ["a", "a", "b", "b"]
+    assert at_both_places("abab", (0, 1, 2, 3)) == list("abab")
+    assert at_both_places("aaabb", (0, 1, 3, 4)) == list("aabbb")
+    assert at_both_places("aaabc", (0, 1, 3, 4)) is None, "the fourth place is the fourth layer's and the fifth's"

@@ -1,0 +1,48 @@
+"""Plans whose steps aren't one device's are verified against a process that follows their rule, or say why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autoplan
+from autoplan.errors import VerificationError
+from autoplan.options import Parallelism, Training
+from autoplan.runtime.optim.weight_stashing import TwoVersions
+from tests.support import zoo
+from tests.support.planning import parallelize_alone
+
+TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
+LOCAL = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8)
+STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, schedule="pipedream-2bw")
+
+
+def planned(parallelism: Parallelism) -> autoplan.Plan:
+    module, batch, loss_fn = zoo.small("mlp")
+    return parallelize_alone(
+        module, "1x2 cpu", batch, loss_fn=loss_fn, training=TRAINING, parallelism=parallelism
+    )
+
+
+@pytest.mark.parametrize(("parallelism", "said"), [(LOCAL, "local SGD's rule"), (STALE, "PipeDream-2BW's rule")])
+def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str) -> None:
+    plan = planned(parallelism)
+    found = plan.verify()
+    assert found.passed and f"equal to one process that follows {said}" in str(found)
+    assert ("averaging every 2 steps in place of 8" in found.note) == (parallelism == LOCAL)
+    assert "Asynchronous: " in plan.report()
+
+
+def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:
+    for parallelism, said in ((LOCAL, "gradients summed in each"), (STALE, "the same program on one rank")):
+        planned(parallelism).export(tmp_path / str(parallelism.pp))
+        found = autoplan.load(tmp_path / str(parallelism.pp)).verify()
+        assert found.passed and said in found.note and "one device" in str(found).splitlines()[0]
+
+
+def test_a_program_with_one_version_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the older version never used, verification would see it."""
+    monkeypatch.setattr(TwoVersions, "swap", lambda self: None)
+    with pytest.raises(VerificationError, match="NOT equal to one process that follows PipeDream-2BW's rule"):
+        planned(STALE).verify()
