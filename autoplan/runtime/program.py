@@ -233,8 +233,8 @@ class Program:
         """
         self.agreement.called(Call("full_state_dict", 0))
         values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
-        values = whole_tensors.by_user_names(values) | whole_tensors.whole_buffers(self.spec, self.stages.buffers)
-        return values | whole_tensors.under_all_names(self.spec, self.unread)
+        rest = whole_tensors.whole_buffers(self.spec, self.stages.buffers)
+        return whole_tensors.by_user_names(values) | rest | whole_tensors.under_all_names(self.spec, self.unread)
 
     def _averaged(self, values: Tensor | None) -> Tensor | None:
         """Of replicas that step by themselves the mean."""
