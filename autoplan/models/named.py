@@ -92,10 +92,10 @@ def near_form(text: str) -> str:
 
 def from_huggingface(name: str, settings: Sequence[str], batch: int | None, seq: int | None) -> Request:
     """A model of transformers by its type, a preset, the hub's name, or the folder that it was saved to."""
-    saved = huggingface("models_saved")
+    saved = huggingface("saved")
     folder = saved.saved_folder(name)
     if folder is None:
-        by_name = huggingface("models_hf")
+        by_name = huggingface("huggingface")
         model, inputs = by_name.build(name, settings, batch, seq)
         known = by_name.known_name(name)
         note = f"hf:{name} is planned as hf:{known}; nothing is downloaded, give its weights to train.py with --weights"
@@ -108,9 +108,9 @@ def from_huggingface(name: str, settings: Sequence[str], batch: int | None, seq:
 
 
 def huggingface(module: str) -> ModuleType:
-    """A module that needs transformers; InputsError where that isn't installed."""
+    """A module of this package that needs transformers; InputsError where that isn't installed."""
     try:
-        return importlib.import_module(f"autoplan.{module}")
+        return importlib.import_module(f"autoplan.models.{module}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("transformers", "huggingface_hub"):
             raise

@@ -8,7 +8,7 @@ from autoplan.ir.graph import TensorType
 from autoplan.trace.table import Builder, Ref, form, positive
 
 
-@form("autoplan.ops.experts.default")
+@form("autoplan.experts.default")
 def experts(
     b: Builder,
     hidden: Ref,
