@@ -1,12 +1,14 @@
 """autoplan: a model and a cluster in, a readable sharded program out."""
 
+from typing import TYPE_CHECKING
+
 from autoplan.api import parallelize
 from autoplan.cluster import ClusterSpec
 from autoplan.compare import Comparison, compare
-from autoplan.errors import AutoplanError
+from autoplan.errors import AutoplanError, InputsError
 from autoplan.ir.graph import TensorType
 from autoplan.ir.parameter_groups import ParameterGroup
-from autoplan.options import Inference, Parallelism, Schedule, Training
+from autoplan.options import Inference, LRSchedule, Parallelism, Training
 from autoplan.plan import Plan, load
 from autoplan.rules.check import RuleReport, check_rule
 from autoplan.rules.constraints import forbid, pin, replicated
@@ -18,12 +20,12 @@ __all__ = [
     "ClusterSpec",
     "Comparison",
     "Inference",
+    "LRSchedule",
     "Parallelism",
     "ParameterGroup",
     "Plan",
     "Rule",
     "RuleReport",
-    "Schedule",
     "TensorType",
     "Training",
     "check_rule",
@@ -36,3 +38,12 @@ __all__ = [
     "rule",
     "unregister",
 ]
+
+RENAMED = {"Schedule": "LRSchedule"}
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module's
+
+    def __getattr__(name: str) -> object:
+        if name in RENAMED:
+            raise InputsError(f"autoplan.{name}", "it has another name", f"write autoplan.{RENAMED[name]}")
+        raise AttributeError(f"module 'autoplan' has no attribute {name!r}")

@@ -32,7 +32,7 @@ from autoplan.trace.rescale import rescale
 class Change:
     """What is to be other than in a plan; None: as it was. The fields are ``Plan.what_if``'s arguments."""
 
-    cluster: ClusterSpec | str | Mapping | os.PathLike | None = None
+    cluster_spec: ClusterSpec | str | Mapping | os.PathLike | None = None
     batch: int | None = None
     seq: int | None = None
     bandwidth: float | Mapping[str, float] | None = None
@@ -88,7 +88,7 @@ def again(record: PlanRecord, change: Change) -> PlanRecord:
     check_arguments(training, constraints)
     constraints = tuple(constraints)
     check_same_trace(record.training, training)
-    cluster = record.cluster if change.cluster is None else ClusterSpec.of(change.cluster)
+    cluster = record.cluster if change.cluster_spec is None else ClusterSpec.of(change.cluster_spec)
     cluster = cluster if change.bandwidth is None else cluster.with_bandwidth(change.bandwidth)
     asked = replace(record.asked, constraints=constraints)
     if change.training is not None:

@@ -26,6 +26,7 @@ from autoplan.trace.initialise import Given, check_given, given
 
 Cluster = ClusterSpec | str | Mapping | os.PathLike
 HOUR_S = 3600.0
+NAMES = {**dict.fromkeys(("cluster", "clusters", "cluster_spec"), "cluster_specs"), "batch_size": "batch"}
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,10 @@ def count_text(count: float) -> str:
     return f"{count:.3g}"
 
 
-@keywords(InputsError, {**ARGUMENT_NAMES, "cluster": "clusters", "batch_size": "batch"})
+@keywords(InputsError, {**ARGUMENT_NAMES, **NAMES})
 def compare(
     model: nn.Module | Callable[[], nn.Module] | Plan,
-    clusters: Sequence[Cluster],
+    cluster_specs: Sequence[Cluster],
     example_inputs: object = None,
     *,
     loss_fn: Callable | None = None,
@@ -128,20 +129,21 @@ def compare(
 ) -> Comparison:
     """One model and batch on several clusters, by step time, throughput and throughput of a device.
 
-    model      a module, with ``parallelize``'s arguments; or a plan, which gives model, batch, and what isn't given
-    clusters   each whatever ``ClusterSpec.of`` takes
-    batch, seq   of a plan, as ``Plan.what_if`` takes them
+    model          a module, with ``parallelize``'s arguments; or a plan, which gives model, batch, and what isn't given
+    cluster_specs  each whatever ``ClusterSpec.of`` takes
+    batch, seq     of a plan, as ``Plan.what_if`` takes them
 
     The model is traced once for each precision that the clusters compute in: once, where ``training`` is given. A
     cluster on which nothing fits, or what is pinned can't be, has a row that says why.
 
     Raises ClusterError for what is no cluster, and what ``parallelize`` raises for the model itself.
     """
-    if isinstance(clusters, str | Mapping | os.PathLike | ClusterSpec) or not isinstance(clusters, Iterable):
-        raise ClusterError(repr(clusters), "is no list of clusters", 'Give one, such as ["1x8 h100-sxm", "2x8 l40s"]')
-    specs = [ClusterSpec.of(cluster) for cluster in clusters]
+    if isinstance(cluster_specs, str | Mapping | os.PathLike | ClusterSpec) or not isinstance(cluster_specs, Iterable):
+        remedy = 'Give one, such as ["1x8 h100-sxm", "2x8 l40s"]'
+        raise ClusterError(repr(cluster_specs), "is no list of clusters", remedy)
+    specs = [ClusterSpec.of(cluster) for cluster in cluster_specs]
     if not specs:
-        raise ClusterError("clusters=[]", "there is nothing to compare", "Give at least one cluster")
+        raise ClusterError("cluster_specs=[]", "there is nothing to compare", "Give at least one cluster")
     if isinstance(model, Plan):
         if example_inputs is not None or loss_fn is not None:
             said = "a plan has its own inputs and loss"
@@ -214,7 +216,7 @@ class _Again:
     change: Change
 
     def plan(self, cluster: ClusterSpec) -> Plan:
-        record = again(self.before.record, replace(self.change, cluster=cluster))
+        record = again(self.before.record, replace(self.change, cluster_spec=cluster))
         return Plan(record, module=self.before.module, loss_fn=self.before.loss_fn, values=self.before.values)
 
 

@@ -29,7 +29,7 @@ TENSOR_SYSTEMS = (
 
 @keywords(ParallelismError, SCHEDULE_NAMES)
 @dataclass(frozen=True)
-class Schedule:
+class LRSchedule:
     """How the learning rate moves from update to update; steps that float16 skips move nothing.
 
     name     "constant", "linear" or "cosine": the learning rate itself, or on its way down to ``end`` times it; or a
@@ -47,9 +47,9 @@ class Schedule:
     options: Settings = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", settings("schedule's options", self.options))
+        object.__setattr__(self, "options", settings("lr_schedule's options", self.options))
         if not isinstance(self.name, str):
-            raise ParallelismError(f"schedule={self.name!r}", "a schedule has a name", "give for example 'cosine'")
+            raise ParallelismError(f"lr_schedule={self.name!r}", "a schedule has a name", "give for example 'cosine'")
         if not is_whole(self.warmup) or self.warmup < 0:
             raise ParallelismError(f"warmup={self.warmup!r}", "it is a number of updates", "give 0 or more")
         if not is_number(self.end) or self.end < 0:
@@ -60,17 +60,17 @@ class Schedule:
             raise ParallelismError(f"steps={self.steps!r}", cause, "give as many as training takes")
         if not falls and (self.steps is not None or self.end):
             raise ParallelismError(
-                f"schedule={self.name!r} with steps={self.steps}, end={self.end}", "it has no end to arrive at",
+                f"lr_schedule={self.name!r} with steps={self.steps}, end={self.end}", "it has no end to arrive at",
                 "leave them out, or use 'linear' or 'cosine'",
             )  # fmt: skip
         if self.name in SHAPES and self.options:
             raise ParallelismError(
-                f"schedule={self.name!r} with options {dict(self.options)}", "it has none: they are those of a class",
+                f"lr_schedule={self.name!r} with options {dict(self.options)}", "only a class of torch's has options",
                 "leave them out, or name a class of torch.optim.lr_scheduler",
             )  # fmt: skip
         if self.name not in SHAPES and self.warmup:
             raise ParallelismError(
-                f"schedule={self.name!r} with warmup={self.warmup}", "a class has its own course from the first update",
+                f"lr_schedule={self.name!r} with warmup={self.warmup}", "torch's class sets every update's rate",
                 f"leave it out, or use one of {SHAPES}",
             )  # fmt: skip
 
@@ -89,7 +89,7 @@ class Training:
     compile         the segments are compiled, on devices whose profile says that programs are; a CPU runs them eagerly
     seed            of the dropout masks
     optimizer_options  further options of the optimizer, by its own names: a mapping, or pairs
-    schedule        of the learning rate: a Schedule, its fields as a mapping, or its name; None: constant
+    lr_schedule     of the learning rate: an LRSchedule, its fields as a mapping, or its name; None: constant
     reduce_dtype    "fp32" or "bf16", in which gradients are summed over the data axis; None: that in which they are
                     stored. ZeRO accumulates the gradients of microbatches in it, too
     groups          of parameters with options of their own: ParameterGroups, or mappings of ``match`` and options; the
@@ -107,7 +107,7 @@ class Training:
     compile: bool = True
     seed: int = 0
     optimizer_options: Settings = ()
-    schedule: Schedule | None = None
+    lr_schedule: LRSchedule | None = None
     reduce_dtype: str | None = None
     groups: tuple[ParameterGroup, ...] = ()
 
@@ -133,7 +133,7 @@ class Training:
             cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
             raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
-        object.__setattr__(self, "schedule", as_schedule(self.schedule))
+        object.__setattr__(self, "lr_schedule", as_schedule(self.lr_schedule))
         object.__setattr__(self, "groups", as_groups(self.groups))
 
     @property
@@ -166,7 +166,8 @@ class Parallelism:
     dp, tp, pp       sizes of the data, tensor and pipeline axes; their product is the cluster's device count
     zero             0 (plain data parallel), 1, 2 or 3
     micro_batch      rows of the batch in one microbatch on one data-parallel rank
-    schedule         "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step old
+    pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step
+                     old
     virtual_stages   stages on one pipeline rank
     recompute        "none", "selective", "full"
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
@@ -187,7 +188,7 @@ class Parallelism:
     pp: int | None = None
     zero: int | None = None
     micro_batch: int | None = None
-    schedule: str | None = None
+    pipeline_schedule: str | None = None
     virtual_stages: int | None = None
     recompute: str | None = None
     sequence_parallel: bool | None = None
@@ -202,7 +203,7 @@ class Parallelism:
             if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
         self._one_of("zero", (0, 1, 2, 3))
-        self._one_of("schedule", SCHEDULES)
+        self._one_of("pipeline_schedule", SCHEDULES)
         self._one_of("recompute", RECOMPUTE)
         self._one_of("offload", ("none", *OFFLOADS))
         self._one_of("tensor_system", TENSOR_SYSTEMS)
@@ -236,7 +237,7 @@ class Parallelism:
     @property
     def two_versions(self) -> bool:
         """Whether gradients are those of the weights before the last update."""
-        return self.schedule == "pipedream-2bw"
+        return self.pipeline_schedule == "pipedream-2bw"
 
     @property
     def asynchronous(self) -> bool:
@@ -256,16 +257,17 @@ def check_how(precision: object, compile: object) -> None:
         raise ParallelismError(f"compile={compile!r}", "it is compiled or not", "give True or False")
 
 
-def as_schedule(given: object) -> Schedule | None:
+def as_schedule(given: object) -> LRSchedule | None:
     """What a user gives for a schedule as one; ParallelismError where it is none."""
-    if given is None or isinstance(given, Schedule):
+    if given is None or isinstance(given, LRSchedule):
         return given
-    known = [field.name for field in fields(Schedule)]
+    known = [field.name for field in fields(LRSchedule)]
     if isinstance(given, str):
-        return Schedule(given)
+        return LRSchedule(given)
     if not isinstance(given, Mapping) or not set(given) <= set(known):
-        raise ParallelismError(f"schedule={given!r}", f"a schedule has {', '.join(known)}", "give an autoplan.Schedule")
-    return Schedule(**given)
+        cause = f"a schedule has {', '.join(known)}"
+        raise ParallelismError(f"lr_schedule={given!r}", cause, "give an autoplan.LRSchedule")
+    return LRSchedule(**given)
 
 
 def is_pair(value: object) -> bool:

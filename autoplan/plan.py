@@ -96,10 +96,10 @@ class Plan:
         """
         return explain_text(self.record, name)
 
-    @keywords(InputsError, {**ARGUMENT_NAMES, "cluster_spec": "cluster", "batch_size": "batch", "nodes": "cluster"})
+    @keywords(InputsError, {**ARGUMENT_NAMES, "batch_size": "batch"})
     def what_if(
         self,
-        cluster: ClusterSpec | str | Mapping | os.PathLike | None = None,
+        cluster_spec: ClusterSpec | str | Mapping | os.PathLike | None = None,
         batch: int | None = None,
         seq: int | None = None,
         bandwidth: float | Mapping[str, float] | None = None,
@@ -110,7 +110,7 @@ class Plan:
     ) -> Plan:
         """The plan for something else, searched anew without tracing the model again; what isn't given stays.
 
-        cluster      whatever ``ClusterSpec.of`` takes
+        cluster_spec  whatever ``ClusterSpec.of`` takes
         batch, seq   rows of one optimizer step, and tokens in a row: the traced graph is taken to that size
         bandwidth    how many times as wide the links are: 2.0 doubles the network between nodes, {"node": 1.0,
                      "nic": 0.5} names the links inside a node, the network cards, or an outer level
@@ -119,7 +119,7 @@ class Plan:
         A plan of a folder answers too, without the module. Raises RescaleError where the graph doesn't say what its
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
-        change = Change(cluster, batch, seq, bandwidth, parallelism, constraints, training, effort)
+        change = Change(cluster_spec, batch, seq, bandwidth, parallelism, constraints, training, effort)
         found, origin = again(self.record, change), self.folder or self.origin
         return Plan(
             found, module=self.module, loss_fn=self.loss_fn, origin=origin, given=self.given, values=self.values

@@ -1,12 +1,12 @@
 """A DLRM (Naumov et al. 2019, arXiv:1906.00091) on synthetic clicks: tables of ten rows to a million.
 
-    python examples/dlrm.py [--cluster "1x4 cpu"] [--rows 1000000] [--batch 1024] [--export out/dlrm]
+    python examples/dlrm.py [--cluster-spec "1x4 cpu"] [--rows 1000000] [--batch 1024] [--export out/dlrm]
 
 Dense features go through a bottom MLP, each categorical one through a table of its own; what all of them give is
 multiplied pair by pair, and a top MLP says how likely a click is. The dense layers are data parallel, while tables lie
 on the devices as is cheapest: whole, by rows, by columns or replicated. The report shows each one's place.
 
-    autoplan plan --model examples/dlrm.py:make_model --cluster "1x8 h100-sxm" --parallelism table-parallel
+    autoplan plan --model examples/dlrm.py:make_model --cluster-spec "1x8 h100-sxm" --parallelism table-parallel
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def make_model(rows: int = ROWS, width: int = WIDTH, hidden: int = 64, batch: in
 
 def main(arguments: Sequence[str] | None = None) -> autoplan.Plan:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cluster", default="1x4 cpu")
+    parser.add_argument("--cluster-spec", default="1x4 cpu")
     parser.add_argument("--rows", type=int, default=ROWS, help="of the largest table")
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--batch", type=int, default=BATCH)
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> autoplan.Plan:
     options = parser.parse_args(arguments)
     model = make_model(options.rows, options.width)
     batch = clicks_of(table_sizes(options.rows), options.batch)
-    plan = autoplan.parallelize(model, options.cluster, batch, parallelism=options.parallelism)
+    plan = autoplan.parallelize(model, options.cluster_spec, batch, parallelism=options.parallelism)
     print(plan.report())
     print(plan.verify())
     plan.export(options.export)

@@ -1,6 +1,6 @@
 """A plain nn.Module: what autoplan takes as it is.
 
-    autoplan plan --model examples/mlp.py:make_model --config width=256 --cluster "1x4 cpu" --batch 64 --verify
+    autoplan plan --model examples/mlp.py:make_model --config width=256 --cluster-spec "1x4 cpu" --batch 64 --verify
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ResNet-50 (He et al. 2016, arXiv:1512.03385, table 1), with the stride on the bottleneck's 3x3 convolution.
 
-    autoplan plan --model examples/resnet.py:make_model --cluster "1x8 a100-sxm-80gb" --batch 2048
+    autoplan plan --model examples/resnet.py:make_model --cluster-spec "1x8 a100-sxm-80gb" --batch 2048
 
 Batch norm takes its statistics from the whole batch. Ranks exchange theirs; microbatches can't, so plans have one.
 """

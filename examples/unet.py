@@ -1,6 +1,6 @@
 """A U-Net (Ronneberger et al. 2015, arXiv:1505.04597): what the way down computes is read again on the way up.
 
-    autoplan plan --model examples/unet.py:make_model --cluster "1x8 a100-sxm-80gb" --batch 64
+    autoplan plan --model examples/unet.py:make_model --cluster-spec "1x8 a100-sxm-80gb" --batch 64
 
 Padded convolutions, so that pictures keep their size, and group norm in place of none, so that rows stay independent.
 A cut of the pipeline is crossed by every skip connection that is still open, and so are the stages between.

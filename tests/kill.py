@@ -37,7 +37,7 @@ from tests.support.planning import parallelize_alone
 PLANS: dict[str, Parallelism | str] = {
     "ddp": "ddp",
     "zero3": "zero3",
-    "tp=2 pp=2": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, schedule="1f1b"),
+    "tp=2 pp=2": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b"),
 }
 STEPS, SAVE_EVERY = 24, 3
 STEPS_TOGETHER = 120  # of two jobs: the one that starts later finds the other still training

@@ -25,7 +25,7 @@ def plan() -> Plan:
     options = cli.parser().parse_args(shlex.split(line)[1:])
     request = resolve_model(options.model, options.config, options.batch, options.seq)
     pinned = cli.parallelism(options.parallelism)
-    return parallelize(request.model, options.cluster, request.example_inputs, parallelism=pinned)
+    return parallelize(request.model, options.cluster_spec, request.example_inputs, parallelism=pinned)
 
 
 def test_the_node_and_its_ways(plan: Plan) -> None:

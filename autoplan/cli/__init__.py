@@ -27,11 +27,11 @@ __all__ = ["main", "parallelism", "parser", "training"]
 
 EXAMPLE = """\
 examples:
-  autoplan plan --model hf:llama-3-70b --cluster "8x8 h100-sxm" --batch 512 --seq 8192 --training precision=bf16-mixed
-  autoplan plan --model hf:llama --config num_hidden_layers=4 --cluster "1x4 cpu" --batch 16 --seq 128 --export out/
-  autoplan plan --model examples/mlp.py:make_model --cluster "1x4 cpu" --parallelism dp=2,tp=2 --verify
+  autoplan plan --model hf:llama-3-70b --cluster-spec "8x8 h100-sxm" --batch 512 --seq 8192
+  autoplan plan --model hf:llama --config num_hidden_layers=4 --cluster-spec "1x4 cpu" --batch 16 --export out/
+  autoplan plan --model examples/mlp.py:make_model --cluster-spec "1x4 cpu" --parallelism dp=2,tp=2 --verify
   autoplan train out/ --steps 100               # or torchrun --nproc-per-node 4 out/train.py --steps 100
-  autoplan what-if out/ --cluster "2x8 a100-sxm-80gb" --batch 64 --bandwidth 0.5
+  autoplan what-if out/ --cluster-spec "2x8 a100-sxm-80gb" --batch 64 --bandwidth 0.5
   autoplan compare hf:llama-3-8b "8x8 h100-sxm" "8x8 a100-sxm-80gb" "16x8 l40s" --batch 512 --seq 8192
 """
 MODEL = "hf:NAME (llama, gpt2, llama-3-70b, …), a folder that save_pretrained wrote, or path/to/file.py:make_model"
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
                                formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     plan.set_defaults(command=plan_command)
     plan.add_argument("--model", required=True, help=MODEL)
-    plan.add_argument("--cluster", required=True, help=CLUSTER)
+    plan.add_argument("--cluster-spec", required=True, help=CLUSTER)
     plan.add_argument("--parallelism", default="auto", help=SYSTEM)
     add_request(plan)
     add_outputs(plan)
@@ -91,7 +91,7 @@ def add_asking(commands: argparse._SubParsersAction) -> None:
     what_if = commands.add_parser("what-if", help="plan an exported plan's model for something else, without tracing")
     what_if.set_defaults(command=what_if_command)
     what_if.add_argument("folder", help="a folder that plan --export wrote")
-    what_if.add_argument("--cluster", help=CLUSTER)
+    what_if.add_argument("--cluster-spec", help=CLUSTER)
     what_if.add_argument("--batch", type=int, help="rows of one optimizer step, over all devices")
     what_if.add_argument("--seq", type=int, help="tokens in a row")
     what_if.add_argument("--bandwidth", help="times the bandwidth: 2 of the network, or nic:0.5,node:2 by links")
@@ -101,7 +101,7 @@ def add_asking(commands: argparse._SubParsersAction) -> None:
     compare = commands.add_parser("compare", help="plan one model for several clusters, as a table")
     compare.set_defaults(command=compare_command)
     compare.add_argument("model", help=f"{MODEL}; or a folder that plan --export wrote")
-    compare.add_argument("clusters", nargs="+", metavar="cluster", help=CLUSTER)
+    compare.add_argument("cluster_specs", nargs="+", metavar="cluster_spec", help=CLUSTER)
     compare.add_argument("--parallelism", help=SYSTEM)
     add_request(compare)
 

@@ -27,7 +27,7 @@ def plan_command(options: argparse.Namespace) -> None:
         print(note)
     plan = parallelize(
         request.model,
-        options.cluster,
+        options.cluster_spec,
         request.example_inputs,
         loss_fn=loss_of(options, request),
         training=training(options.training),
@@ -78,7 +78,7 @@ def what_if_command(options: argparse.Namespace) -> None:
     check_export(options.export)
     before = load(options.folder)
     after = before.what_if(
-        cluster=options.cluster,
+        cluster_spec=options.cluster_spec,
         batch=options.batch,
         seq=options.seq,
         bandwidth=None if options.bandwidth is None else read_factors(options.bandwidth),
@@ -102,11 +102,11 @@ def compare_command(options: argparse.Namespace) -> None:
         if options.config:
             raise InputsError(f"--config {options.config[0]}", "a plan's model is what it is", "leave it out")
         plan = load(options.model)
-        print(compare(plan, options.clusters, batch=options.batch, seq=options.seq, **how))
+        print(compare(plan, options.cluster_specs, batch=options.batch, seq=options.seq, **how))
     else:
         request = resolve_model(options.model, options.config, options.batch, options.seq)
         how["loss_fn"] = loss_of(options, request)
-        print(compare(request.model, options.clusters, request.example_inputs, **how))
+        print(compare(request.model, options.cluster_specs, request.example_inputs, **how))
 
 
 def is_plan(text: str) -> bool:

@@ -17,7 +17,7 @@ from autoplan.rules.extensions import Extension
 from autoplan.trace.initialise import InitRecipe, Start
 from autoplan.trace.passes.precision import in_precision
 
-SCHEMA = 7
+SCHEMA = 8
 
 
 @dataclass(frozen=True)

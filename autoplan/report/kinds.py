@@ -11,7 +11,7 @@ from autoplan.search.space.heterogeneous import kinds_of, rank_devices, spare_by
 def devices_of(record: PlanRecord) -> tuple[Device, ...]:
     """What each rank is priced on; none where all have the pace of one."""
     mesh = record.chosen.mesh
-    ranks, schedule = mesh.size("pp"), record.chosen.parallelism.schedule or ""
+    ranks, schedule = mesh.size("pp"), record.chosen.parallelism.pipeline_schedule or ""
     return rank_devices(record.cluster.topology(), ranks, mesh.devices // ranks, schedule)
 
 

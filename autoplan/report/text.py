@@ -81,7 +81,7 @@ def training_text(record: PlanRecord) -> str:
     compiled = "compiled" if training.compile else "eager"
     if not isinstance(training, Training):
         return f"forward alone, {training.precision}, {compiled}"
-    rates = f" with a {training.schedule.name} schedule" if training.schedule is not None else ""
+    rates = f" with a {training.lr_schedule.name} schedule" if training.lr_schedule is not None else ""
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
     groups = "".join(f", {text}" for text in groups_text(record.model, training))
     return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}{groups}"

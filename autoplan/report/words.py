@@ -44,7 +44,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
     if p.tensor and len(p.tensor) > 1:
         sizes = [f"{size} ({'x'.join(map(str, p.tensor))})" if size.startswith("tp=") else size for size in sizes]
     pipelined = bool(p.pp and p.pp > 1)
-    schedule = SCHEDULE_WORDS.get(p.schedule or "", p.schedule or "") if pipelined else ""
+    schedule = SCHEDULE_WORDS.get(p.pipeline_schedule or "", p.pipeline_schedule or "") if pipelined else ""
     chunks = f"{p.virtual_stages} stages on each rank" if pipelined and (p.virtual_stages or 1) > 1 else ""
     many = "" if microbatches is None else f"{microbatches} microbatch{'es' if microbatches > 1 else ''}"
     rows = f" of {p.micro_batch}" if p.micro_batch else ""

@@ -116,7 +116,7 @@ def make_schedule(
     spec: ProgramSpec, stages: Sequence[PipelineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
     """The planned schedule; gradients of microbatches are summed, for the loss is already divided by whole counts."""
-    name, count, ranks = spec.parallelism.schedule or "gpipe", spec.microbatches, spec.size(PIPELINE)
+    name, count, ranks = spec.parallelism.pipeline_schedule or "gpipe", spec.microbatches, spec.size(PIPELINE)
     if name in ("gpipe", "1f1b", "pipedream-2bw") and len(stages) == 1:
         # with fewer microbatches than stages 1F1B has no steady state: it is GPipe, and the engine asks for it
         single = Schedule1F1B if name != "gpipe" and count >= ranks else ScheduleGPipe
@@ -124,5 +124,5 @@ def make_schedule(
     several = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
     if name not in several:
         held = f"a rank has {len(stages)} stages, the schedule runs one"
-        raise ParallelismError(f"schedule={name!r}", held, "use schedule='interleaved'")
+        raise ParallelismError(f"pipeline_schedule={name!r}", held, "use pipeline_schedule='interleaved'")
     return several[name](list(stages), count, loss_fn=loss_fn, scale_grads=False)

@@ -53,7 +53,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         pp=s.pp,
         zero=s.zero,
         micro_batch=s.micro_batch,
-        schedule="pipedream-2bw" if s.versions == 2 else s.schedule,
+        pipeline_schedule="pipedream-2bw" if s.versions == 2 else s.schedule,
         virtual_stages=s.virtual_stages,
         recompute="none" if s.offload == "activations" else recomputation(found.stages),
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),

@@ -164,7 +164,7 @@ def train_of_user(
 def synchronous(record: PlanRecord) -> PlanRecord:
     """The same plan with gradients of the newest weights, summed in every step: what one device equals."""
     p = record.chosen.parallelism
-    p = replace(p, local_steps=None, schedule="1f1b" if p.two_versions else p.schedule)
+    p = replace(p, local_steps=None, pipeline_schedule="1f1b" if p.two_versions else p.pipeline_schedule)
     return replace(record, chosen=replace(record.chosen, parallelism=p))
 
 

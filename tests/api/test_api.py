@@ -119,3 +119,11 @@ def test_the_precision_is_the_cluster_s_unless_it_is_given() -> None:
     assert plan(Plain(), "1x4 h100-sxm", meta).record.training.precision == "bf16-mixed"
     training = autoplan.Training(precision="fp32")
     assert plan(Plain(), "1x4 h100-sxm", meta, training=training).record.training.precision == "fp32"
+
+
+def test_an_old_name_says_the_new_one() -> None:
+    with pytest.raises(InputsError, match=r"autoplan\.Schedule: it has another name\. write autoplan\.LRSchedule\."):
+        getattr(autoplan, "Schedule")  # noqa: B009
+    with pytest.raises(InputsError, match=r"write autoplan\.LRSchedule\."):
+        exec("from autoplan import Schedule")
+    assert not hasattr(autoplan, "Scheduler")

@@ -10,7 +10,7 @@ from torch import nn
 
 import autoplan
 from autoplan import Inference, Parallelism, Plan, Training
-from autoplan.errors import AutoplanError, ClusterError, ParallelismError, RescaleError
+from autoplan.errors import AutoplanError, ClusterError, InputsError, ParallelismError, RescaleError
 
 
 class Rows(nn.Module):
@@ -38,7 +38,7 @@ def same(one: Plan, other: Plan) -> bool:
 
 
 def test_another_batch_and_cluster_are_as_planned_anew(plan: Plan) -> None:
-    other = plan.what_if(batch=24, cluster="1x2 cpu")
+    other = plan.what_if(batch=24, cluster_spec="1x2 cpu")
     assert same(other, planned(24, "1x2 cpu", parallelism="ddp")) and other.parallelism.dp == 2
     assert other.record.asked == plan.record.asked and other.record.model.batch[0].type.shape == (24, 16)
 
@@ -74,7 +74,7 @@ def test_a_rescaled_plan_equals_one_device(plan: Plan) -> None:
 
 
 def test_wider_links_are_quicker_and_narrower_ones_slower(plan: Plan) -> None:
-    two = plan.what_if(cluster="2x2 cpu")
+    two = plan.what_if(cluster_spec="2x2 cpu")
     wide, narrow = two.what_if(bandwidth=100.0), two.what_if(bandwidth={"nic": 0.01})
     assert wide.predicted.step_time_s < two.predicted.step_time_s < narrow.predicted.step_time_s
     assert str(narrow.record.cluster) == "2x2 cpu bandwidth=nic:0.01"
@@ -90,7 +90,8 @@ def test_training_may_change_where_the_trace_stays_the_same(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "said"),
     [
-        ({"cluster": "1x4 abacus"}, ClusterError, "abacus"),
+        ({"cluster_spec": "1x4 abacus"}, ClusterError, "abacus"),
+        ({"cluster": "1x4 cpu"}, InputsError, "what_if has no 'cluster'. write cluster_spec='1x4 cpu'"),
         ({"bandwidth": 0}, ClusterError, "bandwidth = 0: is no factor"),
         ({"bandwidth": {"spine": 2}}, ClusterError, "bandwidth of 'spine': is no link of this cluster"),
         ({"seq": 8}, RescaleError, "has no sequence of tokens"),

@@ -25,7 +25,7 @@ FILES = {"plan.json", "program.py", "train.py", "report.html"}
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "out"
-    said = main(["plan", *MLP, "--cluster", "1x4 cpu", "--batch", "16", "--parallelism", "dp=2,tp=2",
+    said = main(["plan", *MLP, "--cluster-spec", "1x4 cpu", "--batch", "16", "--parallelism", "dp=2,tp=2",
                  "--export", str(folder)])  # fmt: skip
     assert said == 0
     return folder
@@ -42,7 +42,7 @@ def test_report_prints_what_plan_printed(exported: Path, capsys: pytest.CaptureF
 
 
 def test_explain_takes_the_report_s_place(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["plan", *LLAMA, "--cluster", "1x2 cpu", "--batch", "4", "--seq", "8", "--parallelism", "tp=2"]
+    arguments = ["plan", *LLAMA, "--cluster-spec", "1x2 cpu", "--batch", "4", "--seq", "8", "--parallelism", "tp=2"]
     assert main([*arguments, "--explain", "model.layers.0.mlp.down_proj"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("model.layers.0.mlp.down_proj, in the plan tp=2") and "operands -> result" in out
@@ -65,21 +65,23 @@ def test_devices_are_listed_and_each_figure_has_its_source(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([*MLP, "--cluster", "1x4 tpu"], "tpu"),
-        ([*MLP, "--cluster", "0x4 cpu"], "nodes = 0"),
-        ([*MLP, "--cluster", "8xH100"], 'Write "1x8 h100-pcie" or "1x8 h100-sxm"'),
-        ([*MLP, "--cluster", "1x4 cpu", "--verfy"], "--verfy: autoplan plan has no such option. did you mean --verify"),
-        ([*MLP, "--cluster", "1x4 cpu", "--training", "lr=1"], "lr=1: --training has no 'lr'. write learning_rate=1."),
-        ([*MLP, "--cluster", "four cpus"], "'four cpus': is not a cluster"),
-        ([*MLP, "--cluster", "1x4 cpu", "--parallelism", "dp=3"], "dp=3"),
-        ([*MLP, "--cluster", "1x4 cpu", "--parallelism", "sideways"], "parallelism='sideways': no such system"),
-        ([*MLP, "--cluster", "1x4 cpu", "--parallelism", "dq=2"], "--parallelism has no 'dq'"),
-        ([*MLP, "--cluster", "1x4 cpu", "--batch", "7", "--parallelism", "dp=4"], "7"),
-        ([*MLP, "--cluster", "1x4 cpu", "--training", "precision=fp12"], "precision='fp12': no such precision"),
-        ([*MLP, "--cluster", "1x4 cpu", "--config", "breadth=3"], "breadth"),
-        (["--model", "hf:llama", "--config", "layers=3", "--cluster", "1x4 cpu"], "has no 'layers'"),
-        (["--model", "nowhere.py:f", "--cluster", "1x4 cpu"], "there is no such file"),
-        ([*MLP, "--cluster", "1x4 cpu", "--explain", "blocks.0.upp"], "the nearest names are blocks.0.up"),
+        ([*MLP, "--cluster-spec", "1x4 tpu"], "tpu"),
+        ([*MLP, "--cluster-spec", "0x4 cpu"], "nodes = 0"),
+        ([*MLP, "--cluster-spec", "8xH100"], 'Write "1x8 h100-pcie" or "1x8 h100-sxm"'),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--verfy"], "autoplan plan has no such option. did you mean --verify"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--training", "lr=1"], "--training has no 'lr'. write learning_rate=1."),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--training", "schedule=cosine"], "write lr_schedule=cosine."),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--parallelism", "pp=2,schedule=1f1b"], "write pipeline_schedule=1f1b."),
+        ([*MLP, "--cluster-spec", "four cpus"], "'four cpus': is not a cluster"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--parallelism", "dp=3"], "dp=3"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--parallelism", "sideways"], "parallelism='sideways': no such system"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--parallelism", "dq=2"], "--parallelism has no 'dq'"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--batch", "7", "--parallelism", "dp=4"], "7"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--training", "precision=fp12"], "precision='fp12': no such precision"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--config", "breadth=3"], "breadth"),
+        (["--model", "hf:llama", "--config", "layers=3", "--cluster-spec", "1x4 cpu"], "has no 'layers'"),
+        (["--model", "nowhere.py:f", "--cluster-spec", "1x4 cpu"], "there is no such file"),
+        ([*MLP, "--cluster-spec", "1x4 cpu", "--explain", "blocks.0.upp"], "the nearest names are blocks.0.up"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
@@ -143,7 +145,7 @@ def test_the_module_runs_as_a_command(
 def test_what_if_tells_both_plans_and_exports_the_new_one(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["what-if", str(exported), "--cluster", "2x2 cpu", "--batch", "32", "--bandwidth", "0.5"]
+    asked = ["what-if", str(exported), "--cluster-spec", "2x2 cpu", "--batch", "32", "--bandwidth", "0.5"]
     assert main([*asked, "--export", str(tmp_path / "new")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:4] == ["as", "planned", "1x4", "cpu"] and "16 x 64" in lines[1]
@@ -166,7 +168,7 @@ def test_compare_prints_a_table(exported: Path, capsys: pytest.CaptureFixture[st
         (["--bandwidth", "wide"], "bandwidth=wide: is no factor"),
         (["--bandwidth", "spine:2"], "bandwidth of 'spine': is no link"),
         (["--batch", "17"], "a batch of 17 rows"),
-        (["--cluster", "1x4 abacus"], "abacus"),
+        (["--cluster-spec", "1x4 abacus"], "abacus"),
     ],
 )
 def test_what_if_names_mistakes(exported: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str) -> None:

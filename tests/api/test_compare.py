@@ -87,6 +87,8 @@ def test_what_cannot_be_compared_is_named() -> None:
         autoplan.compare(Tokens(), ["1x1 cpu"], IDS, batch=4)
     with pytest.raises(InputsError, match=r"a model of type str: it is no torch\.nn\.Module"):
         autoplan.compare("llama", ["1x1 cpu"], IDS)  # type: ignore[arg-type]
+    with pytest.raises(InputsError, match="write cluster_specs="):
+        autoplan.compare(Tokens(), clusters=["1x1 cpu"])  # type: ignore[call-arg]
     with pytest.raises(InputsError, match="a plan has its own inputs and loss"):
         autoplan.compare(autoplan.parallelize(Tokens(), "1x1 cpu", IDS), ["1x2 cpu"], IDS)
 

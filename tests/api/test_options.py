@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from autoplan.errors import ParallelismError
-from autoplan.options import Inference, Parallelism, Schedule, Training
+from autoplan.options import Inference, LRSchedule, Parallelism, Training
 
 
 def test_only_what_is_given_is_pinned() -> None:
@@ -19,7 +19,7 @@ def test_only_what_is_given_is_pinned() -> None:
         ({"dp": 0}, "dp=0: a size is a whole number of at least 1. give dp>=1."),
         ({"tp": 2.0}, "tp=2.0: a size is a whole number"),
         ({"zero": 4}, "zero=4: no such choice. use one of (0, 1, 2, 3), or None."),
-        ({"schedule": "2f2b"}, "schedule='2f2b': no such choice"),
+        ({"pipeline_schedule": "2f2b"}, "pipeline_schedule='2f2b': no such choice"),
         ({"recompute": "some"}, "recompute='some': no such choice"),
         ({"offload": "everything"}, "offload='everything': no such choice"),
         ({"dp": True}, "dp=True: a size is a whole number"),
@@ -78,4 +78,4 @@ def test_options_are_kept_sorted_and_frozen_however_they_are_given() -> None:
     kept = (("eps", (1e-6, 2)), ("foreach", None), ("rho", 0.9))
     for options in (given, list(given.items()), tuple(given.items()), kept):
         assert Training(optimizer_options=options).optimizer_options == kept  # type: ignore[arg-type]
-    assert Training(schedule="constant").schedule == Schedule() and Training().schedule is None
+    assert Training(lr_schedule="constant").lr_schedule == LRSchedule() and Training().lr_schedule is None

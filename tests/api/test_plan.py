@@ -36,7 +36,7 @@ def plan() -> autoplan.Plan:
 
 def test_every_field_of_the_parallelism_is_filled(plan):
     assert (plan.parallelism.dp, plan.parallelism.tp, plan.parallelism.pp) == (2, 2, 1)
-    for name in ("zero", "micro_batch", "schedule", "virtual_stages", "recompute", "sequence_parallel"):
+    for name in ("zero", "micro_batch", "pipeline_schedule", "virtual_stages", "recompute", "sequence_parallel"):
         assert getattr(plan.parallelism, name) is not None
 
 

@@ -12,7 +12,7 @@ import pytest
 from autoplan.arguments.keywords import keywords, near_text, nearest, shown
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import AutoplanError, ClusterError, InputsError, ParallelismError
-from autoplan.options import Inference, Parallelism, Schedule, Training
+from autoplan.options import Inference, LRSchedule, Parallelism, Training
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,9 @@ from autoplan.options import Inference, Parallelism, Schedule, Training
         (lambda: Parallelism(fsdp=4), ParallelismError, "fsdp=4: Parallelism has no 'fsdp'. write zero=3."),
         (lambda: Parallelism(tensor_parallel_size=8), ParallelismError, "write tp=8."),
         (lambda: Parallelism(dq=2), ParallelismError, "did you mean dp?"),
-        (lambda: Schedule(num_training_steps=9), ParallelismError, "write steps=9."),
+        (lambda: Training(schedule="cosine"), ParallelismError, "write lr_schedule=cosine."),
+        (lambda: Parallelism(schedule="1f1b"), ParallelismError, "write pipeline_schedule=1f1b."),
+        (lambda: LRSchedule(num_training_steps=9), ParallelismError, "write steps=9."),
         (lambda: Inference(zzz=1), ParallelismError, "use one of precision, compile."),
         (lambda: ClusterSpec(nodes=1, gpus=8), ClusterError, "ClusterSpec has no 'gpus'. write devices_per_node=8."),
         (lambda: ClusterSpec(1, 8, "cpu", memory_gb=60), ClusterError, "memory_bytes, in bytes"),
@@ -39,7 +41,7 @@ def test_an_unknown_keyword_names_the_field(call: Callable[[], object], kind: ty
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("made", [Training(learning_rate=1e-4), Parallelism(dp=2), Schedule(), Inference()])
+@pytest.mark.parametrize("made", [Training(learning_rate=1e-4), Parallelism(dp=2), LRSchedule(), Inference()])
 def test_a_decorated_dataclass_is_one_as_before(made: object) -> None:
     assert pickle.loads(pickle.dumps(made)) == made == replace(made)  # type: ignore[type-var]
     assert hash(made) == hash(replace(made))  # type: ignore[type-var]

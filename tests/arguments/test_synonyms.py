@@ -10,10 +10,10 @@ import pytest
 
 from autoplan.arguments.synonyms import CLUSTER_NAMES, PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
 from autoplan.cluster import ClusterSpec
-from autoplan.options import Parallelism, Schedule, Training
+from autoplan.options import LRSchedule, Parallelism, Training
 
 TABLES = [
-    (Training, TRAINING_NAMES), (Parallelism, PARALLELISM_NAMES), (Schedule, SCHEDULE_NAMES),
+    (Training, TRAINING_NAMES), (Parallelism, PARALLELISM_NAMES), (LRSchedule, SCHEDULE_NAMES),
     (ClusterSpec, CLUSTER_NAMES),
 ]  # fmt: skip
 

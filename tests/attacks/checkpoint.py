@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import AutoplanError
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.checkpoint import lock
 from autoplan.runtime.checkpoint.bytes import TensorFile
 from autoplan.runtime.checkpoint.files import latest_checkpoint, sealed, unsealed
@@ -31,7 +31,7 @@ from tests.fixtures import tiny_program as tiny
 
 RANKS = 2
 TRAINING = Training(precision="fp64", learning_rate=1e-2, compile=False)
-ENDED = Schedule("linear", steps=2)
+ENDED = LRSchedule("linear", steps=2)
 
 
 def new_program(training: Training = TRAINING) -> Program:
@@ -403,7 +403,7 @@ def another_precision(place: Place) -> str:
 
 
 def schedule_has_ended(place: Place) -> str:
-    folder = saved(place, steps=2, training=replace(TRAINING, schedule=ENDED))
+    folder = saved(place, steps=2, training=replace(TRAINING, lr_schedule=ENDED))
     return load_refused(place, folder, "has ended at a learning rate of 0", "the plan has none")
 
 
@@ -415,8 +415,8 @@ def told_at_load(place: Place, folder: Path, training: Training, *words: str) ->
 
 
 def another_schedule(place: Place) -> str:
-    folder = saved(place, training=replace(TRAINING, schedule=ENDED))
-    longer = replace(TRAINING, schedule=Schedule("cosine", steps=50))
+    folder = saved(place, training=replace(TRAINING, lr_schedule=ENDED))
+    longer = replace(TRAINING, lr_schedule=LRSchedule("cosine", steps=50))
     return told_at_load(place, folder, longer, "its schedule is linear steps=2", "the plan's cosine steps=50")
 
 

@@ -30,7 +30,7 @@ from tests.support.planning import parallelize_alone
 
 ROOT = Path(__file__).resolve().parents[2]
 MLP = ["plan", "--model", f"{ROOT}/examples/mlp.py:make_model", "--config", "depth=2", "--config", "width=16"]
-ON = ["--cluster", "1x4 cpu"]
+ON = ["--cluster-spec", "1x4 cpu"]
 QUICK = [*MLP, *ON, "--batch", "8", "--effort", "fast"]
 
 
@@ -94,7 +94,7 @@ def a_saved_folder(place: Place) -> str:
 
 def a_hub_name(place: Place) -> str:
     name = "hf:meta-llama/Meta-Llama-3-8B-Instruct"
-    said = printed(["plan", "--model", name, "--cluster", "1x8 h200", "--batch", "8", "--seq", "16",
+    said = printed(["plan", "--model", name, "--cluster-spec", "1x8 h200", "--batch", "8", "--seq", "16",
                     "--effort", "fast", "--parallelism", "zero3"])  # fmt: skip
     return equal("is planned as hf:llama-3-8b; nothing is downloaded" in said, said.splitlines()[0])
 
@@ -224,13 +224,13 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("errors", "a save_pretrained folder as --model", "its weights are dropped unsaid", a_saved_folder,
            slow=True),
     Attack("errors", "a name of the hub", GUARD, a_hub_name, slow=True),
-    command("8xH100", [*MLP, "--cluster", "8xH100"], '"1x8 h100-sxm"', '"1x8 h100-pcie"', guards=GUESS),
-    command("64xA100", [*MLP, "--cluster", "64xA100"], '"8x8 a100-sxm-80gb"', guards=GUESS),
-    command("64xH200, whose machines hold eight", [*MLP, "--cluster", "64xH200"], '"8x8 h200"', guards=GUESS),
-    command("a cluster of 8e11 devices", [*MLP, "--cluster", "99999999999x8 h200"], "more than 1,000,000",
+    command("8xH100", [*MLP, "--cluster-spec", "8xH100"], '"1x8 h100-sxm"', '"1x8 h100-pcie"', guards=GUESS),
+    command("64xA100", [*MLP, "--cluster-spec", "64xA100"], '"8x8 a100-sxm-80gb"', guards=GUESS),
+    command("64xH200, whose machines hold eight", [*MLP, "--cluster-spec", "64xH200"], '"8x8 h200"', guards=GUESS),
+    command("a cluster of 8e11 devices", [*MLP, "--cluster-spec", "99999999999x8 h200"], "more than 1,000,000",
             guards="the search never ends"),
-    command("a cluster in two words", [*MLP, "--cluster", "1x4", "cpu"], "stands in quotes", guards=GUARD),
-    command("a network left out", [*MLP, "--cluster", "1x4 cpu network="], "network=", guards=GUARD),
+    command("a cluster in two words", [*MLP, "--cluster-spec", "1x4", "cpu"], "stands in quotes", guards=GUARD),
+    command("a network left out", [*MLP, "--cluster-spec", "1x4 cpu network="], "network=", guards=GUARD),
     command("a field of a parallelism given twice", [*QUICK, "--parallelism", "dp=4 dp=2"], "both 4 and 2",
             guards=GUESS),
     command("fsdp=4", [*QUICK, "--parallelism", "fsdp=4"], "write zero=3", guards=GUARD),

@@ -303,7 +303,7 @@ ATTACKS: tuple[Attack, ...] = (
            after_steps, zero=3, **DATA),
     attack("evaluate after updates under local SGD", "one replica's own weights", after_steps, local_steps=5, **DATA),
     attack("evaluate after updates under PipeDream-2BW", "the older version of the weights", after_steps,
-           schedule="pipedream-2bw", micro_batch=2, **STAGES),
+           pipeline_schedule="pipedream-2bw", micro_batch=2, **STAGES),
     attack("evaluate what isn't finite", "training ends, or its state is spoilt", nan_and_on),
     attack("evaluate a batch whose labels are all ignored", "zero instead of nan", all_ignored),
     attack("evaluate a short batch whose first rows are ignored", "padded or ignored rows are counted", ignored_rows),

@@ -244,7 +244,7 @@ def by_command(place: Place) -> str:
     """``file.py:make_model`` is recorded, not only called."""
     file = place.folder / "user.py"
     file.write_text(FILE + "make_model = Own\n")
-    arguments = ["plan", "--model", f"{file}:make_model", "--cluster", f"1x{RANKS} cpu", "--parallelism", "dp=2"]
+    arguments = ["plan", "--model", f"{file}:make_model", "--cluster-spec", f"1x{RANKS} cpu", "--parallelism", "dp=2"]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = cli.main([*arguments, "--export", str(place.folder / "out")])
     if code != 0:
@@ -255,7 +255,7 @@ def by_command(place: Place) -> str:
 def broken_by_command(place: Place) -> str:
     file = place.folder / "user.py"
     file.write_text(FILE + "def make_model():\n    raise ValueError('no such width')\n")
-    arguments = ["plan", "--model", f"{file}:make_model", "--cluster", f"1x{RANKS} cpu"]
+    arguments = ["plan", "--model", f"{file}:make_model", "--cluster-spec", f"1x{RANKS} cpu"]
     return refused_command(arguments, "ValueError: no such width", "user.py, line 4")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import autoplan
 from autoplan.errors import AutoplanError
 from autoplan.ir.parameter_groups import ParameterGroup
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, equal, refused, refused_command
@@ -269,14 +269,14 @@ def told_pattern(place: Place) -> str:
 
 def command(place: Place) -> str:
     model = Path(__file__).resolve().parents[2] / "examples" / "mlp.py"
-    asked = ["plan", "--model", f"{model}:make_model", "--cluster", "1x2 cpu"]
+    asked = ["plan", "--model", f"{model}:make_model", "--cluster-spec", "1x2 cpu"]
     groups = "groups={'match': 'nrom*', 'weight_decay': 0.0}"
     return refused_command([*asked, "--training", groups], "nrom*", "no parameter of the model")
 
 
 def one_cycle(place: Place) -> str:
-    schedule = Schedule("OneCycleLR", options={"max_lr": 1.0, "total_steps": 9})
-    training = Training(groups=({"match": "*", "lr": 0.1},), schedule=schedule)  # type: ignore[arg-type]
+    schedule = LRSchedule("OneCycleLR", options={"max_lr": 1.0, "total_steps": 9})
+    training = Training(groups=({"match": "*", "lr": 0.1},), lr_schedule=schedule)  # type: ignore[arg-type]
     return refused(lambda: check_optimizer(training), "OneCycleLR gives all groups the same")
 
 

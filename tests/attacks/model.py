@@ -600,7 +600,7 @@ def scaled(output, target): return 3 * (output - target).square().mean()
 def command(place: Place, loss: str) -> list[str]:
     (place.folder / "file.py").write_text(FILE)
     model = f"{place.folder / 'file.py'}:make_model"
-    return ["plan", "--model", model, "--cluster", "1x2 cpu", "--effort", "fast", "--loss", loss]
+    return ["plan", "--model", model, "--cluster-spec", "1x2 cpu", "--effort", "fast", "--loss", loss]
 
 
 @attack("--loss with a name that isn't quite one", "a traceback")

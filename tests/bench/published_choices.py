@@ -126,7 +126,7 @@ def megatron(dp: int | None = None, pp: int | None = None, **chunks: object) -> 
 def meta(dp: int) -> Parallelism:
     """Llama 3, section 3.3.2: sharded states and gradients, parameters kept after the forward, an interleaved
     schedule, nothing recomputed."""
-    return Parallelism(dp, tp=8, pp=16, zero=2, schedule="interleaved", recompute="none")
+    return Parallelism(dp, tp=8, pp=16, zero=2, pipeline_schedule="interleaved", recompute="none")
 
 
 def counted(batch: int, layers: int, hidden: int) -> float:
@@ -141,17 +141,17 @@ CASES = (
          f"{SC21}, table 2, PTD-P, 96 model-parallel ranks; the schedule isn't given", megatron(pp=12, dp=16),
          gpt(96, 12288, 96), counted(1536, 96, 12288), ("sequence_parallel",)),
     Case("GPT 530B on 2,520", "hf:gpt3-175b", "315x8 a100-sxm-80gb", 2520, 2048, 163,
-         f"{SC21}, table 1, and its script", megatron(pp=35, dp=9, schedule="interleaved", virtual_stages=3),
-         gpt(105, 20480, 128), counted(2520, 105, 20480), ("sequence_parallel", "virtual_stages", "schedule")),
+         f"{SC21}, table 1, and its script", megatron(pp=35, dp=9, pipeline_schedule="interleaved", virtual_stages=3),
+         gpt(105, 20480, 128), counted(2520, 105, 20480), ("sequence_parallel", "virtual_stages", "pipeline_schedule")),
     Case("GPT 1T on 3,072", "hf:gpt3-175b", "384x8 a100-sxm-80gb", 3072, 2048, 163,
-         f"{SC21}, table 1, and its script", megatron(pp=64, dp=6, schedule="1f1b"),
+         f"{SC21}, table 1, and its script", megatron(pp=64, dp=6, pipeline_schedule="1f1b"),
          gpt(128, 25600, 160), counted(3072, 128, 25600), ("sequence_parallel",)),
     Case("Llama-3-405B on 8,192", "hf:llama-3.1-405b", "1024x8 h100-sxm", 2048, 8192, 430,
          f"{LLAMA_3}, table 4 and section 3.3.2; rows of a microbatch and stages on a rank aren't given", meta(dp=64),
-         opens=("recompute", "schedule", "zero")),
+         opens=("recompute", "pipeline_schedule", "zero")),
     Case("Llama-3-405B on 16,384", "hf:llama-3.1-405b", "2048x8 h100-sxm", 2048, 8192, 400,
          f"{LLAMA_3}, table 4 and section 3.3.2; rows of a microbatch and stages on a rank aren't given", meta(dp=128),
-         opens=("recompute", "schedule", "zero")),
+         opens=("recompute", "pipeline_schedule", "zero")),
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tests.bench.published_choices import CASES, Found, Priced
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
 OURS = Priced("tp=2", 10.0, 0.5, 60 * 10**9, 0.0, 1.0, 2.0, 0.0, 8, 8, 2, 4)
 THEIRS = Priced("tp=8 pp=4", 15.0, 1 / 3, 50 * 10**9, 1.5, 4.5, 0.5, 0.5, 8, 8, 8, 1)
-FOUND = Found(OURS, THEIRS, ("Priced with schedule left to the search.",), 1024, 312e12, 80 * 10**9)
+FOUND = Found(OURS, THEIRS, ("Priced with pipeline_schedule left to the search.",), 1024, 312e12, 80 * 10**9)
 
 
 def section(name: str) -> str:
@@ -93,7 +93,8 @@ def test_a_case_of_which_nothing_published_fits_says_so() -> None:
     lines = rows(case, replace(FOUND, theirs=None))
     assert [line[1:4] for line in lines][1] == ("theirs", "doesn't fit, see below", "-")
     printed = parts({case.name: replace(FOUND, theirs=None)})
-    assert "No plan under the published fields fits. Priced with schedule left to the search." in printed["reasons"]
+    told = "No plan under the published fields fits. Priced with pipeline_schedule left to the search."
+    assert told in printed["reasons"]
 
 
 def test_the_measured_step_takes_the_published_flops() -> None:

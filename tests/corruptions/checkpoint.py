@@ -11,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.corruptions.target import Target
 from tests.fixtures import tiny_program as tiny
 
-TRAINING = Training(precision="fp64", learning_rate=1e-2, schedule=Schedule("linear", steps=10), compile=False)
+TRAINING = Training(precision="fp64", learning_rate=1e-2, lr_schedule=LRSchedule("linear", steps=10), compile=False)
 EXTRA = {"position": 7, "best": 0.25, "names": ["a", "b"]}
 
 

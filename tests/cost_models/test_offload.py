@@ -126,7 +126,7 @@ def test_a_host_that_is_too_small_is_a_wall(tmp_path: Path) -> None:
     ("cluster", "training", "pinned", "words"),
     [
         ("1x4 h100-sxm", TRAINING, Parallelism(offload="activations", recompute="full"), "give one of the two"),
-        ("1x4 h100-sxm", TRAINING, Parallelism(offload="activations", schedule="zero-bubble"), "would fetch"),
+        ("1x4 h100-sxm", TRAINING, Parallelism(offload="activations", pipeline_schedule="zero-bubble"), "would fetch"),
         ("1x4 h100-sxm", Inference(), Parallelism(offload="optimizer"), "no optimizer state"),
         ("1x4 h100-sxm", TRAINING, Parallelism(offload="parameters", zero=1), "give zero=3, or offload='optimizer'"),
     ],

@@ -24,31 +24,31 @@ def pipeline(**fields: object) -> Parallelism:
 
 
 QUICK = {
-    "tied, zero-bubble, tensor": ("gpt2", pipeline(tp=2, schedule="zero-bubble", virtual_stages=1)),
+    "tied, zero-bubble, tensor": ("gpt2", pipeline(tp=2, pipeline_schedule="zero-bubble", virtual_stages=1)),
     "uneven, interleaved, data, ZeRO-1, on the host": (
-        "llama", pipeline(dp=2, schedule="interleaved", virtual_stages=2, zero=1, offload="activations")
+        "llama", pipeline(dp=2, pipeline_schedule="interleaved", virtual_stages=2, zero=1, offload="activations")
     ),
-    "tied, ZeRO-3, selective": ("gpt2", pipeline(dp=2, schedule="1f1b", zero=3, recompute="selective")),
+    "tied, ZeRO-3, selective": ("gpt2", pipeline(dp=2, pipeline_schedule="1f1b", zero=3, recompute="selective")),
 }  # fmt: skip
 SLOW = {
     "uneven, zero-bubble, data, ZeRO-2": (
-        "llama", pipeline(dp=2, schedule="zero-bubble", virtual_stages=2, zero=2)
+        "llama", pipeline(dp=2, pipeline_schedule="zero-bubble", virtual_stages=2, zero=2)
     ),
     "uneven, zero-bubble, tensor, sequence": (
-        "llama", pipeline(tp=2, schedule="zero-bubble", virtual_stages=1, sequence_parallel=True)
+        "llama", pipeline(tp=2, pipeline_schedule="zero-bubble", virtual_stages=1, sequence_parallel=True)
     ),
-    "skips, zero-bubble, tensor": ("t5", pipeline(tp=2, schedule="zero-bubble", virtual_stages=1)),
-    "skips, interleaved, tensor": ("t5", pipeline(tp=2, schedule="interleaved", virtual_stages=2)),
-    "skips, data, ZeRO-2": ("t5", pipeline(dp=2, schedule="gpipe", zero=2)),
-    "skips, data, full": ("t5", pipeline(dp=2, zero=0, schedule="1f1b", recompute="full")),
+    "skips, zero-bubble, tensor": ("t5", pipeline(tp=2, pipeline_schedule="zero-bubble", virtual_stages=1)),
+    "skips, interleaved, tensor": ("t5", pipeline(tp=2, pipeline_schedule="interleaved", virtual_stages=2)),
+    "skips, data, ZeRO-2": ("t5", pipeline(dp=2, pipeline_schedule="gpipe", zero=2)),
+    "skips, data, full": ("t5", pipeline(dp=2, zero=0, pipeline_schedule="1f1b", recompute="full")),
     "tied, interleaved, tensor, full": (
-        "gpt2", pipeline(tp=2, schedule="interleaved", virtual_stages=2, recompute="full")
+        "gpt2", pipeline(tp=2, pipeline_schedule="interleaved", virtual_stages=2, recompute="full")
     ),
-    "tied, four stages, selective": ("gpt2", pipeline(pp=4, schedule="1f1b", recompute="selective")),
-    "tied, four stages, zero-bubble": ("gpt2", pipeline(pp=4, schedule="zero-bubble", virtual_stages=1)),
-    "uneven, four stages, on the host": ("bert", pipeline(pp=4, schedule="gpipe", offload="activations")),
+    "tied, four stages, selective": ("gpt2", pipeline(pp=4, pipeline_schedule="1f1b", recompute="selective")),
+    "tied, four stages, zero-bubble": ("gpt2", pipeline(pp=4, pipeline_schedule="zero-bubble", virtual_stages=1)),
+    "uneven, four stages, on the host": ("bert", pipeline(pp=4, pipeline_schedule="gpipe", offload="activations")),
     "tied, data, ZeRO-2, optimizer on the host": (
-        "gpt2", pipeline(dp=2, schedule="1f1b", zero=2, offload="optimizer")
+        "gpt2", pipeline(dp=2, pipeline_schedule="1f1b", zero=2, offload="optimizer")
     ),
 }  # fmt: skip
 

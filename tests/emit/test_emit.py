@@ -82,7 +82,7 @@ def test_small_pieces():
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    record = record_of(llama(), "1x4 cpu", dp=1, tp=2, pp=2, micro_batch=2, schedule="gpipe")
+    record = record_of(llama(), "1x4 cpu", dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="gpipe")
     return emit_program(lower(record.model, record.chosen), Training(), "tp=2 pp=2")
 
 
@@ -109,7 +109,7 @@ def test_shapes_in_comments_are_one_ranks(program):
 
 
 def test_lines_are_the_same_every_time(program):
-    record = record_of(llama(), "1x4 cpu", dp=1, tp=2, pp=2, micro_batch=2, schedule="gpipe")
+    record = record_of(llama(), "1x4 cpu", dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="gpipe")
     assert emit_program(lower(record.model, record.chosen), Training(), "tp=2 pp=2") == program
 
 

@@ -27,17 +27,17 @@ MESHES = {
     "tp2 dp2 zero1": dict(tp=2, dp=2, zero=1, microbatches=2),
     "tp2 dp2 zero3": dict(tp=2, dp=2, zero=3),
     "pp2 dp2 gpipe": dict(pp=2, dp=2, microbatches=2),
-    "pp2 dp2 1f1b": dict(pp=2, dp=2, microbatches=4, schedule="1f1b"),
-    "pp2 dp2 1f1b, fewer microbatches than stages": dict(pp=2, dp=2, schedule="1f1b"),
+    "pp2 dp2 1f1b": dict(pp=2, dp=2, microbatches=4, pipeline_schedule="1f1b"),
+    "pp2 dp2 1f1b, fewer microbatches than stages": dict(pp=2, dp=2, pipeline_schedule="1f1b"),
     "pp2 dp2 zero2": dict(pp=2, dp=2, microbatches=2, zero=2),
-    "pp2 dp2 zero3": dict(pp=2, dp=2, microbatches=4, zero=3, schedule="1f1b"),
-    "pp2 tp2": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
+    "pp2 dp2 zero3": dict(pp=2, dp=2, microbatches=4, zero=3, pipeline_schedule="1f1b"),
+    "pp2 tp2": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),
 }
 SEVERAL_STAGES = dict(pp=2, dp=2, microbatches=4, virtual_stages=2)
 MESHES |= {
-    "interleaved": dict(**SEVERAL_STAGES, schedule="interleaved"),
-    "interleaved zero1": dict(**SEVERAL_STAGES, schedule="interleaved", zero=1),
-    "zero-bubble": dict(**SEVERAL_STAGES, schedule="zero-bubble"),
+    "interleaved": dict(**SEVERAL_STAGES, pipeline_schedule="interleaved"),
+    "interleaved zero1": dict(**SEVERAL_STAGES, pipeline_schedule="interleaved", zero=1),
+    "zero-bubble": dict(**SEVERAL_STAGES, pipeline_schedule="zero-bubble"),
 }
 OFFLOADED = dict(offload="optimizer")
 MESHES |= {

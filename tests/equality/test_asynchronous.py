@@ -84,6 +84,6 @@ def test_replicas_that_step_by_themselves_equal_their_simulation(pool: RankPool,
 
 @pytest.mark.parametrize(("model", "mesh"), [("llama", "tp2 pp2"), ("gpt2", "pp4"), ("bert", "dp2 pp2")])
 def test_gradients_of_the_version_before_equal_their_simulation(pool: RankPool, model: str, mesh: str) -> None:
-    plan = planned(model, Parallelism(**STALE[mesh], zero=0, schedule="pipedream-2bw"))
-    assert plan.parallelism.schedule == "pipedream-2bw"
+    plan = planned(model, Parallelism(**STALE[mesh], zero=0, pipeline_schedule="pipedream-2bw"))
+    assert plan.parallelism.pipeline_schedule == "pipedream-2bw"
     check(pool, plan, model, asynchronous.two_versions)

@@ -16,16 +16,20 @@ from tests.support.planning import parallelize_alone
 
 EXACT = 1e-10
 CASES = {
-    "interleaved": ("gpt2", Parallelism(dp=1, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1)),
+    "interleaved": (
+        "gpt2", Parallelism(dp=1, tp=1, pp=2, pipeline_schedule="interleaved", virtual_stages=2, micro_batch=1)
+    ),
     "interleaved, dp, full": (
         "llama",
         Parallelism(
-            dp=2, tp=1, pp=2, schedule="interleaved", virtual_stages=2, micro_batch=1, recompute="full", zero=1
+            dp=2, tp=1, pp=2, pipeline_schedule="interleaved", virtual_stages=2, micro_batch=1, recompute="full", zero=1
         ),
     ),
-    "zero-bubble": ("llama", Parallelism(dp=1, tp=1, pp=2, schedule="zero-bubble", virtual_stages=2, micro_batch=1)),
+    "zero-bubble": (
+        "llama", Parallelism(dp=1, tp=1, pp=2, pipeline_schedule="zero-bubble", virtual_stages=2, micro_batch=1)
+    ),
     "zero-bubble, dp, tied": (
-        "gpt2", Parallelism(dp=2, tp=1, pp=2, schedule="zero-bubble", virtual_stages=1, micro_batch=1, zero=1)
+        "gpt2", Parallelism(dp=2, tp=1, pp=2, pipeline_schedule="zero-bubble", virtual_stages=1, micro_batch=1, zero=1)
     ),
 }  # fmt: skip
 
@@ -60,7 +64,7 @@ def test_it_equals_one_device(pools: dict[int, RankPool], known: References, nam
 
 def test_a_plan_too_large_for_this_machine_is_verified_with_two_stages_on_two_ranks() -> None:
     module, _, loss_fn = zoo.small("llama")
-    pins = Parallelism(pp=2, dp=8, tp=1, schedule="interleaved", virtual_stages=2, micro_batch=1)
+    pins = Parallelism(pp=2, dp=8, tp=1, pipeline_schedule="interleaved", virtual_stages=2, micro_batch=1)
     plan = parallelize_alone(
         module, "2x8 cpu", zoo.batch_of("llama"), loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
     )

@@ -44,15 +44,17 @@ SIZES = (8, 7, 3, 1)
 DROPS = {"gpt2": {"dropout": 0.1}, "bert": {"dropout": 0.1}}
 SLOW = pytest.mark.slow
 CASES = [
-    ("gpt2", {"dp": 2, "pp": 2, "tp": 1, "virtual_stages": 2, "schedule": "interleaved", "micro_batch": 1}),
+    ("gpt2", {"dp": 2, "pp": 2, "tp": 1, "virtual_stages": 2, "pipeline_schedule": "interleaved", "micro_batch": 1}),
     ("gpt2", {"dp": 4, "tp": 1, "pp": 1, "zero": 3}),
-    pytest.param(*("gpt2", {"dp": 1, "tp": 2, "pp": 2, "schedule": "zero-bubble", "micro_batch": 2}), marks=SLOW),
+    pytest.param(
+        *("gpt2", {"dp": 1, "tp": 2, "pp": 2, "pipeline_schedule": "zero-bubble", "micro_batch": 2}), marks=SLOW
+    ),
     pytest.param(*("bert", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2, "zero": 0}), marks=SLOW),
     ("llama", {"dp": 1, "tp": 4, "pp": 1, "tensor": (4,)}),
     ("resnet", {"dp": 2, "tp": 2, "pp": 1}),
     pytest.param(*("resnet", {"dp": 1, "tp": 1, "pp": 4}), marks=SLOW),
     pytest.param(*("convnet", {"dp": 4, "tp": 1, "pp": 1, "zero": 1}), marks=SLOW),
-    ("t5", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 2, "schedule": "gpipe"}),
+    ("t5", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 2, "pipeline_schedule": "gpipe"}),
     ("mixtral", {"dp": 2, "tp": 2, "pp": 1}),
     pytest.param(*("unet", {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 4}), marks=SLOW),
 ]
@@ -60,10 +62,10 @@ TRAINED = [
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 1}, marks=SLOW),
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 2, "micro_batch": 1}, marks=SLOW),
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 3}, marks=SLOW),
-    {"dp": 2, "pp": 2, "tp": 1, "zero": 3, "micro_batch": 2, "schedule": "gpipe"},
-    {"dp": 2, "pp": 2, "tp": 1, "schedule": "interleaved", "virtual_stages": 2, "micro_batch": 1},
-    {"dp": 1, "pp": 2, "tp": 2, "schedule": "zero-bubble", "micro_batch": 2},
-    pytest.param({"dp": 1, "pp": 2, "tp": 2, "schedule": "pipedream-2bw", "micro_batch": 2}, marks=SLOW),
+    {"dp": 2, "pp": 2, "tp": 1, "zero": 3, "micro_batch": 2, "pipeline_schedule": "gpipe"},
+    {"dp": 2, "pp": 2, "tp": 1, "pipeline_schedule": "interleaved", "virtual_stages": 2, "micro_batch": 1},
+    {"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "zero-bubble", "micro_batch": 2},
+    pytest.param({"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2}, marks=SLOW),
     {"dp": 4, "tp": 1, "pp": 1, "local_steps": 3},
 ]
 
@@ -115,7 +117,7 @@ def test_running_statistics_stay_while_others_are_evaluated(pool: RankPool, tmp_
     [
         pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 3}, marks=SLOW),
         {"dp": 4, "tp": 1, "pp": 1, "local_steps": 4},
-        {"dp": 1, "tp": 2, "pp": 2, "schedule": "pipedream-2bw", "micro_batch": 2},
+        {"dp": 1, "tp": 2, "pp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2},
     ],
     ids=["zero3", "local", "2bw"],
 )

@@ -15,7 +15,7 @@ from torch import Tensor
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.export.folder import write_folder
 from autoplan.ir.record import PlanRecord
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.verify import verify
 from autoplan.verify.batch import example_batch
 from autoplan.verify.compare import Run
@@ -79,7 +79,7 @@ def test_no_further_from_float32_than_one_device(pool: RankPool, tmp_path: Path,
 
 def test_a_plan_in_float16_equals_one_device_in_float64() -> None:
     record = planned("fp16-mixed", "dp2 tp2 zero1")
-    how = replace(record.training, optimizer="lamb", schedule=Schedule("linear", steps=2), reduce_dtype="bf16")
+    how = replace(record.training, optimizer="lamb", lr_schedule=LRSchedule("linear", steps=2), reduce_dtype="bf16")
     assert verify(replace(record, training=how), None, None, seed=0, raises=True).passed
     memory = record.chosen.predicted.peak_bytes[0]
     assert memory == planned("bf16-mixed", "dp2 tp2 zero1").chosen.predicted.peak_bytes[0]

@@ -56,7 +56,7 @@ def test_strategies_survive(inputs, output, scaled):
 
 
 def test_optional_fields_survive():
-    pinned = Parallelism(dp=4, schedule="1f1b")
+    pinned = Parallelism(dp=4, pipeline_schedule="1f1b")
     assert through_json(pinned, Parallelism) == pinned
 
 

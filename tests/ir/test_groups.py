@@ -15,7 +15,7 @@ from autoplan.cli.given import training as training_of
 from autoplan.errors import ParallelismError
 from autoplan.export.folder import parse_plan, plan_text
 from autoplan.ir.parameter_groups import ParameterGroup
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -25,7 +25,7 @@ RATE, STEPS = 1e-2, 3
 PLANS = {
     "zero1": dict(dp=4, zero=1, microbatches=2),
     "tp2 dp2 zero3": dict(dp=2, tp=2, zero=3),
-    "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
+    "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),
     "offload": dict(tp=2, dp=2, zero=1, offload="optimizer"),
 }
 GROUPS = (
@@ -42,9 +42,9 @@ def how(optimizer: str, **fields: object) -> Training:
 
 TRAININGS = {
     "adamw": how("adamw", clip_grad_norm=0.5),
-    "sgd": how("sgd", momentum=0.9, schedule=Schedule("linear", steps=4)),
+    "sgd": how("sgd", momentum=0.9, lr_schedule=LRSchedule("linear", steps=4)),
     "lamb": how("lamb"),
-    "muon": how("muon", schedule=Schedule("cosine", steps=5)),
+    "muon": how("muon", lr_schedule=LRSchedule("cosine", steps=5)),
     "adafactor": how("adafactor"),
 }
 
@@ -133,9 +133,9 @@ def one_device_without(name: str) -> Mapping[str, Tensor]:
     return model.state_dict()
 
 
-def rates_after(rank: int, world: int, schedule: Schedule | None) -> list[tuple[float, float]]:
+def rates_after(rank: int, world: int, schedule: LRSchedule | None) -> list[tuple[float, float]]:
     """The rates of the first two groups before, under another learning rate, and after an update."""
-    with Program(tiny.spec(dp=4, zero=1, training=how("adamw", schedule=schedule)), tiny.program(1)) as program:
+    with Program(tiny.spec(dp=4, zero=1, training=how("adamw", lr_schedule=schedule)), tiny.program(1)) as program:
         program.load_weights(tiny.reference().state_dict())
         found = []
 
@@ -157,8 +157,8 @@ def rates_after(rank: int, world: int, schedule: Schedule | None) -> list[tuple[
         return found
 
 
-@pytest.mark.parametrize("schedule", [None, Schedule("linear", steps=2), Schedule("ReduceLROnPlateau")])
-def test_a_rate_of_its_own_keeps_its_share(pool: RankPool, schedule: Schedule | None) -> None:
+@pytest.mark.parametrize("schedule", [None, LRSchedule("linear", steps=2), LRSchedule("ReduceLROnPlateau")])
+def test_a_rate_of_its_own_keeps_its_share(pool: RankPool, schedule: LRSchedule | None) -> None:
     share = 0.5 if schedule is not None and schedule.steps else 1.0
     for found in pool.run(rates_after, schedule):
         assert found[0] == (RATE, 5e-3)
@@ -166,7 +166,7 @@ def test_a_rate_of_its_own_keeps_its_share(pool: RankPool, schedule: Schedule | 
         assert all(later == pytest.approx((0.1 * share, 0.05 * share)) for later in found[2:])
 
 
-ONE_CYCLE = Schedule("OneCycleLR", options={"max_lr": 1, "total_steps": 9})
+ONE_CYCLE = LRSchedule("OneCycleLR", options={"max_lr": 1, "total_steps": 9})
 
 
 class Small(nn.Module):
@@ -237,7 +237,7 @@ def test_what_is_no_group_is_refused(groups: tuple, said: str) -> None:
         (Training(groups=({"match": "*", "amsgrad": True},)), "would keep other state of these parameters"),
         (Training(optimizer="sgd", groups=({"match": "*", "momentum": 0.9},)), "would keep other state"),
         (
-            Training(groups=({"match": "*", "lr": 0.1},), schedule=ONE_CYCLE),
+            Training(groups=({"match": "*", "lr": 0.1},), lr_schedule=ONE_CYCLE),
             "OneCycleLR gives all groups the same, so lr would not count",
         ),
     ],

@@ -43,7 +43,7 @@ def predict(record: PlanRecord, **changes: object) -> PlanRecord:
 
 
 def test_the_plan_in_one_line(record: PlanRecord) -> None:
-    pinned = Parallelism(dp=4, tp=8, pp=2, zero=1, micro_batch=1, schedule="1f1b", recompute="full")
+    pinned = Parallelism(dp=4, tp=8, pp=2, zero=1, micro_batch=1, pipeline_schedule="1f1b", recompute="full")
     stages = (StageChoice(0, 3, 1), StageChoice(3, 6, 2))
     full = choose(record, parallelism=pinned, microbatches=16, stages=stages)
     assert headline(full) == "dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, recompute 3 of 4 blocks"
@@ -52,7 +52,7 @@ def test_the_plan_in_one_line(record: PlanRecord) -> None:
     assert stage_text(mixed, mixed.chosen.stages[0]).endswith("(1 recompute, 1 recompute selectively)")
     partly = choose(full, stages=(StageChoice(0, 3, 0, 2), StageChoice(3, 6, 0, 1)))
     assert headline(partly).endswith("recompute 3 of 4 blocks (all selectively)")
-    bare = Parallelism(dp=1, tp=1, pp=1, zero=0, micro_batch=8, schedule="1f1b", recompute="none")
+    bare = Parallelism(dp=1, tp=1, pp=1, zero=0, micro_batch=8, pipeline_schedule="1f1b", recompute="none")
     alone = choose(record, parallelism=bare, microbatches=1, stages=(StageChoice(0, 6, 0),))
     assert headline(alone) == "one device, 1 microbatch of 8"
 

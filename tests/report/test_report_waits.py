@@ -24,8 +24,8 @@ def test_a_rank_of_several_stages_receives_for_each() -> None:
     [
         Parallelism(dp=2, pp=2, micro_batch=4),
         Parallelism(dp=1, tp=1, pp=4, micro_batch=1),
-        Parallelism(dp=2, pp=2, micro_batch=1, schedule="interleaved"),
-        Parallelism(dp=1, tp=2, pp=2, micro_batch=2, schedule="zero-bubble"),
+        Parallelism(dp=2, pp=2, micro_batch=1, pipeline_schedule="interleaved"),
+        Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="zero-bubble"),
     ],
 )
 def test_no_plan_waits_longer_than_its_step(pinned: Parallelism) -> None:

@@ -19,7 +19,7 @@ from tests.fixtures import tiny_program as tiny
 PLANS = {
     "dp2 tp2": dict(dp=2, tp=2),
     "zero3": dict(dp=4, zero=3),
-    "pp2 dp2": dict(pp=2, dp=2, microbatches=2, schedule="1f1b"),
+    "pp2 dp2": dict(pp=2, dp=2, microbatches=2, pipeline_schedule="1f1b"),
 }
 Batch = dict[str, Tensor]
 

@@ -23,7 +23,7 @@ LOCAL = {
     "dp4, two microbatches": dict(dp=4, microbatches=2),
     "dp2 tp2": dict(dp=2, tp=2, microbatches=2),
     "dp2 pp2": dict(dp=2, pp=2, microbatches=2),
-    "dp2 pp2 interleaved": dict(dp=2, pp=2, microbatches=4, virtual_stages=2, schedule="interleaved"),
+    "dp2 pp2 interleaved": dict(dp=2, pp=2, microbatches=4, virtual_stages=2, pipeline_schedule="interleaved"),
 }
 STALE = {
     "pp2": dict(pp=2, dp=2, microbatches=4),
@@ -65,7 +65,7 @@ def how(training: Training) -> How:
 
 def made(mesh: Mapping, training: Training, local: bool) -> Program:
     spec = tiny.spec(**mesh, training=training)
-    other = dict(local_steps=EVERY) if local else dict(schedule="pipedream-2bw")
+    other = dict(local_steps=EVERY) if local else dict(pipeline_schedule="pipedream-2bw")
     spec = replace(spec, parallelism=replace(spec.parallelism, **other))
     return Program(spec, tiny.program(mesh.get("pp", 1) * mesh.get("virtual_stages", 1)))
 

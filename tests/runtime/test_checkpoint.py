@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.checkpoint.groups import own_groups
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -25,9 +25,9 @@ PLANS = {
     "dp4 zero3": dict(dp=4, zero=3),
     "tp2 dp2 zero1": dict(tp=2, dp=2, zero=1, microbatches=2),
     "tp2 dp2 zero2 offload": dict(tp=2, dp=2, zero=2, microbatches=2, offload="optimizer"),
-    "pp2 tp2": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
+    "pp2 tp2": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),
     "dp2 pp2": dict(pp=2, dp=2),
-    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, schedule="interleaved"),
+    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, pipeline_schedule="interleaved"),
 }
 TRAINING = Training(precision="fp64", learning_rate=1e-2, compile=False)
 Result = tuple[Mapping[str, Tensor], int]
@@ -176,8 +176,8 @@ def options_by_name(program: Program) -> dict[str, tuple[float, float]]:
     return {name: (group["lr"], group["weight_decay"]) for group, names in groups for name in names}
 
 
-def save_grouped(rank: int, world: int, plan: dict, folder: str, schedule: Schedule | None) -> None:
-    with program_of(plan, replace(GROUPED, schedule=schedule)) as program:
+def save_grouped(rank: int, world: int, plan: dict, folder: str, schedule: LRSchedule | None) -> None:
+    with program_of(plan, replace(GROUPED, lr_schedule=schedule)) as program:
         program.load_weights(tiny.reference().state_dict())
         train(program, list(tiny.batches(2)))
         program.save_checkpoint(folder)
@@ -191,16 +191,16 @@ def load_grouped(rank: int, world: int, plan: dict, folder: str, training: Train
         return found
 
 
-@pytest.mark.parametrize("schedule", [None, Schedule("linear", steps=4)], ids=["constant", "linear"])
+@pytest.mark.parametrize("schedule", [None, LRSchedule("linear", steps=4)], ids=["constant", "linear"])
 def test_each_group_s_options_are_taken_up_by_the_names_of_its_parameters(
-    pool: RankPool, tmp_path: Path, schedule: Schedule | None
+    pool: RankPool, tmp_path: Path, schedule: LRSchedule | None
 ) -> None:
     """Where there is a schedule, rates are the plan's at the point that the schedule has come to."""
     pool.run(save_grouped, PLANS["dp4 zero3"], str(tmp_path / "c"), schedule)
     part = 1.0 if schedule is None else 0.5
     for plan in ("pp2 tp2", "tp2 dp2 zero2 offload"):
         for training in (GROUPED, replace(GROUPED, groups=REGROUPED, weight_decay=0.7)):
-            told = pool.run(load_grouped, PLANS[plan], str(tmp_path / "c"), replace(training, schedule=schedule))
+            told = pool.run(load_grouped, PLANS[plan], str(tmp_path / "c"), replace(training, lr_schedule=schedule))
             for name, (rate, decay) in (item for each in told for item in each.items()):
                 grouped = name.endswith(("bias", "scale"))
                 wanted = 5e-3 if grouped else 1e-2

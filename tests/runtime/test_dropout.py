@@ -35,7 +35,7 @@ PLANS = {
     "dp tp": Parallelism(dp=2, tp=2, pp=1, micro_batch=2),
     "tp": Parallelism(dp=1, tp=4, pp=1, micro_batch=4, sequence_parallel=False),
     "sequence parallel": Parallelism(dp=1, tp=4, pp=1, micro_batch=4, sequence_parallel=True),
-    "pp tp": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, schedule="1f1b"),
+    "pp tp": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b"),
     "pp dp, recomputed": Parallelism(dp=2, tp=1, pp=2, micro_batch=1, recompute="full"),
     "pp tp, selectively": Parallelism(dp=1, tp=2, pp=2, micro_batch=2, recompute="selective"),
 }

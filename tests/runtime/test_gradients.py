@@ -14,7 +14,7 @@ from torch import Tensor
 from autoplan.errors import DivergedError, InputsError
 from autoplan.ir.codec import decode, encode
 from autoplan.ir.typed import Lowered
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.ops.random import step_keys
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program
@@ -27,9 +27,9 @@ PLANS = {
     "zero2 tp2": dict(dp=2, tp=2, zero=2, microbatches=2),
     "zero3": dict(dp=4, zero=3, microbatches=2),
     "pp2 dp2 zero1, tied": dict(pp=2, dp=2, microbatches=2, zero=1),
-    "pp2 tp2": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
-    "interleaved": dict(pp=2, dp=2, microbatches=4, virtual_stages=2, schedule="interleaved"),
-    "zero-bubble": dict(pp=2, dp=2, microbatches=4, virtual_stages=2, schedule="zero-bubble"),
+    "pp2 tp2": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),
+    "interleaved": dict(pp=2, dp=2, microbatches=4, virtual_stages=2, pipeline_schedule="interleaved"),
+    "zero-bubble": dict(pp=2, dp=2, microbatches=4, virtual_stages=2, pipeline_schedule="zero-bubble"),
     "offload": dict(tp=2, dp=2, zero=2, microbatches=2, offload="optimizer"),
 }
 ADDED = (2, 1, 3)  # batches before each of the updates
@@ -82,7 +82,7 @@ def test_they_add_up_as_on_one_device(pool: RankPool, plan: str) -> None:
             assert difference < 1e-12, f"{name} differs by {difference:.1e} of its norm"
 
 
-SCALED = Training(precision="fp16-mixed", learning_rate=1e-2, schedule=Schedule("linear", steps=10), compile=False)
+SCALED = Training(precision="fp16-mixed", learning_rate=1e-2, lr_schedule=LRSchedule("linear", steps=10), compile=False)
 
 
 def in_float32(plan: dict, training: Training) -> Program:

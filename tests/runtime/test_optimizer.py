@@ -26,8 +26,8 @@ PLANS = {
     "tp2 dp2": dict(tp=2, dp=2),
     "tp2 dp2 zero3": dict(tp=2, dp=2, zero=3),
     "pp2 dp2 zero1, tied": dict(pp=2, dp=2, microbatches=2, zero=1),
-    "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
-    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, schedule="interleaved"),
+    "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),
+    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, pipeline_schedule="interleaved"),
     "tp2 dp2 zero1 offload": dict(tp=2, dp=2, zero=1, offload="optimizer"),
 }
 FEW = ("tp2 dp2 zero3", "pp2 tp2, tied")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from autoplan.errors import WeightsError
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -29,8 +29,8 @@ PLANS = {
 
 
 def how(optimizer: str) -> Training:
-    groups, schedule = ({"match": "*bias", "lr": 5e-3},), Schedule("cosine", steps=9)
-    return Training(optimizer, "fp64", 1e-2, schedule=schedule, groups=groups, compile=False)  # type: ignore[arg-type]
+    groups, schedule = ({"match": "*bias", "lr": 5e-3},), LRSchedule("cosine", steps=9)
+    return Training(optimizer, "fp64", 1e-2, lr_schedule=schedule, groups=groups, compile=False)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

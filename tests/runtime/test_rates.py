@@ -13,7 +13,7 @@ from torch.optim import SGD, lr_scheduler
 from autoplan.cli.given import training
 from autoplan.errors import ParallelismError
 from autoplan.ir.codec import decode, encode
-from autoplan.options import SHAPES, Schedule, Training
+from autoplan.options import SHAPES, LRSchedule, Training
 from autoplan.runtime.optim.lr_scheduler import NOT_DATA, LearningRates, check_schedule, scheduler_class
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.optim.updates import Updates
@@ -56,19 +56,19 @@ def course(rates: LearningRates, losses: list[float]) -> list:
 
 def test_linear_and_cosine_rise_fall_and_stay() -> None:
     for name, half in (("linear", 0.55), ("cosine", 0.55)):
-        schedule = Schedule(name, steps=7, warmup=3, end=0.1)
+        schedule = LRSchedule(name, steps=7, warmup=3, end=0.1)
         taken = [rate / 0.25 for [(rate, _), _] in course(LearningRates(schedule, optimizer()), [1.0] * 10)]
         assert taken[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
         assert taken[5] == pytest.approx(half) and taken[7:] == pytest.approx([0.1] * 3)
         quarter = 0.775 if name == "linear" else 0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2
         assert taken[4] == pytest.approx(quarter)
-    constant = course(LearningRates(Schedule(warmup=1), optimizer()), [1.0] * 3)
+    constant = course(LearningRates(LRSchedule(warmup=1), optimizer()), [1.0] * 3)
     assert [rate for [(rate, _), _] in constant] == [0.125, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_of_torch_does_what_it_does_there(name: str) -> None:
-    rates = LearningRates(Schedule(name, options=CLASSES[name]), optimizer())
+    rates = LearningRates(LRSchedule(name, options=CLASSES[name]), optimizer())
     theirs = optimizer()
     scheduler = getattr(lr_scheduler, name)(theirs, **CLASSES[name])
     wanted = []
@@ -85,7 +85,7 @@ def test_a_class_of_torch_does_what_it_does_there(name: str) -> None:
 @pytest.mark.parametrize("name", [*CLASSES, "cosine"])
 def test_a_schedule_goes_on_exactly_where_it_was(name: str) -> None:
     options = CLASSES.get(name, {})
-    schedule = Schedule(name, options=options) if options else Schedule(name, steps=9, warmup=2)
+    schedule = LRSchedule(name, options=options) if options else LRSchedule(name, steps=9, warmup=2)
     wanted = course(LearningRates(schedule, optimizer()), LOSSES)
     for cut in (0, 1, 4, 7):
         first = LearningRates(schedule, optimizer())
@@ -100,11 +100,11 @@ def test_a_schedule_goes_on_exactly_where_it_was(name: str) -> None:
 
 
 def test_another_learning_rate_moves_the_whole_course() -> None:
-    rates = LearningRates(Schedule("cosine", steps=10), optimizer())
+    rates = LearningRates(LRSchedule("cosine", steps=10), optimizer())
     before = course(rates, [1.0] * 4)
     rates.restart(0.5, rates.updates)
     after = course(rates, [1.0] * 4)
-    whole = course(LearningRates(Schedule("cosine", steps=10), optimizer()), [1.0] * 8)
+    whole = course(LearningRates(LRSchedule("cosine", steps=10), optimizer()), [1.0] * 8)
     assert before == whole[:4]
     assert [rate for [(rate, _), _] in after] == pytest.approx([2 * rate for [(rate, _), _] in whole[4:]])
 
@@ -123,9 +123,9 @@ def test_what_is_no_learning_rate_is_refused(rate: object) -> None:
 def test_one_device_follows_it_too() -> None:
     parameter = nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
-    falling, watching = Schedule("linear", steps=4), Schedule("ReduceLROnPlateau")
+    falling, watching = LRSchedule("linear", steps=4), LRSchedule("ReduceLROnPlateau")
     for schedule, rates in ((falling, [0.75, 0.5, 0.25]), (watching, [1.0] * 3)):
-        made = build_optimizer([parameter], Training(learning_rate=1.0, schedule=schedule))
+        made = build_optimizer([parameter], Training(learning_rate=1.0, lr_schedule=schedule))
         found = []
         for _ in range(3):
             made.step()
@@ -138,8 +138,8 @@ def test_every_class_is_there_or_said_to_be_no_data() -> None:
     classes = {n for n, v in vars(lr_scheduler).items() if isinstance(v, type) and issubclass(v, kind)}
     assert {n for n in classes if n[0] != "_"} - {"LRScheduler"} == set(CLASSES) | set(NOT_DATA)
     for name in NOT_DATA:
-        with pytest.raises(ParallelismError, match=f"schedule='{name}': it takes functions or schedulers"):
-            scheduler_class(Schedule(name))
+        with pytest.raises(ParallelismError, match=f"lr_schedule='{name}': it takes functions or schedulers"):
+            scheduler_class(LRSchedule(name))
 
 
 def test_it_is_data() -> None:
@@ -147,15 +147,16 @@ def test_it_is_data() -> None:
         {"name": "MultiStepLR", "options": {"milestones": [2, 5]}}, {"name": "cosine", "steps": 10, "warmup": 2}, None,
         "constant",
     ):  # fmt: skip
-        how = Training(schedule=given, optimizer_options={"amsgrad": True})  # type: ignore[arg-type]
+        how = Training(lr_schedule=given, optimizer_options={"amsgrad": True})  # type: ignore[arg-type]
         assert decode(Training, json.loads(json.dumps(encode(how))), "training") == how
         assert hash(how) == hash(decode(Training, encode(how), "training"))
 
 
 def test_the_command_line_writes_it_as_a_mapping() -> None:
-    told = ["schedule={'name': 'cosine', 'steps': 9, 'warmup': 2}", "optimizer_options={'amsgrad': True}", "eps=1e-6"]
+    schedule = "lr_schedule={'name': 'cosine', 'steps': 9, 'warmup': 2}"
+    told = [schedule, "optimizer_options={'amsgrad': True}", "eps=1e-6"]
     assert training(told) == Training(
-        schedule=Schedule("cosine", steps=9, warmup=2), optimizer_options=(("amsgrad", True),), eps=1e-6
+        lr_schedule=LRSchedule("cosine", steps=9, warmup=2), optimizer_options=(("amsgrad", True),), eps=1e-6
     )
 
 
@@ -164,22 +165,22 @@ def test_the_command_line_writes_it_as_a_mapping() -> None:
     [
         ("cosine", "steps=None: 'cosine' arrives after so many updates, more than its warmup=0. give as many as"),
         ({"name": "linear", "steps": 3, "warmup": 3}, "steps=3: 'linear' arrives after so many updates"),
-        ({"name": "constant", "steps": 3}, "schedule='constant' with steps=3, end=0.0: it has no end to arrive at"),
-        ({"name": "cosine", "steps": 9, "options": {"T_max": 3}}, "schedule='cosine' with options {'T_max': 3}"),
-        ({"name": "StepLR", "warmup": 3}, "schedule='StepLR' with warmup=3: a class has its own course"),
-        ({"name": "linear", "stops": 9}, "schedule={'name': 'linear', 'stops': 9}: a schedule has name, steps, warmup"),
+        ({"name": "constant", "steps": 3}, "lr_schedule='constant' with steps=3, end=0.0: it has no end to arrive at"),
+        ({"name": "cosine", "steps": 9, "options": {"T_max": 3}}, "lr_schedule='cosine' with options {'T_max': 3}"),
+        ({"name": "StepLR", "warmup": 3}, "lr_schedule='StepLR' with warmup=3: torch's class sets every update's rate"),
+        ({"name": "linear", "stops": 9}, "lr_schedule={'name': 'linear', 'stops': 9}: a schedule has name"),
         ({"warmup": -1}, "warmup=-1: it is a number of updates"),
         ({"name": "cosine", "steps": 9, "end": "0"}, "end='0': it is a share of the learning rate"),
-        (7, "schedule=7: a schedule has name, steps"),
-        ({"name": "StepLR", "options": [("gamma", 0.1), ("gamma", 0.2)]}, "schedule's options [('gamma', 0.1)"),
-        ({"name": "StepLR", "options": {"gamma": torch.ones(1)}}, "schedule's options: gamma=tensor([1.]): plan.json"),
-        ({"name": "StepLR", "options": {"gamma": float("nan")}}, "schedule's options: gamma=nan: plan.json"),
-        ("StairsLR", f"schedule='StairsLR': there is none. use one of {', '.join(SHAPES)}, ConstantLR"),
+        (7, "lr_schedule=7: a schedule has name, steps"),
+        ({"name": "StepLR", "options": [("gamma", 0.1), ("gamma", 0.2)]}, "lr_schedule's options [('gamma', 0.1)"),
+        ({"name": "StepLR", "options": {"gamma": torch.ones(1)}}, "lr_schedule's options: gamma=tensor([1.]): plan"),
+        ({"name": "StepLR", "options": {"gamma": float("nan")}}, "lr_schedule's options: gamma=nan: plan.json"),
+        ("StairsLR", f"lr_schedule='StairsLR': there is none. use one of {', '.join(SHAPES)}, ConstantLR"),
         ("StepLR", "StepLR with no options: "),
-        ({"name": "StepLR", "options": {"size": 3}}, "schedule's options size=3: StepLR has no size: it takes"),
+        ({"name": "StepLR", "options": {"size": 3}}, "lr_schedule's options size=3: StepLR has no size: it takes"),
     ],
 )
 def test_what_is_no_schedule_is_refused(given: object, said: str) -> None:
     with pytest.raises(ParallelismError) as error:
-        check_schedule(Training(schedule=given))  # type: ignore[arg-type]
+        check_schedule(Training(lr_schedule=given))  # type: ignore[arg-type]
     assert str(error.value).startswith(said)

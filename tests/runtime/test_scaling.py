@@ -13,7 +13,7 @@ import torch
 from autoplan.errors import DivergedError
 from autoplan.ir.codec import decode, encode
 from autoplan.ir.typed import Lowered
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.program import Program, ProgramSpec
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
@@ -22,14 +22,14 @@ PLANS = {
     "dp4, 2 microbatches": dict(dp=4, microbatches=2),
     "zero1 tp2": dict(dp=2, tp=2, zero=1, microbatches=2),
     "zero3": dict(dp=4, zero=3, microbatches=2),
-    "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, schedule="1f1b"),
+    "pp2 tp2, tied": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),
     "pp2 dp2 zero2, tied": dict(pp=2, dp=2, microbatches=2, zero=2),
-    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, schedule="interleaved"),
-    "zero-bubble": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, schedule="zero-bubble"),
+    "interleaved": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, pipeline_schedule="interleaved"),
+    "zero-bubble": dict(pp=2, dp=2, microbatches=2, virtual_stages=2, pipeline_schedule="zero-bubble"),
     "offload": dict(tp=2, dp=2, zero=2, microbatches=2, offload="optimizer"),
 }
-SCHEDULE = Schedule("linear", steps=10)
-PLAIN = Training(learning_rate=1e-2, clip_grad_norm=0.1, schedule=SCHEDULE, compile=False)
+SCHEDULE = LRSchedule("linear", steps=10)
+PLAIN = Training(learning_rate=1e-2, clip_grad_norm=0.1, lr_schedule=SCHEDULE, compile=False)
 SCALED = PLAIN.with_precision("fp16-mixed")
 BEGIN = 2.0**16
 

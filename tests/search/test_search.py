@@ -35,7 +35,8 @@ def plan(model: Model, parallelism: str | Parallelism = "auto", cluster: Cluster
 def check(model: Model, chosen: Chosen, cluster: ClusterSpec = CPU) -> None:
     """What every choice keeps to."""
     assert chosen.mesh.devices == cluster.devices
-    assert chosen.parallelism.pinned().keys() >= {"dp", "tp", "pp", "zero", "micro_batch", "schedule", "recompute"}
+    filled = {"dp", "tp", "pp", "zero", "micro_batch", "pipeline_schedule", "recompute"}
+    assert chosen.parallelism.pinned().keys() >= filled
     runs = [(s.first, s.last) for s in chosen.stages]
     assert runs[0][0] == 0 and runs[-1][1] == len(model.segments)
     assert all(a[1] == b[0] for a, b in itertools.pairwise(runs))
@@ -143,10 +144,10 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
     [
         (Parallelism(dp=3), "multiply to 3, and the cluster has 4 devices"),
         (Parallelism(dp=2, tp=1, pp=1), "give dp=4"),
-        (Parallelism(schedule="zero-bubble", zero=3), "use zero=2, or schedule='interleaved'"),
-        (Parallelism(schedule="zero-bubble", recompute="full"), "would run the segment again"),
-        (Parallelism(schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
-        (Parallelism(schedule="interleaved", virtual_stages=1), "give 2 or more"),
+        (Parallelism(pipeline_schedule="zero-bubble", zero=3), "use zero=2, or schedule='interleaved'"),
+        (Parallelism(pipeline_schedule="zero-bubble", recompute="full"), "would run the segment again"),
+        (Parallelism(pipeline_schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
+        (Parallelism(pipeline_schedule="interleaved", virtual_stages=1), "give 2 or more"),
         (Parallelism(offload="parameters", zero=1), "go to the host shard by shard"),
     ],
 )
@@ -164,7 +165,7 @@ def test_an_unknown_system_is_answered_with_those_there_are() -> None:
     ("pinned", "words"),
     [
         (Parallelism(micro_batch=5), "a batch of 8 rows: it does not divide by 5"),
-        (Parallelism(dp=1, tp=1, pp=4, schedule="1f1b", micro_batch=8), "as many microbatches as stages"),
+        (Parallelism(dp=1, tp=1, pp=4, pipeline_schedule="1f1b", micro_batch=8), "as many microbatches as stages"),
     ],
 )
 def test_batches_that_do_not_divide(pinned: Parallelism, words: str) -> None:
@@ -231,6 +232,6 @@ def test_alternatives_hold_the_classical_choices() -> None:
 
 def test_the_step_time_is_that_of_the_schedule_and_what_follows_it() -> None:
     chosen = plan(llama(), Parallelism(pp=4, micro_batch=1))
-    assert chosen.parallelism.schedule == "1f1b" and chosen.microbatches == 8
+    assert chosen.parallelism.pipeline_schedule == "1f1b" and chosen.microbatches == 8
     assert 0.2 < chosen.predicted.bubble_fraction < 0.8
     assert chosen.predicted.step_time_s > 0 and 0 < chosen.predicted.mfu < 1

@@ -90,7 +90,7 @@ ALL_ONE, HALF = dict.fromkeys(range(2, 7), 1), dict.fromkeys(range(2, 5), 1)  # 
         (6, ALL_ONE, Parallelism(pp=1, tp=2, micro_batch=4)),
         (6, ALL_ONE, Parallelism(pp=1, tp=1, micro_batch=4, zero=2)),
         (6, ALL_ONE, Parallelism(pp=2, tp=1, micro_batch=4, zero=0)),
-        (8, HALF, Parallelism(pp=2, tp=2, micro_batch=4, zero=0, recompute="none", schedule="1f1b")),
+        (8, HALF, Parallelism(pp=2, tp=2, micro_batch=4, zero=0, recompute="none", pipeline_schedule="1f1b")),
         (8, HALF, Parallelism(pp=2, tp=2, micro_batch=4, zero=0, virtual_stages=2)),
     ],
 )

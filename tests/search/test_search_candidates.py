@@ -31,8 +31,8 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
     eager, compiled = (Limits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
     assert "zero-bubble" not in schedules_of(eager, Parallelism())
     assert "zero-bubble" not in schedules_of(compiled, Parallelism())
-    assert schedules_of(compiled, Parallelism(schedule="zero-bubble")) == {"zero-bubble"}
-    for kept_out in (Parallelism(recompute="full"), Parallelism(zero=3), Parallelism(schedule="1f1b")):
+    assert schedules_of(compiled, Parallelism(pipeline_schedule="zero-bubble")) == {"zero-bubble"}
+    for kept_out in (Parallelism(recompute="full"), Parallelism(zero=3), Parallelism(pipeline_schedule="1f1b")):
         assert "zero-bubble" not in schedules_of(eager, kept_out)
 
 
@@ -40,8 +40,8 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
     ("pinned", "said"),
     [
         (Parallelism(pp=4, virtual_stages=4), "16 stages need as many parts, and the model has 10"),
-        (Parallelism(pp=8, schedule="interleaved"), "16 stages need as many parts"),
-        (Parallelism(pp=1, schedule="zero-bubble"), "zero-bubble needs a pipeline"),
+        (Parallelism(pp=8, pipeline_schedule="interleaved"), "16 stages need as many parts"),
+        (Parallelism(pp=1, pipeline_schedule="zero-bubble"), "zero-bubble needs a pipeline"),
         (Parallelism(pp=1, virtual_stages=2), "several stages on a rank needs a pipeline"),
     ],
 )

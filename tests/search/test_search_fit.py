@@ -117,7 +117,7 @@ def test_bisection_finds_the_least_that_holds(least: int) -> None:
 
 def test_memory_is_not_blamed_where_it_suffices() -> None:
     """One microbatch of all rows leaves no data parallelism, and so a tensor axis that nobody asked for."""
-    pinned = Parallelism(pp=2, micro_batch=8, schedule="interleaved", virtual_stages=2)
+    pinned = Parallelism(pp=2, micro_batch=8, pipeline_schedule="interleaved", virtual_stages=2)
     cluster, small = ClusterSpec.parse("1x4 cpu"), mlp(batch=8, layers=4)
     with pytest.raises(ParallelismError) as caught:
         search(small, cluster, Training(), pinned)

@@ -22,7 +22,7 @@ def test_one_segment_on_each_stage_fits_or_does_not(recompute: str) -> None:
     """As many stages as segments: the cuts are given, and with them every byte; just above what they need they fit,
     just below nothing does."""
     pinned = Parallelism(
-        dp=1, tp=1, pp=2, micro_batch=1, schedule="interleaved", virtual_stages=2, recompute=recompute
+        dp=1, tp=1, pp=2, micro_batch=1, pipeline_schedule="interleaved", virtual_stages=2, recompute=recompute
     )
     assert len(MODEL.segments) == 4
     work = begin(MODEL, CLUSTER, Training(), pinned)

@@ -36,7 +36,7 @@ MODEL = llama(
     batch=16, seq=1024, hidden=2048, ffn=5632, heads=16, kv=8, vocab=32000, layers=12, dtype="bfloat16"
 )  # fmt: skip
 TRAINING = Training(precision="bf16")
-PIPED = Parallelism(pp=2, dp=2, tp=1, zero=0, schedule="1f1b")
+PIPED = Parallelism(pp=2, dp=2, tp=1, zero=0, pipeline_schedule="1f1b")
 
 
 def planned(
@@ -121,7 +121,8 @@ def test_each_kind_is_filled_to_its_own_wall() -> None:
     """States alone take more than the small cards hold of an even share; the large ones take the rest."""
     cluster = ClusterSpec.parse("1x1 a100-sxm-80gb + 1x1 v100-sxm2-16gb")
     model = llama(batch=4, seq=256, hidden=2048, ffn=8192, heads=16, kv=16, vocab=8000, layers=30)
-    chosen = planned(cluster, Parallelism(pp=2, dp=1, tp=1, schedule="1f1b"), model, Training(precision="fp32"))
+    pinned = Parallelism(pp=2, dp=1, tp=1, pipeline_schedule="1f1b")
+    chosen = planned(cluster, pinned, model, Training(precision="fp32"))
     large, small = (device.usable_bytes for device, _ in cluster.topology().kinds)
     held = [memory.total for memory in chosen.predicted.peak_bytes]
     assert cluster.usable_bytes == small < held[0] <= large and held[1] <= small
@@ -163,7 +164,7 @@ def test_no_uneven_stages_take_less_than_the_bound(ranks: list[tuple[float, floa
 
 def test_the_bound_is_below_every_plan_and_near_the_best() -> None:
     """Every setting with a pipeline of one kind to a stage, each searched for itself."""
-    pinned = Parallelism(pp=2, tp=1, schedule="1f1b", zero=0)
+    pinned = Parallelism(pp=2, tp=1, pipeline_schedule="1f1b", zero=0)
     work = begin(MODEL, MIXED, TRAINING, pinned)
     possible, wall = candidates(work.limits, pinned), MIXED.usable_bytes
     for setting in possible:
@@ -212,7 +213,7 @@ def test_an_emitted_plan_equals_one_device_and_is_told() -> None:
     batch = torch.randn(8, 32), torch.randn(8, 32)
     plan = parallelize(
         Net(), "1x1 h100-sxm + 1x1 v100-sxm2-16gb", batch, training=Training(precision="fp32"),
-        parallelism=Parallelism(pp=2, schedule="1f1b"), effort="fast",
+        parallelism=Parallelism(pp=2, pipeline_schedule="1f1b"), effort="fast",
     )  # fmt: skip
     many, few = layers(plan.record.chosen)
     assert many > few and plan.verify().passed
@@ -225,7 +226,7 @@ def test_an_emitted_plan_equals_one_device_and_is_told() -> None:
 def test_what_does_not_fit_is_told_of_the_stage_that_lacks_most() -> None:
     cluster = ClusterSpec.parse("1x1 a100-sxm-80gb + 1x1 v100-sxm2-16gb")
     model = llama(batch=4, seq=256, hidden=4096, ffn=16384, heads=16, kv=16, vocab=8000, layers=40)
-    pinned = Parallelism(pp=2, dp=1, tp=1, schedule="1f1b")
+    pinned = Parallelism(pp=2, dp=1, tp=1, pipeline_schedule="1f1b")
     work = begin(model, cluster, Training(precision="fp32"), pinned)
     sizes = [least_bytes(work.operators, s, work.training) for s in candidates(work.limits, pinned)]
     assert work.best(candidates(work.limits, pinned), cluster.usable_bytes) is None

@@ -46,7 +46,7 @@ def own_s(work: Work, setting: Setting, wall: float, limit_s: float) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_nothing_is_lost_by_operators_that_are_shared(seed: int) -> None:
-    pins = Parallelism(schedule="1f1b")
+    pins = Parallelism(pipeline_schedule="1f1b")
     work, wall = random_work(seed, pins)
     settings = candidates(work.limits, pins)
     best = work.best(settings, wall)

@@ -22,14 +22,14 @@ from autoplan.search.space.text import FIELDS, SCHEDULE_WORDS
         ("dp=2,tp=2", Parallelism(dp=2, tp=2)),
         (" DP = 2; TP = 2 ", Parallelism(dp=2, tp=2)),
         ("zero=3", Parallelism(zero=3)),
-        ("pp=2 1f1b", Parallelism(pp=2, schedule="1f1b")),
-        ("schedule=1F1B", Parallelism(schedule="1f1b")),
+        ("pp=2 1f1b", Parallelism(pp=2, pipeline_schedule="1f1b")),
+        ("pipeline_schedule=1F1B", Parallelism(pipeline_schedule="1f1b")),
         ("tp8 pp2", Parallelism(tp=8, pp=2)),
         ("micro-batch=4", Parallelism(micro_batch=4)),
         ("dp=4 fsdp", Parallelism(dp=4, zero=3)),
         ("tensor=2x4", Parallelism(tensor=(2, 4))),
         ("one device", Parallelism(dp=1, tp=1, pp=1)),
-        ("dp=2 pp=2, 1F1B, 4 microbatches of 2", Parallelism(dp=2, pp=2, schedule="1f1b", micro_batch=2)),
+        ("dp=2 pp=2, 1F1B, 4 microbatches of 2", Parallelism(dp=2, pp=2, pipeline_schedule="1f1b", micro_batch=2)),
         ("tp=4 (2x2), 2d tensor parallel", Parallelism(tp=4, tensor=(2, 2), tensor_system="2d")),
         ("pp=2, recompute 12 of 40 blocks (3 selectively)", Parallelism(pp=2)),
         ("pp=2, recompute 40 of 40 blocks", Parallelism(pp=2, recompute="full")),
@@ -76,9 +76,9 @@ def test_what_says_nothing_is_named(text: str, said: str) -> None:
 sizes = st.integers(2, 64)
 choices = st.builds(
     Parallelism, dp=sizes, tp=sizes, pp=sizes, zero=st.integers(1, 3), micro_batch=st.integers(1, 64),
-    schedule=st.sampled_from(SCHEDULES), virtual_stages=sizes, recompute=st.sampled_from(("selective", "full")),
-    sequence_parallel=st.just(True), offload=st.sampled_from(OFFLOADS), tensor_system=st.sampled_from(TENSOR_SYSTEMS),
-    local_steps=sizes,
+    pipeline_schedule=st.sampled_from(SCHEDULES), virtual_stages=sizes,
+    recompute=st.sampled_from(("selective", "full")), sequence_parallel=st.just(True),
+    offload=st.sampled_from(OFFLOADS), tensor_system=st.sampled_from(TENSOR_SYSTEMS), local_steps=sizes,
 )  # fmt: skip
 
 
@@ -89,9 +89,10 @@ optional = st.sampled_from([field.name for field in fields(Parallelism) if field
 def test_what_a_report_prints_is_read_back(full: Parallelism, left: set[str]) -> None:
     """The table's line of a parallelism, and a plan's headline but for how many blocks are recomputed."""
     given = replace(full, **dict.fromkeys(left - {"pp"}), **({"pp": 1} if "pp" in left else {}))
-    pipelined = {} if given.pp != 1 else {"pp": None, "schedule": None, "virtual_stages": None}  # a part of a pipeline
+    of_a_pipeline = ("pp", "pipeline_schedule", "virtual_stages")
+    pipelined = {} if given.pp != 1 else dict.fromkeys(of_a_pipeline)
     given = replace(given, **pipelined)  # type: ignore[arg-type]
-    given = given if given.pp else replace(given, schedule=None, virtual_stages=None)
+    given = given if given.pp else replace(given, pipeline_schedule=None, virtual_stages=None)
     assert read(parallelism_text(given)) == given
     if given.micro_batch is not None:
         assert read(", ".join(filter(None, parallelism_parts(given, 8)))) == replace(given, recompute=None)

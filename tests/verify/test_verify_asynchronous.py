@@ -15,7 +15,7 @@ from tests.support.planning import parallelize_alone
 
 TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
 LOCAL = Parallelism(dp=2, tp=1, pp=1, zero=0, micro_batch=2, local_steps=8)
-STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, schedule="pipedream-2bw")
+STALE = Parallelism(dp=1, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="pipedream-2bw")
 
 
 def planned(parallelism: Parallelism) -> autoplan.Plan:

@@ -76,7 +76,7 @@ def state_of(
         world=dist.get_world_size(),
         optimizer=snapshot.spec.training.optimizer,
         learning_rate=float(snapshot.optimizer.param_groups[0]["lr"]),
-        schedule=schedule_data(snapshot.spec.training.schedule),
+        schedule=schedule_data(snapshot.spec.training.lr_schedule),
         states={name: plain_values.frozen(part.state_dict(), "states") for name, part in snapshot.states.items()},
         extra=given,
     )

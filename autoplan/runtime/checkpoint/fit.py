@@ -98,7 +98,7 @@ def check_moments(snapshot: Snapshot, saved: Mapping[str, object], source: Path)
 def fields_kept(training: Training, dims: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.dtype]:
     """What the planned optimizer has of a parameter of so many dims after an update, and in which dtype."""
     parameter = nn.Parameter(torch.zeros((2,) * dims, dtype=dtype))
-    optimizer = build_optimizer([parameter], replace(training, schedule=None))
+    optimizer = build_optimizer([parameter], replace(training, lr_schedule=None))
     parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     state = optimizer.state[parameter]

@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from autoplan.errors import AutoplanError, WeightsError
-from autoplan.options import Schedule, Training
+from autoplan.options import LRSchedule, Training
 from autoplan.runtime.checkpoint import plain_values
 from autoplan.runtime.checkpoint.files import CheckpointState
 from autoplan.runtime.checkpoint.groups import Options, changes, restored
@@ -44,7 +44,7 @@ def taken_plain_parts(snapshot: Snapshot, state: CheckpointState, source: Path) 
         said = f"the state of its {name} doesn't fit ({type(error).__name__}: {error})"
         raise WeightsError(source, said, "plan with the precision and schedule that it had") from None
     tell_changes(snapshot, state, source, options, rates)
-    if snapshot.spec.training.schedule is not None:  # which says the rates, by the plan's groups
+    if snapshot.spec.training.lr_schedule is not None:  # which says the rates, by the plan's groups
         options = [{name: value for name, value in each.items() if name != "lr"} for each in options]
     return options
 
@@ -54,7 +54,7 @@ def check_rates(training: Training, state: CheckpointState, source: Path) -> Non
     groups: Sequence[Any] = state.groups
     rates = [options.get("lr") for options, _ in groups] or [state.learning_rate]
     over = not any(rates) and training.learning_rate != 0
-    if over and training.schedule is None and state.schedule is not None:
+    if over and training.lr_schedule is None and state.schedule is not None:
         said = f"its schedule ({schedule_text(state.schedule)}) has ended at a learning rate of 0"
         remedy = (
             "plan with a schedule, or take its weights alone: load it into its own plan, save_weights there, and "
@@ -69,7 +69,7 @@ def tell_changes(
     """What goes on otherwise than the plan says, told by the first rank."""
     if dist.get_rank() != 0:
         return
-    schedule, was = snapshot.spec.training.schedule, state.schedule
+    schedule, was = snapshot.spec.training.lr_schedule, state.schedule
     here = schedule_data(schedule)
     if here != was:
         note(f"{source}: its schedule is {schedule_text(was)}, the plan's {schedule_text(here)}, which is kept")
@@ -82,7 +82,7 @@ def tell_changes(
             note(f"{source}: a learning rate of {rate:g} was reached there; by the plan's groups it is {scheduled:g}")
 
 
-def schedule_data(schedule: Schedule | None) -> object:
+def schedule_data(schedule: LRSchedule | None) -> object:
     """A schedule as state.json has it."""
     return None if schedule is None else plain_values.frozen(asdict(schedule), "schedule")
 

@@ -63,7 +63,7 @@ def check_groups(training: Training, kinds: Mapping[Callable[..., Optimizer], Ma
             raise ParallelismError(said, cause, "leave it out")
         for kind, given in kinds.items():
             check_group(said, kind, given, own_options(kind, group))
-        schedule = training.schedule.name if training.schedule is not None else ""
+        schedule = training.lr_schedule.name if training.lr_schedule is not None else ""
         overruled = [name for name, _ in group.options if name in ("lr", "betas", "momentum")]
         if schedule in SET_RATES and overruled:
             cause = f"{schedule} gives all groups the same, so {overruled[0]} would not count"

@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from autoplan.errors import ParallelismError
-from autoplan.options import SHAPES, Schedule, Training
+from autoplan.options import SHAPES, LRSchedule, Training
 from autoplan.runtime.optim.grouping import DEFAULT
 
 NOT_DATA = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
@@ -32,7 +32,7 @@ class LearningRates:
     updates  taken so far, those that were skipped not counted
     """
 
-    def __init__(self, schedule: Schedule, optimizer: Optimizer) -> None:
+    def __init__(self, schedule: LRSchedule, optimizer: Optimizer) -> None:
         self.schedule, self.optimizer = schedule, optimizer
         self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.rate, self.updates = self.own[0], 0
@@ -106,14 +106,14 @@ def in_proportion(own: Sequence[float], rate: float) -> list[float]:
     return [rate if each == first else each * rate / first if first else each for each in own]
 
 
-def build_scheduler(schedule: Schedule, optimizer: Optimizer) -> LRScheduler:
+def build_scheduler(schedule: LRSchedule, optimizer: Optimizer) -> LRScheduler:
     """Torch's scheduler of a schedule."""
     if schedule.name in SHAPES:
         return LambdaLR(optimizer, partial(share, schedule))
     return scheduler_class(schedule)(optimizer, **dict(schedule.options))  # type: ignore[arg-type]
 
 
-def share(schedule: Schedule, update: int) -> float:
+def share(schedule: LRSchedule, update: int) -> float:
     """Of the learning rate, what an update takes, counted from 0 (Loshchilov & Hutter 2017, "SGDR", for the cosine)."""
     if update < schedule.warmup:
         return (update + 1) / (schedule.warmup + 1)
@@ -124,7 +124,7 @@ def share(schedule: Schedule, update: int) -> float:
     return schedule.end + (1 - schedule.end) * left
 
 
-def scheduler_class(schedule: Schedule) -> type[LRScheduler]:
+def scheduler_class(schedule: LRSchedule) -> type[LRScheduler]:
     """The class of torch.optim.lr_scheduler with this name; ParallelismError where there is none, or none from data."""
     known = {
         name: value
@@ -134,13 +134,13 @@ def scheduler_class(schedule: Schedule) -> type[LRScheduler]:
     usable = sorted(set(known) - set(NOT_DATA))
     if schedule.name not in usable:
         cause = "it takes functions or schedulers, which are no data" if schedule.name in known else "there is none"
-        raise ParallelismError(f"schedule={schedule.name!r}", cause, f"use one of {', '.join((*SHAPES, *usable))}")
+        raise ParallelismError(f"lr_schedule={schedule.name!r}", cause, f"use one of {', '.join((*SHAPES, *usable))}")
     return known[schedule.name]
 
 
 def check_schedule(training: Training) -> None:
     """ParallelismError where there is no such schedule, or one that doesn't take its options."""
-    schedule = training.schedule
+    schedule = training.lr_schedule
     if schedule is None or schedule.name in SHAPES:
         return
     kind = scheduler_class(schedule)
@@ -148,7 +148,7 @@ def check_schedule(training: Training) -> None:
     for name, value in schedule.options:
         if name not in accepted:
             cause = f"{schedule.name} has no {name}: it takes {', '.join(accepted)}"
-            raise ParallelismError(f"schedule's options {name}={value!r}", cause, "leave it out")
+            raise ParallelismError(f"lr_schedule's options {name}={value!r}", cause, "leave it out")
     try:
         build_scheduler(schedule, SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9))
     except (ValueError, TypeError, KeyError) as error:

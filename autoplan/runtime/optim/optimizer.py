@@ -67,8 +67,8 @@ def build_optimizer(
         optimizer: Optimizer = with_muon(WholeUpdates, training, [list(map(Alone, group)) for group in trainable])
     else:
         optimizer = elementwise(kind, training, trainable, options(kind, training))
-    if training.schedule is not None:
-        rates = LearningRates(training.schedule, optimizer)
+    if training.lr_schedule is not None:
+        rates = LearningRates(training.lr_schedule, optimizer)
         if not rates.watches:
             optimizer.register_step_post_hook(lambda *_: rates.moved())
     return optimizer

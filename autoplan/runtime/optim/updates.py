@@ -33,7 +33,7 @@ class Updates:
     ) -> None:
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
         self.scaling = LossScaling(held, device) if training.scales_loss else None
-        self.rates = LearningRates(training.schedule, optimizer) if training.schedule is not None else None
+        self.rates = LearningRates(training.lr_schedule, optimizer) if training.lr_schedule is not None else None
         self.own = tuple(float(group["lr"]) for group in optimizer.param_groups)
         self.scale = unscaled if self.scaling is None else self.scaling.scale
         self.skipped, self.loss = False, torch.zeros(())

@@ -223,7 +223,7 @@ def backwards(spec: ProgramSpec, held: HeldParameter, rank: int) -> int:
     0 where fully_shard does, and under a split backward: torch.distributed.pipelining takes the weights' gradients by
     autograd.grad and adds them up itself (_backward.py, stage_backward_weight), past every hook.
     """
-    if held.sharded or spec.parallelism.schedule == "zero-bubble":
+    if held.sharded or spec.parallelism.pipeline_schedule == "zero-bubble":
         return 0
     return spec.microbatches * sum(spec.pipeline_rank(stage) == rank for stage in held.stored.stages)
 

@@ -157,17 +157,18 @@ def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -
     microbatches as stages. Of the others those whose rounds the microbatches fill (``in_rounds``)."""
     alone = pinned.virtual_stages in (None, 1)
     possible = ["gpipe"] if pp > 1 and microbatches < pp else ["1f1b"]
-    wanted = ["gpipe"] if pinned.schedule == "gpipe" else [s for s in possible if order_of(pinned) in (None, s)]
+    order = order_of(pinned)
+    wanted = ["gpipe"] if order == "gpipe" else [s for s in possible if order in (None, s)]
     found = [(s, 1) for s in wanted if alone]
-    if pp == 1 or not deals_rounds(pp, microbatches) or order_of(pinned) in ("gpipe", "1f1b"):
+    if pp == 1 or not deals_rounds(pp, microbatches) or order in ("gpipe", "1f1b"):
         return found
-    return found + in_rounds(limits, pinned, pinned.schedule or "interleaved", pp, microbatches)
+    return found + in_rounds(limits, pinned, pinned.pipeline_schedule or "interleaved", pp, microbatches)
 
 
 def order_of(pinned: Parallelism) -> str | None:
     """The schedule whose order of forwards and backwards the pinned one has: PipeDream-2BW's is 1F1B's, flush and all
     (``runtime.optim.weight_stashing``)."""
-    return "1f1b" if pinned.two_versions else pinned.schedule
+    return "1f1b" if pinned.two_versions else pinned.pipeline_schedule
 
 
 def in_rounds(
@@ -183,7 +184,7 @@ def in_rounds(
         fits = least <= count and pp * count <= limits.segments
         helps = 2 * (pp - 1) >= LEAST_BUBBLE * max(1, count - (least == 1)) * microbatches  # idle with fewer stages
         helps = helps and (microbatches > 1 or least == 1)  # one alone has none to go between
-        if fits and (pinned.schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
+        if fits and (pinned.pipeline_schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
             found.append((schedule, count))
     return found
 
@@ -213,16 +214,17 @@ def check_pinned(limits: Limits, pinned: Parallelism) -> None:
 
 
 def check_supported(pinned: Parallelism) -> None:
-    if pinned.virtual_stages not in (None, 1) and pinned.schedule in ("gpipe", "1f1b", "pipedream-2bw"):
+    if pinned.virtual_stages not in (None, 1) and pinned.pipeline_schedule in ("gpipe", "1f1b", "pipedream-2bw"):
         raise ParallelismError(
             f"virtual_stages={pinned.virtual_stages}", "1f1b, gpipe and pipedream-2bw have one stage on a rank",
             "leave it out",
         )
-    if pinned.virtual_stages == 1 and pinned.schedule == "interleaved":
+    if pinned.virtual_stages == 1 and pinned.pipeline_schedule == "interleaved":
         raise ParallelismError(
-            "virtual_stages=1 with schedule='interleaved'", "with one stage on a rank that is 1f1b", "give 2 or more"
+            "virtual_stages=1 with pipeline_schedule='interleaved'", "with one stage on a rank that is 1f1b",
+            "give 2 or more",
         )
-    if pinned.schedule == "zero-bubble":
+    if pinned.pipeline_schedule == "zero-bubble":
         check_zero_bubble(pinned)
     if pinned.asynchronous:
         check_asynchronous(pinned)
@@ -232,21 +234,22 @@ def check_zero_bubble(pinned: Parallelism) -> None:
     """What can't wait for the weights' gradients, which are computed later from what is held until then."""
     if pinned.zero == 3:
         raise ParallelismError(
-            "zero=3 with schedule='zero-bubble'",
+            "zero=3 with pipeline_schedule='zero-bubble'",
             "parameters would be given back between the two passes of a backward, and gradients come out wrong",
-            "use zero=2, or schedule='interleaved'",
+            "use zero=2, or pipeline_schedule='interleaved'",
         )
     if pinned.recompute in ("full", "selective"):
         raise ParallelismError(
-            f"recompute={pinned.recompute!r} with schedule='zero-bubble'",
+            f"recompute={pinned.recompute!r} with pipeline_schedule='zero-bubble'",
             "each of the two passes of a backward would run the segment again",
-            "use recompute='none', or schedule='interleaved'",
+            "use recompute='none', or pipeline_schedule='interleaved'",
         )
 
 
 def check_asynchronous(pinned: Parallelism) -> None:
     """What replicas that step by themselves, and what two versions of the weights, can't go with."""
-    what = f"local_steps={pinned.local_steps}" if pinned.steps_locally else f"schedule={pinned.schedule!r}"
+    name = "local_steps" if pinned.steps_locally else "pipeline_schedule"
+    what = f"{name}={getattr(pinned, name)!r}"
     if pinned.zero:
         cause = "ranks whose weights differ" if pinned.steps_locally else "a second version of the weights"
         raise ParallelismError(
@@ -323,11 +326,11 @@ def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
 
 def too_few_parts(limits: Limits, pinned: Parallelism) -> str:
     """Why there are no rounds of several stages on a rank, where the chain or the pipeline is why."""
-    if pinned.schedule not in ("interleaved", "zero-bubble") and (pinned.virtual_stages or 1) == 1:
+    if pinned.pipeline_schedule not in ("interleaved", "zero-bubble") and (pinned.virtual_stages or 1) == 1:
         return ""
     if pinned.pp == 1:
-        return f"{pinned.schedule or 'several stages on a rank'} needs a pipeline"
-    stages = (pinned.pp or 2) * (pinned.virtual_stages or (2 if pinned.schedule == "interleaved" else 1))
+        return f"{pinned.pipeline_schedule or 'several stages on a rank'} needs a pipeline"
+    stages = (pinned.pp or 2) * (pinned.virtual_stages or (2 if pinned.pipeline_schedule == "interleaved" else 1))
     said = f"{stages} stages need as many parts, and the model has {limits.segments}"
     return said if stages > limits.segments else ""
 

@@ -42,9 +42,9 @@ def check_activations(pinned: Parallelism) -> None:
             "what the host keeps isn't computed again",
             "give one of the two",
         )
-    if pinned.schedule == "zero-bubble":
+    if pinned.pipeline_schedule == "zero-bubble":
         raise ParallelismError(
-            "offload='activations' with schedule='zero-bubble'",
+            "offload='activations' with pipeline_schedule='zero-bubble'",
             "each of the two passes of a backward would fetch what the host keeps",
-            "use schedule='interleaved', or '1f1b'",
+            "use pipeline_schedule='interleaved', or '1f1b'",
         )

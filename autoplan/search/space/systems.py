@@ -37,7 +37,7 @@ def tensor_parallel(sequence: bool | None) -> Callable[[ClusterSpec], Parallelis
 
 def pipeline(schedule: str) -> Callable[[ClusterSpec], Parallelism]:
     """One stage for each device of a node, data parallel across nodes."""
-    return lambda cluster: Parallelism(pp=cluster.devices_per_node, tp=1, zero=0, schedule=schedule)
+    return lambda cluster: Parallelism(pp=cluster.devices_per_node, tp=1, zero=0, pipeline_schedule=schedule)
 
 
 def local_sgd(cluster: ClusterSpec) -> Parallelism:

@@ -35,8 +35,8 @@ SYSTEM_WORDS: Mapping[str, str] = {
 }
 """Named systems of one tensor axis in plain words."""
 FIELDS: Mapping[str, object] = {
-    "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "schedule": "", "virtual_stages": 1, "recompute": "",
-    "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
+    "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "pipeline_schedule": "", "virtual_stages": 1,
+    "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -138,7 +138,7 @@ def _phrases() -> Iterator[Phrase]:
 
     yield from (word("tensor_system", re.escape(words), name) for name, words in SYSTEM_WORDS.items())
     for name in SCHEDULES:
-        yield word("schedule", f"{re.escape(SCHEDULE_WORDS[name])}|{re.escape(name)}", name)
+        yield word("pipeline_schedule", f"{re.escape(SCHEDULE_WORDS[name])}|{re.escape(name)}", name)
     yield phrase("one device", lambda match: {"dp": 1, "tp": 1, "pp": 1})
     yield phrase(r"tp=(\d+) \((\d+(?:x\d+)+)\)", lambda m: {"tp": int(m[1]), "tensor": factors(m[2])})
     yield phrase(r"(dp|tp|pp)(\d+)", lambda m: {m[1].lower(): int(m[2])})

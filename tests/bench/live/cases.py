@@ -23,16 +23,20 @@ PLANS: Mapping[str, Parallelism | str] = {
     "tensor": Parallelism(dp=1, tp=4, pp=1, micro_batch=16, sequence_parallel=False, recompute="none"),
     "data x tensor": Parallelism(dp=2, tp=2, pp=1, zero=0, micro_batch=8, sequence_parallel=False, recompute="none"),
     "ZeRO-3 x tensor": Parallelism(dp=2, tp=2, pp=1, zero=3, micro_batch=4, sequence_parallel=False, recompute="none"),
-    "pipeline x data, 1F1B": Parallelism(dp=2, tp=1, pp=2, zero=0, micro_batch=2, schedule="1f1b", recompute="none"),
+    "pipeline x data, 1F1B": Parallelism(
+        dp=2, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="1f1b", recompute="none"
+    ),
     "pipeline x data, one microbatch": Parallelism(
-        dp=2, tp=1, pp=2, zero=0, micro_batch=8, schedule="gpipe", recompute="none"
+        dp=2, tp=1, pp=2, zero=0, micro_batch=8, pipeline_schedule="gpipe", recompute="none"
     ),
     "pipeline x tensor, 1F1B": Parallelism(
-        dp=1, tp=2, pp=2, micro_batch=4, schedule="1f1b", sequence_parallel=False, recompute="none"
+        dp=1, tp=2, pp=2, micro_batch=4, pipeline_schedule="1f1b", sequence_parallel=False, recompute="none"
     ),
-    "pipeline, 1F1B": Parallelism(dp=1, tp=1, pp=4, micro_batch=2, schedule="1f1b", recompute="none"),
-    "pipeline, GPipe": Parallelism(dp=1, tp=1, pp=4, micro_batch=4, schedule="gpipe", recompute="none"),
-    "pipeline, one microbatch": Parallelism(dp=1, tp=1, pp=4, micro_batch=16, schedule="gpipe", recompute="none"),
+    "pipeline, 1F1B": Parallelism(dp=1, tp=1, pp=4, micro_batch=2, pipeline_schedule="1f1b", recompute="none"),
+    "pipeline, GPipe": Parallelism(dp=1, tp=1, pp=4, micro_batch=4, pipeline_schedule="gpipe", recompute="none"),
+    "pipeline, one microbatch": Parallelism(
+        dp=1, tp=1, pp=4, micro_batch=16, pipeline_schedule="gpipe", recompute="none"
+    ),
 }
 """Each pins what makes it that plan; ``auto`` pins nothing."""
 

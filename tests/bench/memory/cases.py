@@ -39,14 +39,14 @@ CASES: Mapping[str, Case] = {
     "zero3": Case("gpt2", 16, single(dp=4, zero=3, micro_batch=4)),
     "tensor": Case("llama", 8, single(tp=4, micro_batch=8, sequence_parallel=False)),
     "tensor, sequence": Case("gpt2", 8, single(tp=4, micro_batch=8, sequence_parallel=True)),
-    "gpipe": Case("llama", 16, single(pp=4, micro_batch=4, schedule="gpipe")),
-    "1f1b, recomputed": Case("llama", 32, single(pp=4, micro_batch=4, schedule="1f1b", recompute="full")),
+    "gpipe": Case("llama", 16, single(pp=4, micro_batch=4, pipeline_schedule="gpipe")),
+    "1f1b, recomputed": Case("llama", 32, single(pp=4, micro_batch=4, pipeline_schedule="1f1b", recompute="full")),
     "1f1b, selective": Case(
-        "gpt2", 32, single(dp=2, pp=2, zero=0, micro_batch=4, schedule="1f1b", recompute="selective")
+        "gpt2", 32, single(dp=2, pp=2, zero=0, micro_batch=4, pipeline_schedule="1f1b", recompute="selective")
     ),
     "interleaved": Case(
         "llama", 32,
-        single(tp=2, pp=2, micro_batch=4, schedule="interleaved", virtual_stages=2, sequence_parallel=False),
+        single(tp=2, pp=2, micro_batch=4, pipeline_schedule="interleaved", virtual_stages=2, sequence_parallel=False),
     ),
     "dp x tp, recomputed": Case(
         "gpt2", 16, single(dp=2, tp=2, zero=0, micro_batch=4, recompute="full", sequence_parallel=False)
