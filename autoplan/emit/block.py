@@ -205,7 +205,7 @@ def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str
 def emit_init(
     block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str], most_dropouts: int
 ) -> list[str]:
-    lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis]) -> None:"]
+    lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, MeshAxis]) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in block_axes(block, live)]
     if dropouts(block):
@@ -222,11 +222,10 @@ def emit_init(
 
 
 def parameter_comment(value: TypedValue, live: frozenset[str]) -> str:
-    """``[8192, 8192] -> [1024, 8192]   tp: Shard(0)``: the whole one, this rank's, and how it was split."""
+    """``[8192, 8192] -> [1024, 8192]   tp: Shard(0)``: whole, this rank's part where it is split, placement."""
     whole = f"[{', '.join(map(str, value.type.shape))}]"
-    local = f"[{', '.join(map(str, value.local_shape))}]"
-    split = placement(value.layout, live)
-    return f"{whole} -> {local}   {split}" if split else whole
+    local = f" -> [{', '.join(map(str, value.local_shape))}]" if value.local_shape != value.type.shape else ""
+    return f"{whole}{local}   {placement(value.layout, live)}".rstrip()
 
 
 def block_axes(block: LoweredBlock, live: frozenset[str]) -> tuple[str, ...]:

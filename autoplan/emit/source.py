@@ -56,13 +56,9 @@ def live_axes(mesh: Mesh) -> frozenset[str]:
 
 
 def placement(layout: Layout, live: frozenset[str]) -> str:
-    """A layout in PyTorch's names, axes on which the tensor is the same everywhere left out: "dp: Shard(0)"."""
-    words = []
-    for axis, state in layout.states().items():
-        if axis not in live or state.kind in "RI":
-            continue
-        words.append(f"{axis}: Shard({state.dim})" if state.kind == "S" else f"{axis}: Partial")
-    return ", ".join(words)
+    """A layout by the axes on which it isn't Replicate: "dp: Shard(0), tp: Invariant"."""
+    states = layout.states().items()
+    return ", ".join(f"{axis}: {state.placement}" for axis, state in states if axis in live and state.kind != "R")
 
 
 def shape_comment(value: TypedValue, live: frozenset[str]) -> str:

@@ -108,7 +108,7 @@ def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
 
 
 def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope: Scope) -> list[str]:
-    lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, RankAxis], first: int) -> None:"]
+    lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, MeshAxis], first: int) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        self.{axis} = mesh["{axis}"]' for axis in axes_used(stage_statements(lowered, stage))]
     for name in buffers_read(lowered, stage):
@@ -129,7 +129,7 @@ def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope
             lines.append(f"        recompute_selectively({chosen_of(run, full, full + selective)})")
         if hosted:
             first = full + selective
-            lines.append(f"        keep_on_host({chosen_of(run, first, first + hosted)})  # their activations")
+            lines.append(f"        offload_activations({chosen_of(run, first, first + hosted)})  # their activations")
     return lines
 
 

@@ -35,6 +35,15 @@ class State:
         return f"P({self.reduce})" if self.reduce in ("max", "avg") else self.kind
 
     @property
+    def placement(self) -> str:
+        """In PyTorch's words, which lack one for I: "Shard(0)", "Replicate", "Invariant", "Partial", "Partial(max)"."""
+        if self.kind == "S":
+            return f"Shard({self.dim})"
+        if self.kind == "P":
+            return f"Partial({self.reduce})" if self.reduce in ("max", "avg") else "Partial"
+        return {"R": "Replicate", "I": "Invariant"}[self.kind]
+
+    @property
     def gradient(self) -> State:
         """The state of the gradient: the dual."""
         return {"S": self, "R": P, "I": I, "P": R}[self.kind]

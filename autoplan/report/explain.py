@@ -14,11 +14,11 @@ from autoplan.ir.record import PlanRecord
 from autoplan.report.local import local_options
 from autoplan.report.table import table
 from autoplan.report.words import (
+    LEGEND,
     headline,
     seconds_text,
     shape_text,
     short_op,
-    state_text,
     strategy_text,
     way_text,
     wide_axes,
@@ -60,6 +60,7 @@ def explain_text(record: PlanRecord, name: str) -> str:
     if len(priced) > MOST_EXPLAINED:
         return f"{head}\n\n{listing(record, list(first.values()))}\n"
     parts = [operator_text(record, place) for place in priced or first.values()]
+    parts += [LEGEND] if wide_axes(record.chosen.mesh) else []
     return "\n\n".join([head, *parts]) + "\n"
 
 
@@ -106,7 +107,7 @@ def listing(record: PlanRecord, places: Sequence[Place]) -> str:
     rows = []
     for place in places:
         chosen = dict(record.chosen.blocks[place.block].strategies)[place.node.name]
-        cells = [state_text(chosen.on(axis).output) for axis in axes[:-1]] + [way_text(chosen.on(a)) for a in axes[-1:]]
+        cells = [chosen.on(axis).output.placement for axis in axes[:-1]] + [way_text(chosen.on(a)) for a in axes[-1:]]
         rows.append([place.node.name, short_op(place.node.op), place.node.module, *cells])
     return table(["value", "computed by", "in", *axes], rows)
 

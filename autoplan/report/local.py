@@ -44,7 +44,7 @@ class Option:
 def local_options(record: PlanRecord, index: int, node: Node, axis: str) -> list[Option]:
     """The chosen way and those that differ from it on one axis, the cheapest first, those without a way last.
 
-    Of ways that read alike (they differ in where a gradient is summed) the cheapest stands for all.
+    Of ways that read alike the cheapest stands for all.
     """
     training = record.training
     mesh = tensor_mesh(record.chosen.mesh)

@@ -8,14 +8,15 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Collective, Compute, Lowered, Move, TypedValue
 from autoplan.report.table import table
-from autoplan.report.words import shape_text, short_op, state_text, way_text, wide_axes
+from autoplan.report.words import LEGEND, shape_text, short_op, way_text, wide_axes
 
 
 def blocks_section(record: PlanRecord) -> str:
-    """A part for every distinct block, in the order of their first use."""
+    """What the placements mean, then a part for every distinct block, in the order of their first use."""
     lowered = record.lowered()
     used = dict.fromkeys(segment.block for segment in lowered.segments)
-    return "\n\n".join(block_text(record, lowered, index) for index in used)
+    legend = [LEGEND] if wide_axes(lowered.mesh) else []
+    return "\n\n".join([*legend, *(block_text(record, lowered, index) for index in used)])
 
 
 def block_text(record: PlanRecord, lowered: Lowered, index: int) -> str:
@@ -45,7 +46,7 @@ def place_text(lowered: Lowered, index: int) -> str:
 
 def states(layout: Layout, mesh: Mesh) -> list[str]:
     """The state on each axis of more than one rank."""
-    return [state_text(layout.state(axis)) for axis in wide_axes(mesh)]
+    return [layout.state(axis).placement for axis in wide_axes(mesh)]
 
 
 def parameters_table(record: PlanRecord, lowered: Lowered, index: int) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from autoplan.ir.choice import Alternative, Chosen
 from autoplan.ir.graph import Model
-from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
@@ -91,13 +90,11 @@ def size_in(unit: int, size: float) -> str:
     return three_digits(size / unit) if size else "0"
 
 
-def state_text(state: State) -> str:
-    """A state in PyTorch's words."""
-    if state.kind == "S":
-        return f"Shard({state.dim})"
-    if state.kind == "P":
-        return "Partial(max)" if state.reduce == "max" else "Partial"
-    return "Replicate"
+LEGEND = (
+    "Shard(d): a slice along dim d. Partial: a summand. Replicate and Invariant: the same values on every rank of the\n"
+    "axis; the gradient of Replicate is a summand on each rank (Partial), that of Invariant is whole on each."
+)
+"""What placements mean, for those who meet them in a table."""
 
 
 def wide_axes(mesh: Mesh) -> tuple[str, ...]:
@@ -108,7 +105,7 @@ def wide_axes(mesh: Mesh) -> tuple[str, ...]:
 def way_text(way: AxisStrategy) -> str:
     """``Replicate, Shard(0) -> Shard(2)``: how the operands come and the result goes on one axis."""
     body = f", by {way.body}" if way.body else ""
-    return f"{', '.join(state_text(s) for s in way.inputs)} -> {state_text(way.output)}{body}".strip()
+    return f"{', '.join(s.placement for s in way.inputs)} -> {way.output.placement}{body}".strip()
 
 
 def strategy_text(strategy: Strategy, mesh: Mesh) -> str:

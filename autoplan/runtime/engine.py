@@ -19,7 +19,7 @@ from torch.distributed.pipelining.schedules import (
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.typed import TypedValue
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.parallel.zero import before_microbatch
@@ -51,7 +51,7 @@ class PipelineEngine:
     """Several stages, by the schedule that was planned."""
 
     def __init__(
-        self, spec: ProgramSpec, stages: Sequence[StageModule], axis: RankAxis, device: torch.device
+        self, spec: ProgramSpec, stages: Sequence[StageModule], axis: MeshAxis, device: torch.device
     ) -> None:
         self.count, self.device, self.dtype = spec.microbatches, device, spec.activation_dtype(spec.lowered.loss.type)
         self.last = any(s.number == len(spec.lowered.stages) - 1 for s in stages)
@@ -93,7 +93,7 @@ class SendingStage(PipelineStage):
         return list(super().get_bwd_send_ops(bwd_chunk_id))
 
 
-def pipeline_stage(spec: ProgramSpec, stage: StageModule, axis: RankAxis, device: torch.device) -> PipelineStage:
+def pipeline_stage(spec: ProgramSpec, stage: StageModule, axis: MeshAxis, device: torch.device) -> PipelineStage:
     """The stage with the shapes it receives and sends, so that the engine needn't find them by a trial run."""
     lowered = spec.lowered.stages[stage.number]
     return SendingStage(

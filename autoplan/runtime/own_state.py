@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from autoplan.errors import WeightsError
 from autoplan.runtime.collectives.raising import together
 from autoplan.runtime.optim.updates import Updates
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage
 
 PROGRAM, NAMES = "program", "names"
@@ -28,9 +28,9 @@ OF_THIS_OPTIMIZER = "give what program.optimizer.state_dict() returned on this r
 
 def model_state(
     storage: Storage,
-    held: Sequence[HeldParameter],
+    held: Sequence[ShardedParameter],
     further: Mapping[str, Tensor],
-    value: Callable[[HeldParameter], Tensor] = lambda held: held.values,
+    value: Callable[[ShardedParameter], Tensor] = lambda held: held.values,
 ) -> dict[str, Tensor]:
     """This rank's values by the program's names: parameters as DTensors, and views of what is whole on each rank.
 
@@ -82,7 +82,7 @@ class OptimizerState:
         self,
         optimizer: Optimizer,
         updates: Updates,
-        held: Sequence[HeldParameter],
+        held: Sequence[ShardedParameter],
         steps: Callable[[], int],
         count: Callable[[int], object],
     ) -> None:

@@ -17,7 +17,7 @@ from autoplan.runtime import own_state
 from autoplan.runtime.agreement.agreement import Agreement, Call
 from autoplan.runtime.checkpoint import checkpoint
 from autoplan.runtime.checkpoint.saving import Saver
-from autoplan.runtime.collectives.mesh_axes import rank_axes, release
+from autoplan.runtime.collectives.mesh_axes import mesh_axes, release
 from autoplan.runtime.collectives.redistribution import groups_of
 from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, stacked
 from autoplan.runtime.elastic import launch
@@ -37,7 +37,7 @@ from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
-from autoplan.runtime.parallel.sharded_parameter import held_parameters
+from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
 from autoplan.runtime.parallel.stages import build_stages
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.runtime.weights import loading, starting
@@ -69,12 +69,12 @@ class Program:
         self.device, self.rank = self.world.device, dist.get_rank()
         groups = groups_of(step for move in spec.lowered.moves for step in move.collectives)
         groups = (*groups, *gradient_groups(spec), *replica_groups(spec))
-        self.axes = rank_axes(spec.lowered.mesh, self.world.device_mesh, groups)
+        self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
-        self.held = held_parameters(spec, self.stages.parameters, self.axes)
+        self.held = sharded_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
         self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device)
         self.unread = whole_tensors.unread_values(spec, self.rank)

@@ -70,7 +70,8 @@ def test_comments_use_pytorchs_names_and_leave_out_what_says_nothing():
     layout = Layout.of(3, {"dp": S(0), "tp": P, "mb": S(0)}, mesh)
     assert placement(layout, frozenset(("dp", "tp"))) == "dp: Shard(0), tp: Partial"
     assert placement(layout, frozenset(("tp",))) == "tp: Partial"
-    assert placement(Layout.of(1, {"dp": R, "tp": I}, mesh), frozenset(("dp", "tp"))) == ""
+    assert placement(Layout.of(1, {"dp": R, "tp": I}, mesh), frozenset(("dp", "tp"))) == "tp: Invariant"
+    assert placement(Layout.of(1, {"dp": R, "tp": P}, mesh), frozenset(("dp",))) == ""
 
 
 def test_small_pieces():

@@ -10,12 +10,12 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from autoplan.ir.mesh import Mesh
 from autoplan.runtime.collectives import typed
-from autoplan.runtime.collectives.mesh_axes import RankAxis, rank_axes
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.ops.spatial.halo import with_halo
 from autoplan.verify.local_ranks import RankPool
 
 MESH = Mesh.of(tp=4)
-STEPS: dict[str, Callable[[Tensor, RankAxis], Tensor]] = {
+STEPS: dict[str, Callable[[Tensor, MeshAxis], Tensor]] = {
     "all_reduce": typed.all_reduce,
     "all_reduce_to_replicate": typed.all_reduce_to_replicate,
     "all_gather": lambda x, axis: typed.all_gather(x, 1, axis),
@@ -28,7 +28,7 @@ STEPS: dict[str, Callable[[Tensor, RankAxis], Tensor]] = {
 
 def both(rank: int, size: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """(result, the parts' result, gradient, the parts' gradient) of each step, as pairs of real numbers."""
-    axis = rank_axes(MESH, init_device_mesh("cpu", (size,), mesh_dim_names=MESH.names))["tp"]
+    axis = mesh_axes(MESH, init_device_mesh("cpu", (size,), mesh_dim_names=MESH.names))["tp"]
     found = []
     for number, step in enumerate(STEPS.values()):
         generator = torch.Generator().manual_seed(10 * number + rank)

@@ -14,7 +14,7 @@ from autoplan.cost.operators.experts import Travel, busiest, share_reached
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Compute
 from autoplan.ops.experts import experts
-from autoplan.runtime.collectives.mesh_axes import rank_axes
+from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.ops.experts import routed
 from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
@@ -40,7 +40,7 @@ def operands(dtype: torch.dtype, chosen: str) -> tuple[Tensor, Tensor, Tensor, l
 
 def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts) -> float:
     """How far this rank's results and gradients are from those of one device that has all tokens and experts."""
-    (axis,) = rank_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
+    (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     hidden, index, scores, weights = operands(dtype, chosen)
     whole = experts(hidden, index, scores, weights[:2], weights[2], [], SWIGLU, False)
     gradient = torch.randn(whole.shape, dtype=dtype, generator=torch.Generator().manual_seed(2))
@@ -119,7 +119,7 @@ def test_a_compiler_takes_tokens_that_travel_whole() -> None:
 
 
 def compiled_error(rank: int, size: int) -> float:
-    (axis,) = rank_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
+    (axis,) = mesh_axes(Mesh.of(tp=size), init_device_mesh("cpu", (size,), mesh_dim_names=("tp",))).values()
     hidden, index, scores, weights = operands(torch.float64, "any")
     own = [weight.detach()[rank * 4 : rank * 4 + 4].requires_grad_() for weight in weights]
 

@@ -20,7 +20,7 @@ from autoplan.ir.typed import Collective
 from autoplan.redistribution import UNIFORM, AxisLinks, Planner, simulate
 from autoplan.redistribution.simulate.parts import deal, dual
 from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
-from autoplan.runtime.collectives.mesh_axes import RankAxis, rank_axes
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.collectives.redistribution import groups_of, run
 from autoplan.verify.local_ranks import RankPool
 from tests.support.layouts import CUBE, GRID, LINE, ODD, SQUARE, numbered, ordered_layouts
@@ -72,15 +72,15 @@ class Record(TorchDispatchMode):
 
 
 def run_cases(rank: int, size: int, cases: Sequence[Case]) -> list[Result]:
-    axes: dict[Mesh, dict[str, RankAxis]] = {}
+    axes: dict[Mesh, dict[str, MeshAxis]] = {}
     for mesh in dict.fromkeys(case.mesh for case in cases):
         device_mesh = init_device_mesh("cpu", [axis.size for axis in mesh.axes], mesh_dim_names=mesh.names)
         groups = groups_of(step for case in cases if case.mesh == mesh for step in case.collectives)
-        axes[mesh] = rank_axes(mesh, device_mesh, groups)
+        axes[mesh] = mesh_axes(mesh, device_mesh, groups)
     return [run_case(case, rank, axes[case.mesh]) for case in cases]
 
 
-def run_case(case: Case, rank: int, axes: dict[str, RankAxis]) -> Result:
+def run_case(case: Case, rank: int, axes: dict[str, MeshAxis]) -> Result:
     x = torch.tensor(case.inputs[rank], requires_grad=case.gradients is not None)
     with Record() as forward:
         y = run(case.collectives, x, axes)

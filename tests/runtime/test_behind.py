@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 
 from autoplan.runtime.elastic import rendezvous
-from autoplan.runtime.elastic.hang_report import BETWEEN, Beat, behind, lost_rank, standing
+from autoplan.runtime.elastic.hang_report import BETWEEN, Heartbeat, lost_rank, stack_position, stalled_ranks
 
-STEP = Beat(beats=9, entered=20, step=7, phase="forward and backward", since_s=31.0, place="engine.py:40 (run)",
+STEP = Heartbeat(beats=9, entered=20, step=7, phase="forward and backward", since_s=31.0, place="engine.py:40 (run)",
             waits=True)  # fmt: skip
 SCRIPT = replace(STEP, entered=19, phase=BETWEEN, place="train.py:41 (main)", waits=False)
 
 
-def later(*beats: Beat | None) -> list[Beat | None]:
+def later(*beats: Heartbeat | None) -> list[Heartbeat | None]:
     """As they beat on, without going on."""
     return [None if b is None else replace(b, beats=b.beats + 5, since_s=b.since_s + 2) for b in beats]
 
@@ -34,14 +34,14 @@ def test_a_rank_that_has_entered_less_is_behind() -> None:
 
 def test_of_ranks_in_the_same_phase_the_one_that_does_not_wait_is_behind() -> None:
     beats = [STEP, replace(STEP, place="user.py:3 (slow)", waits=False), STEP]
-    assert behind(beats, later(*beats)) == ([1], False)
+    assert stalled_ranks(beats, later(*beats)) == ([1], False)
 
 
 def test_a_rank_that_says_nothing_any_more_is_named_first() -> None:
     before = [STEP, STEP, SCRIPT, STEP]
     after = later(*before)
     after[3] = before[3]
-    assert behind(before, after) == ([3], True)
+    assert stalled_ranks(before, after) == ([3], True)
     assert "rank 3 of 4: it says nothing any more" in str(lost_rank(before, after, 30.0))
     never = [STEP, None, STEP]
     text = str(lost_rank(never, later(*never), 30.0))
@@ -57,7 +57,7 @@ def test_where_all_wait_for_one_another_all_are_named() -> None:
 def stack_of(ready: threading.Event, thread: threading.Thread) -> tuple[str, bool]:
     ready.wait(5)
     assert thread.ident is not None
-    return standing(sys._current_frames()[thread.ident])
+    return stack_position(sys._current_frames()[thread.ident])
 
 
 def test_a_thread_in_the_script_does_not_wait_for_others() -> None:
@@ -78,11 +78,11 @@ def test_a_thread_in_the_script_does_not_wait_for_others() -> None:
 
 def test_a_thread_in_the_runtime_or_in_torch_distributed_waits() -> None:
     ready, store = threading.Event(), dist.HashStore()
-    where = rendezvous.Place(0, 2, "", 0, True, "0")
+    where = rendezvous.RankInfo(0, 2, "", 0, True, "0")
 
     def rank() -> None:
         ready.set()
-        rendezvous.lead(store, where, rendezvous.time.monotonic() + 2)
+        rendezvous.invite_ranks(store, where, rendezvous.time.monotonic() + 2)
 
     thread = threading.Thread(target=rank, daemon=True)
     thread.start()
@@ -90,8 +90,8 @@ def test_a_thread_in_the_runtime_or_in_torch_distributed_waits() -> None:
     rendezvous.time.sleep(0.2)
     place, waits = stack_of(ready, thread)
     thread.join()
-    assert waits and "meeting.py" in place
+    assert waits and "rendezvous.py" in place
 
 
 def test_a_thread_that_has_ended_stands_at_its_end() -> None:
-    assert standing(None) == ("its end", False)
+    assert stack_position(None) == ("its end", False)

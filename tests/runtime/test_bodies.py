@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from autoplan.runtime import ops
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.ops.random import dropout, step_keys
 from autoplan.verify.local_ranks import RankPool
 
@@ -23,8 +23,8 @@ def pool() -> Iterator[RankPool]:
         yield pool
 
 
-def world(rank: int, size: int) -> tuple[RankAxis, ...]:
-    return (RankAxis("tp", size, rank, distributed.group.WORLD),)
+def world(rank: int, size: int) -> tuple[MeshAxis, ...]:
+    return (MeshAxis("tp", size, rank, distributed.group.WORLD),)
 
 
 def logits_of(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ def test_the_module_and_the_whole_body_agree_on_buffers() -> None:
 
 def test_index_over_several_axes() -> None:
     assert index_over(()) == (0, 1)
-    assert index_over((RankAxis("a", 2, 1), RankAxis("b", 4, 3))) == (7, 8)
+    assert index_over((MeshAxis("a", 2, 1), MeshAxis("b", 4, 3))) == (7, 8)
 
 
 def test_dropout_keeps_the_expectation_and_has_the_rate() -> None:
@@ -176,7 +176,7 @@ def test_microbatches_drop_what_the_whole_batch_drops() -> None:
     parts = []
     for microbatch in range(2):
         for rank in range(2):
-            dims = ((RankAxis("dp", 2, rank),), ())
+            dims = ((MeshAxis("dp", 2, rank),), ())
             parts.append(dropout(x[:2], 0.5, key=keys[microbatch], call=1, dims=dims, microbatch_dim=0))
     assert torch.equal(torch.cat(parts), whole)
     assert torch.equal(dropout(x, 0.5, key=keys[0], call=1), whole), "a batch of one microbatch is the batch"

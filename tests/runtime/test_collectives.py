@@ -13,7 +13,7 @@ from autoplan.ir.layout import PAVG, I, P, R, S, State
 from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.steps import STEPS, letter
 from autoplan.runtime.collectives import typed
-from autoplan.runtime.collectives.mesh_axes import RankAxis, rank_axes
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.verify.local_ranks import RankPool
 
 SHAPE = (4, 8, 12)
@@ -28,8 +28,8 @@ def pool() -> Iterator[RankPool]:
         yield pool
 
 
-def world_axis(rank: int, size: int) -> RankAxis:
-    return RankAxis("tp", size, rank, distributed.group.WORLD)
+def world_axis(rank: int, size: int) -> MeshAxis:
+    return MeshAxis("tp", size, rank, distributed.group.WORLD)
 
 
 def members_of(mesh: Mesh, axes: tuple[str, ...]) -> list[int]:
@@ -75,7 +75,7 @@ def run_cases(
 ) -> list[tuple[torch.Tensor, torch.Tensor, bool]]:
     """For each case: the result, the gradient, and whether the result is contiguous and waited for."""
     device_mesh = init_device_mesh("cpu", [a.size for a in mesh.axes], mesh_dim_names=mesh.names)
-    axis = rank_axes(mesh, device_mesh, [names])[",".join(names)]
+    axis = mesh_axes(mesh, device_mesh, [names])[",".join(names)]
     assert (axis.size, axis.rank) == (size, members_of(mesh, names).index(rank))
     results = []
     for op, dims, inputs, gradients in cases:
@@ -152,7 +152,7 @@ def test_integers_booleans_bfloat16_and_the_maximum(pool):
 class Pipeline(torch.nn.Module):
     """One collective after another, as an emitted forward has them."""
 
-    def __init__(self, axis: RankAxis):
+    def __init__(self, axis: MeshAxis):
         super().__init__()
         self.axis = axis
 
@@ -189,7 +189,7 @@ def test_a_compiler_takes_them_whole():
 
 
 def test_an_axis_of_one_member_is_the_identity():
-    alone = RankAxis("tp", 1, 0, None)
+    alone = MeshAxis("tp", 1, 0, None)
     x = torch.randn(2, 2, requires_grad=True)
     for name, dims in [("all_reduce", ()), ("all_gather", (0,)), ("all_to_all", (0, 1)), ("to_replicate", ())]:
         assert getattr(typed, name)(x, *dims, alone) is x
@@ -199,7 +199,7 @@ def axes_in(rank: int, size: int, groups: list[tuple[str, ...]]) -> dict[str, tu
     """Of each axis what pickles, the processes of its group among it, and the number of groups that were made."""
     mesh = Mesh.of(pp=2, dp=1, tp=4, mb=3)
     device_mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("pp", "tp"))
-    axes = rank_axes(mesh, device_mesh, groups)
+    axes = mesh_axes(mesh, device_mesh, groups)
     ranks = {n: a.group and distributed.get_process_group_ranks(a.group) for n, a in axes.items()}
     distinct = {id(axis.group) for axis in axes.values() if axis.group}
     found = {n: (a.size, a.rank, ranks[n], a.places, a.names, a.sizes) for n, a in axes.items()}
@@ -227,6 +227,6 @@ def test_groups_over_several_axes_and_over_prime_factors():
 
 
 def test_an_uneven_split_is_refused_before_anything_is_sent():
-    axis = RankAxis("tp", 2, 0, None)
+    axis = MeshAxis("tp", 2, 0, None)
     with pytest.raises(AssertionError, match=r"dim 1 of \(2, 3\) doesn't divide over tp=2"):
         typed.shard(torch.ones(2, 3), 1, axis)

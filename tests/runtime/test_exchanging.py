@@ -17,7 +17,7 @@ from autoplan.redistribution.exchange.boxes import Dims
 from autoplan.redistribution.exchange.messages import messages, parse_spec, senders
 from autoplan.runtime.collectives import typed
 from autoplan.runtime.collectives.exchange import find_route
-from autoplan.runtime.collectives.mesh_axes import RankAxis, rank_axes
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.verify.local_ranks import RankPool
 
 TWO = Mesh.of(x=2, y=2)
@@ -59,11 +59,11 @@ def member_of(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
 
 def run_cases(rank: int, size: int, mesh: Mesh, cases: Sequence[Case]) -> list[Result]:
     device_mesh = init_device_mesh("cpu", [a.size for a in mesh.axes], mesh_dim_names=mesh.names)
-    axes = rank_axes(mesh, device_mesh, [case.axes for case in cases])
+    axes = mesh_axes(mesh, device_mesh, [case.axes for case in cases])
     return [run_case(case, axes[",".join(case.axes)]) for case in cases]
 
 
-def run_case(case: Case, axis: RankAxis) -> Result:
+def run_case(case: Case, axis: MeshAxis) -> Result:
     x = case.inputs[axis.rank].clone().requires_grad_()
     shape = () if case.op == "permute" else (case.shape,)
     with CommDebugMode() as forward:
@@ -242,7 +242,7 @@ def test_a_permute_leads_to_the_layout_of_its_spec(pool):
 class Moves(torch.nn.Module):
     """Permutes and exchanges among others, as an emitted forward has them."""
 
-    def __init__(self, axis: RankAxis):
+    def __init__(self, axis: MeshAxis):
         super().__init__()
         self.axis = axis
 
@@ -258,7 +258,7 @@ COMPILED = (0, 3)  # compiled ranks and others send the same messages, so not al
 
 def compiled_and_eager(rank: int, size: int) -> list[torch.Tensor]:
     device_mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y"))
-    module = Moves(rank_axes(TWO, device_mesh, [("y", "x")])["y,x"])
+    module = Moves(mesh_axes(TWO, device_mesh, [("y", "x")])["y,x"])
     x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
     results = []
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True) if rank in COMPILED else module

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from autoplan.errors import LaunchError, LostRankError
 from autoplan.runtime.elastic import rendezvous
-from autoplan.runtime.elastic.rendezvous import Place, connect, meet, ranks_text
+from autoplan.runtime.elastic.rendezvous import RankInfo, connect, ranks_text, wait_for_ranks
 
 PATIENT_S = 30.0
 
@@ -22,14 +22,16 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "PATIENCE_S", 0.0)
 
 
-def place(rank: int, size: int = 4, attempt: str = "0", port: int = 0) -> Place:
-    return Place(rank, size, "127.0.0.1", port, True, attempt)
+def place(rank: int, size: int = 4, attempt: str = "0", port: int = 0) -> RankInfo:
+    return RankInfo(rank, size, "127.0.0.1", port, True, attempt)
 
 
-def meeting_of(store: dist.Store, places: Sequence[Place], timeout_s: float = PATIENT_S) -> list[str | LostRankError]:
-    def one(where: Place) -> str | LostRankError:
+def meeting_of(
+    store: dist.Store, places: Sequence[RankInfo], timeout_s: float = PATIENT_S
+) -> list[str | LostRankError]:
+    def one(where: RankInfo) -> str | LostRankError:
         try:
-            return meet(store, where, timeout_s)
+            return wait_for_ranks(store, where, timeout_s)
         except LostRankError as error:
             return error
 
@@ -61,10 +63,10 @@ def test_what_a_process_left_that_died_while_it_waited_is_not_waited_for() -> No
 def test_a_rank_that_is_started_again_while_the_others_wait_comes_in_its_own_place() -> None:
     store = dist.HashStore()
     with ThreadPoolExecutor(4) as threads:
-        waiting = [threads.submit(meet, store, place(r), PATIENT_S) for r in (0, 1, 2)]
+        waiting = [threads.submit(wait_for_ranks, store, place(r), PATIENT_S) for r in (0, 1, 2)]
         early = threads.submit(meeting_of, store, [place(3, attempt="gone")], 0.0)  # comes, and is ended at once
         assert isinstance(early.result()[0], LostRankError)
-        late = threads.submit(meet, store, place(3), PATIENT_S)
+        late = threads.submit(wait_for_ranks, store, place(3), PATIENT_S)
         assert len({future.result() for future in (*waiting, late)}) == 1
 
 
@@ -108,12 +110,12 @@ def test_a_store_that_nobody_keeps_is_told() -> None:
 
 def test_the_first_rank_keeps_the_store_where_torchrun_does_not() -> None:
     port = free_port()
-    places = [Place(r, 3, "127.0.0.1", port, False, "0") for r in range(3)]
+    places = [RankInfo(r, 3, "127.0.0.1", port, False, "0") for r in range(3)]
     stores: dict[int, dist.Store] = {}
 
-    def one(where: Place) -> str:
+    def one(where: RankInfo) -> str:
         stores[where.rank] = connect(where, PATIENT_S)  # kept open: it ends with the first rank's
-        return meet(stores[where.rank], where, PATIENT_S)
+        return wait_for_ranks(stores[where.rank], where, PATIENT_S)
 
     with ThreadPoolExecutor(3) as threads:
         assert len(set(threads.map(one, places))) == 1
@@ -123,7 +125,7 @@ def test_an_environment_that_is_not_torchrun_s_is_told(monkeypatch: pytest.Monke
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "", "MASTER_PORT": ""}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LaunchError, match=r"WORLD_SIZE is set, MASTER_ADDR and MASTER_PORT not\. start it with"):
-        Place.of_environment()
+        RankInfo.of_environment()
 
 
 @pytest.mark.parametrize(

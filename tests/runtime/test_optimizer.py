@@ -14,7 +14,7 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, Parameter, TensorType
 from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer, known_classes
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
@@ -76,7 +76,7 @@ def elements(program: Program) -> tuple[int, int]:
     how, found = program.spec.training, 0
     for state in program.optimizer.state.values():
         found += sum(local(v).numel() for v in state.values() if isinstance(v, Tensor) and v.ndim)
-    parts: dict[str, list[HeldParameter]] = {}
+    parts: dict[str, list[ShardedParameter]] = {}
     for held in program.held:
         parts.setdefault(held.stored.source, []).append(held)
     wanted = 0.0

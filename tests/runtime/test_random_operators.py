@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import autoplan
 from autoplan.errors import NoRuleError
 from autoplan.options import Parallelism
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.random import step_keys, uniform
 from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone
@@ -68,7 +68,7 @@ def test_every_plan_draws_what_one_device_draws(draw: str, pins: Parallelism) ->
 def test_numbers_are_uniform_differ_from_shard_to_shard_and_join_to_the_wholes() -> None:
     key = step_keys(0, 0, 1)[0]
     whole = uniform(torch.empty(64, 64), 0, key=key, call=3)
-    parts = [uniform(torch.empty(64, 32), 0, key=key, call=3, dims=[[], [RankAxis("tp", 2, rank)]]) for rank in (0, 1)]
+    parts = [uniform(torch.empty(64, 32), 0, key=key, call=3, dims=[[], [MeshAxis("tp", 2, rank)]]) for rank in (0, 1)]
     assert torch.equal(torch.cat(parts, 1), whole) and not torch.equal(*parts)
     assert whole.min() >= 0 and whole.max() < 1
     assert abs(whole.mean() - 0.5) < 3 * (1 / 12 / whole.numel()) ** 0.5

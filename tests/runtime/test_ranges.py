@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.runtime import ops
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 
-AXES = (RankAxis("tp", 2, 1),)
+AXES = (MeshAxis("tp", 2, 1),)
 TABLE = torch.randn(4, 3)  # this rank's, of 8 rows
 OFFSETS = torch.tensor([0, 2])
 

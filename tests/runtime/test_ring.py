@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoplan.runtime import ops
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.attention.blocks import Sight, attend, attend_back, join
 from autoplan.runtime.ops.attention.ring import Ring
 from autoplan.verify.local_ranks import RankPool
@@ -64,7 +64,7 @@ class Seen(TorchDispatchMode):
 
 def on_rank(rank: int, size: int, whole: tuple[Tensor, ...], mask: Tensor | None, causal: bool) -> tuple:
     """This rank's rows of the result and of the gradients, what crossed the links, the bytes of the largest tensor."""
-    axis = RankAxis("tp", size, rank, distributed.group.WORLD)
+    axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
     q, k, v, gradient = (x.chunk(size, 2)[rank].clone() for x in whole)
     mine = mask if mask is None or mask.shape[-2] == 1 else mask.chunk(size, -2)[rank]
     for x in (q, k, v):
@@ -143,7 +143,7 @@ def test_no_rank_holds_all_keys_and_values(pool: RankPool, causal: bool) -> None
 
 @pytest.mark.parametrize("ways", [2, 3, 4])
 def test_a_rank_meets_every_part_once(ways: int) -> None:
-    ranks = [Ring(RankAxis("tp", ways, rank), False) for rank in range(ways)]
+    ranks = [Ring(MeshAxis("tp", ways, rank), False) for rank in range(ways)]
     for ring in ranks:
         assert ring.there(0) == ring.here
         assert sorted(ring.there(step) for step in range(ways)) == [(rank,) for rank in range(ways)]
@@ -153,7 +153,7 @@ def test_a_rank_meets_every_part_once(ways: int) -> None:
 
 @pytest.mark.parametrize("ways", [2, 3, 4])
 def test_under_causality_every_rank_has_the_same_work(ways: int) -> None:
-    ring = Ring(RankAxis("tp", ways, 0), True)
+    ring = Ring(MeshAxis("tp", ways, 0), True)
     pieces = [ring.pieces(rank) for rank in range(ways)]
     assert sorted(p for own in pieces for p in own) == list(range(2 * ways))
     assert len({sum(p + 0.5 for p in own) for own in pieces}) == 1
@@ -181,7 +181,7 @@ def test_blocks_join_into_the_whole(masked: bool, dtype: torch.dtype) -> None:
 
 
 def compiled_on_rank(rank: int, size: int, whole: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    axis = RankAxis("tp", size, rank, distributed.group.WORLD)
+    axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
     q, k, v, gradient = (x.chunk(size, 2)[rank].clone() for x in whole)
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn import functional
 import autoplan
 from autoplan.ir.typed import Compute
 from autoplan.runtime import ops
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
 from tests.support.tensor_life import TensorLife
@@ -41,7 +41,7 @@ def data(dtype: torch.dtype, rows: int, classes: int) -> tuple[Tensor, Tensor, T
 
 
 def split(
-    logits: Tensor, target: Tensor, weight: Tensor | None, smoothing: float, axes: tuple[RankAxis, ...]
+    logits: Tensor, target: Tensor, weight: Tensor | None, smoothing: float, axes: tuple[MeshAxis, ...]
 ) -> Tensor:
     if weight is None:
         count = ops.count_valid(target)
@@ -53,7 +53,7 @@ def split(
 def measure(rank: int, size: int, dtype: torch.dtype, rows: int, classes: int) -> list[tuple[Tensor, Tensor, int]]:
     """Loss, this rank's gradient, and the most bytes held beside the logits, of every case."""
     found = []
-    axes = (RankAxis("tp", size, rank, distributed.group.WORLD),)
+    axes = (MeshAxis("tp", size, rank, distributed.group.WORLD),)
     for weighted, smoothing in CASES:
         logits, target, weight = data(dtype, rows, classes)
         local = logits.chunk(size, -1)[rank].clone().requires_grad_()

@@ -13,7 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from autoplan.errors import LostRankError
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.elastic.messages import tell
-from autoplan.runtime.elastic.watchdog import EXIT, Watch
+from autoplan.runtime.elastic.watchdog import EXIT, Watchdog
 
 TIMEOUT_S = 1.0
 
@@ -25,7 +25,7 @@ class Ranks:
         self.store = store or dist.HashStore()
         self.ends: dict[int, int] = {}
         self.said: list[str] = []
-        self.watches: dict[int, Watch] = {}
+        self.watches: dict[int, Watchdog] = {}
         self.over = threading.Event()
         self.threads = [threading.Thread(target=self.rank, args=(r, size, timeout_s), daemon=True) for r in range(size)]
         for thread in self.threads:
@@ -37,7 +37,8 @@ class Ranks:
         def end(status: int) -> None:
             self.ends[rank] = status
 
-        self.watches[rank] = Watch(self.store, rank, size, timeout_s, end, lambda error: self.said.append(str(error)))
+        say = lambda error: self.said.append(str(error))  # noqa: E731
+        self.watches[rank] = Watchdog(self.store, rank, size, timeout_s, end, say)
         self.over.wait(60)
 
     def wait(self, ends: int) -> None:
@@ -111,7 +112,7 @@ def test_without_the_store_each_rank_has_its_own_clock() -> None:
 
 
 def test_a_single_process_is_not_watched() -> None:
-    alone = Watch(None, 0, 1, 0.01)
+    alone = Watchdog(None, 0, 1, 0.01)
     alone.enter("forward and backward", 0)
     time.sleep(0.1)
     alone.stop()

@@ -13,7 +13,7 @@ import autoplan.rules.builtin  # noqa: F401  registers them
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.check.simulate import communicates, gradient_of, simulated
 from autoplan.rules.strategies import Strategy
-from autoplan.runtime.collectives.mesh_axes import rank_axes
+from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.verify.local_ranks import RankPool
 from tests.support.rule_samples import Argument, Sample, samples
 from tests.support.simulate import (
@@ -64,7 +64,7 @@ def verify_on_ranks(pool: RankPool, chosen: Sequence[tuple[Case, Strategy]], mes
 def run_on_ranks(rank: int, size: int, mesh: Mesh, jobs: list[dict[Coordinates, Local]]) -> list[Outcome]:
     """This rank's part of each job."""
     shape, names = tuple(a.size for a in mesh.axes), mesh.names
-    axes = rank_axes(mesh, init_device_mesh("cpu", shape, mesh_dim_names=names))
+    axes = mesh_axes(mesh, init_device_mesh("cpu", shape, mesh_dim_names=names))
     at = tuple(axes[name].rank for name in names)
     return [run_local(job[at], axes) for job in jobs]
 

@@ -33,7 +33,7 @@ from autoplan.rules.notation import AxisStrategy
 from autoplan.rules.operator_names import OWN, known_overload, names_of
 from autoplan.rules.registry import registered
 from autoplan.rules.strategies import Strategy, axis_strategies
-from autoplan.runtime.collectives.mesh_axes import rank_axes
+from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.verify.local_ranks import RankPool
 
 MESHES = ((2,), (4,), (3,), (2, 2), (2, 2, 2))
@@ -193,7 +193,7 @@ def run_all(
 def run_on_ranks(rank: int, size: int, mesh: Mesh, jobs: list[dict[Coordinates, Local]]) -> list[Outcome]:
     """This rank's part of each job."""
     names = mesh.names
-    axes = rank_axes(mesh, init_device_mesh("cpu", tuple(a.size for a in mesh.axes), mesh_dim_names=names))
+    axes = mesh_axes(mesh, init_device_mesh("cpu", tuple(a.size for a in mesh.axes), mesh_dim_names=names))
     at = tuple(axes[name].rank for name in names)
     return [run_local(job[at], axes) for job in jobs]
 

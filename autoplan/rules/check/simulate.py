@@ -17,7 +17,7 @@ from autoplan.rules.check.case import DRAWN, KEY, Case, arguments, call_whole, c
 from autoplan.rules.operator_names import OWN
 from autoplan.rules.strategies import Strategy, local_arguments
 from autoplan.runtime import ops
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 
 Coordinates = tuple[int, ...]
 Parts = dict[Coordinates, Tensor]
@@ -44,7 +44,7 @@ class Outcome:
     after: tuple[Tensor, ...]
 
 
-def call_local(local: Local, tensors: Sequence[Tensor], axes: Mapping[str, RankAxis]) -> Tensor:
+def call_local(local: Local, tensors: Sequence[Tensor], axes: Mapping[str, MeshAxis]) -> Tensor:
     """Runs a node's operator, or its strategy's body, on one rank's parts."""
     namespace, name = local.node.op.split(".")[:2]
     used = [(axes[a], s.body) for a, s in local.strategy.axes if s.body]
@@ -58,7 +58,7 @@ def call_local(local: Local, tensors: Sequence[Tensor], axes: Mapping[str, RankA
     return DRAWN[name](*args, key=KEY, call=1, dims=dims)  # type: ignore[arg-type]
 
 
-def run_local(local: Local, axes: Mapping[str, RankAxis]) -> Outcome:
+def run_local(local: Local, axes: Mapping[str, MeshAxis]) -> Outcome:
     """One rank's forward and backward."""
     tensors = copies(local.tensors)
     y = call_local(local, tensors, axes)
@@ -122,9 +122,9 @@ def communicates(strategy: Strategy) -> bool:
     return any(s.communicates for _, s in strategy.axes)
 
 
-def rank_axes_at(mesh: Mesh, at: Coordinates) -> dict[str, RankAxis]:
+def rank_axes_at(mesh: Mesh, at: Coordinates) -> dict[str, MeshAxis]:
     """The axes of a rank that communicates with none."""
-    return {axis.name: RankAxis(axis.name, axis.size, at[i]) for i, axis in enumerate(mesh.axes)}
+    return {axis.name: MeshAxis(axis.name, axis.size, at[i]) for i, axis in enumerate(mesh.axes)}
 
 
 def everywhere(mesh: Mesh) -> list[Coordinates]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from autoplan.errors import AutoplanError
 from autoplan.runtime.agreement.disagreement import Facts, error_of
 from autoplan.runtime.agreement.fingerprint import Fingerprint
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.raising import unforeseen
 from autoplan.runtime.data.microbatches import Given
 from autoplan.runtime.spec import DATA
@@ -53,7 +53,7 @@ class Call:
 class Agreement:
     """Of one program's ranks; a collective of the whole world to ask."""
 
-    def __init__(self, axes: Mapping[str, RankAxis], device: torch.device) -> None:
+    def __init__(self, axes: Mapping[str, MeshAxis], device: torch.device) -> None:
         self.device, self.world, self.rank = device, dist.get_world_size(), dist.get_rank()
         data = axes.get(DATA)
         self.ways, self.place = (data.size, data.rank) if data is not None else (1, 0)

@@ -21,7 +21,7 @@ from autoplan.runtime.checkpoint.files import CheckpointState
 from autoplan.runtime.checkpoint.keys import Snapshot
 from autoplan.runtime.elastic.messages import note
 from autoplan.runtime.optim.optimizer import build_optimizer
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 OF_THIS_MODEL = "give a checkpoint of this model"
 
@@ -128,7 +128,7 @@ def saved_moments(saved: Mapping[str, object]) -> Iterator[tuple[str, str, Tenso
             yield name, field, entry
 
 
-def memory_for(held: HeldParameter, field: str, entry: TensorStorageMetadata, dtype: torch.dtype) -> Tensor:
+def memory_for(held: ShardedParameter, field: str, entry: TensorStorageMetadata, dtype: torch.dtype) -> Tensor:
     if entry.size == torch.Size(held.stored.type.shape) and field != "step":
         return torch.zeros_like(held.updated, dtype=dtype, requires_grad=False)
     return torch.zeros(entry.size, dtype=dtype)

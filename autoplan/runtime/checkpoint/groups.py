@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint import plain_values
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 HOW = ("params", "param_names", "name", "foreach", "fused", "capturable", "differentiable", "initial_lr")
 Options = dict[str, object]
@@ -32,7 +32,7 @@ def options_of(group: Mapping[str, Any]) -> Options:
     return {name: plain_values.frozen(value, name) for name, value in told.items() if name not in HOW}
 
 
-def own_groups(optimizer: Optimizer, held: Sequence[HeldParameter]) -> Iterator[tuple[dict[str, Any], list[str]]]:
+def own_groups(optimizer: Optimizer, held: Sequence[ShardedParameter]) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """This rank's groups that have parameters, with their names."""
     names = {id(h.updated): h.name for h in held}
     for group in optimizer.param_groups:
@@ -40,7 +40,7 @@ def own_groups(optimizer: Optimizer, held: Sequence[HeldParameter]) -> Iterator[
             yield group, [names[id(p)] for p in group["params"]]
 
 
-def saved_groups(optimizer: Optimizer, held: Sequence[HeldParameter], process_group: ProcessGroup) -> list[Group]:
+def saved_groups(optimizer: Optimizer, held: Sequence[ShardedParameter], process_group: ProcessGroup) -> list[Group]:
     """The groups of all ranks, the same on each; every rank calls it."""
     mine: list[Group] = [(options_of(group), names) for group, names in own_groups(optimizer, held)]
     ranks = dist.get_world_size()
@@ -62,7 +62,7 @@ def saved_groups(optimizer: Optimizer, held: Sequence[HeldParameter], process_gr
 
 
 def restored(
-    optimizer: Optimizer, held: Sequence[HeldParameter], groups: Sequence[Any], source: Path
+    optimizer: Optimizer, held: Sequence[ShardedParameter], groups: Sequence[Any], source: Path
 ) -> list[Options]:
     """What each of this rank's groups, in their order, has by the checkpoint; nothing is changed.
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage
 from autoplan.runtime.spec import ProgramSpec
 
@@ -43,7 +43,7 @@ class Snapshot:
 
     spec: ProgramSpec
     storage: Storage
-    held: Sequence[HeldParameter]
+    held: Sequence[ShardedParameter]
     buffers: Mapping[str, Tensor]
     optimizer: Optimizer
     steps: int
@@ -52,19 +52,19 @@ class Snapshot:
     stale: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
-def spoken_for(snapshot: Snapshot) -> list[HeldParameter]:
+def spoken_for(snapshot: Snapshot) -> list[ShardedParameter]:
     """The parameters that this rank's stage saves; one tied between stages is saved by the first of them."""
     return [h for h in snapshot.held if snapshot.storage.speaks_for(h.stored)]
 
 
-def model_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, Tensor]:
+def model_state(snapshot: Snapshot, held: Sequence[ShardedParameter]) -> dict[str, Tensor]:
     """Views of parameters and buffers by key."""
     parameters = {f"parameters/{h.name}": snapshot.storage.dtensor(h, h.values) for h in held}
     buffers = {f"buffers/{name}": value for name, value in snapshot.buffers.items()}
     return parameters | buffers | {f"unread/{name}": value for name, value in snapshot.unread.items()}
 
 
-def stale_state(snapshot: Snapshot, held: Sequence[HeldParameter]) -> dict[str, Tensor]:
+def stale_state(snapshot: Snapshot, held: Sequence[ShardedParameter]) -> dict[str, Tensor]:
     """Views of the parameters' older version by key."""
     older = snapshot.stale
     return {f"stale/{h.name}": snapshot.storage.dtensor(h, older[h.name]) for h in held if h.name in older}
@@ -87,7 +87,7 @@ def moments_by_key(snapshot: Snapshot, moments: Mapping[str, Mapping[str, object
     return found
 
 
-def described(snapshot: Snapshot, held: HeldParameter, value: Tensor) -> Tensor:
+def described(snapshot: Snapshot, held: ShardedParameter, value: Tensor) -> Tensor:
     """A DTensor where the value has an element for each of the parameter's; a count of steps as it is."""
     return snapshot.storage.dtensor(held, local(value)) if value.shape == held.updated.shape and value.ndim else value
 

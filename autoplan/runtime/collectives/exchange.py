@@ -17,7 +17,7 @@ from torch import Tensor
 from autoplan.redistribution.exchange.boxes import Boxes, boxes, volumes
 from autoplan.redistribution.exchange.messages import Box, parse_spec, reverse_spec, senders, sending_of
 from autoplan.runtime.collectives import raw
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def partners(spec: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> tuple
     return sources, tuple(sources.index(member) for member in range(len(sources)))
 
 
-def fetch(x: Tensor, there: Route, back: Route, axis: RankAxis) -> Tensor:
+def fetch(x: Tensor, there: Route, back: Route, axis: MeshAxis) -> Tensor:
     """This member's part after an exchange: what it lacks comes from the others, each element once."""
     result = x.new_empty(there.after)
     for box, piece in _pieces(x, there, axis):
@@ -108,11 +108,11 @@ def fetch(x: Tensor, there: Route, back: Route, axis: RankAxis) -> Tensor:
     return result
 
 
-def fetch_back(x: Tensor, there: Route, back: Route, axis: RankAxis) -> Tensor:
+def fetch_back(x: Tensor, there: Route, back: Route, axis: MeshAxis) -> Tensor:
     return fetch(x, back, there, axis)
 
 
-def collect(x: Tensor, there: Route, back: Route, axis: RankAxis) -> Tensor:
+def collect(x: Tensor, there: Route, back: Route, axis: MeshAxis) -> Tensor:
     """The transpose of a fetch: what comes from the others and what is kept is added up; zeros where nothing does."""
     result = x.new_zeros(there.after)
     for box, piece in _pieces(x, there, axis):
@@ -120,11 +120,11 @@ def collect(x: Tensor, there: Route, back: Route, axis: RankAxis) -> Tensor:
     return result
 
 
-def collect_back(x: Tensor, there: Route, back: Route, axis: RankAxis) -> Tensor:
+def collect_back(x: Tensor, there: Route, back: Route, axis: MeshAxis) -> Tensor:
     return collect(x, back, there, axis)
 
 
-def _pieces(x: Tensor, route: Route, axis: RankAxis) -> list[tuple[tuple[slice, ...], Tensor]]:
+def _pieces(x: Tensor, route: Route, axis: MeshAxis) -> list[tuple[tuple[slice, ...], Tensor]]:
     """What this member receives and keeps, in the order of the senders, and where it belongs."""
     assert tuple(x.shape) == route.before, f"a part of shape {tuple(x.shape)}, the exchange expects {route.before}"
     arrived = [] if route.silent else _arrived(x, route, axis)
@@ -141,7 +141,7 @@ def _pieces(x: Tensor, route: Route, axis: RankAxis) -> list[tuple[tuple[slice, 
     return found
 
 
-def _arrived(x: Tensor, route: Route, axis: RankAxis) -> list[Tensor]:
+def _arrived(x: Tensor, route: Route, axis: MeshAxis) -> list[Tensor]:
     """What each member sends, flat; nothing from this one."""
     nothing = x.new_empty(0)
     parts, lengths = [], []
@@ -149,23 +149,23 @@ def _arrived(x: Tensor, route: Route, axis: RankAxis) -> list[Tensor]:
         own = member == route.member
         parts.append(nothing if sent is None or own else x[_slices(sent)].reshape(-1))
         lengths.append(0 if received is None or own else math.prod([stop - start for start, stop in received]))
-    return raw.swap(parts, lengths, axis)
+    return raw.all_to_all_v(parts, lengths, axis)
 
 
 def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(start, stop) for start, stop in box)
 
 
-def permute(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
+def permute(x: Tensor, source: int, target: int, axis: MeshAxis) -> Tensor:
     """The part of member ``source`` while member ``target`` takes over this one's; every member's has x's shape."""
     parts, lengths = [x.new_empty(0)] * axis.size, [0] * axis.size
     if target != axis.rank:
         parts[target] = x.reshape(-1)
     if source != axis.rank:
         lengths[source] = x.numel()
-    arrived = raw.swap(parts, lengths, axis)  # every member of the group takes part, those that keep theirs too
+    arrived = raw.all_to_all_v(parts, lengths, axis)  # every member of the group takes part, those that keep theirs too
     return x if source == axis.rank else arrived[source].view(x.shape)
 
 
-def permute_back(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
+def permute_back(x: Tensor, source: int, target: int, axis: MeshAxis) -> Tensor:
     return permute(x, target, source, axis)

@@ -1,6 +1,6 @@
-"""Where this process lies on the mesh: one RankAxis for each device axis, and for each group that several of them make.
+"""Where this process lies on the mesh: one MeshAxis for each device axis, and for each group that several of them make.
 
-An exported module gets ``rank_axes(...)`` as ``mesh`` and keeps what it uses: ``self.tp = mesh["tp"]``,
+An exported module gets ``mesh_axes(...)`` as ``mesh`` and keeps what it uses: ``self.tp = mesh["tp"]``,
 ``self.dp_tp = mesh["dp,tp"]``.
 """
 
@@ -21,7 +21,7 @@ Members = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class RankAxis:
+class MeshAxis:
     """One device axis, a prime factor of one, or several of them as one group, as one rank sees it.
 
     size    members along the axis
@@ -37,7 +37,7 @@ class RankAxis:
     size: int
     rank: int
     group: ProcessGroup | None = None
-    parts: tuple[RankAxis, ...] = ()
+    parts: tuple[MeshAxis, ...] = ()
     places: tuple[int, ...] = ()
 
     @property
@@ -55,7 +55,7 @@ class RankAxis:
         return tuple(part.size for part in self.parts) if self.parts else (self.size,)
 
 
-def rank_axes(mesh: Mesh, device_mesh: DeviceMesh, groups: Iterable[tuple[str, ...]] = ()) -> dict[str, RankAxis]:
+def mesh_axes(mesh: Mesh, device_mesh: DeviceMesh, groups: Iterable[tuple[str, ...]] = ()) -> dict[str, MeshAxis]:
     """The device axes of a mesh by name, for the process that calls it; the virtual axis has no place here.
 
     device_mesh  a DeviceMesh with the mesh's device axes as its dims, under the same names; axes of size one may be
@@ -67,20 +67,20 @@ def rank_axes(mesh: Mesh, device_mesh: DeviceMesh, groups: Iterable[tuple[str, .
     axes, known = {}, {}
     for axis in mesh.device_axes:
         if axis.size == 1:
-            axes[axis.name] = RankAxis(axis.name, 1, 0)
+            axes[axis.name] = MeshAxis(axis.name, 1, 0)
             continue
         names = device_mesh.mesh_dim_names or ()
         size = device_mesh.size(names.index(axis.name))
         assert size == axis.size, f"the device mesh has {axis.name}={size}, the plan {axis.size}"
         rank, group = device_mesh.get_local_rank(axis.name), device_mesh.get_group(axis.name)
         places = _places(tuple(device_mesh[axis.name].mesh.tolist()))
-        axes[axis.name] = RankAxis(axis.name, axis.size, rank, group, places=places)
+        axes[axis.name] = MeshAxis(axis.name, axis.size, rank, group, places=places)
         known[axis.name] = group
     wanted = [names for names in dict.fromkeys(groups) if ",".join(names) not in axes]
     return axes | _several(mesh, device_mesh, axes, known, wanted) if wanted else axes
 
 
-def release(axes: Iterable[RankAxis]) -> None:
+def release(axes: Iterable[MeshAxis]) -> None:
     """Lets go of the process groups, whose threads and sockets live as long as anything refers to them.
 
     What was exported keeps its axes, and a user may keep that: so it is the axes that forget their groups. Nothing may
@@ -94,10 +94,10 @@ def release(axes: Iterable[RankAxis]) -> None:
 def _several(
     mesh: Mesh,
     device_mesh: DeviceMesh,
-    axes: dict[str, RankAxis],
+    axes: dict[str, MeshAxis],
     known: dict[str, ProcessGroup],
     wanted: Sequence[tuple[str, ...]],
-) -> dict[str, RankAxis]:
+) -> dict[str, MeshAxis]:
     """The groups over several axes or over prime factors; two that join the same processes share a process group."""
     processes = _processes(mesh, device_mesh)
     device = processes.index(distributed.get_rank())
@@ -112,13 +112,13 @@ def _several(
             made[joined] = _new_group(joined)
         group = made[joined] if size > 1 else None
         places = _places(next(m for m in members if processes[device] in m))
-        found[",".join(names)] = RankAxis(",".join(names), size, rank, group, parts, places)
+        found[",".join(names)] = MeshAxis(",".join(names), size, rank, group, parts, places)
     return found
 
 
-def _part(mesh: Mesh, name: str, device: int) -> RankAxis:
+def _part(mesh: Mesh, name: str, device: int) -> MeshAxis:
     """A prime factor within a group: where this rank lies along it. It has no process group of its own."""
-    return RankAxis(name, mesh.size(name), mesh.coordinate(device, name))
+    return MeshAxis(name, mesh.size(name), mesh.coordinate(device, name))
 
 
 def _processes(mesh: Mesh, device_mesh: DeviceMesh) -> Members:
@@ -161,7 +161,7 @@ def _places(members: Members) -> tuple[int, ...]:
     return () if places == tuple(range(len(members))) else places
 
 
-def index_over(axes: Sequence[RankAxis]) -> tuple[int, int]:
+def index_over(axes: Sequence[MeshAxis]) -> tuple[int, int]:
     """This rank's index among all members of several axes, the last varying fastest, and how many they are."""
     index, ways = 0, 1
     for axis in axes:

@@ -1,7 +1,7 @@
 """What crosses the links, and what each rank does beside it: collectives without types and without gradients.
 
 Parts lie in the order of the axis' *members*, which may differ from the order of the process group's ranks
-(``RankAxis.places``): what goes out is put into the group's order and what comes in is put back. Results are waited for
+(``MeshAxis.places``): what goes out is put into the group's order and what comes in is put back. Results are waited for
 and, where something crossed, contiguous.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 
 # The operators below torch.distributed._functional_collectives are private, yet the only collectives that a compiler
 # can trace; that module's own functions change names between releases and return tensors still in flight.
@@ -33,30 +33,30 @@ def _in_pairs(send: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return sent
 
 
-def keep(x: Tensor, axis: RankAxis) -> Tensor:
+def identity(x: Tensor, axis: MeshAxis) -> Tensor:
     return x
 
 
-def mask(x: Tensor, axis: RankAxis) -> Tensor:
+def mask(x: Tensor, axis: MeshAxis) -> Tensor:
     """The first member's x as it is, zeros on the others."""
     return x if axis.rank == 0 else torch.zeros_like(x)
 
 
-def divide(x: Tensor, axis: RankAxis) -> Tensor:
+def divide(x: Tensor, axis: MeshAxis) -> Tensor:
     return x / axis.size
 
 
 @_in_pairs
-def sum_up(x: Tensor, axis: RankAxis) -> Tensor:
+def all_reduce_sum(x: Tensor, axis: MeshAxis) -> Tensor:
     return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "sum", _group(axis)))
 
 
-def greatest(x: Tensor, axis: RankAxis) -> Tensor:
+def all_reduce_max(x: Tensor, axis: MeshAxis) -> Tensor:
     return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "max", _group(axis)))
 
 
 @_in_pairs
-def gather(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+def all_gather(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """All members' parts joined along dim."""
     stacked = _wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis))
     stacked = _wire.wait_tensor(stacked)
@@ -66,30 +66,30 @@ def gather(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
 
 
 @_in_pairs
-def scatter_sum(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+def reduce_scatter_sum(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """This member's part, along dim, of the sum of the members' tensors."""
     return _scatter(x, dim, "sum", axis)
 
 
-def scatter_greatest(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+def reduce_scatter_max(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     return _scatter(x, dim, "max", axis)
 
 
-def _scatter(x: Tensor, dim: int, reduction: str, axis: RankAxis) -> Tensor:
+def _scatter(x: Tensor, dim: int, reduction: str, axis: MeshAxis) -> Tensor:
     _check(x, dim, axis)
     stacked = x if dim == 0 and not axis.places else torch.cat(_of_places(x.chunk(axis.size, dim), axis))
     part = _wire.reduce_scatter_tensor(stacked.contiguous(), reduction, axis.size, _group(axis))
     return _wire.wait_tensor(part)
 
 
-def cut(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+def shard(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """This member's part along dim."""
     _check(x, dim, axis)
     length = x.shape[dim] // axis.size
     return x.narrow(dim, axis.rank * length, length).contiguous()
 
 
-def pad(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
+def pad(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """The whole tensor with this member's part in its place along dim and zeros elsewhere."""
     length = x.shape[dim]
     before, after = axis.rank * length, (axis.size - 1 - axis.rank) * length
@@ -98,7 +98,7 @@ def pad(x: Tensor, dim: int, axis: RankAxis) -> Tensor:
 
 
 @_in_pairs
-def all_to_all(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
+def all_to_all(x: Tensor, source: int, target: int, axis: MeshAxis) -> Tensor:
     """From whole along target and split along source to the reverse: part j goes to member j."""
     _check(x, target, axis)
     parts = torch.stack(_of_places(x.chunk(axis.size, target), axis))
@@ -107,11 +107,11 @@ def all_to_all(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
     return torch.cat(_of_members(parts.unbind(), axis), source)
 
 
-def all_to_all_back(x: Tensor, source: int, target: int, axis: RankAxis) -> Tensor:
+def all_to_all_back(x: Tensor, source: int, target: int, axis: MeshAxis) -> Tensor:
     return all_to_all(x, target, source, axis)
 
 
-def swap(parts: Sequence[Tensor], lengths: Sequence[int], axis: RankAxis) -> list[Tensor]:
+def all_to_all_v(parts: Sequence[Tensor], lengths: Sequence[int], axis: MeshAxis) -> list[Tensor]:
     """Sends each member a part, of any length, and receives one of this length from each.
 
     parts    one flat tensor for each member, in the members' order
@@ -119,7 +119,7 @@ def swap(parts: Sequence[Tensor], lengths: Sequence[int], axis: RankAxis) -> lis
     """
     if parts[0].is_complex():
         pairs = [torch.view_as_real(part.resolve_conj()).flatten() for part in parts]
-        return [torch.view_as_complex(part.view(-1, 2)) for part in swap(pairs, [2 * n for n in lengths], axis)]
+        return [torch.view_as_complex(part.view(-1, 2)) for part in all_to_all_v(pairs, [2 * n for n in lengths], axis)]
     outgoing = _of_places(parts, axis)
     expected = [lengths[axis.places.index(place)] for place in range(axis.size)] if axis.places else list(lengths)
     sizes = [part.numel() for part in outgoing]
@@ -127,11 +127,13 @@ def swap(parts: Sequence[Tensor], lengths: Sequence[int], axis: RankAxis) -> lis
     return _of_members(arrived.split(expected), axis)
 
 
-def swap_rows(rows: Tensor, sent: Sequence[int], received: Sequence[int], group: str, places: Sequence[int]) -> Tensor:
+def all_to_all_rows(
+    rows: Tensor, sent: Sequence[int], received: Sequence[int], group: str, places: Sequence[int]
+) -> Tensor:
     """Sends each member some of the rows, which lie one member after another, and receives as many as it sends.
 
     sent, received  rows, by member
-    group, places   of the axis (``RankAxis``), as a custom operator is told of it
+    group, places   of the axis (``MeshAxis``), as a custom operator is told of it
     """
     if not places:
         arrived = _wire.all_to_all_single(rows, list(received), list(sent), group)
@@ -144,7 +146,7 @@ def swap_rows(rows: Tensor, sent: Sequence[int], received: Sequence[int], group:
     return torch.cat([coming[place] for place in places])
 
 
-def start_shift(x: Tensor, places: int, axis: RankAxis) -> Tensor:
+def start_shift(x: Tensor, places: int, axis: MeshAxis) -> Tensor:
     """Starts to send x, flat, to the member so many places on, past the last one to the first. What comes from the
     member as many places back, in flight until ``wait``: what is computed meanwhile hides it."""
     sent, received = [0] * axis.size, [0] * axis.size
@@ -158,25 +160,25 @@ def wait(x: Tensor) -> Tensor:
     return _wire.wait_tensor(x)
 
 
-def _place(member: int, axis: RankAxis) -> int:
+def _place(member: int, axis: MeshAxis) -> int:
     """A member's rank in the process group."""
     return axis.places[member] if axis.places else member
 
 
-def _group(axis: RankAxis) -> str:
+def _group(axis: MeshAxis) -> str:
     assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
     return axis.group.group_name
 
 
-def _check(x: Tensor, dim: int, axis: RankAxis) -> None:
+def _check(x: Tensor, dim: int, axis: MeshAxis) -> None:
     assert x.shape[dim] % axis.size == 0, f"dim {dim} of {tuple(x.shape)} doesn't divide over {axis.name}={axis.size}"
 
 
-def _of_places(parts: Sequence[Tensor], axis: RankAxis) -> list[Tensor]:
+def _of_places(parts: Sequence[Tensor], axis: MeshAxis) -> list[Tensor]:
     """From the members' order into the process group's."""
     return [parts[axis.places.index(place)] for place in range(axis.size)] if axis.places else list(parts)
 
 
-def _of_members(parts: Sequence[Tensor], axis: RankAxis) -> list[Tensor]:
+def _of_members(parts: Sequence[Tensor], axis: MeshAxis) -> list[Tensor]:
     """From the process group's order into the members'."""
     return [parts[place] for place in axis.places] if axis.places else list(parts)

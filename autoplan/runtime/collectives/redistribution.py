@@ -8,26 +8,26 @@ from torch import Tensor
 
 from autoplan.ir.typed import Collective
 from autoplan.runtime.collectives import typed
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 
 
 def groups_of(steps: Iterable[Collective]) -> tuple[tuple[str, ...], ...]:
-    """The groups that these collectives run over, for ``rank_axes``; in the order of their first use."""
+    """The groups that these collectives run over, for ``mesh_axes``; in the order of their first use."""
     return tuple(dict.fromkeys(step.axes for step in steps))
 
 
-def run(steps: Iterable[Collective], x: Tensor, axes: Mapping[str, RankAxis]) -> Tensor:
+def run(steps: Iterable[Collective], x: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:
     """This rank's part of a tensor after these collectives; gradients pass back through them.
 
     x     its part before
-    axes  by name, every group that is used among them (``rank_axes(…, groups=groups_of(steps))``)
+    axes  by name, every group that is used among them (``mesh_axes(…, groups=groups_of(steps))``)
     """
     for step in steps:
         x = apply(step, x, axes[step.axis])
     return x
 
 
-def apply(step: Collective, x: Tensor, axis: RankAxis) -> Tensor:
+def apply(step: Collective, x: Tensor, axis: MeshAxis) -> Tensor:
     """One collective: the function of autoplan.runtime.collectives.typed that it names."""
     function: Callable[..., Tensor] = getattr(typed, step.op)
     if step.op == "permute":

@@ -24,7 +24,7 @@ from autoplan.ir.typed import Collective
 from autoplan.redistribution.exchange.messages import Box, Message
 from autoplan.redistribution.meshes.legs import Leg, Transfer
 from autoplan.redistribution.meshes.sides import Side
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.collectives.redistribution import groups_of, run
 
 Index = tuple[slice, ...]
@@ -39,7 +39,7 @@ class Groups:
     def __init__(self) -> None:
         self.made: dict[tuple[object, ...], ProcessGroup] = {}
 
-    def axes(self, side: Side, steps: Sequence[Collective]) -> dict[str, RankAxis]:
+    def axes(self, side: Side, steps: Sequence[Collective]) -> dict[str, MeshAxis]:
         """What the collectives on one mesh run over, by name; nothing on ranks beside the mesh."""
         found = {}
         for names in groups_of(steps):
@@ -79,15 +79,15 @@ def members_of(side: Side, names: Sequence[str]) -> list[list[int]]:
     return [[rank for _, rank in sorted(members)] for members in found.values()]
 
 
-def rank_axis(side: Side, names: Sequence[str], members: Sequence[int], group: ProcessGroup) -> RankAxis:
+def rank_axis(side: Side, names: Sequence[str], members: Sequence[int], group: ProcessGroup) -> MeshAxis:
     """The group as the calling rank sees it."""
     device = side.devices.index(distributed.get_rank())
-    parts = tuple(RankAxis(name, side.mesh.size(name), side.mesh.coordinate(device, name)) for name in names)
+    parts = tuple(MeshAxis(name, side.mesh.size(name), side.mesh.coordinate(device, name)) for name in names)
     order = sorted(members)  # in which torch numbers a group's ranks
     places = tuple(order.index(member) for member in members)
     index, size = index_over(parts)
     several = parts if len(parts) > 1 else ()
-    return RankAxis(",".join(names), size, index, group, several, () if order == list(members) else places)
+    return MeshAxis(",".join(names), size, index, group, several, () if order == list(members) else places)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from autoplan.errors import InputsError
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed import TypedValue
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.boxes import part_of
 from autoplan.runtime.spec import DATA, ProgramSpec
 
@@ -44,7 +44,7 @@ class Given:
 
 
 def microbatches(
-    spec: ProgramSpec, batch: Batch, axes: Mapping[str, RankAxis], device: torch.device
+    spec: ProgramSpec, batch: Batch, axes: Mapping[str, MeshAxis], device: torch.device
 ) -> dict[str, Tensor]:
     """Each input by name, stacked: [microbatches, this rank's local shape of one microbatch].
 
@@ -77,7 +77,7 @@ def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Row
     return Given(values, split, forms[split[0]] if split else None, count)
 
 
-def stacked(spec: ProgramSpec, given: Given, axes: Mapping[str, RankAxis]) -> dict[str, Tensor]:
+def stacked(spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis]) -> dict[str, Tensor]:
     """This rank's microbatches of what it was given, each input by name."""
     coordinates = {name: axis.rank for name, axis in axes.items()}
     own = {axis: rank for axis, rank in coordinates.items() if axis != DATA}

@@ -23,7 +23,7 @@ WAITING = (f"{TORCH}/distributed/", f"{RUNTIME}/")
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """What a rank says of itself.
 
     beats    how often it has
@@ -48,7 +48,7 @@ class Beat:
         return f"{at}, {self.phase}"
 
 
-def standing(innermost: FrameType | None) -> tuple[str, bool]:
+def stack_position(innermost: FrameType | None) -> tuple[str, bool]:
     """A thread's file, line and function outside of torch, and whether it waits for other ranks."""
     if innermost is None:
         return "its end", False
@@ -60,7 +60,7 @@ def standing(innermost: FrameType | None) -> tuple[str, bool]:
     return f"{shown.f_code.co_filename}:{shown.f_lineno} ({shown.f_code.co_name})", waits
 
 
-def behind(before: Sequence[Beat | None], after: Sequence[Beat | None]) -> tuple[list[int], bool]:
+def stalled_ranks(before: Sequence[Heartbeat | None], after: Sequence[Heartbeat | None]) -> tuple[list[int], bool]:
     """The ranks that the others wait for, and whether these say nothing any more.
 
     before, after  each rank's beat at two moments far enough apart for a new one; None where it never had one
@@ -75,9 +75,9 @@ def behind(before: Sequence[Beat | None], after: Sequence[Beat | None]) -> tuple
     return busy or last, False
 
 
-def lost_rank(before: Sequence[Beat | None], after: Sequence[Beat | None], timeout_s: float) -> LostRankError:
+def lost_rank(before: Sequence[Heartbeat | None], after: Sequence[Heartbeat | None], timeout_s: float) -> LostRankError:
     """The error that names who is behind, and says where all stand."""
-    ranks, silent = behind(before, after)
+    ranks, silent = stalled_ranks(before, after)
     beats = [old if new is None else new for old, new in zip(before, after, strict=True)]
     one = len(ranks) == 1
     if silent:
@@ -92,7 +92,7 @@ def lost_rank(before: Sequence[Beat | None], after: Sequence[Beat | None], timeo
     return LostRankError(f"{ranks_text(ranks)} of {len(beats)}", f"{cause}. {table(ranks, beats)}", remedy)
 
 
-def table(ranks: Sequence[int], beats: Sequence[Beat | None]) -> str:
+def table(ranks: Sequence[int], beats: Sequence[Heartbeat | None]) -> str:
     """What each is in, and of those that are behind the line; who is alike in one entry, who is behind first."""
     said: dict[str, list[int]] = {}
     for rank in [*ranks, *(r for r in range(len(beats)) if r not in set(ranks))]:

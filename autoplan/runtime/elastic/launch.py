@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from autoplan.errors import AutoplanError, InputsError, LaunchError
 from autoplan.ir.mesh import Mesh
 from autoplan.runtime.elastic.messages import tell_once, wait_for_words
-from autoplan.runtime.elastic.rendezvous import Place, connect, meet
-from autoplan.runtime.elastic.watchdog import Watch
+from autoplan.runtime.elastic.rendezvous import RankInfo, connect, wait_for_ranks
+from autoplan.runtime.elastic.watchdog import Watchdog
 
 TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait
 START_S = 600.0     # between the first process and the last, at most
@@ -39,7 +39,7 @@ class World:
     device: torch.device
     device_mesh: DeviceMesh
     owned: bool
-    watch: Watch
+    watch: Watchdog
     others: frozenset[ProcessGroup] = frozenset()
     groups: list[ProcessGroup] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ def join(mesh: Mesh, timeout_s: float = TIMEOUT_S) -> World:
         device, watch = start(timeout_s)
     else:
         check_count(mesh.devices, dist.get_world_size(), torchrun="WORLD_SIZE" in os.environ)
-        device, watch = device_of(str(dist.get_backend())), Watch(None, dist.get_rank(), mesh.devices, timeout_s)
+        device, watch = device_of(str(dist.get_backend())), Watchdog(None, dist.get_rank(), mesh.devices, timeout_s)
         others = standing()
     names, sizes = zip(*((a.name, a.size) for a in mesh.device_axes), strict=True)
     return World(device, dist.init_device_mesh(device.type, sizes, mesh_dim_names=names), owned, watch, others)
@@ -120,7 +120,7 @@ def start_processes() -> torch.device:
     return start(TIMEOUT_S, watching=False)[0]
 
 
-def start(timeout_s: float, watching: bool = True) -> tuple[torch.device, Watch]:
+def start(timeout_s: float, watching: bool = True) -> tuple[torch.device, Watchdog]:
     """The default process group, gloo for tensors on the CPU and the accelerator's own library for those on it; and
     the watch over its ranks, which sees already whether one hangs while they connect."""
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
@@ -133,21 +133,21 @@ def start(timeout_s: float, watching: bool = True) -> tuple[torch.device, Watch]
     longest = timedelta(seconds=timeout_s + MARGIN_S)
     if "WORLD_SIZE" not in os.environ:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=longest)
-        return device, Watch(None, 0, 1, timeout_s)
-    place, start_s = Place.of_environment(), min(timeout_s, START_S)
-    store = connect(place, start_s)
-    mark = meet(store, place, start_s)
+        return device, Watchdog(None, 0, 1, timeout_s)
+    info, start_s = RankInfo.of_environment(), min(timeout_s, START_S)
+    store = connect(info, start_s)
+    run_id = wait_for_ranks(store, info, start_s)
     store.set_timeout(longest)
-    watch = watched(place, mark, timeout_s) if watching else Watch(None, place.rank, place.size, timeout_s)
-    own = dist.PrefixStore(f"{mark}/group", store)
-    dist.init_process_group(backend, store=own, rank=place.rank, world_size=place.size, timeout=longest)
+    watch = watched(info, run_id, timeout_s) if watching else Watchdog(None, info.rank, info.size, timeout_s)
+    own = dist.PrefixStore(f"{run_id}/group", store)
+    dist.init_process_group(backend, store=own, rank=info.rank, world_size=info.size, timeout=longest)
     return device, watch
 
 
-def watched(place: Place, mark: str, timeout_s: float) -> Watch:
+def watched(info: RankInfo, run_id: str, timeout_s: float) -> Watchdog:
     """A watch over all ranks, by a connection of its own."""
-    store = connect(place, MARGIN_S, host=False)
-    return Watch(dist.PrefixStore(f"{mark}/watch", store), place.rank, place.size, timeout_s)
+    store = connect(info, MARGIN_S, host=False)
+    return Watchdog(dist.PrefixStore(f"{run_id}/watch", store), info.rank, info.size, timeout_s)
 
 
 def device_of(backend: str) -> torch.device:

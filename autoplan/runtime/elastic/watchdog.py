@@ -19,7 +19,7 @@ from dataclasses import asdict
 import torch.distributed as dist
 
 from autoplan.errors import LostRankError
-from autoplan.runtime.elastic.hang_report import Beat, lost_rank, standing
+from autoplan.runtime.elastic.hang_report import Heartbeat, lost_rank, stack_position
 from autoplan.runtime.elastic.messages import PATIENCE_S, tell
 from autoplan.runtime.elastic.rendezvous import read
 
@@ -30,7 +30,7 @@ SILENT_BEATS = 4       # without a change, and a rank says nothing any more
 SILENT_S = 2.0         # at least so long: a busy machine lets a thread wait
 
 
-class Watch:
+class Watchdog:
     """One rank's notes, and the thread that passes them on.
 
     store  a connection of the thread's own, for the main thread may hold another while it waits; None: a single
@@ -57,7 +57,7 @@ class Watch:
         self.stopped = threading.Event()
         self.thread: threading.Thread | None = None
         if store is not None:
-            self.thread = threading.Thread(target=self._run, args=(store,), name="autoplan-watch", daemon=True)
+            self.thread = threading.Thread(target=self._run, args=(store,), name="autoplan-watchdog", daemon=True)
             self.thread.start()
 
     def enter(self, phase: str, step: int) -> None:
@@ -90,9 +90,9 @@ class Watch:
         self.beats += 1
         store.set(f"beat/{self.rank}", json.dumps(asdict(self._now())))
 
-    def _now(self) -> Beat:
-        place, waits = standing(sys._current_frames().get(self.main))
-        return Beat(self.beats, self.entered, self.step, self.phase, time.monotonic() - self.since, place, waits)
+    def _now(self) -> Heartbeat:
+        place, waits = stack_position(sys._current_frames().get(self.main))
+        return Heartbeat(self.beats, self.entered, self.step, self.phase, time.monotonic() - self.since, place, waits)
 
     def _tell(self, store: dist.Store) -> None:
         """One rank tells for all; the others end when it has."""
@@ -112,9 +112,9 @@ class Watch:
             time.sleep(self.beat_s)
             self._beat(store)
 
-    def _all(self, store: dist.Store) -> Sequence[Beat | None]:
+    def _all(self, store: dist.Store) -> Sequence[Heartbeat | None]:
         said = (read(store, f"beat/{rank}") for rank in range(self.size))
-        return [None if text is None else Beat(**json.loads(text)) for text in said]
+        return [None if text is None else Heartbeat(**json.loads(text)) for text in said]
 
     def _go_on_alone(self, error: Exception) -> None:
         """Without a store the others can't be asked: this rank's own clock is left."""

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.runtime.collectives.mesh_axes import RankAxis, rank_axes
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.collectives.redistribution import groups_of
 from autoplan.runtime.data.microbatches import Batch, microbatches
 from autoplan.runtime.inference.given import gathered, planned_rows, whole_batch
@@ -37,7 +37,7 @@ class Loaded:
 
     spec: ProgramSpec
     module: ModuleType
-    axes: Mapping[str, RankAxis]
+    axes: Mapping[str, MeshAxis]
     loans: tuple[Loan, ...]
 
 
@@ -52,7 +52,7 @@ class Forward:
         spec: ProgramSpec,
         module: ModuleType,
         stages: Sequence[StageModule],
-        axes: Mapping[str, RankAxis],
+        axes: Mapping[str, MeshAxis],
         device: torch.device,
         device_mesh: DeviceMesh,
     ) -> None:
@@ -73,7 +73,7 @@ class Forward:
         keys = step_keys(seed, step, form.spec.microbatches, self.device)
         counts = whole_counts(form.spec, form.module, inputs, form.axes, alone=False)
         keywords = inputs | counts | {DROPOUT_KEY: keys}
-        pipeline = form.axes.get(PIPELINE, RankAxis(PIPELINE, 1, 0))
+        pipeline = form.axes.get(PIPELINE, MeshAxis(PIPELINE, 1, 0))
         with torch.no_grad(), lent(form.loans):
             try:
                 parts = Lockstep(form.spec, self.stages, pipeline, self.device).run(keywords)
@@ -104,9 +104,9 @@ class Forward:
         lacking = [names for names in wanted if ",".join(names) not in self.axes]
         axes = dict(self.axes)
         if lacking:
-            axes |= rank_axes(self.spec.lowered.mesh, self.device_mesh, lacking)
+            axes |= mesh_axes(self.spec.lowered.mesh, self.device_mesh, lacking)
         if form.lowered.mesh.size(DATA) < self.spec.size(DATA):
-            axes[DATA] = RankAxis(DATA, 1, 0)
+            axes[DATA] = MeshAxis(DATA, 1, 0)
         found = loans(self.spec, self.module, form.lowered, form.module, axes, self.stages, self.axes)
         return Loaded(spec, form.module, axes, found)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from autoplan.errors import InputsError
 from autoplan.ir.typed import TypedValue
 from autoplan.runtime.agreement.fingerprint import Fingerprint
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.raising import together
 from autoplan.runtime.data.microbatches import Batch, named
 from autoplan.runtime.spec import DATA, ProgramSpec
@@ -36,7 +36,7 @@ class Shown:
 
 
 def whole_batch(
-    spec: ProgramSpec, batch: Batch, axes: Mapping[str, RankAxis], device: torch.device
+    spec: ProgramSpec, batch: Batch, axes: Mapping[str, MeshAxis], device: torch.device
 ) -> tuple[dict[str, Tensor], int]:
     """The whole batch by name on every rank, and its number of rows.
 
@@ -45,7 +45,7 @@ def whole_batch(
     where the ranks of one replica give different ones.
     """
     given = together(lambda: fitting(spec, batch, device))
-    rows, data = rows_of(spec, given), axes.get(DATA, RankAxis(DATA, 1, 0))
+    rows, data = rows_of(spec, given), axes.get(DATA, MeshAxis(DATA, 1, 0))
     with_rows, without = [[v for v in spec.lowered.batch if has_rows(spec, v) == kind] for kind in (True, False)]
     of = Fingerprint(device).of
     digests, fixed = (tuple(int(of([given[v.name]])) for v in values) for values in (with_rows, without))
@@ -123,7 +123,7 @@ def agreed(shown: Sequence[Shown]) -> int:
     return sum(one.rows for one in firsts)
 
 
-def joined(value: TypedValue, own: Tensor, counts: Sequence[int], data: RankAxis, planned: int) -> Tensor:
+def joined(value: TypedValue, own: Tensor, counts: Sequence[int], data: MeshAxis, planned: int) -> Tensor:
     """The rows of all replicas, in the order of the data axis."""
     if value.type.shape[:1] != (planned,):
         return own
@@ -133,7 +133,7 @@ def joined(value: TypedValue, own: Tensor, counts: Sequence[int], data: RankAxis
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
 
-def gathered(x: Tensor, axis: RankAxis) -> list[Tensor]:
+def gathered(x: Tensor, axis: MeshAxis) -> list[Tensor]:
     """The members' tensors, all of one shape, in their order."""
     if axis.group is None:
         return [x]

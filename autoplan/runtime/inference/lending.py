@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from autoplan.ir.typed import Lowered
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.parameters import Made, Parameters
 from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.spec import ProgramSpec
@@ -51,7 +51,7 @@ class Borrower:
 class Skeleton:
     """One stage of a program on the meta device, and the program's name of what each attribute holds."""
 
-    def __init__(self, spec: ProgramSpec, module: ModuleType, number: int, axes: Mapping[str, RankAxis]) -> None:
+    def __init__(self, spec: ProgramSpec, module: ModuleType, number: int, axes: Mapping[str, MeshAxis]) -> None:
         made = Made(spec, META, META)
         self.stage = module.STAGES[number](Parameters(made), axes)
         self.of = {id(x): name for name, x in (*made.parameters.items(), *made.buffers.items())}
@@ -67,8 +67,8 @@ Loan = tuple[nn.Module, Callable[..., Any]]
 
 
 def loans(
-    spec: ProgramSpec, module: ModuleType, lowered: Lowered, other: ModuleType, axes: Mapping[str, RankAxis],
-    stages: Sequence[StageModule], lending_axes: Mapping[str, RankAxis],
+    spec: ProgramSpec, module: ModuleType, lowered: Lowered, other: ModuleType, axes: Mapping[str, MeshAxis],
+    stages: Sequence[StageModule], lending_axes: Mapping[str, MeshAxis],
 ) -> tuple[Loan, ...]:  # fmt: skip
     """For each module of the rank's stages the forward that the other program has in its place.
 

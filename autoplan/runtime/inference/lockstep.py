@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.spec import ProgramSpec
 
@@ -29,7 +29,7 @@ class Lockstep:
     axis    the pipeline's; one member where there is none
     """
 
-    def __init__(self, spec: ProgramSpec, stages: Sequence[StageModule], axis: RankAxis, device: torch.device) -> None:
+    def __init__(self, spec: ProgramSpec, stages: Sequence[StageModule], axis: MeshAxis, device: torch.device) -> None:
         self.spec, self.axis, self.device = spec, axis, device
         self.stages = {stage.number: stage for stage in stages}
         self.last = len(spec.lowered.stages) - 1

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from autoplan.errors import ForwardOnlyError
 from autoplan.runtime.agreement.agreement import Agreement, Call
-from autoplan.runtime.collectives.mesh_axes import rank_axes
+from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.collectives.redistribution import groups_of
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.inference.forward import Forward
-from autoplan.runtime.parallel.sharded_parameter import held_parameters
+from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
 from autoplan.runtime.parallel.stages import build_stages
 from autoplan.runtime.parallel.whole_tensors import (
     Storage,
@@ -55,13 +55,13 @@ class InferenceProgram:
         self.world = launch.join(spec.lowered.mesh, timeout_s)
         self.watch, self.device, self.rank = self.world.watch, self.world.device, dist.get_rank()
         mesh, groups = self.world.device_mesh, groups_of(s for move in spec.lowered.moves for s in move.collectives)
-        self.axes = rank_axes(spec.lowered.mesh, mesh, groups)
+        self.axes = mesh_axes(spec.lowered.mesh, mesh, groups)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, mesh)
         for parameter in self.stages.parameters.values():
             parameter.requires_grad_(False)
         self.forwards = Forward(spec, module, self.stages.modules, self.axes, self.device, mesh)
         self.agreement = Agreement(self.axes, self.device)
-        self.held = held_parameters(spec, self.stages.parameters, self.axes)
+        self.held = sharded_parameters(spec, self.stages.parameters, self.axes)
         self.storage = Storage(spec, mesh, self.device)
         self.unread = unread_values(spec, self.rank)
 

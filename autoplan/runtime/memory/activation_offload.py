@@ -1,10 +1,10 @@
-"""Segments whose activations lie in the host's memory between their forward and their backward.
+"""Segments whose activations lie in host memory between their forward and their backward.
 
-What autograd keeps of such a segment goes down as it is kept, each tensor once, and comes up again when its backward
-begins. On an accelerator both run on a stream of their own: the way down under the forward that follows, the way up
-under the backward of the segment behind, which asks for it. On a CPU both memories are one, and the copies run all the
-same. Nothing is computed again, so random operators have nothing to repeat. Parameters, constants and what is too small
-to be worth a copy stay where they are.
+What autograd saves of such a segment is copied to the host as it is saved, each tensor once, and back when its backward
+begins. On an accelerator both copies run on a stream of their own: to the host under the forward that follows, to the
+device under the backward of the later segment, which prefetches it. On a CPU both memories are one, and the copies run
+all the same. Nothing is computed again, so random operators have nothing to repeat. Parameters, constants and what is
+too small to be worth a copy stay where they are.
 """
 
 from __future__ import annotations
@@ -22,74 +22,76 @@ LEAST_BYTES = 4096  # statistics of a few rows, say
 
 
 @dataclass(eq=False)
-class Parcel:
-    """A tensor's place in the host's memory, and the tensor while it is on the device again. It lives for as long as
+class OffloadedTensor:
+    """A saved tensor's copy in host memory, and the tensor while it is on the device again. It lives for as long as
     the backward that wants it."""
 
     memory: Tensor
     device: torch.device
-    here: Tensor | None = None
+    on_device: Tensor | None = None
 
 
 @dataclass(eq=False)
-class Load:
-    """What one segment keeps of one microbatch.
+class SavedTensors:
+    """What one segment saves of one microbatch for its backward.
 
-    before   the load of the segment before it in the same microbatch
-    sources  on their way down, held so that no other tensor gets the address of one while the forward runs
+    before     what the segment before it saves of the same microbatch
+    sources    tensors whose copy to the host runs, held so that no other tensor gets the address of one meanwhile
+    requested  whether the copies back to the device have been started
+    arrived    when they have ended
     """
 
-    before: Load | None
-    parcels: WeakValueDictionary[tuple, Parcel] = field(default_factory=WeakValueDictionary)
+    before: SavedTensors | None
+    tensors: WeakValueDictionary[tuple, OffloadedTensor] = field(default_factory=WeakValueDictionary)
     sources: list[Tensor] = field(default_factory=list)
-    asked: bool = False
+    requested: bool = False
     arrived: torch.Event | None = None
 
 
-class Lane:
-    """The copies of some segments of a stage, which run one after another."""
+class CopyStream:
+    """Copies the saved tensors of a stage's segments, which run one after another, on a stream of its own."""
 
     def __init__(self) -> None:
         self.stream: torch.Stream | None = None
-        self.last: Load | None = None
+        self.last: SavedTensors | None = None
 
-    def down(self, load: Load, x: Tensor) -> Parcel:
-        """Starts a tensor's way down; one that is kept twice goes once."""
+    def to_host(self, saved: SavedTensors, x: Tensor) -> OffloadedTensor:
+        """Starts a tensor's copy to the host; one that is saved twice is copied once."""
         key = (x.data_ptr(), x.dtype, x.shape, x.stride(), x._version)
-        parcel = load.parcels.get(key)
-        if parcel is None:
+        offloaded = saved.tensors.get(key)
+        if offloaded is None:
             pinned = x.device.type != "cpu"
             memory = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu", pin_memory=pinned)
-            parcel = load.parcels[key] = Parcel(memory, x.device)
-            load.sources.append(x)
+            offloaded = saved.tensors[key] = OffloadedTensor(memory, x.device)
+            saved.sources.append(x)
             self.copy(memory, x.detach(), x.device)
-        return parcel
+        return offloaded
 
-    def ask(self, load: Load) -> None:
-        """Starts the way up of all that a segment keeps."""
-        if load.asked:
+    def prefetch(self, saved: SavedTensors) -> None:
+        """Starts the copies back to the device of all that a segment saves."""
+        if saved.requested:
             return
-        load.asked = True
-        for parcel in list(load.parcels.values()):
-            memory = parcel.memory
-            parcel.here = torch.empty_strided(memory.shape, memory.stride(), dtype=memory.dtype, device=parcel.device)
-            self.copy(parcel.here, memory, parcel.device)
+        saved.requested = True
+        for each in list(saved.tensors.values()):
+            memory = each.memory
+            each.on_device = torch.empty_strided(memory.shape, memory.stride(), dtype=memory.dtype, device=each.device)
+            self.copy(each.on_device, memory, each.device)
         if self.stream is not None:
-            load.arrived = self.stream.record_event()
+            saved.arrived = self.stream.record_event()
 
-    def up(self, load: Load, parcel: Parcel) -> Tensor:
-        """A tensor that a backward wants; meanwhile, on an accelerator, what the one after it will want comes up."""
-        self.ask(load)
-        if load.arrived is not None:
-            torch.accelerator.current_stream().wait_event(load.arrived)
-            if load.before is not None:
-                self.ask(load.before)
-        load.before = None
-        assert parcel.here is not None
-        return parcel.here
+    def to_device(self, saved: SavedTensors, offloaded: OffloadedTensor) -> Tensor:
+        """A tensor that a backward wants; meanwhile an accelerator prefetches what the next backward will want."""
+        self.prefetch(saved)
+        if saved.arrived is not None:
+            torch.accelerator.current_stream().wait_event(saved.arrived)
+            if saved.before is not None:
+                self.prefetch(saved.before)
+        saved.before = None
+        assert offloaded.on_device is not None
+        return offloaded.on_device
 
     def copy(self, target: Tensor, source: Tensor, device: torch.device) -> None:
-        """On the lane's stream; memory of the device isn't given to others before it is done."""
+        """On the stream; memory of the device isn't given to others before the copy has ended."""
         if device.type == "cpu":
             target.copy_(source)
             return
@@ -103,45 +105,45 @@ class Lane:
                 tensor.record_stream(self.stream)
 
 
-class Hosted:
+class OffloadHooks:
     """One segment's hooks, which stand around its forward and so outside of what is compiled.
 
-    first  whether it is the first of its lane: none is asked for behind it
+    first  whether no segment comes before it on its stream, so that its backward prefetches nothing
     """
 
-    def __init__(self, lane: Lane, first: bool) -> None:
-        self.lane, self.first = lane, first
-        self.open: tuple[saved_tensors_hooks, Load] | None = None
+    def __init__(self, copies: CopyStream, first: bool) -> None:
+        self.copies, self.first = copies, first
+        self.open: tuple[saved_tensors_hooks, SavedTensors] | None = None
 
     def enter(self, segment: nn.Module, given: tuple[Any, ...]) -> None:
-        load = Load(None if self.first else self.lane.last)
-        self.lane.last = load
+        saved = SavedTensors(None if self.first else self.copies.last)
+        self.copies.last = saved
         staying = {p.untyped_storage().data_ptr() for p in segment.parameters()}
         staying |= {x.untyped_storage().data_ptr() for x in given if isinstance(x, Tensor) and not x.requires_grad}
 
-        def pack(x: Tensor) -> Tensor | Parcel:
+        def pack(x: Tensor) -> Tensor | OffloadedTensor:
             small = x.numel() * x.element_size() < LEAST_BYTES
-            return x if small or x.untyped_storage().data_ptr() in staying else self.lane.down(load, x)
+            return x if small or x.untyped_storage().data_ptr() in staying else self.copies.to_host(saved, x)
 
-        def unpack(kept: Tensor | Parcel) -> Tensor:
-            return self.lane.up(load, kept) if isinstance(kept, Parcel) else kept
+        def unpack(packed: Tensor | OffloadedTensor) -> Tensor:
+            return self.copies.to_device(saved, packed) if isinstance(packed, OffloadedTensor) else packed
 
         context = saved_tensors_hooks(pack, unpack)
         context.__enter__()
-        self.open = context, load
+        self.open = context, saved
 
     def leave(self, *_: object) -> None:
         if self.open is not None:
-            context, load = self.open
+            context, saved = self.open
             context.__exit__(None, None, None)
-            load.sources.clear()
+            saved.sources.clear()
             self.open = None
 
 
-def keep_on_host(segments: Iterable[nn.Module]) -> None:
-    """Has the activations of these segments, which run in this order, lie with the host until their backward."""
-    lane = Lane()
+def offload_activations(segments: Iterable[nn.Module]) -> None:
+    """Keeps the activations of these segments, which run in this order, in host memory until their backward."""
+    copies = CopyStream()
     for number, segment in enumerate(segments):
-        hosted = Hosted(lane, first=number == 0)
-        segment.register_forward_pre_hook(hosted.enter)
-        segment.register_forward_hook(hosted.leave, always_call=True)
+        hooks = OffloadHooks(copies, first=number == 0)
+        segment.register_forward_pre_hook(hooks.enter)
+        segment.register_forward_hook(hooks.leave, always_call=True)

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 
 @dataclass(frozen=True)
 class HostGradient:
     """Where a parameter's gradient lies for its host copy."""
 
-    held: HeldParameter
+    held: ShardedParameter
     memory: Tensor
 
 
-class UpdatedOnHost(Optimizer):
+class HostOptimizer(Optimizer):
     """Mixed into a class of torch.optim whose parameters are the host's copies."""
 
     gradients: tuple[HostGradient, ...] = ()
@@ -37,14 +37,14 @@ class UpdatedOnHost(Optimizer):
             gradient.held.parameter.grad = None
 
 
-def updated_on_host(kind: type[Optimizer]) -> type[Optimizer]:
+def on_host_memory(kind: type[Optimizer]) -> type[Optimizer]:
     """The same optimizer, over the host's copies."""
-    return type(f"Host{kind.__name__}", (UpdatedOnHost, kind), {})
+    return type(f"Host{kind.__name__}", (HostOptimizer, kind), {})
 
 
-def attach(optimizer: Optimizer, held: Sequence[HeldParameter], device: torch.device) -> None:
+def attach(optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch.device) -> None:
     """Has each step of an optimizer over host copies take gradients down before and values up after it."""
-    assert isinstance(optimizer, UpdatedOnHost)
+    assert isinstance(optimizer, HostOptimizer)
     optimizer.gradients = tuple(HostGradient(h, host_memory(h.master)) for h in held if h.master is not None)
     optimizer.register_step_pre_hook(lambda *_: gradients_down(optimizer.gradients, device))
     optimizer.register_step_post_hook(lambda *_: values_up(held))
@@ -67,14 +67,14 @@ def gradients_down(gradients: Iterable[HostGradient], device: torch.device) -> N
         torch.accelerator.synchronize(device)
 
 
-def values_up(held: Iterable[HeldParameter]) -> None:
+def values_up(held: Iterable[ShardedParameter]) -> None:
     """What the host updated, to the device."""
     for each in held:
         if each.master is not None:
             each.values.copy_(each.master.detach(), non_blocking=True)
 
 
-def take_up(held: Iterable[HeldParameter]) -> None:
+def take_up(held: Iterable[ShardedParameter]) -> None:
     """The device's values to the host, once something other than a step has set them."""
     for each in held:
         if each.master is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.collectives.typed import all_reduce_to_replicate
 
 
@@ -48,7 +48,7 @@ def sync_batch_norm(
     momentum: float | None,
     eps: float,
     *,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """The same from this rank's rows, with the whole batch's statistics: x S(0) [b/n, c, ..], all else R -> S(0).
 
@@ -77,7 +77,7 @@ def sync_batch_norm(
     return result.to(x.dtype)
 
 
-def summed(x: Tensor, axes: Sequence[RankAxis]) -> Tensor:
+def summed(x: Tensor, axes: Sequence[MeshAxis]) -> Tensor:
     for axis in axes:
         x = all_reduce_to_replicate(x, axis)
     return x

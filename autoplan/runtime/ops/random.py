@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 
 _WORD = 0xFFFFFFFF
 
@@ -37,7 +37,7 @@ def dropout(
     *,
     key: Tensor,
     call: int,
-    dims: Sequence[Sequence[RankAxis]] = (),
+    dims: Sequence[Sequence[MeshAxis]] = (),
     microbatch_dim: int | None = None,
     microbatches: int = 1,
 ) -> Tensor:
@@ -60,7 +60,7 @@ def uniform(
     *,
     key: Tensor,
     call: int,
-    dims: Sequence[Sequence[RankAxis]] = (),
+    dims: Sequence[Sequence[MeshAxis]] = (),
     microbatch_dim: int | None = None,
     microbatches: int = 1,
 ) -> Tensor:
@@ -74,7 +74,7 @@ def uniform(
 
 def global_index(
     shape: Sequence[int],
-    dims: Sequence[Sequence[RankAxis]],
+    dims: Sequence[Sequence[MeshAxis]],
     microbatch: Tensor,
     microbatch_dim: int | None,
     microbatches: int,

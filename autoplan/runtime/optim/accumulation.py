@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from autoplan.errors import InputsError
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 
 class Gradients:
@@ -23,7 +23,7 @@ class Gradients:
     used     whether those that are there have been used
     """
 
-    def __init__(self, held: Sequence[HeldParameter], optimizer: Optimizer) -> None:
+    def __init__(self, held: Sequence[ShardedParameter], optimizer: Optimizer) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
         self.batches, self.used = 0, False
         self.clear = optimizer.zero_grad

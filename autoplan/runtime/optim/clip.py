@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 
-def total_norm(held: Sequence[HeldParameter], device: torch.device, replica: RankAxis | None = None) -> Tensor:
+def total_norm(held: Sequence[ShardedParameter], device: torch.device, replica: MeshAxis | None = None) -> Tensor:
     """The 2-norm of all gradients of the model, a float64 scalar, the same on every rank.
 
     replica  the ranks of one replica, where each steps by itself; None: the world
@@ -28,14 +28,14 @@ def total_norm(held: Sequence[HeldParameter], device: torch.device, replica: Ran
     return squares.sqrt()
 
 
-def add_up(values: Tensor, replica: RankAxis | None) -> None:
+def add_up(values: Tensor, replica: MeshAxis | None) -> None:
     """Sums over the ranks of one model, in place."""
     if replica is None or replica.group is not None:
         dist.all_reduce(values, group=None if replica is None else replica.group)
 
 
 def clip_gradients(
-    held: Sequence[HeldParameter], max_norm: float, device: torch.device, replica: RankAxis | None = None
+    held: Sequence[ShardedParameter], max_norm: float, device: torch.device, replica: MeshAxis | None = None
 ) -> Tensor:
     """Scales gradients so that their norm is at most ``max_norm``; returns the norm before. As torch's own."""
     norm = total_norm(held, device, replica)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage, whole_of
 
 Kind = Callable[..., Optimizer]
@@ -24,14 +24,14 @@ Kind = Callable[..., Optimizer]
 
 
 @dataclass(frozen=True)
-class Whole:
+class GatheredParameter:
     """One of the user's parameters: the pieces that a fused one was split into, or itself alone.
 
     pieces  this rank's parts of them, in order
     dim     along which they are joined
     """
 
-    pieces: tuple[HeldParameter, ...]
+    pieces: tuple[ShardedParameter, ...]
     dim: int
     storage: Storage
 
@@ -60,7 +60,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Alone:
+class LocalParameter:
     """What is updated as it lies here: a parameter that is whole, or a part where elements don't see each other."""
 
     parameter: nn.Parameter
@@ -80,24 +80,24 @@ class Alone:
         return [whole]
 
 
-def wholes_of(held: Sequence[HeldParameter], storage: Storage) -> tuple[Whole, ...]:
+def gathered_parameters(held: Sequence[ShardedParameter], storage: Storage) -> tuple[GatheredParameter, ...]:
     """The user's trainable parameters of which this rank holds something, in the program's order."""
-    by_source: dict[str, list[HeldParameter]] = {}
+    by_source: dict[str, list[ShardedParameter]] = {}
     for each in held:
         if each.stored.trainable:
             by_source.setdefault(each.stored.source, []).append(each)
     ordered = (sorted(pieces, key=lambda h: h.stored.start) for pieces in by_source.values())
-    return tuple(Whole(tuple(pieces), pieces[0].stored.dim, storage) for pieces in ordered)
+    return tuple(GatheredParameter(tuple(pieces), pieces[0].stored.dim, storage) for pieces in ordered)
 
 
 @dataclass(frozen=True)
-class Members:
+class Group:
     """One group: what is updated by one class with the same options. ``title`` is the group's name."""
 
     kind: Kind
     title: str
     options: Mapping[str, Any]
-    wholes: tuple[Whole | Alone, ...]
+    wholes: tuple[GatheredParameter | LocalParameter, ...]
 
     @property
     def group(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Members:
         return {**defaults_of(self.kind, self.options), "name": self.title, "params": parameters}
 
 
-class WholeUpdates(Optimizer):
+class GatheredOptimizer(Optimizer):
     """Parameters that one class of torch.optim updates as wholes, and those that another updates element by element.
 
     groups    of the wholes
@@ -119,8 +119,8 @@ class WholeUpdates(Optimizer):
 
     def __init__(
         self,
-        groups: Sequence[Members],
-        others: Sequence[Members] = (),
+        groups: Sequence[Group],
+        others: Sequence[Group] = (),
     ) -> None:
         self.whole_groups, self.other_groups = tuple(groups), tuple(others)
         super().__init__([members.group for members in (*groups, *others)], {})
@@ -139,13 +139,13 @@ class WholeUpdates(Optimizer):
                 if any(p.grad is not None for p in whole.updated):
                     self.update(members.kind, whole, options)
         for members, group in zip(self.other_groups, others, strict=True):
-            inner = members.kind(by_sort(group))
+            inner = members.kind(split_dtensors(group))
             inner.state.update({p: self.state[p] for p in group["params"] if p in self.state})
             inner.step()
             self.state.update(inner.state)
         return loss
 
-    def update(self, kind: Kind, whole: Whole | Alone, options: Mapping[str, Any]) -> None:
+    def update(self, kind: Kind, whole: GatheredParameter | LocalParameter, options: Mapping[str, Any]) -> None:
         """One parameter's update, by an optimizer of its own that is there for it alone."""
         parameter = nn.Parameter(whole.gathered([p.detach() for p in whole.updated]))
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in whole.updated]
@@ -157,7 +157,7 @@ class WholeUpdates(Optimizer):
             local(updated.detach()).copy_(part)
         self.keep(whole, inner.state[parameter])
 
-    def gathered_state(self, whole: Whole | Alone, like: Tensor) -> dict[str, Any]:
+    def gathered_state(self, whole: GatheredParameter | LocalParameter, like: Tensor) -> dict[str, Any]:
         """What a class keeps of a parameter, whole, as it keeps it."""
         first = self.state.get(whole.updated[0], {})
         found: dict[str, Any] = {}
@@ -170,7 +170,7 @@ class WholeUpdates(Optimizer):
                 found[name] = value
         return found
 
-    def keep(self, whole: Whole | Alone, state: Mapping[str, Any]) -> None:
+    def keep(self, whole: GatheredParameter | LocalParameter, state: Mapping[str, Any]) -> None:
         """Keeps this rank's part of it."""
         first = self.state[whole.updated[0]]
         for name, value in state.items():
@@ -189,7 +189,7 @@ def defaults_of(kind: Kind, options: Mapping[str, Any]) -> dict[str, Any]:
     return kind([nn.Parameter(torch.empty(2, 2))], **options).defaults
 
 
-def by_sort(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+def split_dtensors(group: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A group as two: torch's foreach kernels take no mixture of plain tensors and DTensors."""
     sorts = [[p for p in group["params"] if isinstance(p, DTensor) == sharded] for sharded in (False, True)]
     return [{**group, "params": sort} for sort in sorts if sort] or [{**group, "params": []}]

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.clip import add_up
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 
 Squares = Callable[[Sequence[Tensor], Tensor], Tensor]
 """(the parameters that are stepped, [n, 2] the squared norms of each one's values and update on this rank) -> the same
@@ -90,7 +90,7 @@ def squares_of(parameter: Tensor, update: Tensor) -> Tensor:
 
 
 def squares_over_ranks(
-    held: Sequence[HeldParameter], sources: Sequence[str], device: torch.device, replica: RankAxis | None = None
+    held: Sequence[ShardedParameter], sources: Sequence[str], device: torch.device, replica: MeshAxis | None = None
 ) -> Squares:
     """Adds up the squares of what ranks hold of each of the user's parameters, pieces of a fused one counted together.
 

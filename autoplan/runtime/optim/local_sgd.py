@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from autoplan.ir.buckets import cut
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.memory.optimizer_offload import take_up
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.spec import DATA, ProgramSpec
 
 
@@ -29,17 +29,17 @@ def replica_axes(spec: ProgramSpec) -> tuple[str, ...]:
 
 
 def replica_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
-    """What ``rank_axes`` has to make for ``replica_of``."""
+    """What ``mesh_axes`` has to make for ``replica_of``."""
     names = replica_axes(spec)
     return (names,) if spec.parallelism.steps_locally and len(names) > 1 else ()
 
 
-def replica_of(spec: ProgramSpec, axes: Mapping[str, RankAxis]) -> RankAxis | None:
+def replica_of(spec: ProgramSpec, axes: Mapping[str, MeshAxis]) -> MeshAxis | None:
     """The ranks of this rank's replica, where each steps by itself; None where the world is one model."""
     if not spec.parallelism.steps_locally:
         return None
     names = replica_axes(spec)
-    return axes[",".join(names)] if names else RankAxis("replica", 1, 0)
+    return axes[",".join(names)] if names else MeshAxis("replica", 1, 0)
 
 
 class LocalSteps:
@@ -49,7 +49,7 @@ class LocalSteps:
     axis   the data axis, on whose ranks the replicas are
     """
 
-    def __init__(self, every: int, held: Sequence[HeldParameter], axis: RankAxis, optimizer: Optimizer) -> None:
+    def __init__(self, every: int, held: Sequence[ShardedParameter], axis: MeshAxis, optimizer: Optimizer) -> None:
         self.every, self.held, self.axis, self.optimizer = every, held, axis, optimizer
 
     def stepped(self, steps: int) -> None:
@@ -99,7 +99,7 @@ class LocalSteps:
 
 
 def local_steps(
-    spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis], optimizer: Optimizer
+    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis], optimizer: Optimizer
 ) -> LocalSteps | None:
     """None where every step sums the gradients of all."""
     every = spec.parallelism.local_steps

@@ -16,7 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim import SGD, Optimizer
 
 from autoplan.errors import DivergedError
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 FLOOR = 1.0
 """Of the scale, as DeepSpeed's min_loss_scale: where gradients overflow unscaled, it isn't the scale that does it."""
@@ -32,7 +32,7 @@ def unscaled(loss: Tensor) -> Tensor:
 class LossScaling:
     """The scale of one program's losses; a collective of the whole world to make and to unscale."""
 
-    def __init__(self, held: Sequence[HeldParameter], device: torch.device) -> None:
+    def __init__(self, held: Sequence[ShardedParameter], device: torch.device) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
         self.scaler = ShardedGradScaler(device=device.type, process_group=dist.group.WORLD)
         self.scaler.scale(torch.zeros((), device=device))  # has it keep its scale here, also where no loss comes by
@@ -75,7 +75,7 @@ class LossScaling:
         self.scaler.load_state_dict(dict(state))
 
 
-def gradients_alone(held: Sequence[HeldParameter]) -> Optimizer:
+def gradients_alone(held: Sequence[ShardedParameter]) -> Optimizer:
     """This rank's gradients as an optimizer over them: a scaler asks for one, to find the gradients of its parameters.
 
     Local parts stand for DTensors, since the kernel that unscales takes no mixture of both.

@@ -13,14 +13,21 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Training
-from autoplan.runtime.collectives.mesh_axes import RankAxis
-from autoplan.runtime.memory.optimizer_offload import attach, updated_on_host
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.memory.optimizer_offload import attach, on_host_memory
 from autoplan.runtime.optim.clip import clip_gradients
-from autoplan.runtime.optim.gathered_optimizer import Alone, Members, Whole, WholeUpdates, by_sort, wholes_of
+from autoplan.runtime.optim.gathered_optimizer import (
+    GatheredOptimizer,
+    GatheredParameter,
+    Group,
+    LocalParameter,
+    gathered_parameters,
+    split_dtensors,
+)
 from autoplan.runtime.optim.grouping import check_groups, names_of, number_of, own_options, titles
 from autoplan.runtime.optim.lamb import Lamb, squares_over_ranks
 from autoplan.runtime.optim.lr_scheduler import LearningRates
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage
 from autoplan.runtime.spec import ProgramSpec
 
@@ -64,7 +71,7 @@ def build_optimizer(
     groups = [[p for p in names if number_of(training, names[p]) == n] for n in numbers(training)]
     trainable = [[p for p in group if p.requires_grad] for group in groups]
     if kind is Muon:
-        optimizer: Optimizer = with_muon(WholeUpdates, training, [list(map(Alone, group)) for group in trainable])
+        optimizer: Optimizer = with_muon(GatheredOptimizer, training, local_parameters(trainable))
     else:
         optimizer = elementwise(kind, training, trainable, options(kind, training))
     if training.lr_schedule is not None:
@@ -77,9 +84,9 @@ def build_optimizer(
 def rank_optimizer(
     spec: ProgramSpec,
     storage: Storage,
-    held: Sequence[HeldParameter],
+    held: Sequence[ShardedParameter],
     device: torch.device,
-    replica: RankAxis | None = None,
+    replica: MeshAxis | None = None,
 ) -> Optimizer:
     """The optimizer of this rank's parameters, which clips to ``training.clip_grad_norm`` before each step.
 
@@ -98,7 +105,7 @@ def rank_optimizer(
     return optimizer
 
 
-def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[HeldParameter], on_host: bool) -> Optimizer:
+def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], on_host: bool) -> Optimizer:
     """The planned optimizer over what this rank holds.
 
     on_host  these are the host's copies: updated in one pass over memory, where the optimizer has a fused kernel
@@ -106,17 +113,17 @@ def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[HeldParameter
     training = spec.training
     kind = optimizer_class(training.optimizer)
     further: dict[str, Any] = {"fused": True} if on_host and "fused" in inspect.signature(kind).parameters else {}
-    made: Callable[[type[Optimizer]], Callable[..., Optimizer]] = updated_on_host if on_host else as_it_is
+    made: Callable[[type[Optimizer]], Callable[..., Optimizer]] = on_host_memory if on_host else as_it_is
     groups = [[h for h in held if number_of(training, names_of(h.stored)) == n] for n in numbers(training)]
     trainable = [[h.updated for h in group if h.stored.trainable] for group in groups]
     if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
-        return made(WholeUpdates)(with_options(kind, training, [list(map(Alone, group)) for group in trainable]))
+        return made(GatheredOptimizer)(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
         return elementwise(made(kind), training, trainable, options(kind, training) | further)
-    wholes = [wholes_of(group, storage) for group in groups]
+    wholes = [gathered_parameters(group, storage) for group in groups]
     if kind is not Muon:
-        return made(WholeUpdates)(with_options(kind, training, wholes))
-    return with_muon(made(WholeUpdates), training, wholes)
+        return made(GatheredOptimizer)(with_options(kind, training, wholes))
+    return with_muon(made(GatheredOptimizer), training, wholes)
 
 
 def numbers(training: Training) -> range:
@@ -133,30 +140,35 @@ def elementwise(
     """A class of torch.optim, with the options of each group over those that are given."""
     own = [{}, *(dict(group.options) for group in training.groups)]
     named = zip(titles(training), own, groups, strict=True)
-    split = [by_sort({"name": title, **options, "params": list(group)}) for title, options, group in named]
+    split = [split_dtensors({"name": title, **options, "params": list(group)}) for title, options, group in named]
     return made([each for group in split for each in group], **given)
 
 
 def with_options(
     kind: type[Optimizer],
     training: Training,
-    groups: Sequence[Sequence[Whole | Alone]],
+    groups: Sequence[Sequence[GatheredParameter | LocalParameter]],
     given: Mapping[str, Any] | None = None,
-) -> list[Members]:
+) -> list[Group]:
     """The groups as one class updates them, each with its options over those that are given, or Training's."""
     given = options(kind, training) if given is None else given
     own = [{}, *(own_options(kind, group) for group in training.groups)]
     named = zip(titles(training), own, groups, strict=True)
-    return [Members(kind, title, {**given, **options}, tuple(group)) for title, options, group in named]
+    return [Group(kind, title, {**given, **options}, tuple(group)) for title, options, group in named]
 
 
 def with_muon(
-    made: Callable[..., Optimizer], training: Training, groups: Sequence[Sequence[Whole | Alone]]
+    made: Callable[..., Optimizer], training: Training, groups: Sequence[Sequence[GatheredParameter | LocalParameter]]
 ) -> Optimizer:
     """Muon over matrices, AdamW over what is none."""
     matrices = [[w for w in group if len(w.shape) == 2] for group in groups]
     others = [[w for w in group if len(w.shape) != 2] for group in groups]
     return made(with_options(Muon, training, matrices), with_options(AdamW, training, others, beside(training)))
+
+
+def local_parameters(groups: Sequence[Sequence[nn.Parameter]]) -> list[list[LocalParameter]]:
+    """Parameters that are updated as they lie here."""
+    return [[LocalParameter(p) for p in group] for group in groups]
 
 
 def as_it_is(kind: type[Optimizer]) -> type[Optimizer]:

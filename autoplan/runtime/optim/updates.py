@@ -17,7 +17,7 @@ from autoplan.errors import DivergedError, ParallelismError
 from autoplan.options import Training
 from autoplan.runtime.optim.loss_scaling import LossScaling, unscaled
 from autoplan.runtime.optim.lr_scheduler import LearningRates, in_proportion
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter, local
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 
 
 class Updates:
@@ -29,7 +29,7 @@ class Updates:
     """
 
     def __init__(
-        self, training: Training, optimizer: Optimizer, held: Sequence[HeldParameter], device: torch.device
+        self, training: Training, optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch.device
     ) -> None:
         self.training, self.optimizer, self.held, self.device = training, optimizer, held, device
         self.scaling = LossScaling(held, device) if training.scales_loss else None

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 
 class TwoVersions:
     """The older version of a rank's parameters, W(t-1), beside the newest, W(t), which stays where parameters lie."""
 
-    def __init__(self, held: Sequence[HeldParameter], optimizer: Optimizer) -> None:
+    def __init__(self, held: Sequence[ShardedParameter], optimizer: Optimizer) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
         self.older = {h.name: torch.empty_like(h.values) for h in self.held}
         optimizer.register_step_pre_hook(lambda *_: self.keep())

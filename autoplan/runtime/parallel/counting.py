@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
 
@@ -18,7 +18,7 @@ def whole_counts(
     spec: ProgramSpec,
     module: ModuleType,
     inputs: Mapping[str, Tensor],
-    axes: Mapping[str, RankAxis],
+    axes: Mapping[str, MeshAxis],
     alone: bool | None = None,
 ) -> dict[str, Tensor]:
     """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches].
@@ -41,7 +41,7 @@ def whole_counts(
     return whole
 
 
-def whole_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, RankAxis]) -> Tensor:
+def whole_loss(spec: ProgramSpec, loss: Tensor, axes: Mapping[str, MeshAxis]) -> Tensor:
     """The sum of the ranks' summands, told to every pipeline stage; of local SGD the replicas' mean."""
     for name, state in spec.lowered.loss.layout.rest:
         if state.kind == "P" and name != MICROBATCH and axes[name].group is not None:

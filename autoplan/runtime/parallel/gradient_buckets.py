@@ -22,8 +22,8 @@ from torch.distributed import ProcessGroup
 
 from autoplan.ir.buckets import cut
 from autoplan.ir.typed import StoredParameter
-from autoplan.runtime.collectives.mesh_axes import RankAxis
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
 ALIGNMENT_BYTES = 64  # of each gradient in its bucket, so that vectorised kernels need no odd beginning
@@ -41,7 +41,7 @@ class Bucket:
 
     def __init__(
         self,
-        held: Sequence[HeldParameter],
+        held: Sequence[ShardedParameter],
         groups: Sequence[ProcessGroup],
         expected: Sequence[int],
         dtype: torch.dtype | None = None,
@@ -108,7 +108,7 @@ class Bucket:
             if place not in self.missing or had[place]:
                 self.give(held, self.views[place])
 
-    def give(self, held: HeldParameter, summed: Tensor) -> None:
+    def give(self, held: ShardedParameter, summed: Tensor) -> None:
         if not held.sharded:
             held.parameter.grad = summed
             return
@@ -125,7 +125,7 @@ class GradientSums:
     The hooks by which it follows a backward stay on the parameters until it is closed.
     """
 
-    def __init__(self, spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis]) -> None:
+    def __init__(self, spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]) -> None:
         self.buckets = rank_buckets(spec, held, axes)
         self.started = len(self.buckets)
         self.hooks = [
@@ -164,7 +164,7 @@ class GradientSums:
 
 
 def rank_buckets(
-    spec: ProgramSpec, held: Sequence[HeldParameter], axes: Mapping[str, RankAxis]
+    spec: ProgramSpec, held: Sequence[ShardedParameter], axes: Mapping[str, MeshAxis]
 ) -> list[Bucket]:
     """This rank's buckets, in the order in which a backward completes them: gradients of the chain's end come first.
 
@@ -186,10 +186,10 @@ def rank_buckets(
     return sorted(found, key=lambda bucket: (bucket.held[-1].sharded, place[bucket.held[-1].name]))
 
 
-def alike(spec: ProgramSpec, held: Sequence[HeldParameter]) -> list[list[HeldParameter]]:
+def alike(spec: ProgramSpec, held: Sequence[ShardedParameter]) -> list[list[ShardedParameter]]:
     """Parameters whose gradients are summed over the same axes and between the same stages, are of one dtype, and come
     by hooks or late, from fully_shard."""
-    kinds: dict[tuple, list[HeldParameter]] = {}
+    kinds: dict[tuple, list[ShardedParameter]] = {}
     for each in held:
         ranks, dtype = spec.pipeline_ranks(each.stored), each.values.dtype
         kinds.setdefault((summed_axes(spec, each.stored), ranks, each.sharded, dtype), []).append(each)
@@ -212,12 +212,12 @@ def summed_axes(spec: ProgramSpec, stored: StoredParameter) -> tuple[str, ...]:
 
 
 def gradient_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
-    """The axes over which gradients are summed at once, where these are several: groups for ``rank_axes``."""
+    """The axes over which gradients are summed at once, where these are several: groups for ``mesh_axes``."""
     found = {summed_axes(spec, p) for p in spec.lowered.parameters if p.trainable}
     return tuple(sorted(axes for axes in found if len(axes) > 1))
 
 
-def backwards(spec: ProgramSpec, held: HeldParameter, rank: int) -> int:
+def backwards(spec: ProgramSpec, held: ShardedParameter, rank: int) -> int:
     """How many backwards of a step give a parameter on this pipeline rank a gradient, as its hook sees it.
 
     0 where fully_shard does, and under a split backward: torch.distributed.pipelining takes the weights' gradients by

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from autoplan.ir.typed import StoredParameter
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
 from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
 
 @dataclass(frozen=True)
-class HeldParameter:
+class ShardedParameter:
     """One parameter on one rank.
 
     parameter  what the program computes with: plain, or a DTensor over the data axis where ZeRO splits it
@@ -59,9 +59,9 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def held_parameters(
-    spec: ProgramSpec, parameters: Mapping[str, nn.Parameter], axes: Mapping[str, RankAxis]
-) -> tuple[HeldParameter, ...]:
+def sharded_parameters(
+    spec: ProgramSpec, parameters: Mapping[str, nn.Parameter], axes: Mapping[str, MeshAxis]
+) -> tuple[ShardedParameter, ...]:
     """The rank's parameters, in the program's order, which is the same on every rank."""
     coordinates = {name: axis.rank for name, axis in axes.items()}
     held = []
@@ -75,7 +75,7 @@ def held_parameters(
         parameter = parameters[stored.name]
         copied = spec.parallelism.offload == "optimizer" and stored.trainable
         master = host_copy(parameter) if copied else None
-        held.append(HeldParameter(stored, parameter, sharded, part, copies(spec, stored), master))
+        held.append(ShardedParameter(stored, parameter, sharded, part, copies(spec, stored), master))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.parameters import Made, Parameters
 from autoplan.runtime.parallel.zero import shard_stages, stored
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
-StageEntry = Callable[[Parameters, Mapping[str, RankAxis]], nn.Module]
+StageEntry = Callable[[Parameters, Mapping[str, MeshAxis]], nn.Module]
 Place = tuple[nn.Module, str]
 
 
@@ -73,7 +73,7 @@ class RankStages:
 def build_stages(
     spec: ProgramSpec,
     entries: Sequence[StageEntry],
-    axes: Mapping[str, RankAxis],
+    axes: Mapping[str, MeshAxis],
     device: torch.device,
     device_mesh: DeviceMesh,
 ) -> RankStages:

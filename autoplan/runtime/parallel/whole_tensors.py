@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.parallel.flat_param_views import matrices
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
 
@@ -46,7 +46,7 @@ class Storage:
         """Whether this rank's stage is the first of those that hold a parameter."""
         return coordinate(self.spec, dist.get_rank()) == self.spec.pipeline_ranks(stored)[0]
 
-    def dtensor(self, held: HeldParameter, part: Tensor) -> DTensor:
+    def dtensor(self, held: ShardedParameter, part: Tensor) -> DTensor:
         """A tensor shaped as this rank's part of a parameter, as the DTensor that it is part of. Memory is shared."""
         shape = held.stored.type.shape
         plain, zero = self.on_host if part.device.type == "cpu" else (self.plain, self.zero)
@@ -68,7 +68,7 @@ def reordered(spec: ProgramSpec, device_type: str, order: Sequence[str]) -> Devi
     return permuted[tuple(order)]
 
 
-def placement(held: HeldParameter, axis: str) -> Placement:
+def placement(held: ShardedParameter, axis: str) -> Placement:
     if axis == DATA and held.sharded:
         return Shard(0)
     state = held.stored.layout.state(axis)
@@ -78,8 +78,8 @@ def placement(held: HeldParameter, axis: str) -> Placement:
 def gathered(
     spec: ProgramSpec,
     storage: Storage,
-    held: Sequence[HeldParameter],
-    value: Callable[[HeldParameter], Tensor | None],
+    held: Sequence[ShardedParameter],
+    value: Callable[[ShardedParameter], Tensor | None],
     receiver: Callable[[StoredParameter], int] = lambda stored: 0,
 ) -> Iterator[tuple[StoredParameter, Tensor]]:
     """Each parameter's value, whole, one after another on the CPU of the rank that receives it.

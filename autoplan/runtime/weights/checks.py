@@ -13,7 +13,7 @@ from torch import Tensor
 from autoplan.errors import WeightsError
 from autoplan.runtime.collectives.raising import together
 from autoplan.runtime.parallel.boxes import Part
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.weights.experts import StackedExperts
 from autoplan.runtime.weights.files import Safetensors
 from autoplan.runtime.weights.manifest import Manifest, check_chosen, identity, manifest_of, verify
@@ -48,7 +48,7 @@ class StateDict:
         out.copy_(self.tensors[name].detach()[part.slices])
 
 
-def in_source(held: HeldParameter) -> Part:
+def in_source(held: ShardedParameter) -> Part:
     """The rank's box in the user's own parameter, of which this one may be a piece."""
     stored = held.stored
     return held.part if stored.dim < 0 else held.part.shifted(stored.dim, stored.start)
@@ -77,7 +77,7 @@ def check_saved(source: str | os.PathLike | Mapping[str, Tensor], weights: Stack
         together(lambda: None)
 
 
-def check_values(held: Sequence[HeldParameter], weights: StackedExperts, names: Mapping[str, Found]) -> None:
+def check_values(held: Sequence[ShardedParameter], weights: StackedExperts, names: Mapping[str, Found]) -> None:
     """WeightsError where a tied parameter has two values, and where values in memory aren't finite."""
     for parameter in held:
         if parameter.stored.members:
@@ -98,7 +98,7 @@ def check_values(held: Sequence[HeldParameter], weights: StackedExperts, names: 
                 raise WeightsError(weights.where, f"{first} {NOT_FINITE} as {values.dtype}", REMEDY)
 
 
-def check_finite(held: Sequence[HeldParameter], weights: StackedExperts, restored: bool) -> None:
+def check_finite(held: Sequence[ShardedParameter], weights: StackedExperts, restored: bool) -> None:
     """WeightsError where a parameter isn't finite, after it was read."""
     wrong = [h for h in held if not finite(h.values)]
     if wrong:

@@ -17,7 +17,7 @@ from autoplan.runtime.checkpoint.plain_values import path_of
 from autoplan.runtime.collectives.raising import together
 from autoplan.runtime.parallel import flat_param_views
 from autoplan.runtime.parallel.boxes import whole
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.checks import (
     REMEDY,
@@ -37,7 +37,7 @@ from autoplan.trace.initialise import InitRecipe, is_random, replay
 
 def load(
     spec: ProgramSpec,
-    held: Sequence[HeldParameter],
+    held: Sequence[ShardedParameter],
     buffers: Mapping[str, Tensor],
     source: str | os.PathLike | Mapping[str, Tensor],
     unread: Mapping[str, Tensor],
@@ -96,7 +96,7 @@ def left_out(weights: StackedExperts, names: Mapping[str, Found]) -> list[str]:
 
 def fill(
     spec: ProgramSpec,
-    held: Sequence[HeldParameter],
+    held: Sequence[ShardedParameter],
     buffers: Mapping[str, Tensor],
     weights: Weights,
     names: Mapping[str, Found],
@@ -196,9 +196,9 @@ def makes(recipe: InitRecipe | None) -> frozenset[str]:
     return frozenset(name for name, _ in recipe.tensors) if recipe is not None else frozenset()
 
 
-def draw(recipe: InitRecipe, seed: int, held: Sequence[HeldParameter], buffers: Mapping[str, Tensor]) -> None:
+def draw(recipe: InitRecipe, seed: int, held: Sequence[ShardedParameter], buffers: Mapping[str, Tensor]) -> None:
     """Of each whole tensor that the recipe makes, one by one and under the user's names, a rank keeps its boxes."""
-    wanted: dict[str, list[HeldParameter]] = {}
+    wanted: dict[str, list[ShardedParameter]] = {}
     for parameter in held:
         for name in names_of(parameter.stored):
             wanted.setdefault(name, []).append(parameter)
@@ -219,7 +219,7 @@ def names_of(stored: StoredParameter) -> tuple[str, ...]:
     return tuple(name for names in (inside or [(stored.source, *stored.aliases)]) for name in names)
 
 
-def take(held: HeldParameter, name: str, tensor: Tensor) -> None:
+def take(held: ShardedParameter, name: str, tensor: Tensor) -> None:
     """Of one of the user's whole parameters what a rank keeps in one of the program's."""
     if not held.stored.members:
         held.values.copy_(tensor[in_source(held).slices])

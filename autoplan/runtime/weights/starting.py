@@ -11,7 +11,7 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.collectives.raising import together
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.loading import draw, load, makes, own_parameters
 from autoplan.runtime.weights.start_values import check_values
@@ -26,7 +26,7 @@ def initialise(
     spec: ProgramSpec,
     seed: int | None,
     reset_parameters: bool,
-    held: Sequence[HeldParameter],
+    held: Sequence[ShardedParameter],
     buffers: Mapping[str, Tensor],
     unread: Mapping[str, Tensor],
 ) -> None:

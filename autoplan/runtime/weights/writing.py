@@ -25,7 +25,7 @@ from autoplan.runtime.checkpoint.plain_values import path_of
 from autoplan.runtime.collectives.raising import together
 from autoplan.runtime.parallel.boxes import Part, whole
 from autoplan.runtime.parallel.flat_param_views import box_of, sources_of, values_of
-from autoplan.runtime.parallel.sharded_parameter import HeldParameter
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage, gathered, whole_buffers
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.files import INDEX
@@ -55,14 +55,14 @@ class WeightFile:
 def write_weights(
     spec: ProgramSpec,
     storage: Storage,
-    held: Sequence[HeldParameter],
+    held: Sequence[ShardedParameter],
     buffers: Mapping[str, Tensor],
     unread: Mapping[str, Tensor],
     folder: str | os.PathLike,
     dtype: torch.dtype | None,
     max_file_bytes: int,
     pretrained: Path | None = None,
-    part_of: Callable[[HeldParameter], Tensor | None] = attrgetter("values"),
+    part_of: Callable[[ShardedParameter], Tensor | None] = attrgetter("values"),
 ) -> None:
     """See ``Program.save_weights``; every rank calls it.
 

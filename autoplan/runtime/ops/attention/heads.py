@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.ops.random import dropout
 
 
@@ -23,7 +23,7 @@ def grouped_attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = True,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """This rank's query heads against the key and value heads that they share, all of which it has.
 
@@ -55,7 +55,7 @@ def causal_attention_rows(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """This rank's rows of a causal attention: row i of the whole sees keys 0 … i.
 
@@ -84,7 +84,7 @@ def attention_with_dropout(
     enable_gqa: bool = False,
     key: Tensor,
     call: int,
-    dims: Sequence[Sequence[RankAxis]] = (),
+    dims: Sequence[Sequence[MeshAxis]] = (),
     microbatch_dim: int | None = None,
     microbatches: int = 1,
 ) -> Tensor:

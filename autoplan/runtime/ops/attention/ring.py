@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from autoplan.runtime.collectives import raw
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.attention.blocks import Joined, Sight, attend, attend_back, join
 
 ROWS = 2  # the dim of the sequence in [b, h, rows, d]
@@ -39,7 +39,7 @@ def ring_attention(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """This rank's rows of an attention of which it has as many keys and values: all S(sequence), mask S(rows) with all
     its keys; over one axis.
@@ -72,7 +72,7 @@ class Ring:
     balanced  every rank has a piece from either end
     """
 
-    axis: RankAxis
+    axis: MeshAxis
     balanced: bool
 
     def pieces(self, rank: int) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ class _Ring(Function):
         mask: Tensor | None,
         is_causal: bool,
         scale: float,
-        axis: RankAxis,
+        axis: MeshAxis,
     ) -> Tensor:
         ring = Ring(axis, is_causal and q.shape[ROWS] % 2 == 0)
         q, k, v = to_either_end((q, k, v), ring)
@@ -209,7 +209,7 @@ def from_either_end(tensors: Sequence[Tensor], ring: Ring) -> Sequence[Tensor]:
 
 
 def exchanged(
-    tensors: Sequence[Tensor], held: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], axis: RankAxis
+    tensors: Sequence[Tensor], held: Sequence[tuple[int, ...]], wanted: Sequence[tuple[int, ...]], axis: MeshAxis
 ) -> list[Tensor]:
     """Tensors of whose pieces each rank holds some and wants others, in one exchange."""
     mine, own = held[axis.rank], wanted[axis.rank]
@@ -217,7 +217,7 @@ def exchanged(
     nothing, length = tensors[0].new_empty(0), next(iter(flat.values())).numel()
     parts = [packed([nothing, *(flat[n] for n in sorted(set(mine) & set(theirs)))]) for theirs in wanted]
     shared = [sorted(set(theirs) & set(own)) for theirs in held]
-    arrived = raw.swap(parts, [length * len(numbers) for numbers in shared], axis)
+    arrived = raw.all_to_all_v(parts, [length * len(numbers) for numbers in shared], axis)
     come: dict[int, Tensor] = {}
     for numbers, message in zip(shared, arrived, strict=True):
         come |= dict(zip(numbers, message.split(length), strict=True)) if numbers else {}

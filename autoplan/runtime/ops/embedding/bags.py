@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.ops.embedding.ranges import check_rows
 
 
@@ -38,7 +38,7 @@ def ragged_bag(
 
 def vocab_parallel_embedding_bag(
     weight: Tensor, indices: Tensor, scales: Tensor | None = None, mode: str = "sum", padding_idx: int = -1,
-    *, axes: Sequence[RankAxis],
+    *, axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """Bags from this rank's slice of the table: weight S(0) [v/n, h], indices R [.., l] -> P [.., h]; sums and means.
 
@@ -55,7 +55,7 @@ def vocab_parallel_embedding_bag(
 
 def vocab_parallel_ragged_bag(
     weight: Tensor, indices: Tensor, offsets: Tensor, scales: Tensor | None = None, mode: str = "sum",
-    padding_idx: int = -1, *, axes: Sequence[RankAxis],
+    padding_idx: int = -1, *, axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """The same of bags as offsets say: weight S(0) [v/n, h], all else R -> P [b, h]; sums and means."""
     index, ways = index_over(axes)

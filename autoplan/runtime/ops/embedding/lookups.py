@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from autoplan.ir.tables import Box, Placed
 from autoplan.runtime.collectives import raw
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.embedding.ranges import check_tables
 
-ALONE = RankAxis("", 1, 0)
+ALONE = MeshAxis("", 1, 0)
 
 
 def lookups(
@@ -36,7 +36,7 @@ def lookups(
 
 def placed_lookups(
     flat: Tensor, indices: Sequence[Tensor], scales: Sequence[Tensor], tables: Sequence[Sequence],
-    boxes: Sequence[Sequence], *, axes: Sequence[RankAxis],
+    boxes: Sequence[Sequence], *, axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """The same from this rank's part of the tables: flat S(0) [N/n], indices and scales S(0) -> S(0)."""
     (axis,) = axes
@@ -53,13 +53,13 @@ class _Exchange:
     """
 
     placed: Placed
-    axis: RankAxis
+    axis: MeshAxis
     rows: int
     everywhere: list[list[Box]]
     first: int
 
     @staticmethod
-    def of(placed: Placed, axis: RankAxis, rows: int) -> _Exchange:
+    def of(placed: Placed, axis: MeshAxis, rows: int) -> _Exchange:
         first = placed.elements // axis.size * axis.rank
         return _Exchange(placed, axis, rows, placed.of_members(axis.size), first)
 
@@ -102,7 +102,7 @@ class _Exchange:
         joined = [torch.cat([nothing, *(p.reshape(self.rows, -1) for p in each)], 1) for each in parts]
         if self.axis.size == 1:
             return joined
-        arrived = raw.swap([j.reshape(-1) for j in joined], [self.rows * width for width in widths], self.axis)
+        arrived = raw.all_to_all_v([j.reshape(-1) for j in joined], [self.rows * width for width in widths], self.axis)
         return [a.view(self.rows, width) for a, width in zip(arrived, widths, strict=True)]
 
     def of_box(self, result: Tensor, box: Box) -> Tensor:
@@ -127,7 +127,7 @@ class _Lookups(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, flat: Tensor, placed: Placed, axis: RankAxis, count: int, *given: Tensor
+        ctx: Any, flat: Tensor, placed: Placed, axis: MeshAxis, count: int, *given: Tensor
     ) -> Tensor:
         small = all(table.rows <= torch.iinfo(torch.int32).max for table in placed.tables)
         kind = torch.int32 if small else torch.int64  # half the bytes on their way

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.ops.embedding.ranges import check_rows
 
 
 def vocab_parallel_embedding(
-    weight: Tensor, ids: Tensor, padding_idx: int = -1, *, axes: Sequence[RankAxis]
+    weight: Tensor, ids: Tensor, padding_idx: int = -1, *, axes: Sequence[MeshAxis]
 ) -> Tensor:
     """Rows of a table of which this rank has a slice: weight S(0) [v/n, h], ids R [..] -> P [.., h].
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from autoplan.ops.experts import experts
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 
 __all__ = ["experts", "local_experts", "scattered", "top_indices"]
 
@@ -22,7 +22,7 @@ def local_experts(
     activation: str,
     transposed: bool,
     *,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """Every token through those of its experts that this rank has: hidden, index, scores R, weights S(0) -> P [.., o].
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.experts.routing import Journey, Peers
 
 EXPERTS = "Tensor[] first, Tensor down, Tensor[] biases, str activation, bool transposed"
@@ -34,7 +34,7 @@ def routed_experts(
     activation: str,
     transposed: bool,
     *,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """This rank's tokens through all their experts: all S, tokens by rows, weights by experts -> S [.., o]; one axis.
 

@@ -29,7 +29,7 @@ class Peers:
 
     group   the name of the process group
     size    members; ``rank`` is this one's index
-    places  ``RankAxis.places``
+    places  ``MeshAxis.places``
     """
 
     group: str
@@ -58,7 +58,7 @@ class Journey:
         goes = (index.unsqueeze(0) // experts == torch.arange(peers.size, device=index.device).view(-1, 1, 1)).any(-1)
         if counts is None:
             sent, ones = goes.sum(1), [1] * peers.size
-            counts = torch.stack([sent, raw.swap_rows(sent, ones, ones, peers.group, peers.places)])
+            counts = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
         there, back = counts.tolist()
         return Journey(peers, goes.nonzero()[:, 1], tuple(there), tuple(back))
 
@@ -70,13 +70,13 @@ class Journey:
     def send(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Of tensors [tokens, width] each the rows that come here, [rows, width], in one message."""
         message = packed([part[self.tokens] for part in parts])
-        arrived = raw.swap_rows(message, self.sent, self.received, self.peers.group, self.peers.places)
+        arrived = raw.all_to_all_rows(message, self.sent, self.received, self.peers.group, self.peers.places)
         return unpacked(arrived, parts)
 
     def back(self, count: int, *parts: Tensor) -> list[Tensor]:
         """Of tensors [rows that came here, width] each the sums over a token's rows, [count, width]: added member by
         member, so that two runs give the same bits."""
-        arrived = raw.swap_rows(packed(parts), self.received, self.sent, self.peers.group, self.peers.places)
+        arrived = raw.all_to_all_rows(packed(parts), self.received, self.sent, self.peers.group, self.peers.places)
         places = self.tokens.split(list(self.sent))
         return [added(rows, self.sent, places, count) for rows in unpacked(arrived, parts)]
 

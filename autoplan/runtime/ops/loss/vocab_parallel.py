@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from autoplan.runtime.collectives.mesh_axes import RankAxis, index_over
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 from autoplan.runtime.collectives.typed import all_reduce, all_reduce_max
 from autoplan.runtime.ops.embedding.ranges import check_classes
 
@@ -29,7 +29,7 @@ def vocab_parallel_cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     *,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """``cross_entropy`` from this rank's slice of the classes: logits S(last) [.., v/n], target R [..], count R [] ->
     I [].
@@ -48,7 +48,7 @@ def vocab_parallel_weighted_cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     *,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
 ) -> Tensor:
     """``weighted_cross_entropy`` from this rank's slice of the classes: logits S(last) [.., v/n]; target [..], weight
     and counts [v] R -> I []. Collectives as above."""
@@ -72,7 +72,7 @@ class _VocabParallel(Function):
         total: Tensor,
         ignore_index: int,
         smoothing: float,
-        axes: tuple[RankAxis, ...],
+        axes: tuple[MeshAxis, ...],
     ) -> Tensor:
         index, ways = index_over(axes)
         check_classes(target, logits.shape[-1] * ways, ignore_index)

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from autoplan.runtime.collectives import raw
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 
 Bounds = tuple[int, int]
 
 
-def with_halo(x: Tensor, dim: int, before: int, behind: int, fill: float, axis: RankAxis) -> Tensor:
+def with_halo(x: Tensor, dim: int, before: int, behind: int, fill: float, axis: MeshAxis) -> Tensor:
     """x S(dim), n/ways long there -> before + n/ways + behind, ``fill`` where that lies outside of the whole."""
     return _Halo.apply(x, dim, before, behind, fill, axis)
 
@@ -32,7 +32,7 @@ def seen(viewer: int, owner: int, length: int, before: int, behind: int) -> Boun
 
 class _Halo(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, before: int, behind: int, fill: float, axis: RankAxis) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dim: int, before: int, behind: int, fill: float, axis: MeshAxis) -> Tensor:
         length = x.shape[dim]
         views = [seen(member, axis.rank, length, before, behind) for member in range(axis.size)]
         owned = [seen(axis.rank, member, length, before, behind) for member in range(axis.size)]
@@ -59,7 +59,7 @@ class _Halo(Function):
         return result, None, None, None, None, None
 
 
-def edges(axis: RankAxis, length: int, before: int, behind: int) -> Bounds:
+def edges(axis: MeshAxis, length: int, before: int, behind: int) -> Bounds:
     """How much of what is before, and behind, lies outside of the whole."""
     return max(0, before - axis.rank * length), max(0, behind - (axis.size - 1 - axis.rank) * length)
 
@@ -76,8 +76,8 @@ def fitting(x: Tensor, dim: int, size: int) -> Tensor:
     return x.new_empty(shaped(x, dim, (0, size)))
 
 
-def exchanged(parts: list[Tensor], coming: list[tuple[int, ...]], axis: RankAxis) -> list[Tensor]:
+def exchanged(parts: list[Tensor], coming: list[tuple[int, ...]], axis: MeshAxis) -> list[Tensor]:
     """A part to each member, and one of this shape from each."""
     counts = [int(torch.Size(shape).numel()) for shape in coming]
-    arrived = raw.swap([part.reshape(-1) for part in parts], counts, axis)
+    arrived = raw.all_to_all_v([part.reshape(-1) for part in parts], counts, axis)
     return [part.view(shape) for part, shape in zip(arrived, coming, strict=True)]

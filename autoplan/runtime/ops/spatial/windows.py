@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.rules.nn.windows import Window, convolving, pooling
-from autoplan.runtime.collectives.mesh_axes import RankAxis
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.spatial.halo import with_halo
 
 Sizes = Sequence[int]
@@ -22,7 +22,7 @@ MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_poo
 AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
-def around(x: Tensor, dim: int, window: Window, fill: float, axes: Sequence[RankAxis]) -> Tensor:
+def around(x: Tensor, dim: int, window: Window, fill: float, axes: Sequence[MeshAxis]) -> Tensor:
     (axis,) = axes
     return with_halo(x, dim, window.padding, max(window.after, 0), fill, axis)
 
@@ -32,7 +32,7 @@ def without(padding: Sizes, dim: int) -> list[int]:
     return [0 if at == dim - 2 else size for at, size in enumerate(padding)]
 
 
-def convolution(dim: int, axes: Sequence[RankAxis], x: Tensor, w: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
+def convolution(dim: int, axes: Sequence[MeshAxis], x: Tensor, w: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
     """options: stride, padding, dilation, transposed, output padding, groups."""
     stride, padding, dilation, *rest = options
     window = convolving(w.shape[2:], stride, padding, dilation)[dim - 2]
@@ -40,21 +40,21 @@ def convolution(dim: int, axes: Sequence[RankAxis], x: Tensor, w: Tensor, bias: 
     return torch.convolution(wide, w, bias, list(stride), without(padding, dim), list(dilation), *rest)
 
 
-def convolution_along_2(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def convolution_along_2(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return convolution(2, axes, x, *args)
 
 
-def convolution_along_3(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def convolution_along_3(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return convolution(3, axes, x, *args)
 
 
-def convolution_along_4(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def convolution_along_4(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return convolution(4, axes, x, *args)
 
 
 def max_pool(
     dim: int,
-    axes: Sequence[RankAxis],
+    axes: Sequence[MeshAxis],
     x: Tensor,
     kernel: Sizes,
     stride: Sizes = (),
@@ -69,20 +69,20 @@ def max_pool(
     return MAX[len(kernel)](wide, list(kernel), list(stride or kernel), without(padding, dim), list(dilation))
 
 
-def max_pool_along_2(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def max_pool_along_2(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return max_pool(2, axes, x, *args)
 
 
-def max_pool_along_3(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def max_pool_along_3(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return max_pool(3, axes, x, *args)
 
 
-def max_pool_along_4(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def max_pool_along_4(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return max_pool(4, axes, x, *args)
 
 
 def avg_pool(
-    dim: int, axes: Sequence[RankAxis], x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (), *options: Any
+    dim: int, axes: Sequence[MeshAxis], x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (), *options: Any
 ) -> Tensor:
     """options: over the end, whether what is padded counts, what to divide by; for one dim the first two."""
     padding = padding or [0] * len(kernel)
@@ -91,13 +91,13 @@ def avg_pool(
     return AVERAGE[len(kernel)](wide, list(kernel), list(stride or kernel), without(padding, dim), *options)
 
 
-def avg_pool_along_2(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def avg_pool_along_2(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return avg_pool(2, axes, x, *args)
 
 
-def avg_pool_along_3(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def avg_pool_along_3(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return avg_pool(3, axes, x, *args)
 
 
-def avg_pool_along_4(x: Tensor, *args: Any, axes: Sequence[RankAxis]) -> Tensor:
+def avg_pool_along_4(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
     return avg_pool(4, axes, x, *args)
