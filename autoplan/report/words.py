@@ -92,7 +92,7 @@ def size_in(unit: int, size: float) -> str:
 
 LEGEND = (
     "Shard(d): a slice along dim d. Partial: a summand. Replicate and Invariant: the same values on every rank of the\n"
-    "axis; the gradient of Replicate is a summand on each rank (Partial), that of Invariant is whole on each."
+    "axis. The gradient of Invariant is whole on each rank; that of Replicate, if it has one, is a summand (Partial)."
 )
 """What placements mean, for those who meet them in a table."""
 
