@@ -2,8 +2,7 @@
 
 ``boxes`` and ``exchange`` say who holds and who sends what; ``steps`` is the table of single changes, each with its
 backward; ``apply`` what a step makes of a layout; ``links`` and ``traffic`` what it costs; ``space`` the layouts and
-steps that there are; ``planner`` finds the cheapest path, ``follow`` checks a written one. ``reshape`` and ``meshes``
-lead across a reshape and from mesh to mesh; ``simulate`` executes on all ranks at once, in NumPy.
+steps that there are; ``planner`` finds the cheapest path, ``follow`` checks a written one.
 docs/redistribution.md tells the whole.
 """
 

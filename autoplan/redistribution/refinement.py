@@ -1,13 +1,5 @@
-"""The common refinement of two shapes, and layouts across a reshape.
-
-[4, 6] and [24] are both merges of [4, 6]; [b, s, heads * d] and [b * s, heads, d] of [b, s, heads, d]. A layout of
-either shape is, where it can be, a layout of the refined one with the same numbers on every rank: to merge or split
-sharded dims is to relabel them. What only the refined shape can say, [4, 6 / x] of [24], is what PyTorch calls
-``_StridedShard``.
-
-A dim of length a * b cut by axes, outermost first, is cut along a until every part holds one row of it, and along b
-only then; and the other way round. An axis of composite size goes on by its prime factors (``Mesh.factors``) where it
-divides the dim. Uneven cuts are the same ones only along the last dim of those that are merged, each row on its own.
+"""The common refinement of two shapes: [4, 6] and [24] are both merges of [4, 6]; [b, s, heads * d] and
+[b * s, heads, d] of [b, s, heads, d].
 """
 
 from __future__ import annotations
@@ -17,13 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Literal
-
-from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import Mesh
-from autoplan.redistribution.factors import joined
-
-Side = Literal["before", "after"]
 
 
 @dataclass(frozen=True)
@@ -49,9 +34,6 @@ class Refinement:
     before: tuple[tuple[Piece, ...], ...]
     after: tuple[tuple[Piece, ...], ...]
     opaque: frozenset[int] = frozenset()
-
-    def side(self, side: Side) -> tuple[tuple[Piece, ...], ...]:
-        return self.before if side == "before" else self.after
 
 
 def refine(before: Sequence[int], after: Sequence[int]) -> Refinement:
@@ -149,71 +131,3 @@ def _same_ahead(left: Sequence[int], right: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-def to_refined(layout: Layout, refinement: Refinement, side: Side, mesh: Mesh) -> Layout | None:
-    """The layout of the refined shape that puts the same numbers on every rank; None where there is none."""
-    split: list[tuple[str, ...]] = [()] * len(refinement.shape)
-    for axes, pieces in zip(layout.dims, refinement.side(side), strict=True):
-        spread = spread_axes(axes, pieces, refinement.opaque, mesh)
-        if len(spread) < len(pieces) or (axes and not pieces):
-            return None
-        for piece, found in zip(pieces, spread, strict=True):
-            split[piece.number] += found
-    return Layout(tuple(split), layout.rest)
-
-
-def spread_axes(
-    axes: Sequence[str], pieces: Sequence[Piece], opaque: frozenset[int], mesh: Mesh
-) -> tuple[tuple[str, ...], ...]:
-    """The axes that split a dim, on the refined dims of which it is made; () where they can't be."""
-    found: list[tuple[str, ...]] = [()] * len(pieces)
-    left, waiting, at = [piece.size for piece in pieces], list(axes), 0
-    while waiting and pieces:
-        ways = mesh.size(waiting[0])
-        while at < len(pieces) - 1 and left[at] == 1:
-            at += 1
-        divides = left[at] % ways == 0
-        if pieces[at].number in opaque and ways > 1:
-            return ()
-        if divides or at == len(pieces) - 1:
-            found[at] += (waiting.pop(0),)
-            left[at] = -(-left[at] // ways)
-        elif len(mesh.factors(waiting[0])) > 1 and math.prod(left[at:]) % ways == 0:
-            waiting[:1] = mesh.factors(waiting[0])
-        else:
-            return ()
-    return tuple(found)
-
-
-def from_refined(layout: Layout, refinement: Refinement, side: Side, mesh: Mesh) -> Layout | None:
-    """The inverse of ``to_refined``; None where no layout of that side puts the same numbers on every rank."""
-    ways = [math.prod(mesh.size(axis) for axis in axes) for axes in layout.dims]
-    if any(ways[number] > 1 for number in refinement.opaque):
-        return None
-    dims = []
-    for pieces in refinement.side(side):
-        if not _merges(pieces, ways):
-            return None
-        axes = [axis for piece in pieces for axis in layout.dims[piece.number]]
-        dims.append(joined(axes, mesh, math.prod(piece.size for piece in pieces)))
-    return Layout(tuple(dims), layout.rest)
-
-
-def _merges(pieces: Sequence[Piece], ways: Sequence[int]) -> bool:
-    """Whether refined dims, split so many ways, are one dim split: all before the last that is split have one row left,
-    and it divides unless it is the last of all."""
-    split = [n for n, piece in enumerate(pieces) if ways[piece.number] > 1]
-    if not split:
-        return True
-    last = pieces[split[-1]]
-    even = last.size % ways[last.number] == 0 or split[-1] == len(pieces) - 1
-    return even and all(piece.size == ways[piece.number] for piece in pieces[: split[-1]])
-
-
-def follow_reshape(layout: Layout, before: Sequence[int], after: Sequence[int], mesh: Mesh) -> Layout | None:
-    """The layout after a reshape that each rank does to its own part, with nothing exchanged; None where the result is
-    no layout of the shape after."""
-    refinement = refine(before, after)
-    refined = to_refined(layout, refinement, "before", mesh)
-    return None if refined is None else from_refined(refined, refinement, "after", mesh)

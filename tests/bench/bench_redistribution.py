@@ -29,11 +29,11 @@ from autoplan.ir.mesh import Mesh
 from autoplan.redistribution import UNIFORM, Planner
 from autoplan.redistribution.exchange.boxes import Dims
 from autoplan.redistribution.exchange.messages import parse_spec
-from autoplan.redistribution.simulate import deal, execute
 from cost_models.hardware import Topology, load_device
 from tests.bench.rivals import dtensor, mindspore
 from tests.bench.rivals.engines import OURS, Engine, Run, Setting, engines, priced
 from tests.bench.rivals.steps import held, ordered_layouts, pairs, receive_bound
+from tests.oracles.redistribution import deal, execute
 
 MESH = Mesh.of(x=2, y=2, z=2)
 SIZES = {axis.name: axis.size for axis in MESH.axes}

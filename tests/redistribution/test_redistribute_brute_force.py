@@ -17,8 +17,8 @@ import pytest
 from autoplan.ir.layout import I, Layout, P, R, State
 from autoplan.ir.typed import Collective
 from autoplan.redistribution.exchange.messages import write_spec
-from autoplan.redistribution.simulate import Execution, execute, execute_backward
-from autoplan.redistribution.simulate.group import OPERATORS
+from tests.oracles.redistribution import Execution, execute, execute_backward
+from tests.oracles.redistribution.group import OPERATORS
 from tests.support.layouts import SQUARE, cut, ordered_layouts
 from tests.support.redistribution import Judge
 

@@ -17,7 +17,8 @@ from autoplan.ir.typed import Collective
 from autoplan.redistribution import Redistribution
 from autoplan.redistribution.exchange.boxes import boxes, volumes
 from autoplan.redistribution.exchange.messages import messages, parse_spec, senders, write_spec
-from autoplan.redistribution.simulate import (
+from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
+from tests.oracles.redistribution import (
     deal,
     dual,
     execute,
@@ -28,8 +29,7 @@ from autoplan.redistribution.simulate import (
     run_backward,
     whole_of,
 )
-from autoplan.redistribution.simulate.group import OPERATORS
-from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
+from tests.oracles.redistribution.group import OPERATORS
 from tests.support.layouts import CUBE, GRID, MESHES, ODD, SQUARE, cut, mindspore_layouts, numbered, ordered_layouts
 from tests.support.redistribution import Judge
 

@@ -17,12 +17,13 @@ from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
-from autoplan.redistribution import UNIFORM, AxisLinks, Planner, simulate
-from autoplan.redistribution.simulate.parts import deal, dual
+from autoplan.redistribution import UNIFORM, AxisLinks, Planner
 from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.collectives.redistribution import groups_of, run
 from autoplan.verify.local_ranks import RankPool
+from tests.oracles import redistribution as simulate
+from tests.oracles.redistribution import deal, dual
 from tests.support.layouts import CUBE, GRID, LINE, ODD, SQUARE, numbered, ordered_layouts
 
 EVEN = [(16,), (24,), (8, 16), (16, 8), (8, 4), (8, 4, 12)]

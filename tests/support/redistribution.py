@@ -13,8 +13,8 @@ from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import PAVG, Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.redistribution import UNIFORM, Links, Planner, Redistribution
-from autoplan.redistribution.simulate import deal, dual, execute, execute_backward, pairing, whole_of
-from autoplan.redistribution.simulate.parts import box
+from tests.oracles.redistribution import deal, dual, execute, execute_backward, pairing, whole_of
+from tests.oracles.redistribution.parts import box
 from tests.support.layouts import numbered
 
 Parts = list[np.ndarray]

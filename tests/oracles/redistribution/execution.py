@@ -18,7 +18,7 @@ import numpy as np
 
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
-from autoplan.redistribution.simulate.group import OPERATORS, Call, Parts, Work
+from tests.oracles.redistribution.group import OPERATORS, Call, Parts, Work
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoplan.redistribution.simulate.execution import (
+from tests.oracles.redistribution.execution import (
     Execution,
     execute,
     execute_backward,
@@ -10,7 +10,7 @@ from autoplan.redistribution.simulate.execution import (
     run,
     run_backward,
 )
-from autoplan.redistribution.simulate.parts import deal, dual, pairing, whole_of
+from tests.oracles.redistribution.parts import deal, dual, pairing, whole_of
 
 __all__ = [
     "Execution", "deal", "dual", "execute", "execute_backward", "groups", "pairing", "run", "run_backward", "whole_of",
