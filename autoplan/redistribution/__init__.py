@@ -36,15 +36,8 @@ def redistribute(
     return Planner(type, mesh, carries_gradient=carries_gradient, links=links).plan(source, target).collectives
 
 
-def frontier(
-    source: Layout, target: Layout, type: TensorType, mesh: Mesh, *, carries_gradient: bool, links: Links = UNIFORM
-) -> tuple[Redistribution, ...]:
-    """The Pareto set of (seconds, peak bytes), the fastest first; errors as for ``redistribute``."""
-    return Planner(type, mesh, carries_gradient=carries_gradient, links=links).frontier(source, target)
-
-
 __all__ = [
     "NEUTRAL_STEPS", "STEPS", "UNIFORM", "AxisLinks", "LayoutError", "Links", "Planner", "Redistribution", "Step",
-    "find_step", "follow", "frontier", "neutral", "redistribute", "simplify", "sized", "step_seconds",
+    "find_step", "follow", "neutral", "redistribute", "simplify", "sized", "step_seconds",
     "transition",
 ]  # fmt: skip

@@ -1,5 +1,5 @@
-"""Redistributions of one kind of tensor: the space in which each is sought, the path that ``search`` finds there as
-written steps, and the frontier of seconds against memory."""
+"""Redistributions of one kind of tensor: the space in which each is sought, and the path that ``shortest_path`` finds
+there, as written steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from autoplan.ir.typed import Collective
 from autoplan.redistribution.apply import Tensor, changed, held_elements, write
 from autoplan.redistribution.factors import check_layout, expand, factored_axes, simplify, sized, split_evenly
 from autoplan.redistribution.links import UNIFORM, Links
-from autoplan.redistribution.shortest_path import not_more, shortest
-from autoplan.redistribution.space.edges import peak_bytes
+from autoplan.redistribution.shortest_path import shortest
 from autoplan.redistribution.space.graph import Space
 from autoplan.redistribution.space.layouts import MOST_LAYOUTS, Beside, count_layouts
 from autoplan.redistribution.space.single_axis import Line
@@ -25,12 +24,10 @@ from autoplan.redistribution.steps import find_step
 
 @dataclass(frozen=True)
 class Redistribution:
-    """A sequence of steps, its price forward and backward together, and the most bytes on a rank while it runs:
-    operand, result and communication buffers of one step."""
+    """A sequence of steps, and its price forward and backward together."""
 
     collectives: tuple[Collective, ...]
     seconds: float
-    peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -84,30 +81,10 @@ class Planner:
         LayoutError where a layout doesn't fit the tensor and the mesh, and where there is no way: the axis of the
         microbatches would change, or a P(max) that carries a gradient.
         """
-        return self._found(source, target, math.inf)
-
-    def frontier(self, source: Layout, target: Layout) -> tuple[Redistribution, ...]:
-        """The fastest, and those that are slower but need less memory, each the fastest within its bytes.
-
-        Of plans that are as fast the one that needs least is here, though it takes more steps than that of ``plan``.
-        """
-        found = [self.plan(source, target)]
-        while found[-1].collectives:
-            try:
-                leaner = self._found(source, target, found[-1].peak_bytes)
-            except LayoutError:
-                break
-            if not_more(leaner.seconds, found[-1].seconds):
-                found.pop()
-            found.append(leaner)
-        return tuple(found)
-
-    def _found(self, source: Layout, target: Layout, below_bytes: float) -> Redistribution:
         known = self._known(source), self._known(target)
         start, goal = known[0].layout, known[1].layout
         if start == goal:
-            held = held_elements(start, self.type.shape, self.mesh) * self.itemsize
-            return Redistribution((), 0.0, held)
+            return Redistribution((), 0.0)
         if any(start.state(name) != goal.state(name) for name in self.virtual):
             cause = "microbatches follow one another, so nothing can be exchanged between them"
             raise LayoutError(f"{source} -> {target}", cause, "give the value one state on axis mb")
@@ -117,19 +94,18 @@ class Planner:
         named = known[0].named | known[1].named
         for end in (start, goal) if named else ():
             if (rest := self._unnameable(end, named, I if I in (*rests(start), *rests(goal)) else R)) is not None:
-                return in_turn([self._found(*leg, below_bytes) for leg in ((start, rest), (rest, goal))])
+                return in_turn([self.plan(*leg) for leg in ((start, rest), (rest, goal))])
         even = known[0].even and known[1].even
-        if even and not named and math.isinf(below_bytes) and len(names := self.moving(start, goal)) == 1:
+        if even and not named and len(names := self.moving(start, goal)) == 1:
             return self._along(names[0], start, goal)
         ends = self._ends(start, goal, named, even)
-        path = shortest(ends.space, ends.source, ends.target, below_bytes)
+        path = shortest(ends.space, ends.source, ends.target)
         if path is None:
             raise self._no_way(source, target)
         space = ends.space
         steps = tuple(space.collective(hop.source, hop.target, hop.exchange, self.mesh) for hop in path)
         kinds = [(int(hop.exchange), hop.source, hop.target) for hop in path]
-        seconds, peaks = (sum(space.seconds[k] for k in kinds), max(space.peaks[k] for k in kinds))
-        return Redistribution(steps, float(seconds), int(peaks))
+        return Redistribution(steps, float(sum(space.seconds[k] for k in kinds)))
 
     def _along(self, name: str, start: Layout, goal: Layout) -> Redistribution:
         """The fastest over one axis that divides what it splits."""
@@ -143,15 +119,15 @@ class Planner:
         found = self._lines[key]
         if found is None:
             raise self._no_way(start, goal)
-        steps, peak = [], 0
+        steps = []
         for state in found[0]:
             step = find_step(here, state, self.carries)
             assert step is not None
             dims = tuple(s.dim for s in (here, state) if s.kind == "S")
             held = (line.held_bytes(here), line.held_bytes(state))
             steps.append(write(step, (name,), dims, held, self.carries))
-            peak, here = max(peak, peak_bytes(step.op, dims, *held)), state
-        return Redistribution(tuple(steps), found[1], peak)
+            here = state
+        return Redistribution(tuple(steps), found[1])
 
     def _price(self, kind: str, size: int, axis: Axis) -> float:
         if (kind, size, axis.name) not in self._seconds:
@@ -253,7 +229,7 @@ def rests(layout: Layout) -> tuple[State, ...]:
 def in_turn(legs: Sequence[Redistribution]) -> Redistribution:
     """Several redistributions, one after another."""
     steps = tuple(step for leg in legs for step in leg.collectives)
-    return Redistribution(steps, sum(leg.seconds for leg in legs), max(leg.peak_bytes for leg in legs))
+    return Redistribution(steps, sum(leg.seconds for leg in legs))
 
 
 def fixed_out(

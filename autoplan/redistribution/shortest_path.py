@@ -30,33 +30,30 @@ class Hop:
     exchange: bool
 
 
-def shortest(space: Space, source: Layout, target: Layout, below_bytes: float) -> list[Hop] | None:
-    """The steps of the cheapest path, None where there is none.
-
-    below_bytes  what a rank uses while a step runs must stay below this
-    """
+def shortest(space: Space, source: Layout, target: Layout) -> list[Hop] | None:
+    """The steps of the cheapest path, None where there is none."""
     start, goal = space.number[source], space.number[target]
     limit = int(max(space.held_bytes[start], space.held_bytes[goal]))
-    left = towards(space, goal, limit, below_bytes)
+    left = towards(space, goal, limit)
     least = left[-1][start]
     if not math.isfinite(least):
         return None
     steps = next(k for k, seconds in enumerate(left) if not_more(seconds[start], least))
     found, here = [], start
     for k in range(steps - 1, -1, -1):
-        hop = next_hop(space, here, left[k], limit, below_bytes)
+        hop = next_hop(space, here, left[k], limit)
         found.append(hop)
         here = hop.target
     assert here == goal, "a path of the counted steps leads to the goal"
     return found
 
 
-def towards(space: Space, goal: int, limit: int, below_bytes: float) -> list[np.ndarray]:
+def towards(space: Space, goal: int, limit: int) -> list[np.ndarray]:
     """d_0, d_1, … of every layout; kept by the space, since many sources share a goal."""
-    key = (goal, limit, below_bytes)
+    key = (goal, limit)
     if key not in space.toward:
         allowed = space.held_bytes <= limit
-        single = np.where(space.peaks < below_bytes, space.seconds, np.inf).min(axis=0)
+        single = space.seconds.min(axis=0)
         single = np.where(allowed[:, None] & allowed[None, :], single, np.inf)
         found = [np.full(len(space.layouts), np.inf)]
         found[0][goal] = 0.0
@@ -69,9 +66,9 @@ def towards(space: Space, goal: int, limit: int, below_bytes: float) -> list[np.
     return space.toward[key]
 
 
-def next_hop(space: Space, here: int, left: np.ndarray, limit: int, below_bytes: float) -> Hop:
+def next_hop(space: Space, here: int, left: np.ndarray, limit: int) -> Hop:
     """The first step of a cheapest path whose rest costs ``left``."""
-    ways = np.where(space.peaks[:, here] < below_bytes, space.seconds[:, here], np.inf) + left
+    ways = space.seconds[:, here] + left
     ways = np.where(space.held_bytes <= limit, ways, np.inf)
     exchange, target = divmod(int(np.argmax(not_more(ways, ways.min()))), len(left))
     return Hop(here, target, bool(exchange))

@@ -70,9 +70,6 @@ EXCHANGES = {
 }
 """Steps that take several axes at once from where they are to where they shall be, described by a spec."""
 
-STAYS = frozenset(["to_replicate", "to_invariant", "replicate_to_mean"])
-"""Steps whose result is their argument: no byte is written."""
-
 
 def letter(state: State) -> str:
     """The key of a state in the tables: its text, without the dim."""

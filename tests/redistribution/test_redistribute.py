@@ -23,7 +23,6 @@ from autoplan.redistribution import (
     AxisLinks,
     Planner,
     follow,
-    frontier,
     redistribute,
     simplify,
     step_seconds,
@@ -68,16 +67,6 @@ def test_steps_lead_to_the_target_at_the_price_that_is_said(a, b, carries, mb, l
         seconds += sum(step_seconds(step, 4, MESH, links))
     assert here == simplify(target, MESH, carries)
     assert seconds == pytest.approx(found.seconds, rel=1e-9, abs=1e-18)
-
-
-@settings(max_examples=30, deadline=None)
-@given(LAYOUTS, LAYOUTS, st.booleans())
-def test_the_frontier_trades_seconds_for_bytes(a, b, carries):
-    found = planner(carries, NODES).frontier(layout(*a), layout(*b))
-    fastest = planner(carries, NODES).plan(layout(*a), layout(*b))
-    assert found[0].seconds == pytest.approx(fastest.seconds) and found[0].peak_bytes <= fastest.peak_bytes
-    for faster, leaner in itertools.pairwise(found):
-        assert leaner.peak_bytes < faster.peak_bytes and leaner.seconds > faster.seconds
 
 
 def test_what_comes_from_afar_is_shared_over_the_faster_links():
@@ -180,8 +169,6 @@ def test_every_rank_finds_the_same_path_whatever_it_sought_before(carries):
     for _ in range(2):
         found = redistribute(source, target, KIND, MESH, carries_gradient=carries, links=NODES)
         assert found == steps_between(source, target, carries, NODES)
-        lean = frontier(source, target, KIND, MESH, carries_gradient=carries, links=NODES)
-        assert lean == planner(carries, NODES).frontier(source, target)
 
 
 def test_a_step_that_can_not_be_taken_is_refused():

@@ -174,20 +174,14 @@ LATENT = AxisLinks.of({"x": (5e-7, 1e11), "y": (1e-7, 4e11), "z": (1e-7, 4e11)})
 """Where messages take time to start: plans are then of all-to-alls, gathers and permutes, over one axis and several."""
 
 
-def judge_latent(rank: int, mesh: Mesh, pairs: Iterable[Pair], carries: bool, points: bool) -> set[str]:
-    """Operators of the plans, which are as right as any others.
-
-    points  of all plans of the frontier, too: each in less memory than the one before, and no faster
-    """
+def judge_latent(rank: int, mesh: Mesh, pairs: Iterable[Pair], carries: bool) -> set[str]:
+    """Operators of the plans, which are as right as any others."""
     shape = tuple(size * LARGER[rank] for size in shape_of(rank, mesh))
     court, ops = Judge(shape, mesh, carries, LATENT), set()
     for source, target in pairs:
-        plans = court.planner.frontier(source, target) if points else (court.planner.plan(source, target),)
-        for before, after in itertools.pairwise(plans):
-            assert before.seconds <= after.seconds * (1 + 1e-9) and before.peak_bytes > after.peak_bytes
-        for plan in plans:
-            court.execute(source, target, plan)
-            ops |= {step.op for step in plan.collectives}
+        plan = court.planner.plan(source, target)
+        court.execute(source, target, plan)
+        ops |= {step.op for step in plan.collectives}
     return ops
 
 
@@ -198,14 +192,14 @@ STANDARD = {"all_gather", "all_gather_invariant", "shard", "shard_invariant", "a
 @pytest.mark.parametrize(("rank", "mesh"), [(1, GRID), (2, GRID), (2, ODD), (2, CUBE)], ids=str)
 def test_plans_where_messages_take_time(rank, mesh):
     pairs = pairs_of(ordered_layouts(rank, mesh, CARRIED), 100)
-    ops = judge_latent(rank, mesh, pairs, True, points=rank == 1 or mesh is ODD)
+    ops = judge_latent(rank, mesh, pairs, True)
     assert ops >= STANDARD - ({"permute", "all_to_all"} if rank == 1 else {"permute"} if mesh is ODD else set())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "mesh", "states", "carries", "factors"), DRAWN, ids=str)
 def test_all_plans_where_messages_take_time(rank, mesh, states, carries, factors):
-    judge_latent(rank, mesh, pairs_of(ordered_layouts(rank, mesh, states, factors), 4000), carries, points=True)
+    judge_latent(rank, mesh, pairs_of(ordered_layouts(rank, mesh, states, factors), 4000), carries)
 
 
 @pytest.mark.parametrize("rank", [1, 2])

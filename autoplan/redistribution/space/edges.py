@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R, S, State
@@ -12,7 +12,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.apply import Tensor, changed, held_elements, permutable
 from autoplan.redistribution.exchange.traffic import Traffic
 from autoplan.redistribution.links import Links
-from autoplan.redistribution.steps import STAYS, Step, find_step
+from autoplan.redistribution.steps import Step, find_step
 
 TOGETHER = 3  # axes that one step of the table moves at once, at most
 
@@ -21,15 +21,13 @@ TOGETHER = 3  # axes that one step of the table moves at once, at most
 class Arc:
     """One step.
 
-    target      the layout that it leads to
-    seconds     forward and backward together
-    peak_bytes  of the busiest rank while it runs: operand, result and the buffers that are sent and received
+    target   the layout that it leads to
+    seconds  forward and backward together
     op, axes, dims   the step (typed.Collective); none of a permute's or an exchange's axes are told
     """
 
     target: Layout
     seconds: float
-    peak_bytes: int
     op: str
     axes: tuple[str, ...] = ()
     dims: tuple[int, ...] = ()
@@ -84,7 +82,7 @@ class Table:
         kinds = (step.forward, step.backward if self.tensor.carries else "")
         group = [self.mesh.axis(axis) for axis in axes]
         seconds = sum(self.links.collective_s(kind, max(held), group) for kind in kinds if kind)
-        return Arc(after, seconds, peak_bytes(step.op, dims, *held), step.op, axes, dims)
+        return Arc(after, seconds, step.op, axes, dims)
 
     def even(self, layout: Layout, dim: int) -> bool:
         return even(self.tensor.shape[dim], layout.dims[dim], self.mesh)
@@ -95,18 +93,7 @@ class Table:
         for other in others:
             if layout.dims != other.dims and permutable(layout, other, self.tensor.shape, self.mesh):
                 seconds = passes * traffic.permute_s(layout.dims, other.dims, held)
-                yield Arc(other, seconds, 2 * held, "permute")
-
-
-def peak_bytes(op: str, dims: Sequence[int], before: int, after: int) -> int:
-    """Bytes on a rank while a step of the table runs: gathers and scatters along another dim than the first, and
-    all-to-alls, are packed into buffers (runtime.collectives)."""
-    if op in STAYS:
-        return before
-    if op == "all_to_all":
-        return before + after + 2 * before
-    packed = bool(dims) and dims[0] != 0 and op in ("all_gather", "all_gather_invariant", "reduce_scatter")
-    return before + after + (max(before, after) if packed else 0)
+                yield Arc(other, seconds, "permute")
 
 
 def even(size: int, axes: Iterable[str], mesh: Mesh) -> bool:

@@ -34,7 +34,7 @@ class Space:
             too many layouts only those between them are in the space (``layouts_between``)
     direct  whether permutes and exchanges are among the steps
 
-    seconds, peaks   (2, layouts, layouts): of the table's steps and permutes, and of exchanges; infinite where none is
+    seconds   (2, layouts, layouts): of the table's steps and permutes, and of exchanges; infinite where none is
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Space:
         self.place = np.array([place[layout.dims] for layout in self.layouts])
         self.arcs: dict[tuple[int, int], Arc] = {}
         count = len(self.layouts)
-        self.seconds, self.peaks = np.full((2, count, count), np.inf), np.full((2, count, count), np.inf)
+        self.seconds = np.full((2, count, count), np.inf)
         self.ends = tuple(self.number[layout] for layout in ends)
         self.add_arcs()
         if direct and self.traffic.members <= MOST_MEMBERS:
             self.add_permutes()
             self.fetch_s, self.fetched_bytes = self.fetches()
             self.add_exchanges()
-        self.toward: dict[tuple[int, int, float], list[np.ndarray]] = {}
+        self.toward: dict[tuple[int, int], list[np.ndarray]] = {}
         self.written: dict[tuple[int, int, bool], Collective] = {}
 
     def made_for_its_ends(self) -> bool:
@@ -82,7 +82,7 @@ class Space:
         there = self.number.get(arc.target, here)  # a layout that isn't in this space leads nowhere
         if arc.seconds < self.seconds[0, here, there]:
             self.arcs[here, there] = arc
-            self.seconds[0, here, there], self.peaks[0, here, there] = arc.seconds, arc.peak_bytes
+            self.seconds[0, here, there] = arc.seconds
 
     def add_permutes(self) -> None:
         """Between layouts whose dims are in as many parts."""
@@ -121,7 +121,7 @@ class Space:
         return np.array(list(dict.fromkeys(int(self.place[number]) for number in near))[:most])
 
     def add_exchanges(self) -> None:
-        """The exchanges' part of ``seconds`` and ``peaks``; which there are is ``apply.exchange_op``, on arrays."""
+        """The exchanges' part of ``seconds``; which there are is ``apply.exchange_op``, on arrays."""
         codes = np.array([[_code(layout, axis.name) for axis in self.axes] for layout in self.layouts])
         codes = codes.reshape(len(self.layouts), len(self.axes))
         for here, code in enumerate(codes):
@@ -136,15 +136,11 @@ class Space:
             invariant = possible & ~left_p & ~left_r & ~in_r & (left_i | in_i)
             summed = possible & left_p & ~left_r & ~left_i & ~in_r & ~in_i
             here_s, back_s = self.fetch_s[self.place[here], self.place], self.fetch_s[self.place, self.place[here]]
-            here_b = self.fetched_bytes[self.place[here], self.place]
-            back_b = self.fetched_bytes[self.place, self.place[here]]
             both = 2.0 if self.tensor.carries else 1.0
             row = np.where(fetch, both * here_s, np.inf)
             row = np.where(invariant, here_s + back_s, row)
             row = np.where(summed, both * back_s, row)
             self.seconds[1, here] = row
-            buffers = 2 * np.where(summed, back_b, here_b)
-            self.peaks[1, here] = self.held_bytes[here] + self.held_bytes + buffers
 
     def collective(self, here: int, there: int, exchange: bool, mesh: Mesh) -> Collective:
         """The step between two layouts as it is written down, by the axes of the whole mesh."""
