@@ -86,13 +86,9 @@ def place(terms: Sequence[Term], factor: str) -> int | str | None:
 
 
 def fits(
-    rule: Rule,
-    chosen: Iterable[tuple[str, AxisStrategy]],
-    operands: Sequence[TensorType],
-    result: TensorType,
-    mesh: Mesh,
-    sizes: Mapping[str, int] | None = None,
-) -> bool:
+    rule: Rule, chosen: Iterable[tuple[str, AxisStrategy]], operands: Sequence[TensorType], result: TensorType,
+    mesh: Mesh, sizes: Mapping[str, int] | None = None,
+) -> bool:  # fmt: skip
     """Whether the strategies of the axes go together: the sizes divide, each factor by the product of the axes that
     split it, each split dim likewise; and a body, which stands for the operator on all its axes, is the only one and
     has the dims that it splits for itself.
@@ -149,13 +145,9 @@ def divides(tensor: TensorType, states: Iterable[tuple[str, State]], mesh: Mesh)
 
 
 def strategies(
-    rule: Rule,
-    operands: Sequence[TensorType],
-    result: TensorType,
-    carries: Sequence[bool],
-    mesh: Mesh,
+    rule: Rule, operands: Sequence[TensorType], result: TensorType, carries: Sequence[bool], mesh: Mesh,
     pinned: Mapping[str, AxisStrategy] | None = None,
-) -> tuple[Strategy, ...]:
+) -> tuple[Strategy, ...]:  # fmt: skip
     """Every strategy on a mesh whose sizes divide; ``pinned`` fixes the strategy on some axes (the batch's)."""
     pinned = pinned or {}
     single = axis_strategies(rule, operands, carries)

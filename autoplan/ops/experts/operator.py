@@ -33,15 +33,9 @@ BACKWARD = SCHEMA.replace("(Tensor hidden", "(Tensor gradient, Tensor hidden").r
 
 
 def experts(
-    hidden: Tensor,
-    index: Tensor,
-    scores: Tensor,
-    first: Sequence[Tensor],
-    down: Tensor,
-    biases: Sequence[Tensor],
-    activation: str,
-    transposed: bool,
-) -> Tensor:
+    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
+    activation: str, transposed: bool,
+) -> Tensor:  # fmt: skip
     """hidden [.., h], index and scores [.., k] -> [.., o].
 
     first       (gate, up), (gate and up interleaved,) or (up,): [experts, f, h] each, [experts, h, f] if ``transposed``

@@ -43,13 +43,9 @@ Found = list[tuple[Strategy, Mesh, "list[Difference] | str"]]
 
 
 def check_rule(
-    op: object,
-    inputs: Sequence[object],
-    kwargs: Mapping[str, object] | None = None,
-    *,
-    meshes: Sequence[Sequence[int]] = MESHES,
-    dtype: torch.dtype = torch.float64,
-) -> RuleReport:
+    op: object, inputs: Sequence[object], kwargs: Mapping[str, object] | None = None, *,
+    meshes: Sequence[Sequence[int]] = MESHES, dtype: torch.dtype = torch.float64,
+) -> RuleReport:  # fmt: skip
     """Runs every strategy of an operator's rule on meshes of ranks, in this process, and compares value and gradients.
 
     op      as ``autoplan.rule`` takes it; of a packet the overload that has a rule

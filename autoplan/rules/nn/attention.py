@@ -12,15 +12,9 @@ RING = "ring_attention"
 
 @rule("aten.scaled_dot_product_attention.default")
 def attention(
-    q: TensorType,
-    k: TensorType,
-    v: TensorType,
-    mask: TensorType | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Rule:
+    q: TensorType, k: TensorType, v: TensorType, mask: TensorType | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Rule:  # fmt: skip
     """q [b.., heads, rows, d], k [b.., kv, keys, d], v [b.., kv, keys, e] -> [b.., heads, rows, e].
 
     Query heads are (g r): kv groups of r heads each, where keys and values are shared (``enable_gqa``). Rows split

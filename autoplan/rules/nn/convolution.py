@@ -11,16 +11,9 @@ PASSES = ((0,),)
 
 @rule("aten.convolution.default")
 def convolution(
-    x: TensorType,
-    w: TensorType,
-    bias: TensorType | None,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    transposed: bool,
-    output_padding: tuple[int, ...],
-    groups: int,
-) -> Rule:
+    x: TensorType, w: TensorType, bias: TensorType | None, stride: tuple[int, ...], padding: tuple[int, ...],
+    dilation: tuple[int, ...], transposed: bool, output_padding: tuple[int, ...], groups: int,
+) -> Rule:  # fmt: skip
     """x [b, i, space..], w [o, i/groups, kernel..] -> [b, o, space..]; transposed, w is [i, o/groups, kernel..].
 
     Several groups split among the ranks, one group splits into output channels or a sum over input channels. A dim of

@@ -13,15 +13,9 @@ from autoplan.rules.registry import AxisStrategy, Rule, letters, rule
 
 @rule("autoplan.experts")
 def experts(
-    hidden: TensorType,
-    index: TensorType,
-    scores: TensorType,
-    first: tuple[TensorType, ...],
-    down: TensorType,
-    biases: tuple[TensorType, ...],
-    activation: str,
-    transposed: bool,
-) -> Rule:
+    hidden: TensorType, index: TensorType, scores: TensorType, first: tuple[TensorType, ...], down: TensorType,
+    biases: tuple[TensorType, ...], activation: str, transposed: bool,
+) -> Rule:  # fmt: skip
     """hidden [.., h], index and scores [.., k], first [e, f, h] each, down [e, o, f], biases [e, f] -> [.., o].
 
     The inner dim f leaves partial sums. Of a weight in which gate and up alternate it is the outer part.

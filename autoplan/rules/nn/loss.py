@@ -9,11 +9,7 @@ from autoplan.rules.registry import AxisStrategy, Rule, letters, rule
 
 @rule("autoplan.cross_entropy")
 def cross_entropy(
-    logits: TensorType,
-    target: TensorType,
-    count: TensorType,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
+    logits: TensorType, target: TensorType, count: TensorType, ignore_index: int = -100, label_smoothing: float = 0.0
 ) -> Rule:
     """logits [.., v], target [..], count [] -> []: the sum over the valid targets, divided by the count.
 
@@ -27,13 +23,9 @@ def cross_entropy(
 
 @rule("autoplan.weighted_cross_entropy")
 def weighted_cross_entropy(
-    logits: TensorType,
-    target: TensorType,
-    weight: TensorType,
-    counts: TensorType | None = None,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-) -> Rule:
+    logits: TensorType, target: TensorType, weight: TensorType, counts: TensorType | None = None,
+    ignore_index: int = -100, label_smoothing: float = 0.0,
+) -> Rule:  # fmt: skip
     """logits [.., v], target [..], weight [v], counts [v] -> []: the weighted sum over the valid targets, divided by
     what their weights add up to, each class' weight times its count; not divided without counts.
 

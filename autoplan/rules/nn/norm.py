@@ -18,13 +18,9 @@ def last_dims(x: TensorType, shape: tuple[int, ...], *weights: TensorType | None
 
 @rule("aten.layer_norm.default")
 def layer_norm(
-    x: TensorType,
-    shape: tuple[int, ...],
-    weight: TensorType | None = None,
-    bias: TensorType | None = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Rule:
+    x: TensorType, shape: tuple[int, ...], weight: TensorType | None = None, bias: TensorType | None = None,
+    eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Rule:  # fmt: skip
     return last_dims(x, shape, weight, bias)
 
 
@@ -35,13 +31,9 @@ def rms_norm(x: TensorType, shape: tuple[int, ...], weight: TensorType | None = 
 
 @rule("aten.group_norm.default")
 def group_norm(
-    x: TensorType,
-    groups: int,
-    weight: TensorType | None = None,
-    bias: TensorType | None = None,
-    eps: float = 1e-5,
+    x: TensorType, groups: int, weight: TensorType | None = None, bias: TensorType | None = None, eps: float = 1e-5,
     cudnn_enabled: bool = True,
-) -> Rule:
+) -> Rule:  # fmt: skip
     """x [b, c, ..], normalised for each row over a group of channels and all that follows: whole groups split."""
     space = letters(len(x.shape) - 2, "x") if len(x.shape) > 2 else ""
     data = f"b (g c) {space}".strip()
@@ -62,16 +54,10 @@ def softmax(x: TensorType, dim: int, dtype: object = None) -> Rule:
 
 @rule("autoplan.batch_norm")
 def batch_norm(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    running_mean: TensorType | None,
-    running_var: TensorType | None,
-    num_batches_tracked: TensorType | None,
-    training: bool,
-    momentum: float | None,
+    x: TensorType, weight: TensorType | None, bias: TensorType | None, running_mean: TensorType | None,
+    running_var: TensorType | None, num_batches_tracked: TensorType | None, training: bool, momentum: float | None,
     eps: float,
-) -> Rule:
+) -> Rule:  # fmt: skip
     """x [b, c, ..] normalised for each channel.
 
     In training the statistics are the whole batch's, so a split batch needs a body that exchanges them; the channels

@@ -32,13 +32,9 @@ def pooled(x: TensorType, windows: Sequence[Window], **said: object) -> Rule:
 
 @rule(*(f"aten.max_pool{n}d.default" for n in (1, 2, 3)))
 def max_pool(
-    x: TensorType,
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] = (),
-    dilation: tuple[int, ...] = (),
-    ceil_mode: bool = False,
-) -> Rule:
+    x: TensorType, kernel: tuple[int, ...], stride: tuple[int, ...] = (), padding: tuple[int, ...] = (),
+    dilation: tuple[int, ...] = (), ceil_mode: bool = False,
+) -> Rule:  # fmt: skip
     """Beside its input it keeps where each greatest element was."""
     windows = pooling(kernel, stride, padding, dilation)
     extra = () if ceil_mode else with_halos(x, windows, "max_pool", 0)
@@ -47,14 +43,9 @@ def max_pool(
 
 @rule(*(f"aten.avg_pool{n}d.default" for n in (1, 2, 3)))
 def avg_pool(
-    x: TensorType,
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] = (),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor: int | None = None,
-) -> Rule:
+    x: TensorType, kernel: tuple[int, ...], stride: tuple[int, ...] = (), padding: tuple[int, ...] = (),
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor: int | None = None,
+) -> Rule:  # fmt: skip
     """What is padded counts as any place does, or there is none: then a part's edge is like any other place."""
     windows = pooling(kernel, stride, padding)
     alike = not ceil_mode and (count_include_pad or not any(padding))

@@ -80,11 +80,7 @@ def product_all(x: TensorType, dtype: object = None) -> Rule:
 
 @rule("aten.linalg_vector_norm.default")
 def vector_norm(
-    x: TensorType,
-    order: float = 2,
-    dims: tuple[int, ...] | None = None,
-    keepdim: bool = False,
-    dtype: object = None,
+    x: TensorType, order: float = 2, dims: tuple[int, ...] | None = None, keepdim: bool = False, dtype: object = None
 ) -> Rule:
     return whole_reduction(x, dims or (), keepdim, saved=(0, "out"))
 

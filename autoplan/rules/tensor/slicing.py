@@ -69,11 +69,7 @@ def pad(x: TensorType, pads: tuple[int, ...], mode: str = "constant", value: flo
 
 @rule("aten.diff.default")
 def diff(
-    x: TensorType,
-    n: int = 1,
-    dim: int = -1,
-    prepend: TensorType | None = None,
-    append: TensorType | None = None,
+    x: TensorType, n: int = 1, dim: int = -1, prepend: TensorType | None = None, append: TensorType | None = None
 ) -> Rule:
     """Differences along one dim; what is put before or after it counts as a part of it."""
     dim %= len(x.shape)

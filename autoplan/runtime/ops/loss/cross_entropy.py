@@ -35,13 +35,9 @@ def cross_entropy(
 
 
 def weighted_cross_entropy(
-    logits: Tensor,
-    target: Tensor,
-    weight: Tensor,
-    counts: Tensor | None = None,
-    ignore_index: int = -100,
+    logits: Tensor, target: Tensor, weight: Tensor, counts: Tensor | None = None, ignore_index: int = -100,
     label_smoothing: float = 0.0,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """logits [.., v], target [..], weight [v], counts [v] -> []: the valid targets' losses, each times its class'
     weight, added up and divided by ``weight @ counts``; without counts their sum."""
     total = functional.cross_entropy(

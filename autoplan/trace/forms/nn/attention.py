@@ -7,17 +7,9 @@ from autoplan.trace.table import Builder, Ref, form
 
 @form("aten.scaled_dot_product_attention.default")
 def attention(
-    b: Builder,
-    query: Ref,
-    key: Ref,
-    value: Ref,
-    mask: Ref | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Ref:
+    b: Builder, query: Ref, key: Ref, value: Ref, mask: Ref | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Ref:  # fmt: skip
     mask = None if adds_nothing(b, mask) else mask
     kwargs = (("scale", scale), ("enable_gqa", bool(enable_gqa)))
     args = (query, key, value, mask, float(dropout_p), bool(is_causal))

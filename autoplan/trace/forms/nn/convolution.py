@@ -15,17 +15,9 @@ def several(numbers: int | Sequence[int], count: int) -> tuple[int, ...]:
 
 @form("aten.convolution.default")
 def convolution(
-    b: Builder,
-    x: Ref,
-    weight: Ref,
-    bias: Ref | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Ref:
+    b: Builder, x: Ref, weight: Ref, bias: Ref | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int,
+) -> Ref:  # fmt: skip
     """The bias is an addition of its own: a convolution split over input channels leaves a partial sum."""
     spatial = len(b.shape(weight)) - 2
     stride, padding, dilation = (several(numbers, spatial) for numbers in (stride, padding, dilation))
@@ -39,15 +31,9 @@ def convolution(
 
 @form("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
 def conv(
-    b: Builder,
-    x: Ref,
-    weight: Ref,
-    bias: Ref | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Ref:
+    b: Builder, x: Ref, weight: Ref, bias: Ref | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, groups: int = 1,
+) -> Ref:  # fmt: skip
     spatial = len(b.shape(weight)) - 2
     sizes = [several(numbers, spatial) for numbers in (stride, padding, dilation, 0)]
     return convolution(b, x, weight, bias, sizes[0], sizes[1], sizes[2], False, sizes[3], groups)
@@ -55,16 +41,10 @@ def conv(
 
 @form("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
 def conv_transpose(
-    b: Builder,
-    x: Ref,
-    weight: Ref,
-    bias: Ref | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
+    b: Builder, x: Ref, weight: Ref, bias: Ref | None = None, stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1,
     dilation: int | Sequence[int] = 1,
-) -> Ref:
+) -> Ref:  # fmt: skip
     """The weight is [inputs, outputs / groups, kernel..]: a bias has groups times its second size."""
     spatial = len(b.shape(weight)) - 2
     stride, padding, dilation, extra = (several(n, spatial) for n in (stride, padding, dilation, output_padding))
@@ -73,15 +53,9 @@ def conv_transpose(
 
 @form("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
 def conv_padded(
-    b: Builder,
-    x: Ref,
-    weight: Ref,
-    bias: Ref | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: str = "valid",
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Ref:
+    b: Builder, x: Ref, weight: Ref, bias: Ref | None = None, stride: int | Sequence[int] = 1, padding: str = "valid",
+    dilation: int | Sequence[int] = 1, groups: int = 1,
+) -> Ref:  # fmt: skip
     """ "same" pads half of the kernel's reach; an odd remainder goes to the far side, by a pad of its own."""
     spatial = len(b.shape(weight)) - 2
     reach = [

@@ -10,16 +10,9 @@ from autoplan.trace.table import Builder, Ref, form, positive
 
 @form("autoplan.experts.default")
 def experts(
-    b: Builder,
-    hidden: Ref,
-    index: Ref,
-    scores: Ref,
-    first: Sequence[Ref],
-    down: Ref,
-    biases: Sequence[Ref],
-    activation: str,
-    transposed: bool,
-) -> Ref:
+    b: Builder, hidden: Ref, index: Ref, scores: Ref, first: Sequence[Ref], down: Ref, biases: Sequence[Ref],
+    activation: str, transposed: bool,
+) -> Ref:  # fmt: skip
     """Tokens keep the dims that they had before they were flattened, so that the batch and the sequence can be split
     apart."""
     flat = b.shape(hidden)

@@ -17,14 +17,9 @@ from autoplan.trace.table import Builder, Ref, form
 
 @form("aten.cross_entropy_loss.default")
 def cross_entropy(
-    b: Builder,
-    logits: Ref,
-    target: Ref,
-    weight: Ref | None = None,
-    reduction: int = MEAN,
-    ignore_index: int = -100,
+    b: Builder, logits: Ref, target: Ref, weight: Ref | None = None, reduction: int = MEAN, ignore_index: int = -100,
     label_smoothing: float = 0.0,
-) -> Ref:
+) -> Ref:  # fmt: skip
     """Kept as it is, so that it is named as an operator without a rule: no reduction, beside weights or smoothing."""
     if b.type(target).floating:
         return soft_cross_entropy(b, logits, target, weight, reduction, label_smoothing)

@@ -10,14 +10,9 @@ from autoplan.trace.table import Builder, Ref, form
 
 @form("aten.layer_norm.default")
 def layer_norm(
-    b: Builder,
-    x: Ref,
-    shape: Sequence[int],
-    weight: Ref | None = None,
-    bias: Ref | None = None,
-    eps: float = 1e-5,
+    b: Builder, x: Ref, shape: Sequence[int], weight: Ref | None = None, bias: Ref | None = None, eps: float = 1e-5,
     *_: object,
-) -> Ref:
+) -> Ref:  # fmt: skip
     return b.emit("aten.layer_norm.default", x, tuple(shape), weight, bias, eps)
 
 
@@ -35,13 +30,7 @@ def rms_norm(b: Builder, x: Ref, shape: Sequence[int], weight: Ref | None = None
 
 @form("aten.group_norm.default")
 def group_norm(
-    b: Builder,
-    x: Ref,
-    groups: int,
-    weight: Ref | None = None,
-    bias: Ref | None = None,
-    eps: float = 1e-5,
-    *_: object,
+    b: Builder, x: Ref, groups: int, weight: Ref | None = None, bias: Ref | None = None, eps: float = 1e-5, *_: object
 ) -> Ref:
     return b.emit("aten.group_norm.default", x, groups, weight, bias, eps)
 
@@ -55,17 +44,9 @@ def native_group_norm(
 
 @form("aten.instance_norm.default")
 def instance_norm(
-    b: Builder,
-    x: Ref,
-    weight: Ref | None,
-    bias: Ref | None,
-    mean: Ref | None,
-    variance: Ref | None,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
-    *_: object,
-) -> Ref:
+    b: Builder, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref | None, variance: Ref | None,
+    use_input_stats: bool, momentum: float, eps: float, *_: object,
+) -> Ref:  # fmt: skip
     """A group norm whose groups are single channels; by its running statistics a batch norm that is evaluated."""
     if use_input_stats and mean is not None:
         raise TraceError(
@@ -80,16 +61,9 @@ def instance_norm(
 
 @form("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.default")
 def batch_norm(
-    b: Builder,
-    x: Ref,
-    weight: Ref | None,
-    bias: Ref | None,
-    mean: Ref | None,
-    variance: Ref | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Ref | None, ...]:
+    b: Builder, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref | None, variance: Ref | None, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Ref | None, ...]:  # fmt: skip
     return one_batch_norm(b, x, weight, bias, mean, variance, training, momentum, eps), None, None, None, None
 
 
@@ -109,17 +83,9 @@ def batch_norm_evaluated(
 
 @form("aten.batch_norm.default")
 def one_batch_norm(
-    b: Builder,
-    x: Ref,
-    weight: Ref | None,
-    bias: Ref | None,
-    mean: Ref | None,
-    variance: Ref | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    *_: object,
-) -> Ref:
+    b: Builder, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref | None, variance: Ref | None, training: bool,
+    momentum: float, eps: float, *_: object,
+) -> Ref:  # fmt: skip
     """``num_batches_tracked`` is the sibling of the running mean, where the module counts at all."""
     tracked: Ref | None = None
     if training and mean is not None:

@@ -58,14 +58,9 @@ def cumsum(b: Builder, x: Ref, dim: int, *, dtype: DType | None = None) -> Ref:
 
 @form("aten.linalg_vector_norm.default")
 def vector_norm(
-    b: Builder,
-    x: Ref,
-    order: float = 2,
-    dims: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
+    b: Builder, x: Ref, order: float = 2, dims: Sequence[int] | None = None, keepdim: bool = False, *,
     dtype: DType | None = None,
-) -> Ref:
+) -> Ref:  # fmt: skip
     x = to_dtype(b, x, dtype)
     return b.emit("aten.linalg_vector_norm.default", x, order, positives(dims, len(b.shape(x))), bool(keepdim))
 
