@@ -115,15 +115,9 @@ def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[in
 
 
 def timeline(
-    schedule: str,
-    forward_s: Sequence[float],
-    backward_s: Sequence[float],
-    send_s: Sequence[float],
-    microbatches: int,
-    sharing: Sharing,
-    virtual_stages: int = 1,
-    weights_s: Sequence[float] | None = None,
-) -> Timeline:
+    schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float], microbatches: int,
+    sharing: Sharing, virtual_stages: int = 1, weights_s: Sequence[float] | None = None,
+) -> Timeline:  # fmt: skip
     """The schedule's timeline; without a pipeline its microbatches follow one another.
 
     forward_s, backward_s  of each stage, ``virtual_stages`` of them on a rank

@@ -75,14 +75,9 @@ def respecified(layout: Layout, axes: Sequence[str], spec: str, rest: State, mes
 
 
 def write(
-    step: Step,
-    axes: tuple[str, ...],
-    dims: tuple[int, ...],
-    held_bytes: tuple[int, int],
-    carries: bool,
-    spec: str = "",
-    shape: tuple[int, ...] = (),
-) -> Collective:
+    step: Step, axes: tuple[str, ...], dims: tuple[int, ...], held_bytes: tuple[int, int], carries: bool,
+    spec: str = "", shape: tuple[int, ...] = (),
+) -> Collective:  # fmt: skip
     """A step as it is written down.
 
     held_bytes  of one rank, before and after: the larger is the size by which a collective is known

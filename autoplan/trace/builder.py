@@ -57,13 +57,9 @@ class Builder:
         return node if node is not None and node.op == op else None
 
     def emit(
-        self,
-        op: str,
-        *args: Argument,
-        type: TensorType | None = None,
-        kwargs: Iterable[tuple[str, Argument]] = (),
+        self, op: str, *args: Argument, type: TensorType | None = None, kwargs: Iterable[tuple[str, Argument]] = (),
         hint: str = "",
-    ) -> Ref:
+    ) -> Ref:  # fmt: skip
         """One new node; its type is inferred unless it is given. ``hint`` is the stem of its name."""
         kwargs = tuple(kwargs)
         kind = type or self.infer(op, args, kwargs)

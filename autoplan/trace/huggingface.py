@@ -92,17 +92,10 @@ def register() -> None:
 
 
 def attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    position_bias: torch.Tensor | None = None,
-    **_: object,
-) -> tuple[torch.Tensor, None]:
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
+    dropout: float = 0.0, scaling: float | None = None, is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None, **_: object,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
     """Attention over [batch, heads, sequence, head size]; the result is [batch, sequence, heads, head size]."""
     causal = bool(is_causal if is_causal is not None else getattr(module, "is_causal", True))
     causal = causal and query.shape[2] > 1 and attention_mask is None
@@ -130,19 +123,10 @@ def unpadded_mask(**kwargs: Any) -> torch.Tensor | None:
 
 
 def padded_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    *,
-    mask_function: Callable,
-    attention_mask: torch.Tensor | None = None,
-    local_size: int | None = None,
-    allow_is_causal_skip: bool = True,
-    allow_is_bidirectional_skip: bool = False,
-    **kwargs: Any,
-) -> torch.Tensor | None:
+    batch_size: int, q_length: int, kv_length: int, q_offset: int = 0, kv_offset: int = 0, *, mask_function: Callable,
+    attention_mask: torch.Tensor | None = None, local_size: int | None = None, allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False, **kwargs: Any,
+) -> torch.Tensor | None:  # fmt: skip
     """A boolean mask that is true where a key is seen, or None where causality, or nothing, says it all.
 
     The pattern has [1 or batch, 1, queries, keys], padding [batch, 1, 1, keys].

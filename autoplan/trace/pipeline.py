@@ -34,14 +34,9 @@ from autoplan.trace.repeats.finding import find_runs, kept_children
 
 
 def trace(
-    model: nn.Module,
-    inputs: Inputs,
-    *,
-    loss_fn: LossFn | None = None,
-    training: bool,
-    dtype: str = "float32",
+    model: nn.Module, inputs: Inputs, *, loss_fn: LossFn | None = None, training: bool, dtype: str = "float32",
     evaluated: bool = False,
-) -> Model:
+) -> Model:  # fmt: skip
     """The model as a chain of segments, from the meta device or from real weights; the model is left untouched.
 
     inputs    the whole batch of one optimizer step: a mapping, or a sequence in the order of forward's parameters;
@@ -76,28 +71,18 @@ def from_repeats(
 
 
 def flat_of(
-    model: nn.Module,
-    inputs: Inputs,
-    loss_fn: LossFn | None,
-    training: bool,
-    dtype: str,
-    kept: Sequence[Kept],
+    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[Kept],
     evaluated: bool = False,
-) -> Flat:
+) -> Flat:  # fmt: skip
     """The canonical nodes of the model, with these children of its lists alone."""
     with surroundings(training):
         return flat_within(model, inputs, loss_fn, training, dtype, kept, evaluated)
 
 
 def flat_within(
-    model: nn.Module,
-    inputs: Inputs,
-    loss_fn: LossFn | None,
-    training: bool,
-    dtype: str,
-    kept: Sequence[Kept],
+    model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, training: bool, dtype: str, kept: Sequence[Kept],
     evaluated: bool,
-) -> Flat:
+) -> Flat:  # fmt: skip
     binding, mode, trains = bind(model, inputs, loss_fn), fake_mode(), training and not evaluated
 
     def anew() -> Observed:

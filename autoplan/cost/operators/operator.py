@@ -120,15 +120,9 @@ def joins_of(block: Block, carries: frozenset[str]) -> dict[str, tuple[bool, ...
 
 
 def operator_of(
-    node: Node,
-    rule: Rule,
-    types: Mapping[str, TensorType],
-    carries: frozenset[str],
-    traffic: Traffic,
-    dropped: frozenset[str],
-    weights: frozenset[str] = frozenset(),
-    joins: tuple[bool, ...] = (),
-) -> Operator:
+    node: Node, rule: Rule, types: Mapping[str, TensorType], carries: frozenset[str], traffic: Traffic,
+    dropped: frozenset[str], weights: frozenset[str] = frozenset(), joins: tuple[bool, ...] = (),
+) -> Operator:  # fmt: skip
     """One node; ``dropped`` values are never kept for the backward, ``weights`` computed from parameters alone."""
     operands = tuple(types[name] for name in node.operands)
     return Operator(

@@ -38,15 +38,9 @@ class Space:
     """
 
     def __init__(
-        self,
-        tensor: Tensor,
-        axes: Sequence[Axis],
-        beside: Mapping[str, tuple[State, ...]],
-        links: Links,
-        ends: tuple[Layout, Layout],
-        *,
-        direct: bool = True,
-    ):
+        self, tensor: Tensor, axes: Sequence[Axis], beside: Mapping[str, tuple[State, ...]], links: Links,
+        ends: tuple[Layout, Layout], *, direct: bool = True,
+    ):  # fmt: skip
         self.tensor, self.axes, self.mesh = tensor, tuple(axes), Mesh(tuple(axes))
         self.layouts, self.complete = layouts_between(ends, self.mesh, beside)
         self.number = {layout: number for number, layout in enumerate(self.layouts)}

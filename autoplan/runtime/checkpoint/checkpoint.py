@@ -45,13 +45,9 @@ __all__ = ["CheckpointState", "Snapshot", "latest_checkpoint", "load", "save"]
 
 
 def save(
-    saver: Saver,
-    snapshot: Snapshot,
-    folder: str | os.PathLike,
-    extra: Mapping[str, object] | None = None,
-    keep: int | None = None,
-    asynchronous: bool = False,
-) -> None:
+    saver: Saver, snapshot: Snapshot, folder: str | os.PathLike, extra: Mapping[str, object] | None = None,
+    keep: int | None = None, asynchronous: bool = False,
+) -> None:  # fmt: skip
     """Writes a checkpoint; every rank calls it. See ``Program.save_checkpoint``."""
     saver.wait()
     target = together(lambda: plain_values.path_of(folder, "a checkpoint's folder")).absolute()

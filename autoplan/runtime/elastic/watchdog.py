@@ -40,14 +40,9 @@ class Watchdog:
     """
 
     def __init__(
-        self,
-        store: dist.Store | None,
-        rank: int,
-        size: int,
-        timeout_s: float,
-        end: Callable[[int], object] = os._exit,
+        self, store: dist.Store | None, rank: int, size: int, timeout_s: float, end: Callable[[int], object] = os._exit,
         say: Callable[[LostRankError], object] = tell,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self.end, self.say = end, say
         self.beat_s = min(LONGEST_BEAT_S, timeout_s / BEATS)

@@ -47,12 +47,9 @@ class Parameters:
     """
 
     def __init__(
-        self,
-        made: Made,
-        names: Mapping[str, str] | None = None,
-        buffers: Mapping[str, str] | None = None,
+        self, made: Made, names: Mapping[str, str] | None = None, buffers: Mapping[str, str] | None = None,
         number: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._made, self._names, self._buffers, self.number = made, names, buffers, number
 
     def __call__(self, name: str) -> nn.Parameter:

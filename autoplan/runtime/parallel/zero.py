@@ -51,11 +51,7 @@ def stored(spec: ProgramSpec, name: str):
 
 
 def shard_stage(
-    spec: ProgramSpec,
-    stage: nn.Module,
-    names: Mapping[nn.Parameter, str],
-    ignored: set[nn.Parameter],
-    mesh: DeviceMesh,
+    spec: ProgramSpec, stage: nn.Module, names: Mapping[nn.Parameter, str], ignored: set[nn.Parameter], mesh: DeviceMesh
 ) -> None:
     """One group of parameters for each segment, and one for what is left: the parameters that segments share."""
     units = list(segments_of(next(stage.children())))

@@ -34,12 +34,9 @@ def names_of(model: Model) -> frozenset[str]:
 
 
 def write_values(
-    start: Start,
-    source: nn.Module | Path | None,
-    folder: Path,
-    names: Collection[str] | None = None,
+    start: Start, source: nn.Module | Path | None, folder: Path, names: Collection[str] | None = None,
     most: int = MAX_FILE_BYTES,
-) -> Start:
+) -> Start:  # fmt: skip
     """Writes a plan's values into a new folder, and returns its start with the files named.
 
     names   what is written of them; None: everything
