@@ -6,7 +6,6 @@ Types come from running the operator on meta tensors, so that no shape rule is w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 
@@ -89,12 +88,6 @@ class Builder:
             count += 1
             name = f"{stem}_{count}"
         return name
-
-    def retype(self, node: Node) -> Node:
-        """The node with its type inferred anew, for passes that change an operand."""
-        if node.op.startswith("autoplan."):
-            return node
-        return replace(node, type=self.infer(node.op, node.args, node.kwargs))
 
     # Views and casts that change nothing give back their operand.
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from autoplan.errors import WeightsError
 from autoplan.ir import codec
-from autoplan.trace.initialise import InitRecipe, buffer_values, init_model, record, replay
+from autoplan.trace.initialise import InitRecipe, init_model, record, replay
 from tests.support import zoo
 
 torch.set_num_threads(1)
@@ -98,16 +98,6 @@ def test_init_model_is_the_reference_on_one_device(name: str) -> None:
     assert torch.isfinite(loss)
 
 
-def test_buffers_of_a_meta_model_get_their_values() -> None:
-    values = buffer_values(zoo.small("llama", device="meta")[0])
-    assert torch.equal(
-        values["model.rotary_emb.inv_freq"], dict(zoo.llama().named_buffers())["model.rotary_emb.inv_freq"]
-    )
-    real = zoo.small("convnet")[0]
-    real.get_buffer("1.running_mean").fill_(3.0)
-    assert torch.equal(buffer_values(real)["1.running_mean"], torch.full((8,), 3.0))
-
-
 class Own(nn.Module):
     """A parameter that no reset fills, and a buffer of values."""
 
@@ -127,8 +117,6 @@ def test_what_nothing_fills_keeps_its_values_or_is_an_error() -> None:
         hollow = Own()
     with pytest.raises(WeightsError, match="scale: it is on the meta device"):
         init_model(hollow, 0)
-    with pytest.raises(WeightsError, match="table: it is on the meta device"):
-        buffer_values(hollow)
 
 
 class Initialised(nn.Module):

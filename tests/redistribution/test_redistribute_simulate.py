@@ -16,7 +16,7 @@ from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R, S, State
 from autoplan.ir.typed import Collective
 from autoplan.redistribution import Redistribution
 from autoplan.redistribution.exchange.boxes import boxes, volumes
-from autoplan.redistribution.exchange.messages import messages, parse_spec, senders, write_spec
+from autoplan.redistribution.exchange.messages import parse_spec, senders, write_spec
 from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from tests.oracles.redistribution import (
     deal,
@@ -30,6 +30,7 @@ from tests.oracles.redistribution import (
     whole_of,
 )
 from tests.oracles.redistribution.group import OPERATORS
+from tests.oracles.redistribution.messages import messages
 from tests.support.layouts import CUBE, GRID, MESHES, ODD, SQUARE, cut, mindspore_layouts, numbered, ordered_layouts
 from tests.support.redistribution import Judge
 

@@ -34,7 +34,6 @@ class Kernels:
     broadcast: bool = False
 
 
-VIEW = Kernels(("",), (("",),))
 UNARY_OUT = Kernels(("xr",), (("rrx",),))
 POWER = Kernels(("xr",), (("xr", "rr", "rrx"),))
 SUM = Kernels(("xr",), (("",),))

@@ -39,8 +39,6 @@ from autoplan.verify.local_ranks import RankPool
 MESHES = ((2,), (4,), (3,), (2, 2), (2, 2, 2))
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 
-Found = list[tuple[Strategy, Mesh, "list[Difference] | str"]]
-
 
 def check_rule(
     op: object, inputs: Sequence[object], kwargs: Mapping[str, object] | None = None, *,

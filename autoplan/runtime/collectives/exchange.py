@@ -48,7 +48,7 @@ Routes = tuple[Route, Route]
 
 
 def find_route(spec: str, shape: Sequence[int], member: int, names: Sequence[str], sizes: Sequence[int]) -> Route:
-    """A member's share of ``messages(spec, shape, names, …)``."""
+    """A member's share of an exchange's messages."""
     before, after = parse_spec(spec)
     by_name = dict(zip(names, sizes, strict=True))
     held, wanted = (boxes(dims, shape, names, by_name) for dims in (before, after))

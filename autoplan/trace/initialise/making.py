@@ -93,21 +93,6 @@ def literal_of(recorder: Recorder, tensor: torch.Tensor) -> str | None:
         return None
 
 
-def buffer_values(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The values of all buffers: the model's own, and where those lie on the meta device the recipe's.
-
-    Raises WeightsError for a buffer on the meta device that nothing fills.
-    """
-    values = {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers() if not buffer.is_meta}
-    lacking = [name for name, buffer in model.named_buffers() if buffer.is_meta]
-    if lacking:
-        values |= dict(replay(record(model), 0, lacking))
-    unknown = [name for name in lacking if name not in values]
-    if unknown:
-        raise unfilled(unknown[0])
-    return values
-
-
 def unfilled(name: str) -> WeightsError:
     return WeightsError(
         name,

@@ -19,7 +19,8 @@ import numpy as np
 
 from autoplan.ir.typed import Collective
 from autoplan.redistribution.exchange.boxes import boxes
-from autoplan.redistribution.exchange.messages import Box, messages, parse_spec, reverse_spec, senders
+from autoplan.redistribution.exchange.messages import Box, parse_spec, reverse_spec, senders
+from tests.oracles.redistribution.messages import messages
 
 Parts = list[np.ndarray]
 Index = tuple[slice, ...]
