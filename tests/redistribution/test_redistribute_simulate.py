@@ -317,6 +317,6 @@ def test_the_judge_sees_a_wrong_plan(op, axes, dims, ends, monkeypatch):
     if op == "exchange":  # what it does is right, but by way of the whole
         whole = write_spec(source.dims, ((), ())), write_spec(((), ()), target.dims)
         steps = [Collective(op, axes, (), "", "", 0, 0, spec, (4, 4)) for spec in whole]
-    monkeypatch.setattr(court.planner, "plan", lambda *ends: Redistribution(tuple(steps), 0.0, 0))
+    monkeypatch.setattr(court.planner, "plan", lambda *ends: Redistribution(tuple(steps), 0.0))
     with pytest.raises((AssertionError, ValueError), match=r"holds|backward of|->|different values"):
         court.check(source, target)
