@@ -125,6 +125,20 @@ def test_the_collectives_of_a_body_are_priced() -> None:
     assert prices().inside(loss, alone) == ()
 
 
+def test_what_windows_see_of_the_neighbours_is_sent_and_priced() -> None:
+    """Rows of a picture split over tp, under a kernel of three: each rank gets one row from either side."""
+    x, w = Typed("x", f32(8, 16, 64, 32)), Typed("w", f32(16, 16, 3, 3))
+    args = (Ref("x"), Ref("w"), None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    node = Node("y", "aten.convolution.default", args, (), x.type)
+    block = Block("Conv", (x,), (), (w,), (), (node,), ("y",))
+    conv = operators_of(block, fuses=True)["y"]
+    rows = next(s for s in conv.rule.extra if s.output == S(2))
+    on_batch = AxisStrategy((S(0), R), S(0))
+    (sent,) = prices().inside(conv, Strategy((("dp", on_batch), ("tp", rows), ("mb", on_batch))))
+    assert sent.step.forward_bytes == sent.step.backward_bytes == 2 * (8 // 4) * 16 * 32 * 4  # two rows
+    assert sent.open_forward_s > 0
+
+
 def test_a_redistribution_costs_its_collectives_forward_and_backward() -> None:
     kind = f32(8, 64, 128)
     partial, whole, shared = (Layout.of(3, {"dp": S(0), "mb": S(0), "tp": s}, MESH) for s in (P, I, R))

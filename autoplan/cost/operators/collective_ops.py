@@ -116,7 +116,7 @@ def halos(operator: Operator, strategy: Strategy, mesh: Mesh) -> Iterator[Collec
 
 def body_collectives(operator: Operator, strategy: Strategy, mesh: Mesh) -> tuple[Collective, ...]:
     """Every collective that an operator's bodies run, with local bytes."""
-    found = [each for of in (ring, routed, placed) for each in of(operator, strategy, mesh)]
+    found = [each for of in (ring, routed, placed, halos) for each in of(operator, strategy, mesh)]
     for axis, chosen in strategy.axes:
         if chosen.body in BODIES and mesh.size(axis) > 1:
             shape = local_shape(operator.operands[0], [(a, s.inputs[0]) for a, s in strategy.axes], mesh)
