@@ -15,23 +15,6 @@ from autoplan.trace.forms.tensor import (
 )
 
 __all__ = [
-    "arithmetic",
-    "attention",
-    "bags",
-    "convolution",
-    "experts",
-    "factory",
-    "indexing",
-    "loss",
-    "matmul",
-    "norm",
-    "penalties",
-    "pooling",
-    "products",
-    "random",
-    "reduction",
-    "resize",
-    "scatter",
-    "sorting",
-    "view",
-]
+    "arithmetic", "attention", "bags", "convolution", "experts", "factory", "indexing", "loss", "matmul", "norm",
+    "penalties", "pooling", "products", "random", "reduction", "resize", "scatter", "sorting", "view",
+]  # fmt: skip
