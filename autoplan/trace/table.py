@@ -25,6 +25,14 @@ def form(*ops: str) -> Callable[[AnyForm], AnyForm]:
     return register
 
 
+def renamed(op: str, *others: str) -> None:
+    """Operators that are another one of the same arguments."""
+
+    @form(*others)
+    def other_name(b: Builder, *args: Ref | float) -> Ref:
+        return b.emit(op, *args)
+
+
 def forms() -> Mapping[str, Form]:
     return MappingProxyType(_FORMS)
 
@@ -42,4 +50,4 @@ def positives(dims: Value, rank: int) -> tuple[int, ...]:
     return tuple(positive(d, rank) for d in ((dims,) if isinstance(dims, int) else dims))
 
 
-__all__ = ["Builder", "Form", "Ref", "form", "forms", "positive", "positives"]
+__all__ = ["Builder", "Form", "Ref", "form", "forms", "positive", "positives", "renamed"]

@@ -83,8 +83,10 @@ def choices_in(b: Builder, x: Ref, among: int) -> Ref | None:
 @form("aten.max.dim")
 def max_along(b: Builder, x: Ref, dim: int, keepdim: bool = False) -> tuple[Ref, Ref]:
     """The first of the greatest, and where it stands."""
-    values, index = topk(b, x, 1, dim)
+    return picked(b, *topk(b, x, 1, dim), positive(dim, len(b.shape(x))), keepdim)
+
+
+def picked(b: Builder, values: Ref, index: Ref, dim: int, keepdim: bool) -> tuple[Ref, Ref]:
     if keepdim:
         return values, index
-    dim = positive(dim, len(b.shape(x)))
     return b.emit("aten.squeeze.dim", values, dim), b.emit("aten.squeeze.dim", index, dim)

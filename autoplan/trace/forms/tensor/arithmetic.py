@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoplan.ir.graph import DType
 from autoplan.trace.forms.nn.idioms import gelu_tanh, rms_norm
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.table import Builder, Ref, form, renamed
 
 
 def unchanged(b: Builder, x: Ref, number: object, neutral: int) -> bool:
@@ -66,29 +66,17 @@ def div(b: Builder, x: Ref, y: Ref | float) -> Ref:
     return x if unchanged(b, x, y, 1) and b.type(x).floating else b.emit("aten.div.Tensor", x, y)
 
 
-@form("aten.min.other")
-def minimum(b: Builder, x: Ref, y: Ref) -> Ref:
-    return b.emit("aten.minimum.default", x, y)
-
-
-@form("aten.max.other")
-def maximum(b: Builder, x: Ref, y: Ref) -> Ref:
-    return b.emit("aten.maximum.default", x, y)
+renamed("aten.minimum.default", "aten.min.other")
+renamed("aten.maximum.default", "aten.max.other")
+renamed("aten.bitwise_and.Tensor", "aten.__and__.Tensor", "aten.logical_and.default")
+renamed("aten.bitwise_or.Tensor", "aten.__or__.Tensor", "aten.logical_or.default")
+renamed("aten.where.ScalarOther", "aten.where.ScalarOther")
+renamed("aten.where.ScalarSelf", "aten.where.ScalarSelf")
 
 
 @form("aten.square.default")
 def square(b: Builder, x: Ref) -> Ref:
     return b.emit("aten.pow.Tensor_Scalar", x, 2)
-
-
-@form("aten.__and__.Tensor", "aten.logical_and.default")
-def both(b: Builder, x: Ref, y: Ref) -> Ref:
-    return b.emit("aten.bitwise_and.Tensor", x, y)
-
-
-@form("aten.__or__.Tensor", "aten.logical_or.default")
-def either(b: Builder, x: Ref, y: Ref) -> Ref:
-    return b.emit("aten.bitwise_or.Tensor", x, y)
 
 
 @form("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other")
@@ -125,13 +113,3 @@ def feature_dropout(b: Builder, x: Ref, p: float, train: bool) -> Ref:
     for dim in range(2, len(b.shape(x))):
         factor = b.slice(factor, dim, 0, 1)
     return b.emit("aten.mul.Tensor", x, dropout(b, b.emit("aten.ones_like.default", factor), p, train))
-
-
-@form("aten.where.ScalarOther")
-def where_or_number(b: Builder, condition: Ref, x: Ref, number: float) -> Ref:
-    return b.emit("aten.where.ScalarOther", condition, x, number)
-
-
-@form("aten.where.ScalarSelf")
-def where_number(b: Builder, condition: Ref, number: float, y: Ref) -> Ref:
-    return b.emit("aten.where.ScalarSelf", condition, number, y)

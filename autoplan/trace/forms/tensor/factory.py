@@ -40,15 +40,10 @@ def full(b: Builder, shape: Sequence[int], value: float, *, dtype: DType | None 
     return b.full(shape, value, dtype.name)
 
 
-@form("aten.zeros.default")
+@form("aten.zeros.default", "aten.empty.memory_format")
 def zeros(b: Builder, shape: Sequence[int], *, dtype: DType | None = None, **_: object) -> Ref:
+    """Of an empty one, too: what it holds is whatever lay there."""
     return b.full(shape, 0, dtype.name if dtype else "float32")
-
-
-@form("aten.empty.memory_format")
-def empty(b: Builder, shape: Sequence[int], *, dtype: DType | None = None, **_: object) -> Ref:
-    """What it holds is whatever lay there: zeros will do."""
-    return zeros(b, shape, dtype=dtype)
 
 
 @form("aten.ones.default")
@@ -66,14 +61,9 @@ def new_ones(b: Builder, x: Ref, shape: Sequence[int], *, dtype: DType | None = 
     return b.full(shape, 1, dtype.name if dtype else b.type(x).dtype)
 
 
-@form("aten.new_zeros.default")
+@form("aten.new_zeros.default", "aten.new_empty.default")
 def new_zeros(b: Builder, x: Ref, shape: Sequence[int], *, dtype: DType | None = None, **_: object) -> Ref:
     return b.full(shape, 0, dtype.name if dtype else b.type(x).dtype)
-
-
-@form("aten.new_empty.default")
-def new_empty(b: Builder, x: Ref, shape: Sequence[int], *, dtype: DType | None = None, **_: object) -> Ref:
-    return new_zeros(b, x, shape, dtype=dtype)
 
 
 @form("aten.new_full.default")

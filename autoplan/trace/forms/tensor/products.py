@@ -5,12 +5,9 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.table import Builder, Ref, form, renamed
 
-
-@form("aten.mv.default", "aten.dot.default")
-def with_vector(b: Builder, x: Ref, y: Ref) -> Ref:
-    return b.emit("aten.matmul.default", x, y)
+renamed("aten.matmul.default", "aten.mv.default", "aten.dot.default")
 
 
 @form("aten.vdot.default")
@@ -37,7 +34,7 @@ def weighted_sum(b: Builder, x: Ref, product: Ref, beta: float, alpha: float) ->
 
 @form("aten.addmv.default")
 def addmv(b: Builder, x: Ref, matrix: Ref, vector: Ref, *, beta: float = 1, alpha: float = 1) -> Ref:
-    return weighted_sum(b, x, with_vector(b, matrix, vector), beta, alpha)
+    return weighted_sum(b, x, b.emit("aten.matmul.default", matrix, vector), beta, alpha)
 
 
 @form("aten.addr.default")

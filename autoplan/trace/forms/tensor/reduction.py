@@ -18,9 +18,39 @@ def mean(b: Builder, x: Ref, dims: Sequence[int] | None, keepdim: bool = False, 
     return b.emit("aten.mean.dim", x, positives(dims, len(b.shape(x))), keepdim)
 
 
-@form("aten.mean.default")
-def mean_all(b: Builder, x: Ref, *, dtype: DType | None = None) -> Ref:
-    return b.emit("aten.mean.default", to_dtype(b, x, dtype))
+def over_all(op: str) -> None:
+    @form(op)
+    def reduced(b: Builder, x: Ref, *, dtype: DType | None = None) -> Ref:
+        return b.emit(op, to_dtype(b, x, dtype))
+
+
+def normalising(op: str, *others: str) -> None:
+    @form(op, *others)
+    def normalised(b: Builder, x: Ref, dim: int, dtype: DType | bool | None = None) -> Ref:
+        x = to_dtype(b, x, dtype if isinstance(dtype, DType) else None)
+        return b.emit(op, x, positive(dim, len(b.shape(x))))
+
+
+def scanning(op: str) -> None:
+    @form(op)
+    def scanned(b: Builder, x: Ref, dim: int, *, dtype: DType | None = None) -> Ref:
+        return b.emit(op, to_dtype(b, x, dtype), positive(dim, len(b.shape(x))))
+
+
+def choosing(op: str) -> None:
+    @form(op)
+    def chosen(b: Builder, x: Ref, dim: int | None = None, keepdim: bool = False) -> Ref:
+        return b.emit(op, x, dim if dim is None else positive(dim, len(b.shape(x))), bool(keepdim))
+
+
+for _op in ("aten.mean.default", "aten.sum.default"):
+    over_all(_op)
+normalising("aten.softmax.int", "aten._softmax.default")
+normalising("aten.log_softmax.int", "aten._log_softmax.default")
+for _op in ("aten.cumsum.default", "aten.cumprod.default", "aten.logcumsumexp.default"):
+    scanning(_op)
+for _op in ("aten.argmax.default", "aten.argmin.default"):
+    choosing(_op)
 
 
 @form("aten.sum.dim_IntList")
@@ -29,31 +59,9 @@ def sum_(b: Builder, x: Ref, dims: Sequence[int] | None, keepdim: bool = False, 
     return b.emit("aten.sum.dim_IntList", x, positives(dims, len(b.shape(x))), keepdim)
 
 
-@form("aten.sum.default")
-def sum_all(b: Builder, x: Ref, *, dtype: DType | None = None) -> Ref:
-    return b.emit("aten.sum.default", to_dtype(b, x, dtype))
-
-
 @form("aten.amax.default")
 def amax(b: Builder, x: Ref, dims: Sequence[int] = (), keepdim: bool = False) -> Ref:
     return b.emit("aten.amax.default", x, positives(dims, len(b.shape(x))), keepdim)
-
-
-@form("aten.softmax.int", "aten._softmax.default")
-def softmax(b: Builder, x: Ref, dim: int, dtype: DType | bool | None = None) -> Ref:
-    x = to_dtype(b, x, dtype if isinstance(dtype, DType) else None)
-    return b.emit("aten.softmax.int", x, positive(dim, len(b.shape(x))))
-
-
-@form("aten.log_softmax.int", "aten._log_softmax.default")
-def log_softmax(b: Builder, x: Ref, dim: int, dtype: DType | bool | None = None) -> Ref:
-    x = to_dtype(b, x, dtype if isinstance(dtype, DType) else None)
-    return b.emit("aten.log_softmax.int", x, positive(dim, len(b.shape(x))))
-
-
-@form("aten.cumsum.default")
-def cumsum(b: Builder, x: Ref, dim: int, *, dtype: DType | None = None) -> Ref:
-    return b.emit("aten.cumsum.default", to_dtype(b, x, dtype), positive(dim, len(b.shape(x))))
 
 
 @form("aten.linalg_vector_norm.default")
@@ -63,16 +71,6 @@ def vector_norm(
 ) -> Ref:  # fmt: skip
     x = to_dtype(b, x, dtype)
     return b.emit("aten.linalg_vector_norm.default", x, order, positives(dims, len(b.shape(x))), bool(keepdim))
-
-
-@form("aten.argmax.default")
-def argmax(b: Builder, x: Ref, dim: int | None = None, keepdim: bool = False) -> Ref:
-    return b.emit("aten.argmax.default", x, dim if dim is None else positive(dim, len(b.shape(x))), bool(keepdim))
-
-
-@form("aten.argmin.default")
-def argmin(b: Builder, x: Ref, dim: int | None = None, keepdim: bool = False) -> Ref:
-    return b.emit("aten.argmin.default", x, dim if dim is None else positive(dim, len(b.shape(x))), bool(keepdim))
 
 
 @form("aten.var.correction")
@@ -104,16 +102,6 @@ def deviation_and_mean(
 ) -> tuple[Ref, Ref]:
     found = deviation(b, x, dims, correction=correction, keepdim=keepdim)
     return found, mean(b, x, dims, keepdim)
-
-
-@form("aten.cumprod.default")
-def cumprod(b: Builder, x: Ref, dim: int, *, dtype: DType | None = None) -> Ref:
-    return b.emit("aten.cumprod.default", to_dtype(b, x, dtype), positive(dim, len(b.shape(x))))
-
-
-@form("aten.logcumsumexp.default")
-def logcumsumexp(b: Builder, x: Ref, dim: int) -> Ref:
-    return b.emit("aten.logcumsumexp.default", x, positive(dim, len(b.shape(x))))
 
 
 @form("aten.prod.dim_int")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from autoplan.ir.graph import TensorType
-from autoplan.trace.forms.nn.experts import topk
+from autoplan.trace.forms.nn.experts import picked, topk
 from autoplan.trace.table import Builder, Ref, form, positive
 
 
@@ -15,26 +15,14 @@ def order(b: Builder, x: Ref, dim: int, descending: bool) -> Ref:
     return b.emit("aten.argsort.stable", x, kwargs=kwargs)
 
 
-@form("aten.sort.default")
-def sort(b: Builder, x: Ref, dim: int = -1, descending: bool = False) -> tuple[Ref, Ref]:
+@form("aten.sort.default", "aten.sort.stable")
+def sort(b: Builder, x: Ref, dim: int = -1, descending: bool = False, **_: object) -> tuple[Ref, Ref]:
     index = order(b, x, dim, descending)
     return b.emit("aten.gather.default", x, positive(dim, len(b.shape(x))), index, hint="sorted"), index
 
 
-@form("aten.sort.stable")
-def stable_sort(
-    b: Builder, x: Ref, *, stable: bool | None = None, dim: int = -1, descending: bool = False
-) -> tuple[Ref, Ref]:
-    return sort(b, x, dim, descending)
-
-
-@form("aten.argsort.default")
-def argsort(b: Builder, x: Ref, dim: int = -1, descending: bool = False) -> Ref:
-    return order(b, x, dim, descending)
-
-
-@form("aten.argsort.stable")
-def stable_argsort(b: Builder, x: Ref, *, stable: bool, dim: int = -1, descending: bool = False) -> Ref:
+@form("aten.argsort.default", "aten.argsort.stable")
+def argsort(b: Builder, x: Ref, dim: int = -1, descending: bool = False, **_: object) -> Ref:
     return order(b, x, dim, descending)
 
 
@@ -48,12 +36,6 @@ def kthvalue(b: Builder, x: Ref, k: int, dim: int = -1, keepdim: bool = False) -
     dim = positive(dim, len(b.shape(x)))
     index = b.slice(order(b, x, dim, False), dim, k - 1, k)
     return picked(b, b.emit("aten.gather.default", x, dim, index), index, dim, keepdim)
-
-
-def picked(b: Builder, values: Ref, index: Ref, dim: int, keepdim: bool) -> tuple[Ref, Ref]:
-    if keepdim:
-        return values, index
-    return b.emit("aten.squeeze.dim", values, dim), b.emit("aten.squeeze.dim", index, dim)
 
 
 @form("aten.median.dim")
