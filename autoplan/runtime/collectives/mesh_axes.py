@@ -92,12 +92,9 @@ def release(axes: Iterable[MeshAxis]) -> None:
 
 
 def _several(
-    mesh: Mesh,
-    device_mesh: DeviceMesh,
-    axes: dict[str, MeshAxis],
-    known: dict[str, ProcessGroup],
+    mesh: Mesh, device_mesh: DeviceMesh, axes: dict[str, MeshAxis], known: dict[str, ProcessGroup],
     wanted: Sequence[tuple[str, ...]],
-) -> dict[str, MeshAxis]:
+) -> dict[str, MeshAxis]:  # fmt: skip
     """The groups over several axes or over prime factors; two that join the same processes share a process group."""
     processes = _processes(mesh, device_mesh)
     device = processes.index(distributed.get_rank())

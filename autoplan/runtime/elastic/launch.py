@@ -115,12 +115,7 @@ def script() -> str:
     return sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "train.py"
 
 
-def start_processes() -> torch.device:
-    """A process group for a script of one's own, in which several programs may run; nobody watches it."""
-    return start(TIMEOUT_S, watching=False)[0]
-
-
-def start(timeout_s: float, watching: bool = True) -> tuple[torch.device, Watchdog]:
+def start(timeout_s: float) -> tuple[torch.device, Watchdog]:
     """The default process group, gloo for tensors on the CPU and the accelerator's own library for those on it; and
     the watch over its ranks, which sees already whether one hangs while they connect."""
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
@@ -138,7 +133,7 @@ def start(timeout_s: float, watching: bool = True) -> tuple[torch.device, Watchd
     store = connect(info, start_s)
     run_id = wait_for_ranks(store, info, start_s)
     store.set_timeout(longest)
-    watch = watched(info, run_id, timeout_s) if watching else Watchdog(None, info.rank, info.size, timeout_s)
+    watch = watched(info, run_id, timeout_s)
     own = dist.PrefixStore(f"{run_id}/group", store)
     dist.init_process_group(backend, store=own, rank=info.rank, world_size=info.size, timeout=longest)
     return device, watch

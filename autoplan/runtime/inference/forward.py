@@ -48,14 +48,9 @@ class Forward:
     """
 
     def __init__(
-        self,
-        spec: ProgramSpec,
-        module: ModuleType,
-        stages: Sequence[StageModule],
-        axes: Mapping[str, MeshAxis],
-        device: torch.device,
-        device_mesh: DeviceMesh,
-    ) -> None:
+        self, spec: ProgramSpec, module: ModuleType, stages: Sequence[StageModule], axes: Mapping[str, MeshAxis],
+        device: torch.device, device_mesh: DeviceMesh,
+    ) -> None:  # fmt: skip
         self.spec, self.module, self.stages, self.axes = spec, module, tuple(stages), axes
         self.device, self.device_mesh = device, device_mesh
         self.loaded: dict[int, Loaded] = {}

@@ -13,16 +13,9 @@ from autoplan.runtime.collectives.typed import all_reduce_to_replicate
 
 
 def batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    num_batches_tracked: Tensor | None,
-    training: bool,
-    momentum: float | None,
-    eps: float,
-) -> Tensor:
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    num_batches_tracked: Tensor | None, training: bool, momentum: float | None, eps: float,
+) -> Tensor:  # fmt: skip
     """x [b, c, ..], normalised for each channel; in training the buffers are updated in place, as nn.BatchNorm does."""
     factor = average_factor(num_batches_tracked, training, momentum)
     return functional.batch_norm(x, running_mean, running_var, weight, bias, training, factor, eps)
@@ -38,18 +31,9 @@ def average_factor(num_batches_tracked: Tensor | None, training: bool, momentum:
 
 
 def sync_batch_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    num_batches_tracked: Tensor | None,
-    training: bool,
-    momentum: float | None,
-    eps: float,
-    *,
-    axes: Sequence[MeshAxis],
-) -> Tensor:
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    num_batches_tracked: Tensor | None, training: bool, momentum: float | None, eps: float, *, axes: Sequence[MeshAxis],
+) -> Tensor:  # fmt: skip
     """The same from this rank's rows, with the whole batch's statistics: x S(0) [b/n, c, ..], all else R -> S(0).
 
     Two all-reduces over [c] forward (of the sums, then of the squared deviations) and two backward. Every rank updates

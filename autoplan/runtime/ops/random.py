@@ -32,15 +32,9 @@ def step_keys(
 
 
 def dropout(
-    x: Tensor,
-    p: float,
-    *,
-    key: Tensor,
-    call: int,
-    dims: Sequence[Sequence[MeshAxis]] = (),
-    microbatch_dim: int | None = None,
-    microbatches: int = 1,
-) -> Tensor:
+    x: Tensor, p: float, *, key: Tensor, call: int, dims: Sequence[Sequence[MeshAxis]] = (),
+    microbatch_dim: int | None = None, microbatches: int = 1,
+) -> Tensor:  # fmt: skip
     """x with each element zeroed with probability p and the others divided by 1 - p.
 
     key   one row of ``step_keys``, int64 [2] or [1, 2]
@@ -55,15 +49,9 @@ def dropout(
 
 
 def uniform(
-    x: Tensor,
-    number: int,
-    *,
-    key: Tensor,
-    call: int,
-    dims: Sequence[Sequence[MeshAxis]] = (),
-    microbatch_dim: int | None = None,
-    microbatches: int = 1,
-) -> Tensor:
+    x: Tensor, number: int, *, key: Tensor, call: int, dims: Sequence[Sequence[MeshAxis]] = (),
+    microbatch_dim: int | None = None, microbatches: int = 1,
+) -> Tensor:  # fmt: skip
     """Numbers from 0 to below 1 in the shape and dtype of x, hashed as what ``dropout`` drops; ``number`` doesn't
     matter, a call has one of its own. As many bits as x's dtype holds, 32 at most."""
     index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim, microbatches)
@@ -73,12 +61,9 @@ def uniform(
 
 
 def global_index(
-    shape: Sequence[int],
-    dims: Sequence[Sequence[MeshAxis]],
-    microbatch: Tensor,
-    microbatch_dim: int | None,
+    shape: Sequence[int], dims: Sequence[Sequence[MeshAxis]], microbatch: Tensor, microbatch_dim: int | None,
     microbatches: int,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The place in the whole tensor, row-major, of each element of a part: int64 of the part's shape."""
     index = torch.zeros((), dtype=torch.int64, device=microbatch.device)
     for dim, size in enumerate(shape):

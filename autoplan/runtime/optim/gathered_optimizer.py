@@ -118,9 +118,7 @@ class GatheredOptimizer(Optimizer):
     """
 
     def __init__(
-        self,
-        groups: Sequence[Group],
-        others: Sequence[Group] = (),
+        self, groups: Sequence[Group], others: Sequence[Group] = ()
     ) -> None:
         self.whole_groups, self.other_groups = tuple(groups), tuple(others)
         super().__init__([members.group for members in (*groups, *others)], {})

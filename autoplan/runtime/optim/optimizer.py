@@ -82,12 +82,9 @@ def build_optimizer(
 
 
 def rank_optimizer(
-    spec: ProgramSpec,
-    storage: Storage,
-    held: Sequence[ShardedParameter],
-    device: torch.device,
+    spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], device: torch.device,
     replica: MeshAxis | None = None,
-) -> Optimizer:
+) -> Optimizer:  # fmt: skip
     """The optimizer of this rank's parameters, which clips to ``training.clip_grad_norm`` before each step.
 
     replica  the ranks of one replica, where each steps by itself; None: the world
@@ -132,11 +129,9 @@ def numbers(training: Training) -> range:
 
 
 def elementwise(
-    made: Callable[..., Optimizer],
-    training: Training,
-    groups: Sequence[Sequence[nn.Parameter]],
+    made: Callable[..., Optimizer], training: Training, groups: Sequence[Sequence[nn.Parameter]],
     given: Mapping[str, Any],
-) -> Optimizer:
+) -> Optimizer:  # fmt: skip
     """A class of torch.optim, with the options of each group over those that are given."""
     own = [{}, *(dict(group.options) for group in training.groups)]
     named = zip(titles(training), own, groups, strict=True)
@@ -145,11 +140,9 @@ def elementwise(
 
 
 def with_options(
-    kind: type[Optimizer],
-    training: Training,
-    groups: Sequence[Sequence[GatheredParameter | LocalParameter]],
+    kind: type[Optimizer], training: Training, groups: Sequence[Sequence[GatheredParameter | LocalParameter]],
     given: Mapping[str, Any] | None = None,
-) -> list[Group]:
+) -> list[Group]:  # fmt: skip
     """The groups as one class updates them, each with its options over those that are given, or Training's."""
     given = options(kind, training) if given is None else given
     own = [{}, *(own_options(kind, group) for group in training.groups)]

@@ -15,12 +15,9 @@ from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
 
 def whole_counts(
-    spec: ProgramSpec,
-    module: ModuleType,
-    inputs: Mapping[str, Tensor],
-    axes: Mapping[str, MeshAxis],
+    spec: ProgramSpec, module: ModuleType, inputs: Mapping[str, Tensor], axes: Mapping[str, MeshAxis],
     alone: bool | None = None,
-) -> dict[str, Tensor]:
+) -> dict[str, Tensor]:  # fmt: skip
     """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches].
 
     alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as it steps

@@ -40,12 +40,9 @@ class Bucket:
     """
 
     def __init__(
-        self,
-        held: Sequence[ShardedParameter],
-        groups: Sequence[ProcessGroup],
-        expected: Sequence[int],
+        self, held: Sequence[ShardedParameter], groups: Sequence[ProcessGroup], expected: Sequence[int],
         dtype: torch.dtype | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.held, self.groups, self.expected = tuple(held), tuple(groups), tuple(expected)
         values = [h.values for h in held]
         first = values[0]

@@ -71,12 +71,9 @@ class RankStages:
 
 
 def build_stages(
-    spec: ProgramSpec,
-    entries: Sequence[StageEntry],
-    axes: Mapping[str, MeshAxis],
-    device: torch.device,
+    spec: ProgramSpec, entries: Sequence[StageEntry], axes: Mapping[str, MeshAxis], device: torch.device,
     device_mesh: DeviceMesh,
-) -> RankStages:
+) -> RankStages:  # fmt: skip
     """This rank's stages, on its device, their parameters without values yet.
 
     Parameters that ZeRO will split are made on the meta device first: no rank ever holds them whole.

@@ -76,12 +76,9 @@ def placement(held: ShardedParameter, axis: str) -> Placement:
 
 
 def gathered(
-    spec: ProgramSpec,
-    storage: Storage,
-    held: Sequence[ShardedParameter],
-    value: Callable[[ShardedParameter], Tensor | None],
-    receiver: Callable[[StoredParameter], int] = lambda stored: 0,
-) -> Iterator[tuple[StoredParameter, Tensor]]:
+    spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter],
+    value: Callable[[ShardedParameter], Tensor | None], receiver: Callable[[StoredParameter], int] = lambda stored: 0,
+) -> Iterator[tuple[StoredParameter, Tensor]]:  # fmt: skip
     """Each parameter's value, whole, one after another on the CPU of the rank that receives it.
 
     Nothing on the others, which must iterate as well, to the end.

@@ -36,15 +36,10 @@ from autoplan.trace.initialise import InitRecipe, is_random, replay
 
 
 def load(
-    spec: ProgramSpec,
-    held: Sequence[ShardedParameter],
-    buffers: Mapping[str, Tensor],
-    source: str | os.PathLike | Mapping[str, Tensor],
-    unread: Mapping[str, Tensor],
-    strict: bool = False,
-    restore: bool = False,
-    tell: bool = True,
-) -> None:
+    spec: ProgramSpec, held: Sequence[ShardedParameter], buffers: Mapping[str, Tensor],
+    source: str | os.PathLike | Mapping[str, Tensor], unread: Mapping[str, Tensor], strict: bool = False,
+    restore: bool = False, tell: bool = True,
+) -> None:  # fmt: skip
     """Fills a rank's parameters and buffers; every rank calls it.
 
     unread   likewise filled, where the weights have it: what the program never reads, on the rank that keeps it
@@ -95,12 +90,9 @@ def left_out(weights: StackedExperts, names: Mapping[str, Found]) -> list[str]:
 
 
 def fill(
-    spec: ProgramSpec,
-    held: Sequence[ShardedParameter],
-    buffers: Mapping[str, Tensor],
-    weights: Weights,
+    spec: ProgramSpec, held: Sequence[ShardedParameter], buffers: Mapping[str, Tensor], weights: Weights,
     names: Mapping[str, Found],
-) -> None:
+) -> None:  # fmt: skip
     with torch.no_grad():
         for parameter in held:
             if parameter.stored.members:

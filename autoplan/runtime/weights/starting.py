@@ -23,13 +23,9 @@ GIVE_FACTORY = "plan the function that makes the model: autoplan.parallelize(mak
 
 
 def initialise(
-    spec: ProgramSpec,
-    seed: int | None,
-    reset_parameters: bool,
-    held: Sequence[ShardedParameter],
-    buffers: Mapping[str, Tensor],
-    unread: Mapping[str, Tensor],
-) -> None:
+    spec: ProgramSpec, seed: int | None, reset_parameters: bool, held: Sequence[ShardedParameter],
+    buffers: Mapping[str, Tensor], unread: Mapping[str, Tensor],
+) -> None:  # fmt: skip
     """See ``Program.init_weights``; every rank calls it.
 
     unread  likewise filled, where the recipe makes it or the values have it

@@ -53,17 +53,10 @@ class WeightFile:
 
 
 def write_weights(
-    spec: ProgramSpec,
-    storage: Storage,
-    held: Sequence[ShardedParameter],
-    buffers: Mapping[str, Tensor],
-    unread: Mapping[str, Tensor],
-    folder: str | os.PathLike,
-    dtype: torch.dtype | None,
-    max_file_bytes: int,
-    pretrained: Path | None = None,
-    part_of: Callable[[ShardedParameter], Tensor | None] = attrgetter("values"),
-) -> None:
+    spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], buffers: Mapping[str, Tensor],
+    unread: Mapping[str, Tensor], folder: str | os.PathLike, dtype: torch.dtype | None, max_file_bytes: int,
+    pretrained: Path | None = None, part_of: Callable[[ShardedParameter], Tensor | None] = attrgetter("values"),
+) -> None:  # fmt: skip
     """See ``Program.save_weights``; every rank calls it.
 
     part_of     this rank's part of a parameter, as it is to be written

@@ -14,17 +14,9 @@ from autoplan.runtime.ops.random import dropout
 
 
 def grouped_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = True,
-    axes: Sequence[MeshAxis],
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = True, axes: Sequence[MeshAxis],
+) -> Tensor:  # fmt: skip
     """This rank's query heads against the key and value heads that they share, all of which it has.
 
     q S(heads) [b.., h/n, rows, d]; k, v R [b.., kv, keys, d or e] -> S(heads) [b.., h/n, rows, e]. Query head j uses
@@ -46,17 +38,9 @@ def grouped_attention(
 
 
 def causal_attention_rows(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = True,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    axes: Sequence[MeshAxis],
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, mask: None = None, dropout_p: float = 0.0, is_causal: bool = True, *,
+    scale: float | None = None, enable_gqa: bool = False, axes: Sequence[MeshAxis],
+) -> Tensor:  # fmt: skip
     """This rank's rows of a causal attention: row i of the whole sees keys 0 … i.
 
     q S(rows) [b.., h, rows/n, d]; k, v R [b.., kv, keys, d or e] -> S(rows) [b.., h, rows/n, e]. Keys that none of the
@@ -73,21 +57,10 @@ def causal_attention_rows(
 
 
 def attention_with_dropout(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    key: Tensor,
-    call: int,
-    dims: Sequence[Sequence[MeshAxis]] = (),
-    microbatch_dim: int | None = None,
-    microbatches: int = 1,
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False, key: Tensor, call: int,
+    dims: Sequence[Sequence[MeshAxis]] = (), microbatch_dim: int | None = None, microbatches: int = 1,
+) -> Tensor:  # fmt: skip
     """Attention whose probabilities are dropped by ``random.dropout``, so that it equals one device's.
 
     Shapes as scaled_dot_product_attention's; the scores [b.., h, rows, keys] are materialised, since a fused kernel

@@ -30,17 +30,9 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 def ring_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    axes: Sequence[MeshAxis],
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False, axes: Sequence[MeshAxis],
+) -> Tensor:  # fmt: skip
     """This rank's rows of an attention of which it has as many keys and values: all S(sequence), mask S(rows) with all
     its keys; over one axis.
 
@@ -99,14 +91,7 @@ class _Ring(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        is_causal: bool,
-        scale: float,
-        axis: MeshAxis,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, is_causal: bool, scale: float, axis: MeshAxis
     ) -> Tensor:
         ring = Ring(axis, is_causal and q.shape[ROWS] % 2 == 0)
         q, k, v = to_either_end((q, k, v), ring)

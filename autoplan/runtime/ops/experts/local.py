@@ -13,17 +13,9 @@ __all__ = ["experts", "local_experts", "scattered", "top_indices"]
 
 
 def local_experts(
-    hidden: Tensor,
-    index: Tensor,
-    scores: Tensor,
-    first: Sequence[Tensor],
-    down: Tensor,
-    biases: Sequence[Tensor],
-    activation: str,
-    transposed: bool,
-    *,
-    axes: Sequence[MeshAxis],
-) -> Tensor:
+    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
+    activation: str, transposed: bool, *, axes: Sequence[MeshAxis],
+) -> Tensor:  # fmt: skip
     """Every token through those of its experts that this rank has: hidden, index, scores R, weights S(0) -> P [.., o].
 
     Tokens whose experts are elsewhere add nothing, so the ranks' results sum up to the whole.

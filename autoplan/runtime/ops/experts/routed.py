@@ -25,17 +25,9 @@ BACKWARD = (
 
 
 def routed_experts(
-    hidden: Tensor,
-    index: Tensor,
-    scores: Tensor,
-    first: Sequence[Tensor],
-    down: Tensor,
-    biases: Sequence[Tensor],
-    activation: str,
-    transposed: bool,
-    *,
-    axes: Sequence[MeshAxis],
-) -> Tensor:
+    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
+    activation: str, transposed: bool, *, axes: Sequence[MeshAxis],
+) -> Tensor:  # fmt: skip
     """This rank's tokens through all their experts: all S, tokens by rows, weights by experts -> S [.., o]; one axis.
 
     Forward: counts, tokens there, results back; backward: gradients and tokens there, gradients back.

@@ -23,14 +23,9 @@ PIECE_BYTES = 4096  # which is not worth cutting
 
 
 def vocab_parallel_cross_entropy(
-    logits: Tensor,
-    target: Tensor,
-    count: Tensor,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    *,
+    logits: Tensor, target: Tensor, count: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0, *,
     axes: Sequence[MeshAxis],
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """``cross_entropy`` from this rank's slice of the classes: logits S(last) [.., v/n], target R [..], count R [] ->
     I [].
 
@@ -41,15 +36,9 @@ def vocab_parallel_cross_entropy(
 
 
 def vocab_parallel_weighted_cross_entropy(
-    logits: Tensor,
-    target: Tensor,
-    weight: Tensor,
-    counts: Tensor | None = None,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    *,
-    axes: Sequence[MeshAxis],
-) -> Tensor:
+    logits: Tensor, target: Tensor, weight: Tensor, counts: Tensor | None = None, ignore_index: int = -100,
+    label_smoothing: float = 0.0, *, axes: Sequence[MeshAxis],
+) -> Tensor:  # fmt: skip
     """``weighted_cross_entropy`` from this rank's slice of the classes: logits S(last) [.., v/n]; target [..], weight
     and counts [v] R -> I []. Collectives as above."""
     total = torch.ones((), dtype=weight.dtype, device=weight.device) if counts is None else (weight * counts).sum()
@@ -65,15 +54,9 @@ class _VocabParallel(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        target: Tensor,
-        weight: Tensor | None,
-        total: Tensor,
-        ignore_index: int,
-        smoothing: float,
-        axes: tuple[MeshAxis, ...],
-    ) -> Tensor:
+        ctx: Any, logits: Tensor, target: Tensor, weight: Tensor | None, total: Tensor, ignore_index: int,
+        smoothing: float, axes: tuple[MeshAxis, ...],
+    ) -> Tensor:  # fmt: skip
         index, ways = index_over(axes)
         check_classes(target, logits.shape[-1] * ways, ignore_index)
         size, narrow = logits.shape[-1], logits.dtype in (torch.bfloat16, torch.float16)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def without(padding: Sizes, dim: int) -> list[int]:
     return [0 if at == dim - 2 else size for at, size in enumerate(padding)]
 
 
-def convolution(dim: int, axes: Sequence[MeshAxis], x: Tensor, w: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
+def convolution(dim: int, x: Tensor, w: Tensor, bias: Tensor | None, *options: Any, axes: Sequence[MeshAxis]) -> Tensor:
     """options: stride, padding, dilation, transposed, output padding, groups."""
     stride, padding, dilation, *rest = options
     window = convolving(w.shape[2:], stride, padding, dilation)[dim - 2]
@@ -40,28 +41,10 @@ def convolution(dim: int, axes: Sequence[MeshAxis], x: Tensor, w: Tensor, bias: 
     return torch.convolution(wide, w, bias, list(stride), without(padding, dim), list(dilation), *rest)
 
 
-def convolution_along_2(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return convolution(2, axes, x, *args)
-
-
-def convolution_along_3(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return convolution(3, axes, x, *args)
-
-
-def convolution_along_4(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return convolution(4, axes, x, *args)
-
-
 def max_pool(
-    dim: int,
-    axes: Sequence[MeshAxis],
-    x: Tensor,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = (),
-    dilation: Sizes = (),
-    ceil_mode: bool = False,
-) -> Tensor:
+    dim: int, axes: Sequence[MeshAxis], x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (),
+    dilation: Sizes = (), ceil_mode: bool = False,
+) -> Tensor:  # fmt: skip
     """What is padded is less than anything."""
     padding, dilation = padding or [0] * len(kernel), dilation or [1] * len(kernel)
     window = pooling(kernel, stride, padding, dilation)[dim - 2]
@@ -69,20 +52,8 @@ def max_pool(
     return MAX[len(kernel)](wide, list(kernel), list(stride or kernel), without(padding, dim), list(dilation))
 
 
-def max_pool_along_2(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return max_pool(2, axes, x, *args)
-
-
-def max_pool_along_3(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return max_pool(3, axes, x, *args)
-
-
-def max_pool_along_4(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return max_pool(4, axes, x, *args)
-
-
 def avg_pool(
-    dim: int, axes: Sequence[MeshAxis], x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (), *options: Any
+    dim: int, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (), *options: Any, axes: Sequence[MeshAxis]
 ) -> Tensor:
     """options: over the end, whether what is padded counts, what to divide by; for one dim the first two."""
     padding = padding or [0] * len(kernel)
@@ -91,13 +62,6 @@ def avg_pool(
     return AVERAGE[len(kernel)](wide, list(kernel), list(stride or kernel), without(padding, dim), *options)
 
 
-def avg_pool_along_2(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return avg_pool(2, axes, x, *args)
-
-
-def avg_pool_along_3(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return avg_pool(3, axes, x, *args)
-
-
-def avg_pool_along_4(x: Tensor, *args: Any, axes: Sequence[MeshAxis]) -> Tensor:
-    return avg_pool(4, axes, x, *args)
+convolution_along_2, convolution_along_3, convolution_along_4 = (partial(convolution, dim) for dim in (2, 3, 4))
+max_pool_along_2, max_pool_along_3, max_pool_along_4 = (partial(max_pool, dim) for dim in (2, 3, 4))
+avg_pool_along_2, avg_pool_along_3, avg_pool_along_4 = (partial(avg_pool, dim) for dim in (2, 3, 4))
