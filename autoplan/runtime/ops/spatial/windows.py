@@ -42,8 +42,8 @@ def convolution(dim: int, x: Tensor, w: Tensor, bias: Tensor | None, *options: A
 
 
 def max_pool(
-    dim: int, axes: Sequence[MeshAxis], x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (),
-    dilation: Sizes = (), ceil_mode: bool = False,
+    dim: int, x: Tensor, kernel: Sizes, stride: Sizes = (), padding: Sizes = (), dilation: Sizes = (),
+    ceil_mode: bool = False, *, axes: Sequence[MeshAxis],
 ) -> Tensor:  # fmt: skip
     """What is padded is less than anything."""
     padding, dilation = padding or [0] * len(kernel), dilation or [1] * len(kernel)
