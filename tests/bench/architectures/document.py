@@ -18,8 +18,8 @@ HEAD = f"""\
 Architectures of transformers {transformers.__version__}, unmodified, as `make zoo` runs them (torch
 {torch.__version__.split("+")[0]}, gloo on CPU); `python -m tests.bench.architectures --only NAME --keep FOLDER --write
 docs/appendix/models.md` runs some, `--float64-only` spares torchrun. Each is built small from its
-configuration with random weights, traced on the meta device, planned for `{CLUSTER}` under each parallelism, exported to a folder, loaded from
-it by four ranks, and run on a batch of eight rows whose labels hold -100 unevenly. Nothing in autoplan knows an
+configuration with random weights, traced on the meta device, planned for `{CLUSTER}` under each parallelism,
+exported to a folder, loaded from it by four ranks, and run on a batch of eight rows whose labels hold -100 unevenly. Nothing in autoplan knows an
 architecture by its name.
 
 **Float64**: relative errors, in the 2-norm, of the loss and of the worst gradient against the user's module on one
