@@ -1,4 +1,7 @@
-"""From a layout on one mesh to a layout on another: what a pipeline's stages hand on."""
+"""From a layout on one mesh to a layout on another: what pipeline stages hand on.
+
+Order: `crossing` (messages between meshes), `sides` (a tensor on one of the meshes), `legs` (the whole way).
+"""
 
 from __future__ import annotations
 

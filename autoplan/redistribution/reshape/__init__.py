@@ -1,4 +1,7 @@
-"""Across a reshape: layouts of two shapes by their common refinement, on which merging and splitting is relabelling."""
+"""Across a reshape: merging and splitting dims is relabelling on the common refinement of both shapes.
+
+Order: `detours` (layouts in which a reshape can be crossed), `plan` (from a layout of one shape to one of another).
+"""
 
 from __future__ import annotations
 
