@@ -14,6 +14,8 @@
 # make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
 # make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: appendix/plans.md
+# make reference    docs/glossary.md and docs/appendix/modules.md from docstrings, README.md's report from a plan
+# make docs         the documentation as a site: build/site/index.html
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-jobs   the same of 60 further searches, drawn once; AGAINST=before.json shows both and their ratios
@@ -31,13 +33,14 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+SITE := $(VENV)/.installed-docs
 
 # One thread a process: tests and demo run several processes, and sums must not depend on how threads split them.
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -53,6 +56,10 @@ $(RUN): pyproject.toml constraints.txt
 $(DEV): $(RUN)
 	$(INSTALL) --editable '.[dev,hf]'
 	$(INSTALL) --no-deps timm
+	touch $@
+
+$(SITE): $(RUN)
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 lint: $(DEV)
@@ -98,6 +105,13 @@ plans: $(DEV)
 
 rules: $(DEV)
 	$(BIN)/python -m tests.bench.rules_document --write docs/appendix/rules.md
+
+reference: $(DEV)
+	$(BIN)/python -m tests.bench.reference_document --write
+	$(BIN)/python -m tests.bench.readme_report --write README.md
+
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 demo: $(RUN)
 	$(BIN)/python examples/demo.py

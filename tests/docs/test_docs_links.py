@@ -73,7 +73,7 @@ def test_commands_in_backticks_exist(page: Page) -> None:
 @every_page
 def test_options_in_backticks_exist(page: Page) -> None:
     for span in page.spans():
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", span):
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", span):
             assert option in TORCHRUN or option in options(), f"{page.name}: {option}"
 
 
@@ -86,7 +86,7 @@ def options() -> frozenset[str]:
     files.discard(Path(__file__).resolve())
     return frozenset(
         option for path in files if path.is_file()
-        for option in re.findall(r"[\"'](--[a-z][a-z-]+)[\"']", path.read_text(encoding="utf-8", errors="ignore"))
+        for option in re.findall(r"[\"'](--[a-z][a-z0-9-]+)[\"']", path.read_text(encoding="utf-8", errors="ignore"))
     )  # fmt: skip
 
 
