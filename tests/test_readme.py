@@ -70,7 +70,7 @@ def test_an_exported_plan_is_read(
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c not in (EXPORTS, *ASKS)], ids=" ".join)
 def test_a_command_is_one(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = cli.parser().parse_args(command)
-    if "cpu" in getattr(options, "cluster", ""):
+    if "cpu" in getattr(options, "cluster_spec", ""):
         monkeypatch.chdir(tmp_path)
         assert cli.main(command) == 0
         assert options.export is None or (tmp_path / options.export / "train.py").is_file()

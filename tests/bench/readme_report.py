@@ -23,7 +23,7 @@ def planned(command: str) -> Plan:
     request = resolve_model(options.model, options.config, options.batch, options.seq)
     pinned, training = cli.parallelism(options.parallelism), cli.training(options.training)
     return parallelize(
-        request.model, options.cluster, request.example_inputs, parallelism=pinned, training=training,
+        request.model, options.cluster_spec, request.example_inputs, parallelism=pinned, training=training,
         effort=options.effort,
     )  # fmt: skip
 
