@@ -2,23 +2,25 @@
 # make test         lint, then the tests (what continuous integration runs)
 # make test-all     the slow tests too
 # make lint         ruff and mypy
-# make correctness  the table of docs/correctness.md: each model under each parallelism against one device
-# make systems      the matrix of docs/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
-# make zoo          the table of docs/models.md: architectures of transformers under several parallelisms, in float64 and,
+# make correctness  the table of appendix/correctness.md: each model under each parallelism against one device
+# make systems      the matrix of appendix/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
+# make zoo          the table of appendix/models.md: architectures of transformers under several parallelisms, in float64 and,
 #                   under torchrun, in float32
 # make starts       models that set their own values, planned from their function and their values: equal at the start
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
 # make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
-# make two-nodes    each named system on two nodes, resumed there, against one node: docs/two_nodes.md
-# make rules        rules beside DTensor's strategies, every disagreement explained: docs/rules.md
-# make validate     predicted times and bytes against published measurements: docs/accuracy.md and its plot
-# make plans        published choices of parallelism beside ours, both priced: docs/plans.md
+# make two-nodes    each named system on two nodes, resumed there, against one node: appendix/two_nodes.md
+# make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
+# make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
+# make plans        published choices of parallelism beside ours, both priced: appendix/plans.md
+# make reference    docs/glossary.md and docs/appendix/modules.md from docstrings, README.md's report from a plan
+# make docs         the documentation as a site: build/site/index.html
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-jobs   the same of 60 further searches, drawn once; AGAINST=before.json shows both and their ratios
-# make bench-live   plans run on four processes against their predicted times: a section of docs/accuracy.md
-# make bench-memory  measured peak memory of ranks beside the predicted: docs/memory.md
+# make bench-live   plans run on four processes against their predicted times: a section of appendix/accuracy.md
+# make bench-memory  measured peak memory of ranks beside the predicted: appendix/memory.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
 # Everything runs in an environment of its own, .venv, made on first use with the versions of constraints.txt.
@@ -31,13 +33,14 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 RUN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
+SITE := $(VENV)/.installed-docs
 
 # One thread a process: tests and demo run several processes, and sums must not depend on how threads split them.
 export OMP_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -55,6 +58,10 @@ $(DEV): $(RUN)
 	$(INSTALL) --no-deps timm
 	touch $@
 
+$(SITE): $(RUN)
+	$(INSTALL) --editable '.[docs]'
+	touch $@
+
 lint: $(DEV)
 	$(BIN)/ruff check autoplan cost_models tests examples
 	$(BIN)/mypy autoplan cost_models
@@ -69,10 +76,10 @@ correctness: $(DEV)
 	$(BIN)/python -m tests.bench.correctness
 
 systems: $(DEV)
-	$(BIN)/python -m tests.bench.systems --write docs/systems.md
+	$(BIN)/python -m tests.bench.systems --write docs/appendix/systems.md
 
 zoo: $(DEV)
-	$(BIN)/python -m tests.bench.architectures --write docs/models.md
+	$(BIN)/python -m tests.bench.architectures --write docs/appendix/models.md
 
 starts: $(DEV)
 	$(BIN)/python -m tests.starts
@@ -88,16 +95,23 @@ corruptions: $(DEV)
 	$(BIN)/python -m tests.corruptions
 
 validate: $(DEV)
-	$(BIN)/python -m cost_models.validation --write docs/accuracy.md
+	$(BIN)/python -m cost_models.validation --write docs/appendix/accuracy.md
 
 prices: $(DEV)
-	$(BIN)/python -m cost_models.sensitivity --write docs/prices.md
+	$(BIN)/python -m cost_models.sensitivity --write docs/appendix/prices.md
 
 plans: $(DEV)
-	$(BIN)/python -m tests.bench.plans_document --write docs/plans.md
+	$(BIN)/python -m tests.bench.plans_document --write docs/appendix/plans.md
 
 rules: $(DEV)
-	$(BIN)/python -m tests.bench.rules_document --write docs/rules.md
+	$(BIN)/python -m tests.bench.rules_document --write docs/appendix/rules.md
+
+reference: $(DEV)
+	$(BIN)/python -m tests.bench.reference_document --write
+	$(BIN)/python -m tests.bench.readme_report --write README.md
+
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 demo: $(RUN)
 	$(BIN)/python examples/demo.py
@@ -115,13 +129,13 @@ bench-jobs: $(DEV)
 # Two nodes are made of one machine by a tool that lies outside: TWO_NODES names it, ip and tc have to be there.
 TWO_NODES ?= ../shared/tools/two-nodes
 bench-live: $(DEV)
-	$(BIN)/python -m tests.bench.live --two-nodes $(TWO_NODES) --write docs/accuracy.md
+	$(BIN)/python -m tests.bench.live --two-nodes $(TWO_NODES) --write docs/appendix/accuracy.md
 
 bench-memory: $(DEV)
-	$(BIN)/python -m tests.bench.memory --write docs/memory.md
+	$(BIN)/python -m tests.bench.memory --write docs/appendix/memory.md
 
 two-nodes: $(DEV)
-	$(BIN)/python -m tests.bench.two_nodes --two-nodes $(TWO_NODES) --write docs/two_nodes.md
+	$(BIN)/python -m tests.bench.two_nodes --two-nodes $(TWO_NODES) --write docs/appendix/two_nodes.md
 
 bench-redistribution: $(DEV)
 	$(BIN)/python -m tests.bench.bench_redistribution

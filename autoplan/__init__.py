@@ -1,4 +1,12 @@
-"""autoplan: a model and a cluster in, a readable sharded program out."""
+"""An auto-parallel planner and graph compiler for PyTorch.
+
+`parallelize` takes a model and a cluster and returns a `Plan`. The plan says how every operator and parameter is
+split, what a step is predicted to cost, and why. `Plan.export` writes it as a readable sharded program.
+
+Data flow down: `trace` reads the model, `rules` say how its operators may be split, `cost` prices what would run,
+`search` chooses, `lower` gives every tensor its layout, `emit` prints the program, `runtime` runs it. `ir` is the
+vocabulary that all of them share. docs/architecture.md walks one operator through every pass.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,11 @@
 """Seconds and bytes: what hardware costs, without a graph, a layout or torch.
 
-``hardware`` is what there is to run on, ``compute`` an operator's time, ``collective`` a collective's, ``memory`` the
-bytes held, ``pipeline`` a schedule's timeline. Import the module you need.
+A cost function takes floats, arrays or symbols and gives the same number, or a formula. Figures of devices come from
+`profiles/`, each with its source.
+
+Order: `errors` (a profile's error), `arithmetic` (functions of floats, arrays and symbols), `figures` (a file of
+figures), `hardware` (devices, links, topologies), `compute` (an operator's seconds), `collective` (a collective's
+seconds), `memory` (bytes held), `offload` (the host's memory), `pipeline` (schedules), `transformer` (whole steps in
+closed form), `sensitivity` (formulas and slopes), `calibrate` (measures a machine), `validation` (published
+measurements).
 """

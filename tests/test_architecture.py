@@ -1,4 +1,4 @@
-"""The house of docs/architecture.md, read from the import statements: who may know of whom."""
+"""The order of docs/appendix/modules.md, read from the import statements: who may know of whom."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def own_imports(path: Path) -> Iterator[str]:
 def entry(module: str) -> str:
     """The entry of ORDER that a module belongs to: the longest that is a prefix of its name."""
     found = [e for e in ORDER if module == e or module.startswith(f"{e}.")]
-    assert found, f"autoplan.{module} has no place in the order of tests/test_architecture.py and docs/architecture.md"
+    assert found, f"autoplan.{module} has no place in the order of tests/test_architecture.py"
     return max(found, key=len)
 
 
@@ -269,8 +269,14 @@ def test_a_folder_holds_few_modules() -> None:
 
 @pytest.mark.parametrize(("folder", "order"), [("autoplan", ORDER), ("cost_models", COST_ORDER)])
 def test_the_document_tells_the_same_order(folder: str, order: tuple[str, ...]) -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "appendix" / "modules.md").read_text()
     listed = re.search(rf"```text\n{folder}/\n(.*?)```", text, re.DOTALL)
-    assert listed, f"docs/architecture.md has no list of the modules of {folder}"
+    assert listed, f"docs/appendix/modules.md has no list of the modules of {folder}"
     names = tuple(line.split()[0] for line in listed[1].splitlines() if line.strip() and line[2] != " ")
     assert names == order
+
+
+def test_the_architecture_names_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    packages = [path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "autoplan").glob("*/__init__.py")]
+    assert not [name for name in packages if f"| `{name}/`" not in text and f", `{name}/`" not in text]

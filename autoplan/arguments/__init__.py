@@ -1,5 +1,7 @@
-"""Arguments as users give them, checked.
+"""Arguments as users give them, checked before anything else looks at them.
 
-`keywords` names the nearest known argument of an unknown one; `synonyms` knows what other libraries call the options;
-`values` reads `KEY=VALUE` texts; `command_line` turns a wrong command into one error with its remedy.
+A wrong argument is an error that names the value, the cause and the nearest right spelling.
+
+Order: `keywords` (unknown and missing keyword arguments), `synonyms` (the names that other libraries use),
+`command_line` (options of commands and scripts), `values` (`KEY=VALUE` texts, options, numbers).
 """

@@ -1,5 +1,11 @@
 """The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``train``,
-``devices``, ``checkpoint``."""
+``devices``, ``checkpoint``.
+
+This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
+
+Order: `given` (trainings, parallelisms and bandwidths as text), `loss` (the loss that ``--loss`` names),
+`commands` (what most commands do), `train` (torchrun on one machine), `checkpoint` (``checkpoint verify``).
+"""
 
 from __future__ import annotations
 

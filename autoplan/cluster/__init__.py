@@ -1,8 +1,11 @@
-"""What a user's cluster is: nodes of devices, the networks between them, and the memory that each device offers.
+"""A user's cluster: nodes of devices, the networks between them, and each device's memory.
 
-``spec`` holds the vocabulary, ``parts`` what it is made of, ``text`` and ``files`` the ways to write it down, ``known``
-the figures of all that it names, ``bandwidth`` widens links for a what-if, ``catalog`` tells which devices and fabrics
-come with the package.
+`ClusterSpec` is made from a text such as "8x8 h100-sxm", a mapping, or a .toml file. It reads the profiles and fabrics
+that it names once and keeps their figures, so a loaded plan is priced as it was made.
+
+Order: `bandwidth` (wider or narrower links for a what-if), `parts` (groups of nodes, and levels of the network),
+`known` (the figures that a cluster keeps), `files` (mappings and .toml files), `loose` (texts such as "h200x8"),
+`text` (a cluster in one line), `spec` (`ClusterSpec`), `catalog` (the devices and fabrics of the package).
 """
 
 from autoplan.cluster.bandwidth import read_factors

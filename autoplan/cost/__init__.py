@@ -1,4 +1,13 @@
-"""Seconds and bytes of what a plan emits; the only readers of ``cost_models`` in autoplan, beside the cluster."""
+"""Prices: seconds and bytes of what a plan's program runs.
+
+This package and `cluster` are the only importers of `cost_models`. A price is for local shapes: one rank's part of one
+microbatch. Collectives hide behind computing only where the emitted program overlaps them.
+
+Order: `links` (collectives on the links that mesh axes span), `operators` (operators on one device), `single_steps`
+(the one collective between two layouts), `prices` (the price list of one mesh), `zero_costs` (ZeRO on the data axis),
+`gathered_optimizer` (updates of whole matrices), `interleaved` (schedules with several stages a rank), `step` (what
+happens once a step, and the whole schedule).
+"""
 
 from autoplan.cost.operators.fusion import GATHERING
 from autoplan.cost.operators.operator import Cost, Operator, operators_of, weights_of

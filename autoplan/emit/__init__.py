@@ -1,0 +1,8 @@
+"""A typed program becomes the text of program.py: one `nn.Module` class for each distinct block and stage.
+
+Each tensor has a comment with its local shape and layout, each collective one with its bytes. `templates/` holds
+train.py and run.py, which the user may edit.
+
+Order: `source` (identifiers, literals, comments), `spelling` (an operator as Python), `dropout` (arguments of random
+operators), `naming` (names that are free), `block` (a block's class), `stage` (a stage's class), `program` (the file).
+"""

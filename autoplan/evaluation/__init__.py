@@ -1,11 +1,11 @@
 """The forward of a plan alone, for any number of rows: what ``program.evaluate`` and an inference program run.
 
-A training plan holds the graph of a training step. Its form in evaluation is the same graph without dropout, with batch
-norm by its running statistics (``graph``); rows other than the planned ones are those of the rescaled graph, laid out
-as planned wherever sizes divide (``layouts``). Both are only taken where a trace of the module in evaluation, with
-other rows, gives the same graph (``proof``, ``same``). ``form`` prints and loads the program.
+A training plan holds the graph of a training step. In evaluation the same graph has no dropout, and batch norm uses its
+running statistics. Other row counts rescale that graph. Both are used only if a second trace, in evaluation and with
+other rows, gives the same graph.
 
-In their order: graph, same, proof, layouts, form.
+Order: `graph` (the graph in evaluation), `same` (graphs compared), `proof` (the second trace), `layouts` (layouts for
+the rows that came), `form` (the program, printed and loaded).
 """
 
 from autoplan.evaluation.form import forms_of

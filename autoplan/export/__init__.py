@@ -1,1 +1,6 @@
-"""The folder that a plan is exported to, and which of its files are still the plan's."""
+"""The folder that a plan is exported to, and which of its files are still the plan's.
+
+An export replaces only files that an export wrote and nobody edited.
+
+Order: `files` (checksums and edits), `folder` (plan.json, program.py, train.py or run.py, report.html).
+"""

@@ -1,1 +1,4 @@
-"""Torch operators of our own, opaque to torch.compile: mixtures of experts and linear recurrences."""
+"""Torch operators of our own, which `torch.compile` doesn't look into.
+
+Order: `experts` (a mixture's experts), `recurrence` (linear recurrences, as in state-space models).
+"""

@@ -1,9 +1,13 @@
-"""Layout to layout, as the provably cheapest sequence of typed steps.
+"""From one layout to another by the cheapest sequence of typed collectives, found as a shortest path.
 
-``boxes`` and ``exchange`` say who holds and who sends what; ``steps`` is the table of single changes, each with its
-backward; ``apply`` what a step makes of a layout; ``links`` and ``traffic`` what it costs; ``space`` the layouts and
-steps that there are; ``planner`` finds the cheapest path, ``follow`` checks a written one.
-docs/redistribution.md tells the whole.
+One planner finds the steps, prices them and writes them down, so a plan's price is that of its program. Forward and
+backward are priced together. docs/redistribution.md explains the steps and the search.
+
+Order: `steps` (the table of single changes, each with its backward), `factors` (layouts by prime factors of axes),
+`links` (seconds of one step), `exchange` (direct exchanges of index boxes), `apply` (what a step makes of a layout),
+`written` (exchanges as data), `space` (the graph of layouts), `shortest_path` (the path through it), `planner` (plans
+of one tensor type), `steiner_tree` (one tensor wanted in several layouts), `follow` (checks a written step),
+`refinement` (layouts across a reshape).
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""A plan in words: what was chosen, why, what else was priced."""
+"""A plan in words: what was chosen, why, and what else was priced.
+
+A report reads a plan's data alone, so a loaded plan prints the report that it printed when it was made.
+
+Order: `words` (quantities, layouts, parallelisms), `table` (plain-text tables), `start` (where training starts),
+`kinds` (clusters of several devices), `experts` (tokens and experts), `tables` (embedding tables), `waits` (what a
+device waits for), `notes` (why the plan is as it is), `prices` (memory, collectives, alternatives, the search),
+`program` (blocks with their layouts), `text` (the report), `html` (the same as a page), `local` (one operator run in
+another way), `explain` (one operator or module).
+"""
 
 from autoplan.report.explain import explain_text
 from autoplan.report.html import report_html

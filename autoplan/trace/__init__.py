@@ -1,12 +1,15 @@
-"""nn.Module -> autoplan.ir.graph.Model: the only reader of torch.export and torch.fx.
+"""A user's module becomes a canonical graph; the only reader of torch.export and torch.fx.
 
-The modules of this package are its passes, in this order: hooks and handed (what no program could hold is refused),
-repeats (what repeats), copying (a weightless copy with two repeats of it), modes (training or eval, by submodule),
-huggingface (attention that shards), wrapping (batch and loss; outputs finds the loss), observed, watching and functions
-(what forward does that no graph holds), capture (torch.export), settled (whether a second step would be the first
-again), convert (the canonical form, by the table in forms/), views (chains of reshapes and permutes in their shorter
-form), clean (constants once, fused projections apart), trained (autograd's account against the graph's), and then
-autoplan.blocks.
+`pipeline` runs the passes. What no program could hold is refused (`checks`). A weightless copy keeps two repeats of
+each run of layers (`repeats`). torch.export traces it (`capture`). Every node is written in canonical form (`convert`,
+by the table in `forms`). Passes clean and shorten the graph (`passes`). Then `blocks` cuts it into a chain of segments.
+
+Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another size), `initialise` (how the model's
+values come about), `builder` (makes nodes), `passes` (from nodes to nodes), `table` (of canonical forms), `forms`
+(fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `capture` (runs torch.export),
+`direct` (exported programs read as they are), `mixtures` (transformers' experts), `huggingface` (transformers in a form
+that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose), `convert` (from torch.fx),
+`modules` (the user's modules by name), `pipeline` (the passes in order).
 """
 
 from autoplan.trace.checks.input_dtypes import check_dtypes

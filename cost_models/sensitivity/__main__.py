@@ -1,4 +1,4 @@
-"""``python -m cost_models.sensitivity``: prints the formulas and figures of docs/prices.md, and writes them into it."""
+"""``python -m cost_models.sensitivity``: prints the formulas and figures of docs/appendix/prices.md, and writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of docs/prices.md that are printed: formulas, what they are worth at a point, where recipes cross."""
+"""The printed parts of docs/appendix/prices.md: formulas, what they are worth at a point, where recipes cross."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/accuracy.md: the printed figures, what they rest on, and the sections that other commands and people write."""
+"""docs/appendix/accuracy.md: the printed figures, their sources, and the sections that others write."""
 
 from __future__ import annotations
 

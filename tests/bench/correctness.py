@@ -5,7 +5,7 @@ the same weights as the user's module on one device: in float64 (loss, every gra
 steps) and in float32 (loss, every gradient). Labels hold -100 unevenly over rows, so that ranks and microbatches count
 different numbers of valid ones. The named systems have a matrix of their own: ``tests.bench.systems``.
 
-    python -m tests.bench.correctness [--write docs/correctness.md] [MODEL ...]
+    python -m tests.bench.correctness [--write docs/appendix/correctness.md] [MODEL ...]
 """
 
 from __future__ import annotations

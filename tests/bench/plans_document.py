@@ -1,6 +1,6 @@
-"""Published choices beside ours: the table of docs/plans.md, printed by ``make plans``.
+"""Published choices beside ours: the table of docs/appendix/plans.md, printed by ``make plans``.
 
-    python -m tests.bench.plans_document [--only 405B] [--write docs/plans.md]
+    python -m tests.bench.plans_document [--only 405B] [--write docs/appendix/plans.md]
 
 Each case (``tests.bench.published_choices``) is planned in a process of its own.
 """
@@ -98,7 +98,7 @@ def products(plan: Priced) -> str:
 
 
 def parts(found: Mapping[str, Found]) -> dict[str, str]:
-    """Every printed part of docs/plans.md by the name between its marks."""
+    """Every printed part of docs/appendix/plans.md by the name between its marks."""
     cases = [case for case in CASES if case.name in found]
     lines = [HEADER, ("---",) * len(HEADER), *(row for case in cases for row in rows(case, found[case.name]))]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,6 +1,6 @@
-"""Our rules and DTensor's, operator by operator: what ``make rules`` prints into docs/rules.md.
+"""Our rules and DTensor's, operator by operator: what ``make rules`` prints into docs/appendix/rules.md.
 
-python -m tests.bench.rules_document [--write docs/rules.md]
+python -m tests.bench.rules_document [--write docs/appendix/rules.md]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/plans.md: every published case is in its table, and ours is never slower than theirs; its sentences add up."""
+"""docs/appendix/plans.md: every published case is in its table, ours never slower; its sentences add up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cost_models.sensitivity.document import rewritten
 from tests.bench.plans_document import HEADER, flops_of, measured_s, parts, reason, rows
 from tests.bench.published_choices import CASES, Found, Priced
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "appendix" / "plans.md").read_text(encoding="utf-8")
 OURS = Priced("tp=2", 10.0, 0.5, 60 * 10**9, 0.0, 1.0, 2.0, 0.0, 8, 8, 2, 4)
 THEIRS = Priced("tp=8 pp=4", 15.0, 1 / 3, 50 * 10**9, 1.5, 4.5, 0.5, 0.5, 8, 8, 8, 1)
 FOUND = Found(OURS, THEIRS, ("Priced with pipeline_schedule left to the search.",), 1024, 312e12, 80 * 10**9)

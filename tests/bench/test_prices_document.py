@@ -1,4 +1,4 @@
-"""docs/prices.md: its formulas and figures are what the cost functions print now, and they are true of their calls."""
+"""docs/appendix/prices.md: its formulas and figures are those that the cost functions print now, and true."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cost_models.sensitivity.examples import (
 )
 from cost_models.sensitivity.formulas import symbolic_device, tidy
 
-PATH = Path(__file__).resolve().parents[2] / "docs" / "prices.md"
+PATH = Path(__file__).resolve().parents[2] / "docs" / "appendix" / "prices.md"
 DOCUMENT = PATH.read_text(encoding="utf-8")
 FIGURE = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]\d+)?[kMG]?")
 

@@ -95,7 +95,7 @@ def test_the_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_document_predicts_a_step() -> None:
-    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "appendix" / "accuracy.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert example and len(example[1].strip().splitlines()) == 10
     ran = subprocess.run([sys.executable, "-c", example[1]], cwd=ROOT, capture_output=True, text=True, timeout=240)

@@ -1,4 +1,4 @@
-"""Our rules beside DTensor's: wherever they disagree there is an explanation, and docs/rules.md tells it."""
+"""Our rules beside DTensor's: wherever they disagree there is an explanation, and docs/appendix/rules.md tells it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.simulate import Case
 CASES = [case for case in map(Case.of, samples()) if comparable(case)]
 MANY = 60  # ways to place a sample's operands: with more, it is left to the slow test
 EACH = 3  # of as many operators the quick test takes one
-DOCUMENT = Path(__file__).parents[2] / "docs" / "rules.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "appendix" / "rules.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 """Settings share their operators whatever their data axis: of models of some size nothing is lost by it, nor is a bound
-above a plan with operators of its own (docs/architecture.md, "What is proven")."""
+above a plan with operators of its own (docs/search_method.md, "Time against bytes")."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Proves a lowered program's layouts: each follows from those before it, and gradients are right by the types.
+"""The type checker of lowered programs: it proves every layout, and so that gradients are right.
 
-What is shown, axis by axis: every operator runs as its rule allows on operands that lie as it takes them; every
-redistribution leads where it says; what leaves a segment is what the next takes; a parameter is stored as it is used,
-its gradient reduced exactly where each rank has a summand; nothing crosses microbatches; the loss is whole (I) or a
-summand (P), so that a gradient of one on every rank is the gradient of the loss.
+It shows, axis by axis, that operators run as their rules allow and that redistributions lead where they say. A segment
+hands on what the next one takes. A parameter's gradient is reduced exactly where ranks hold summands. Nothing crosses
+microbatches. The loss is whole (I) or a summand (P), so a gradient of one on every rank is the loss's gradient.
+
+Order: `body` (the statements of one block).
 """
 
 from __future__ import annotations

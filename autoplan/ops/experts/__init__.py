@@ -1,4 +1,7 @@
-"""A mixture's experts as one torch operator, ``autoplan::experts``, and the gating between their products."""
+"""A mixture's experts as one torch operator, ``autoplan::experts``, and the gating between their products.
+
+Order: `activation` (the gating, as text), `grouped` (grouped matrix products), `operator` (the operator).
+"""
 
 from autoplan.ops.experts.activation import FUNCTIONS, activation_function
 from autoplan.ops.experts.operator import experts

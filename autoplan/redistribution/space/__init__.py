@@ -1,1 +1,4 @@
-"""The graph of layouts that a redistribution may pass, its edges being single collectives with prices."""
+"""The graph of layouts through which a redistribution may pass; its edges are single collectives with prices.
+
+Order: `layouts` (the nodes), `edges` (the single steps), `graph` (both), `single_axis` (the common case of one axis).
+"""

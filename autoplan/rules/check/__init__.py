@@ -1,5 +1,12 @@
-"""A rule is a claim: that parts, computed apart and put together as their layouts say, are the whole. ``check_rule``
-proves it by running every strategy; ``suggest`` finds a rule for an operator that has none, by trying what fails."""
+"""`check_rule` proves a rule by running every strategy on simulated ranks and comparing with one device.
+
+A rule is a claim: that parts, computed apart and put together as their layouts say, are the whole. `suggest` finds a
+rule for an operator that has none, by trying splits.
+
+Order: `case` (one call with real tensors), `simulate` (the ranks of a mesh in one process), `differ` (ranks against one
+device), `keeps` (what autograd saves), `report` (the result as a table), `faults` (the error of a wrong strategy),
+`check` (`check_rule`), `shapes` (which dims change together), `suggest` (a rule by trying).
+"""
 
 from autoplan.rules.check.check import check_rule
 from autoplan.rules.check.report import Row, RuleReport

@@ -1,5 +1,11 @@
-"""Checkpoints: one key per parameter whatever the plan, by torch.distributed.checkpoint's protocol.
+"""Sharded checkpoints by torch.distributed.checkpoint's protocol, readable by any plan of the same model.
 
-`checkpoint` saves and loads; `keys`, `groups`, `plain_state` say what; `store`, `bytes`, `index`, `files`, `folders`
-say where; `saving` runs saves one after another; `lock` keeps two jobs apart; `fit` refuses what is another model's.
+Each parameter has one key, whatever the plan. Files hold plain bytes with checksums, never a pickle. A folder gets its
+name as the last act of a save. docs/checkpoints.md has the format.
+
+Order: `index` (what lies where), `bytes` (tensors as bytes, with checksums), `plain_values` (plain values as JSON),
+`keys` (what a checkpoint calls a tensor), `files` (state.json), `groups` (the optimizer's groups by parameter name),
+`plain_state` (scaler, schedule and groups, restored), `fit` (refuses another model's checkpoint), `folders` (folders
+put in place and removed), `store` (files for DCP), `lock` (one run at a time saves), `saving` (saves in order, also in
+the background), `checkpoint` (save and load).
 """

@@ -1,5 +1,6 @@
-"""Collectives of a program.
+"""Collectives of a program: typed pairs of a forward and its backward, over this rank's groups.
 
-`mesh_axes` are this rank's process groups; `raw` the calls without gradients; `typed` each call with its backward;
-`exchange` and `redistribution` execute what the planner wrote; `raising` raises one rank's error on all.
+Order: `mesh_axes` (this rank's process groups), `raw` (calls without gradients), `exchange` (permutes and exchanges of
+boxes), `typed` (each call with its backward), `redistribution` (a planned redistribution, run from data), `transfer`
+(from one stage's ranks to another's), `raising` (one rank's error raised on all).
 """

@@ -1,1 +1,5 @@
-"""Batches: where they come from, how many every rank has, and this rank's microbatches of one."""
+"""Batches: their source, their number on every rank, and this rank's microbatches of each.
+
+Order: `microbatches` (a batch to this rank's microbatches), `loader` (a loader that ends on all ranks at once),
+`sources` (batches for trying a program), `metrics` (a JSON line for each step).
+"""

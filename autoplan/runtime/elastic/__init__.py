@@ -1,1 +1,6 @@
-"""Processes that start, find one another, hang, fail and stop; and what is said of it."""
+"""Start, hang and restart: processes find one another, name who is behind, and end so that torchrun restarts them.
+
+Order: `messages` (errors and notes on stderr), `rendezvous` (processes of one start find one another), `hang_report`
+(who is behind), `watchdog` (ends a world that hangs), `stop_request` (SIGTERM, heard by all ranks alike), `launch`
+(starts and ends the world).
+"""

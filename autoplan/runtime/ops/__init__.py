@@ -1,10 +1,13 @@
 """Functions that an exported program calls in place of an operator.
 
-Two kinds: the canonical operators that torch has under another name or not at all (``cross_entropy``, ``batch_norm``,
-``dropout``), and operators whose code differs from rank to rank. The latter take the operator's own arguments, local
-tensors, and ``axes``: the mesh axes over which they are split, outermost first. Each is right in value and gradient:
-given operands in the states of its strategy, the result is in the strategy's state, and the backward takes a gradient
-in the dual state to gradients in the dual states (autoplan.ir.layout).
+Some are canonical operators that torch lacks or names otherwise (``cross_entropy``, ``batch_norm``, ``dropout``). The
+others differ from rank to rank. They take the operator's arguments, local tensors, and ``axes``: the mesh axes that
+split them, outermost first. Given operands in the states of their strategy, they return the result in its state; the
+backward does the same for the dual states (`autoplan.ir.layout`).
+
+Order: `random` (dropout by element, not by rank), `attention` (attention over split rows or heads), `embedding`
+(look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm` (batch norm), `batch_sums`
+(sums over the batch), `scan` (running sums), `spatial` (windows over a split dim).
 """
 
 from autoplan.ops.recurrence import recurrence

@@ -1,7 +1,7 @@
-"""The repeated parts of a program: a flat list of nodes becomes a chain of segments, equal ones sharing a block.
+"""The repeated parts of a program: a flat list of nodes becomes a chain of segments that share blocks.
 
-Three steps: cut (where the chain may be cut), fold (segments alike become one block), expand (what was traced twice
-stands as often as the model has it).
+Order: `flat` (the list of nodes), `cut` (where the chain may be cut), `names` (names of values and blocks), `beside`
+(sums over layers, run beside them), `fold` (equal segments share a block), `expand` (two traced repeats at full depth).
 """
 
 from autoplan.trace.blocks.expand import Run, expand

@@ -1,4 +1,7 @@
-"""Importing this package fills the table of canonical forms."""
+"""The canonical forms of exported operators; importing this package fills their table.
+
+Order: `nn` (layers and losses), `tensor` (tensor operators).
+"""
 
 from autoplan.trace.forms.nn import attention, bags, convolution, experts, loss, norm, penalties, pooling, resize
 from autoplan.trace.forms.tensor import (

@@ -1,8 +1,11 @@
-"""How a model starts: with the values that it holds, or with those that what makes it is recorded to draw.
+"""How a model starts: with the values it holds, or with those that its constructor draws.
 
-``given`` takes what a user hands over, a module or a function that makes one, and says where training starts from
-(``Start``). A sharded program under a seed starts from what the user's function makes under it: each rank replays the
-recipe and keeps its own slices. What is replayed was compared with what is made, where that fits this machine.
+A function that makes a model is recorded as it runs, without its weights. Each rank replays the record under a seed and
+keeps its slices. The replay is compared with the function's own values, where that fits this machine.
+
+Order: `recipe` (the recorded operators), `draws` (random draws in little memory), `generators` (torch's generator while
+recording), `recorder` (watches a constructor), `replay` (runs a recipe), `compare` (a recipe against the constructor),
+`making` (whole modules), `start` (where training starts), `handed` (what a user hands over).
 """
 
 from autoplan.trace.initialise.handed import Given, check_given, given

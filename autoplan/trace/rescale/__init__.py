@@ -1,9 +1,10 @@
-"""A traced model at another batch or sequence length, without tracing it again.
+"""A traced model at another batch or sequence length, without a second trace.
 
-A model's shapes follow from two sizes, the rows of the batch and the length of a row, and from sizes of its own. What
-follows from which is read from the operators' rules: the dims of all values fall into classes (``relate``), a class
-whose size is asked for gives its new size to others (``solve``), and every node's shape and size arguments are
-rewritten (``rewrite``). Where sizes can't be told apart the answer is an error, never a guess.
+The dims of all values fall into classes by the operators' rules. New sizes of batch and sequence determine the other
+classes. If a graph cannot be resized, `RescaleError` names the value.
+
+Order: `dims` (dims in classes), `solve` (sizes of classes), `relate` (what an operator says of its dims), `rewrite` (a
+node at its new size), `reach` (how far indices reach), `model` (the whole model).
 """
 
 from autoplan.trace.rescale.model import rescale

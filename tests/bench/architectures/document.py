@@ -1,4 +1,4 @@
-"""The table as text: what stands in each cell, and docs/models.md."""
+"""The table as text: what stands in each cell, and docs/appendix/models.md."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HEAD = f"""\
 
 Architectures of transformers {transformers.__version__}, unmodified, as `make zoo` runs them (torch
 {torch.__version__.split("+")[0]}, gloo on CPU); `python -m tests.bench.architectures --only NAME --keep FOLDER --write
-docs/models.md` runs some, `--float64-only` spares torchrun. Each is built small from its configuration with random
-weights, traced on the meta device, planned for `{CLUSTER}` under each parallelism, exported to a folder, loaded from
-it by four ranks, and run on a batch of eight rows whose labels hold -100 unevenly. Nothing in autoplan knows an
-architecture by its name.
+docs/appendix/models.md` runs some, `--float64-only` spares torchrun. Each is built small from its
+configuration with random weights, traced on the meta device, planned for `{CLUSTER}` under each parallelism,
+exported to a folder, loaded from it by four ranks, and run on a batch of eight rows whose labels
+hold -100 unevenly. Nothing in autoplan knows an architecture by its name.
 
 **Float64**: relative errors, in the 2-norm, of the loss and of the worst gradient against the user's module on one
 device; both bounds are {FLOAT64.loss:.0e}. **Float32**: the same plans under torchrun, against the module in float32;

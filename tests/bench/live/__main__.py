@@ -1,7 +1,7 @@
 """Plans of one small Llama, predicted and measured on clusters that this machine can be: ``make bench-live``.
 
-    python -m tests.bench.live [--rounds 4] [--calibrate 60] [--two-nodes PATH] [--write docs/accuracy.md] [--keep
-    FOLDER]
+    python -m tests.bench.live [--rounds 4] [--calibrate 60] [--two-nodes PATH] [--keep FOLDER]
+        [--write docs/appendix/accuracy.md]
 
 Calibrates four gloo processes on one node, and as two nodes of two joined by a link of 200 Mbit/s; plans, exports
 and runs every plan of ``cases``; prints predicted beside measured. Ends with status 1 where the times' order agrees by

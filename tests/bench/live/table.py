@@ -1,4 +1,4 @@
-"""What was measured, as the section of docs/accuracy.md between <!-- live --> and <!-- /live -->."""
+"""What was measured, as the section of docs/appendix/accuracy.md between <!-- live --> and <!-- /live -->."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Prints measured beside predicted peaks, and writes them into a document.
 
-    python -m tests.bench.memory [--write docs/memory.md] [PLAN ...]
+    python -m tests.bench.memory [--write docs/appendix/memory.md] [PLAN ...]
 """
 
 from __future__ import annotations

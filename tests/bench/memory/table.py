@@ -19,7 +19,7 @@ def lines(row: Row) -> list[str]:
 
 
 def document(rows: Sequence[Row]) -> str:
-    """docs/memory.md."""
+    """docs/appendix/memory.md."""
     text = [
         "# Peak memory: measured beside predicted",
         "",

@@ -1,4 +1,4 @@
-"""The matrix as text: what stands in each cell, and docs/systems.md."""
+"""The matrix as text: what stands in each cell, and docs/appendix/systems.md."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Two nodes are made of one machine by a tool that joins two network namespaces by a slow link; torchrun runs in each.
 All trainings on nodes of one size share three starts of torchrun. Then train.py itself, in which ranks are killed.
 
-    python -m tests.bench.two_nodes --two-nodes PATH [--write docs/two_nodes.md] [--system NAME] [--no-script]
+    python -m tests.bench.two_nodes --two-nodes PATH [--write docs/appendix/two_nodes.md] [--system NAME] [--no-script]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/two_nodes.md: what became of each system on two nodes."""
+"""docs/appendix/two_nodes.md: what became of each system on two nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ parameters, optimizer state; and with the user's module on one device, whose par
 {FLOAT64.parameters:.0e}.
 
 ```sh
-make two-nodes          # python -m tests.bench.two_nodes --two-nodes PATH --write docs/two_nodes.md
+make two-nodes          # python -m tests.bench.two_nodes --two-nodes PATH --write docs/appendix/two_nodes.md
 ```
 
 """

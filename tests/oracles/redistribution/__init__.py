@@ -1,4 +1,7 @@
-"""Redistributions on all ranks of a mesh at once, in NumPy: the judge of what the planner finds."""
+"""Redistributions on all ranks of a mesh at once, in NumPy: the judge of what the planner finds.
+
+Order: `parts` (what each rank holds), `group` (one operator on one group), `execution` (whole redistributions).
+"""
 
 from __future__ import annotations
 

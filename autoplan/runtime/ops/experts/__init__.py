@@ -1,1 +1,4 @@
-"""A mixture's experts on the ranks that have them, and the tokens' way there."""
+"""A mixture's experts on the ranks that have them, and the all-to-all of their tokens.
+
+Order: `local` (all experts, or a rank's own), `routing` (tokens sent and returned), `routed` (experts over ranks).
+"""

@@ -1,1 +1,4 @@
-"""Convolutions and pooling with a dim of space split: windows over a part and its halo."""
+"""Convolutions and pooling with a spatial dim split: windows over a part and its halo.
+
+Order: `halo` (the neighbours' edges), `windows` (windows over a part), `pooling` (pooling in any number of dims).
+"""

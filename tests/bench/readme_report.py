@@ -1,0 +1,58 @@
+"""The report that README.md quotes, of the plan that its first `autoplan plan` asks for.
+
+python -m tests.bench.readme_report [--write README.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from autoplan import Plan, cli, parallelize
+from autoplan.models.named import resolve_model
+from cost_models.sensitivity.document import rewritten
+
+SUMMARY = 9  # lines of a report: its title and what was predicted
+
+
+def planned(command: str) -> Plan:
+    """The plan of an `autoplan plan` command."""
+    options = cli.parser().parse_args(shlex.split(command)[1:])
+    request = resolve_model(options.model, options.config, options.batch, options.seq)
+    pinned, training = cli.parallelism(options.parallelism), cli.training(options.training)
+    return parallelize(
+        request.model, options.cluster_spec, request.example_inputs, parallelism=pinned, training=training,
+        effort=options.effort,
+    )  # fmt: skip
+
+
+def command_of(document: str) -> str:
+    """The first `autoplan plan` of a document."""
+    return next(line for line in document.splitlines() if line.startswith("autoplan plan "))
+
+
+def parts(report: str) -> dict[str, str]:
+    """What a document quotes of a report: its summary, and why the plan is as it is."""
+    lines = report.splitlines()
+    why = lines[lines.index("Why") :]
+    quoted = [*lines[:SUMMARY], "...", *why[: why.index("")]]
+    return {"report": "\n".join(("```text", *quoted, "```"))}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", type=Path, metavar="FILE", help="the document whose marked part is rewritten")
+    given = parser.parse_args(arguments)
+    document = (given.write or Path("README.md")).read_text(encoding="utf-8")
+    printed = parts(planned(command_of(document)).report())
+    print(printed["report"])
+    if given.write:
+        given.write.write_text(rewritten(document, printed), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,77 @@
+"""Names are defined where they stand: every package, module and class that the reference lists has a short sentence."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.reference_document import GLOSSARY, MODULES, Term, glossary, glossary_terms, modules
+from tests.docs.pages import ROOT
+
+MOST_WORDS = 20
+PACKAGES = [path.parent for path in sorted((ROOT / "autoplan").rglob("__init__.py")) if path.parent.name != "autoplan"]
+
+
+def name_of(value: object) -> str | None:
+    if isinstance(value, Term):
+        return f"{value.where}.{value.name}" if value.kind == "class" else value.name
+    return value.relative_to(ROOT).as_posix() if isinstance(value, Path) else None
+
+
+@pytest.mark.parametrize("term", glossary_terms(), ids=name_of)
+def test_every_name_of_the_search_has_a_short_definition(term: Term) -> None:
+    assert term.definition, f"{name_of(term)} has no docstring"
+    assert len(term.definition.split()) <= MOST_WORDS, f"{name_of(term)}: {term.definition}"
+
+
+def test_the_glossary_is_what_the_command_writes() -> None:
+    assert GLOSSARY.read_text(encoding="utf-8") == glossary(), "run make reference"
+
+
+def test_the_list_of_modules_is_what_the_command_writes() -> None:
+    assert MODULES.read_text(encoding="utf-8") == modules(), "run make reference"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=name_of)
+def test_a_package_names_its_modules_in_their_order(package: Path) -> None:
+    """In the docstring's paragraph that begins with "Order:"; a module imports none that is named after it."""
+    names = named_in_order(package)
+    assert sorted(names) == sorted(children(package)), f"{package.name}: its docstring has another list of modules"
+    for place, name in enumerate(names):
+        later = set(names[place + 1 :]) & set(imports(package, name))
+        assert not later, f"{package.name}: {name} imports {sorted(later)}, which its docstring names later"
+
+
+def children(package: Path) -> Iterator[str]:
+    for path in package.iterdir():
+        if path.suffix == ".py" and path.name != "__init__.py":
+            yield path.stem
+        elif (path / "__init__.py").exists():
+            yield path.name
+
+
+def named_in_order(package: Path) -> list[str]:
+    told = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    order = next((part for part in told.split("\n\n") if part.startswith("Order:")), "")
+    return re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", order))
+
+
+def imports(package: Path, child: str) -> Iterator[str]:
+    """The children of a package that one of them imports."""
+    prefix = ".".join(package.relative_to(ROOT).parts)
+    path = package / child
+    for file in path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                full = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                full = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for name in full:
+                if name.startswith(f"{prefix}."):
+                    yield name.removeprefix(f"{prefix}.").split(".")[0]
