@@ -15,29 +15,10 @@ from autoplan.rules.constraints import forbid, pin, replicated
 from autoplan.rules.registry import AxisStrategy, Rule, rule, unregister
 
 __all__ = [
-    "AutoplanError",
-    "AxisStrategy",
-    "ClusterSpec",
-    "Comparison",
-    "Inference",
-    "LRSchedule",
-    "Parallelism",
-    "ParameterGroup",
-    "Plan",
-    "Rule",
-    "RuleReport",
-    "TensorType",
-    "Training",
-    "check_rule",
-    "compare",
-    "forbid",
-    "load",
-    "parallelize",
-    "pin",
-    "replicated",
-    "rule",
-    "unregister",
-]
+    "AutoplanError", "AxisStrategy", "ClusterSpec", "Comparison", "Inference", "LRSchedule", "Parallelism",
+    "ParameterGroup", "Plan", "Rule", "RuleReport", "TensorType", "Training", "check_rule", "compare", "forbid",
+    "load", "parallelize", "pin", "replicated", "rule", "unregister",
+]  # fmt: skip
 
 RENAMED = {"Schedule": "LRSchedule"}
 

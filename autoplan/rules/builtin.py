@@ -18,27 +18,7 @@ from autoplan.rules.tensor import (
 )
 
 __all__ = [
-    "attention",
-    "bags",
-    "batch_sums",
-    "constant",
-    "convolution",
-    "einsum",
-    "elementwise",
-    "embedding",
-    "experts",
-    "indexing",
-    "lookups",
-    "loss",
-    "matmul",
-    "norm",
-    "pooling",
-    "recurrence",
-    "reduction",
-    "scan",
-    "scatter",
-    "slicing",
-    "sorting",
-    "spectral",
-    "view",
-]
+    "attention", "bags", "batch_sums", "constant", "convolution", "einsum", "elementwise", "embedding", "experts",
+    "indexing", "lookups", "loss", "matmul", "norm", "pooling", "recurrence", "reduction", "scan", "scatter",
+    "slicing", "sorting", "spectral", "view",
+]  # fmt: skip

@@ -27,24 +27,9 @@ from autoplan.rules.notation import (
 from autoplan.rules.operator_names import names_of
 
 __all__ = [
-    "WHOLE",
-    "AxisStrategy",
-    "Registry",
-    "Rule",
-    "Term",
-    "broadcast",
-    "broadcast_shape",
-    "factor_sizes",
-    "kept",
-    "letters",
-    "parse_terms",
-    "registered",
-    "replicated_rule",
-    "rule",
-    "rule_of",
-    "substitute",
-    "unregister",
-]
+    "WHOLE", "AxisStrategy", "Registry", "Rule", "Term", "broadcast", "broadcast_shape", "factor_sizes", "kept",
+    "letters", "parse_terms", "registered", "replicated_rule", "rule", "rule_of", "substitute", "unregister",
+]  # fmt: skip
 
 RuleFunction = Callable[..., Rule]
 AnyRule = TypeVar("AnyRule", bound=RuleFunction)

@@ -29,7 +29,7 @@ from autoplan.runtime.ops.loss.cross_entropy import (
 )
 from autoplan.runtime.ops.loss.vocab_parallel import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
 from autoplan.runtime.ops.norm import batch_norm, sync_batch_norm
-from autoplan.runtime.ops.random import dropout
+from autoplan.runtime.ops.random import dropout, uniform
 from autoplan.runtime.ops.scan import running_extreme, split_cumprod, split_cumsum, split_logcumsumexp
 from autoplan.runtime.ops.spatial.pooling import adaptive_avg_pool, adaptive_max_pool
 from autoplan.runtime.ops.spatial.windows import (
@@ -45,48 +45,13 @@ from autoplan.runtime.ops.spatial.windows import (
 )
 
 __all__ = [
-    "adaptive_avg_pool",
-    "adaptive_max_pool",
-    "attention_with_dropout",
-    "avg_pool_along_2",
-    "avg_pool_along_3",
-    "avg_pool_along_4",
-    "batch_count",
-    "batch_norm",
-    "batch_part",
-    "batch_total",
-    "causal_attention_rows",
-    "convolution_along_2",
-    "convolution_along_3",
-    "convolution_along_4",
-    "count_classes",
-    "count_valid",
-    "cross_entropy",
-    "dropout",
-    "embedding_bag",
-    "experts",
-    "grouped_attention",
-    "local_experts",
-    "lookups",
-    "max_pool_along_2",
-    "max_pool_along_3",
-    "max_pool_along_4",
-    "placed_lookups",
-    "ragged_bag",
-    "recurrence",
-    "ring_attention",
-    "routed_experts",
-    "running_extreme",
-    "scattered",
-    "split_cumprod",
-    "split_cumsum",
-    "split_logcumsumexp",
-    "sync_batch_norm",
-    "top_indices",
-    "vocab_parallel_cross_entropy",
-    "vocab_parallel_embedding",
-    "vocab_parallel_embedding_bag",
-    "vocab_parallel_ragged_bag",
-    "vocab_parallel_weighted_cross_entropy",
-    "weighted_cross_entropy",
-]
+    "adaptive_avg_pool", "adaptive_max_pool", "attention_with_dropout", "avg_pool_along_2", "avg_pool_along_3",
+    "avg_pool_along_4", "batch_count", "batch_norm", "batch_part", "batch_total", "causal_attention_rows",
+    "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes", "count_valid",
+    "cross_entropy", "dropout", "embedding_bag", "experts", "grouped_attention", "local_experts", "lookups",
+    "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "recurrence",
+    "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
+    "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy",
+    "vocab_parallel_embedding", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag",
+    "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
+]  # fmt: skip

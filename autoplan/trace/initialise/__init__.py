@@ -7,12 +7,10 @@ recipe and keeps its own slices. What is replayed was compared with what is made
 
 from autoplan.trace.initialise.handed import Given, check_given, given
 from autoplan.trace.initialise.making import buffer_values, init_model, record, resets_recipe, unfilled_names
-from autoplan.trace.initialise.recipe import InitRecipe, Step, View
 from autoplan.trace.initialise.replay import is_random, replay
-from autoplan.trace.initialise.start import CONSTRUCTOR, FACTORY, FOLDER, RESETS, Start, StoredFile
 
 __all__ = [
-    "CONSTRUCTOR", "FACTORY", "FOLDER", "RESETS", "Given", "InitRecipe", "Start", "Step", "StoredFile", "View",
+    "Given",
     "buffer_values", "check_given", "given", "init_model", "is_random", "record", "replay", "resets_recipe",
     "unfilled_names",
 ]  # fmt: skip
