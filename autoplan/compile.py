@@ -25,10 +25,10 @@ from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check
 from autoplan.rules.check import check_rules
 from autoplan.rules.constraints import Constraint, accept_whole
 from autoplan.rules.extensions import extensions_of
-from autoplan.runtime.optim.grouping import check_flat, resolved
+from autoplan.runtime.optim.grouping import check_flat, resolved_groups
 from autoplan.runtime.optim.lr_scheduler import check_schedule
 from autoplan.runtime.optim.optimizer import check_optimizer
-from autoplan.search.space.batch_reductions import with_totals
+from autoplan.search.space.batch_reductions import with_batch_reductions
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.search.tables.driver import search_with_tables
@@ -70,11 +70,11 @@ def compile_model(
     model = accept_whole(model, asked.constraints)
     check_rules(model)
     if isinstance(training, Training):
-        training, model = resolved(training, model), with_totals(model)
+        training, model = resolved_groups(training, model), with_batch_reductions(model)
     model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
     if isinstance(training, Training):
         check_flat(training, model)
-    typed_program(model, chosen)
+    typed_program(model, chosen)  # proven here; whoever needs the program lowers the record again
     extensions = extensions_of(model)
     return PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions, start=start)
 

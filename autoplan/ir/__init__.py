@@ -1,6 +1,10 @@
-"""The vocabulary that every pass shares; frozen dataclasses, free of torch.fx.
+"""The vocabulary that all passes share: frozen dataclasses, free of torch.fx.
 
-Order: `mesh` (named axes of devices), `layout` (how a tensor lies on them), `graph` (the traced model),
-`choice` (what the search decides), `typed` (the lowered program, a layout on every value), `record` (all of a plan, as
-plan.json holds it), `codec` (dataclasses to JSON and back).
+*Axis* means a mesh axis, *dim* a tensor dim.
+
+Order: `mesh` (named axes of devices), `layout` (how a tensor lies on them), `graph` (the traced model), `tables`
+(embedding tables in one flat parameter), `parameter_groups` (parameters with optimizer options of their own),
+`buckets` (gradients that one all-reduce sums), `checksums` (checksums against damage), `start` (where training starts
+from), `typed` (the lowered program, with a layout on every value), `choice` (what the search decides), `record` (a
+whole plan, as plan.json holds it), `codec` (dataclasses to JSON and back).
 """

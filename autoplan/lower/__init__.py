@@ -1,5 +1,7 @@
-"""A choice becomes a typed program.
+"""A choice becomes a typed program: every value gets a layout, and every redistribution is written out.
 
-`lowering` gives every value its layout and inserts the redistributions; `typecheck` proves the result; `replicas` lets
-data-parallel replicas step alone; `tables` places a recommender's embedding tables.
+`typecheck` then proves the program without knowing how it was made.
+
+Order: `lowering` (choice to typed program), `typecheck` (the proof), `replicas` (replicas that step alone, for local
+SGD), `program` (all of these).
 """

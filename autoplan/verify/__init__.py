@@ -1,7 +1,13 @@
 """The sharded program against one device.
 
-Both sides start from the same weights and take three optimizer steps on the same batch; the loss, every gradient and
-the parameters afterwards are compared in float64, where Adam doesn't amplify rounding.
+Both start from the same weights and take three optimizer steps on the same batch. The loss, every gradient and the
+parameters are compared in float64, where Adam doesn't amplify rounding. A large plan is made small first.
+
+Order: `atoms` (dims that shrink together), `shrink` (a large plan made small), `batch` (real values), `variants` (the
+plan as it is verified), `quiet` (without dropout), `single` (the plan of one rank), `compare` (two runs compared),
+`result` (errors beside their bounds), `local_ranks` (ranks on this machine), `reference` (the user's module on one
+device), `asynchronous` (references of asynchronous systems), `sharded` (the program on local ranks), `inference` (the
+forward alone).
 """
 
 from __future__ import annotations
