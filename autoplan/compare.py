@@ -162,12 +162,9 @@ def compare(
 
 
 def planner_of(
-    source: Source,
-    training: Training | Inference | None,
-    parallelism: str | Parallelism,
-    constraints: Sequence[Constraint],
-    effort: str,
-) -> Callable[[ClusterSpec], Plan]:
+    source: Source, training: Training | Inference | None, parallelism: str | Parallelism,
+    constraints: Sequence[Constraint], effort: str,
+) -> Callable[[ClusterSpec], Plan]:  # fmt: skip
     """Plans a source for one cluster after the other; it is traced once for each precision."""
     traced: dict[str, Model] = {}
 

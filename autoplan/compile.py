@@ -37,12 +37,9 @@ from autoplan.trace.passes.precision import compute_dtype, computed_in, in_preci
 
 
 def traced_model(
-    module: nn.Module,
-    inputs: Inputs,
-    loss_fn: Callable | None,
-    training: Training | Inference,
+    module: nn.Module, inputs: Inputs, loss_fn: Callable | None, training: Training | Inference,
     evaluated: bool = False,
-) -> Model:
+) -> Model:  # fmt: skip
     """The module's graph in a precision. InputsError where a loss isn't one number, or the module takes other dtypes.
 
     evaluated  a training plan's loss as ``module.eval()`` computes it
@@ -56,13 +53,9 @@ def traced_model(
 
 
 def compile_model(
-    model: Model,
-    cluster: ClusterSpec,
-    training: Training | Inference,
-    asked: Asked,
-    init: InitRecipe | None,
+    model: Model, cluster: ClusterSpec, training: Training | Inference, asked: Asked, init: InitRecipe | None,
     start: Start,
-) -> PlanRecord:
+) -> PlanRecord:  # fmt: skip
     """The plan of a traced model. Raises ParallelismError, DoesNotFitError or NoRuleError where there is none."""
     check_precision(training.precision, cluster)
     pinned = resolve_parallelism(asked.request, cluster)

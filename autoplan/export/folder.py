@@ -165,12 +165,9 @@ def check(record: PlanRecord, where: str) -> None:
 
 
 def write_folder(
-    record: PlanRecord,
-    folder: str | os.PathLike,
-    headline: str,
-    extra: Mapping[str, str | bytes],
+    record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str | bytes],
     values: nn.Module | Path | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Writes the folder and returns its path.
 
     extra   further files by name, which may have folders in it (report.html, pretrained/config.json)

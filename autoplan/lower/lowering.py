@@ -73,13 +73,9 @@ class Body:
     """The statements of one block as they grow: which value stands in which layout under which name."""
 
     def __init__(
-        self,
-        entering: Iterable[TypedValue],
-        hops: Sequence[Hop],
-        carries: frozenset[str],
-        taken: Iterable[str],
+        self, entering: Iterable[TypedValue], hops: Sequence[Hop], carries: frozenset[str], taken: Iterable[str],
         mesh: Mesh,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.mesh, self.carries = mesh, carries
         self.hops = {(hop.value, hop.target): hop for hop in hops}
         self.found: dict[str, dict[Layout, TypedValue]] = {}
@@ -185,12 +181,9 @@ def lower_constants(
 
 
 def lower_stage(
-    model: Model,
-    blocks: Sequence[LoweredBlock],
-    stage: StageChoice,
-    constants: Sequence[Compute | Move],
+    model: Model, blocks: Sequence[LoweredBlock], stage: StageChoice, constants: Sequence[Compute | Move],
     hosts: bool = False,
-) -> LoweredStage:
+) -> LoweredStage:  # fmt: skip
     """``hosts``: activations are offloaded."""
     segments = model.segments[stage.first : stage.last]
     read = (name for segment in segments for name in segment.externals)

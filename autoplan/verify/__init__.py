@@ -48,14 +48,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def verify(
-    record: PlanRecord,
-    module: nn.Module | None,
-    loss_fn: Callable | None,
-    *,
-    seed: int,
-    raises: bool,
+    record: PlanRecord, module: nn.Module | None, loss_fn: Callable | None, *, seed: int, raises: bool,
     given: Batch | None = None,
-) -> Verification | ForwardVerification:
+) -> Verification | ForwardVerification:  # fmt: skip
     """Compares a plan's program with one device; see ``Plan.verify``."""
     verified = verify_training if isinstance(record.training, Training) else verify_forward
     result = verified(record, module, loss_fn, seed=seed, given=given)

@@ -18,14 +18,9 @@ Batch = Mapping[str, Tensor]
 
 
 def train_by_rule(
-    module: nn.Module,
-    loss_fn: Callable | None,
-    batch: Batch,
-    training: Training,
-    parallelism: Parallelism,
-    microbatches: int,
-    steps: int,
-) -> Run:
+    module: nn.Module, loss_fn: Callable | None, batch: Batch, training: Training, parallelism: Parallelism,
+    microbatches: int, steps: int,
+) -> Run:  # fmt: skip
     """``steps`` optimizer steps on one batch, in float64: local SGD's or PipeDream-2BW's (see
     ``runtime.optim.local_sgd`` and ``runtime.optim.weight_stashing``). Of local SGD's replicas the loss, the gradients
     and the parameters are the mean."""
@@ -49,13 +44,9 @@ def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[st
 
 
 def train_replicas(
-    module: nn.Module,
-    loss_of: Callable[[nn.Module, Batch], float],
-    rows: Sequence[Batch],
-    training: Training,
-    every: int,
-    steps: int,
-) -> Run:
+    module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], rows: Sequence[Batch], training: Training,
+    every: int, steps: int,
+) -> Run:  # fmt: skip
     """Each on its own rows; all averaged every so many steps."""
     modules = [copy.deepcopy(module) for _ in rows]
     optimizers = [build_optimizer(one.named_parameters(remove_duplicate=False), training) for one in modules]
@@ -75,12 +66,8 @@ def train_replicas(
 
 
 def train_on_older(
-    module: nn.Module,
-    loss_of: Callable[[nn.Module, Batch], float],
-    batch: Batch,
-    training: Training,
-    steps: int,
-) -> Run:
+    module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], batch: Batch, training: Training, steps: int,
+) -> Run:  # fmt: skip
     """Gradients at the weights before the last update, applied to the newest."""
     optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     older = values(module)

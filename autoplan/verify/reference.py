@@ -91,14 +91,9 @@ def result_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, t
 
 
 def train_eagerly(
-    module: nn.Module,
-    loss_fn: Callable | None,
-    batch: Mapping[str, torch.Tensor],
-    training: Training,
-    steps: int,
-    *,
+    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int, *,
     drops: bool = True,
-) -> Run:
+) -> Run:  # fmt: skip
     """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too.
 
     drops  False: nothing is dropped, whatever the probabilities say
