@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch import nn
 
 from autoplan.arguments.keywords import keywords, shown
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
-from autoplan.ask import asked_of, check_arguments, check_precision, default_training, planned
 from autoplan.cluster import ClusterSpec
+from autoplan.compile import asked_of, check_arguments, check_precision, compile_model, traced_model
 from autoplan.errors import InputsError
 from autoplan.evaluation import Given
 from autoplan.ir.graph import Model
+from autoplan.ir.record import Asked
 from autoplan.models.inputs import Inputs, resolve_inputs
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.rules.constraints import Constraint
 from autoplan.search.space.systems import resolve as resolve_parallelism
-from autoplan.trace import check_dtypes, trace
-from autoplan.trace.initialise import Start, check_given, given
-from autoplan.trace.passes.precision import compute_dtype, in_precision
+from autoplan.trace.initialise import Given as Made
+from autoplan.trace.initialise import check_given, given
 
 
 @keywords(InputsError, ARGUMENT_NAMES)
@@ -55,64 +56,58 @@ def parallelize(
 
     Raises a subclass of AutoplanError, which names value, cause and remedy, where there is no plan.
     """
-    check_given(model)
-    check_loss_fn(loss_fn)
+    check_model(model, loss_fn)
     check_arguments(training, constraints)
     cluster = ClusterSpec.of(cluster_spec)
     resolve_parallelism(parallelism, cluster)
-    training = training or default_training(cluster)
+    training = training or Training(precision=cluster.default_precision)
     asked = asked_of(parallelism, constraints, training, effort)
     check_precision(training.precision, cluster)
+    source = source_of(model, example_inputs, loss_fn, cluster.devices)
+    return plan_of(source, source.traced(training), cluster, training, asked)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is traced: a module, how its values come about, the global batch and the loss."""
+
+    made: Made
+    inputs: Inputs
+    loss_fn: Callable | None
+
+    def traced(
+        self, training: Training | Inference, inputs: Inputs | None = None, evaluated: bool = False
+    ) -> Model:
+        """The graph, of another batch where one is given."""
+        batch = self.inputs if inputs is None else inputs
+        return traced_model(self.made.module, batch, self.loss_fn, training, evaluated)
+
+
+def source_of(
+    model: nn.Module | Callable[[], nn.Module], example_inputs: object, loss_fn: Callable | None, devices: int
+) -> Source:
+    """``devices``: that the batch is to feed where none is given."""
     made = given(model)
-    inputs = resolve_inputs(made.module, example_inputs, cluster.devices)
-    traced = traced_model(made.module, inputs, loss_fn, training)
-    record = planned(traced, cluster, training, asked, made.recipe, reading(made.start, traced))
+    return Source(made, resolve_inputs(made.module, example_inputs, devices), loss_fn)
+
+
+def plan_of(
+    source: Source, traced: Model, cluster: ClusterSpec, training: Training | Inference, asked: Asked
+) -> Plan:
+    """The plan of a source that was traced for this training."""
+    read = {buffer.name for buffer in traced.buffers}
+    read |= {name for p in traced.parameters for name in (p.source, *p.aliases)}
+    made = source.made
+    record = compile_model(traced, cluster, training, asked, made.recipe, made.start.among(read))
     known = Given(
-        made.module, inputs, traced, lambda other: traced_model(made.module, other, loss_fn, training, evaluated=True)
+        made.module, source.inputs, traced, lambda other: source.traced(training, other, evaluated=True)
     )
-    return Plan(record, module=made.module, loss_fn=loss_fn, given=known)
+    return Plan(record, module=made.module, loss_fn=source.loss_fn, given=known)
 
 
-def traced_model(
-    model: nn.Module,
-    inputs: Inputs,
-    loss_fn: Callable | None,
-    training: Training | Inference,
-    evaluated: bool = False,
-) -> Model:
-    """The model traced for a precision. InputsError where a loss isn't one number, or inputs aren't of a dtype that the
-    model takes.
-
-    evaluated  a training plan's loss as ``model.eval()`` computes it
-    """
-    check_dtypes(model, inputs, loss_fn, training.precision)
-    is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
-    found = trace(model, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
-    traced = in_precision(found, training.precision)
-    check_loss(traced, is_training)
-    return traced
-
-
-def reading(start: Start, traced: Model) -> Start:
-    """What is unknown among what the traced model reads."""
-    names = {buffer.name for buffer in traced.buffers}
-    names |= {name for p in traced.parameters for name in (p.source, *p.aliases)}
-    return start.among(names)
-
-
-def check_loss_fn(loss_fn: object) -> None:
+def check_model(model: object, loss_fn: object) -> None:
+    """InputsError for what is no model, and no loss."""
+    check_given(model)
     if loss_fn is not None and not callable(loss_fn):
         cause = f"it is of type {type(loss_fn).__name__}, which can't be called"
         raise InputsError(f"loss_fn={shown(loss_fn)}", cause, "give a function of the model's output and the targets")
-
-
-def check_loss(traced: Model, training: bool) -> None:
-    last = traced.blocks[traced.segments[-1].block]
-    if not last.outputs:
-        cause = "its result follows from the batch alone: no parameter reaches it, so there is nothing to learn"
-        raise InputsError(f"model {traced.name}", cause, "give a model with parameters that its result depends on")
-    shape = last.types()[last.outputs[0]].shape
-    if training and shape != ():
-        raise InputsError(
-            f"a loss of shape {shape}", "what is minimised is one number", "let loss_fn return a scalar, such as a mean"
-        )

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 from torch import nn
 
-from autoplan.api import check_loss_fn, reading, traced_model
+from autoplan.api import Source, check_model, plan_of, source_of
 from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
-from autoplan.ask import Change, again, asked_of, check_arguments, check_precision, default_training, planned
 from autoplan.cluster import ClusterSpec
+from autoplan.compile import asked_of, check_arguments, check_precision
 from autoplan.emit.source import size_text
 from autoplan.errors import ClusterError, DoesNotFitError, InputsError, ParallelismError
 from autoplan.ir.graph import Model
-from autoplan.models.inputs import Inputs, resolve_inputs
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.report.table import table
 from autoplan.report.words import fullest_stage, seconds_text
 from autoplan.rules.constraints import Constraint
-from autoplan.trace.initialise import Given, check_given, given
 
 Cluster = ClusterSpec | str | Mapping | os.PathLike
 HOUR_S = 3600.0
@@ -148,23 +146,37 @@ def compare(
         if example_inputs is not None or loss_fn is not None:
             said = "a plan has its own inputs and loss"
             raise InputsError("example_inputs or loss_fn beside a plan", said, "give batch or seq, or the module")
-        change = Change(None, batch, seq, None, parallelism, constraints, training, effort)
-        planner, name = _Again(model, change).plan, model.record.model.name
+        how = (batch, seq, None, parallelism, constraints, training, effort)
+        rows, name = rows_of(specs, lambda cluster: model.what_if(cluster, *how)), model.record.model.name
     else:
-        check_given(model)
-        check_loss_fn(loss_fn)
+        check_model(model, loss_fn)
         if (batch, seq) != (None, None):
             raise InputsError(f"batch={batch} seq={seq}", "a module's batch is its example_inputs", "give those")
-        pinned = "auto" if parallelism is None else parallelism
-        own = () if constraints is None else constraints
+        pinned, own = "auto" if parallelism is None else parallelism, () if constraints is None else constraints
         check_arguments(training, own)
-        made = given(model)
-        name = type(made.module).__name__
-        inputs = resolve_inputs(made.module, example_inputs, max(spec.devices for spec in specs))
-        planner = _Traces(made, inputs, loss_fn, training, pinned, tuple(own), effort or "full").plan
-    rows = rows_of(specs, planner)
+        source = source_of(model, example_inputs, loss_fn, max(spec.devices for spec in specs))
+        rows = rows_of(specs, planner_of(source, training, pinned, own, effort or "full"))
+        name = type(source.made.module).__name__
     rows.sort(key=lambda row: -(row.tokens_per_s or 0.0))
     return Comparison(name, elements_of(rows), tuple(rows))
+
+
+def planner_of(
+    source: Source, training: Training | Inference | None, parallelism: str | Parallelism,
+    constraints: Sequence[Constraint], effort: str,
+) -> Callable[[ClusterSpec], Plan]:  # fmt: skip
+    """Plans a source for one cluster after the other; it is traced once for each precision."""
+    traced: dict[str, Model] = {}
+
+    def planned(cluster: ClusterSpec) -> Plan:
+        own = training or Training(precision=cluster.default_precision)
+        asked = asked_of(parallelism, constraints, own, effort)
+        check_precision(own.precision, cluster)
+        if own.precision not in traced:
+            traced[own.precision] = source.traced(own)
+        return plan_of(source, traced[own.precision], cluster, own, asked)
+
+    return planned
 
 
 def rows_of(specs: Sequence[ClusterSpec], planner: Callable[[ClusterSpec], Plan]) -> list[Row]:
@@ -206,39 +218,3 @@ def beside(*named: tuple[str, Plan]) -> str:
 def elements_of(rows: Iterable[Row]) -> str:
     plan = next((row.found for row in rows if row.found is not None), None)
     return "rows" if plan is not None and plan.record.model.batch[0].type.floating else "tokens"
-
-
-@dataclass(frozen=True)
-class _Again:
-    """A plan asked again for one cluster after the other."""
-
-    before: Plan
-    change: Change
-
-    def plan(self, cluster: ClusterSpec) -> Plan:
-        record = again(self.before.record, replace(self.change, cluster_spec=cluster))
-        return Plan(record, module=self.before.module, loss_fn=self.before.loss_fn, values=self.before.values)
-
-
-@dataclass
-class _Traces:
-    """A module planned for one cluster after the other, traced once for each precision."""
-
-    made: Given
-    inputs: Inputs
-    loss_fn: Callable | None
-    training: Training | Inference | None
-    parallelism: str | Parallelism
-    constraints: tuple[Constraint, ...]
-    effort: str
-    known: dict[str, Model] = field(default_factory=dict)
-
-    def plan(self, cluster: ClusterSpec) -> Plan:
-        training = self.training or default_training(cluster)
-        asked = asked_of(self.parallelism, self.constraints, training, self.effort)
-        check_precision(training.precision, cluster)
-        if training.precision not in self.known:
-            self.known[training.precision] = traced_model(self.made.module, self.inputs, self.loss_fn, training)
-        traced = self.known[training.precision]
-        record = planned(traced, cluster, training, asked, self.made.recipe, reading(self.made.start, traced))
-        return Plan(record, module=self.made.module, loss_fn=self.loss_fn)

@@ -20,6 +20,10 @@ OFFLOADS = ("optimizer", "parameters", "activations")
 EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
 SHAPES = ("constant", "linear", "cosine")
+ELEMENTWISE = (
+    "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
+)  # fmt: skip
+"""Optimizers that update an element from its own gradient and state alone: parts are updated as the whole is."""
 
 TENSOR_SYSTEMS = (
     "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",

@@ -11,18 +11,19 @@ from torch import nn
 
 from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
-from autoplan.ask import Change, again
 from autoplan.cluster import ClusterSpec
-from autoplan.errors import InputsError, LaunchError, PlanFileError, WeightsError
+from autoplan.errors import InputsError, LaunchError, PlanFileError
 from autoplan.evaluation import Given, prove
 from autoplan.export.folder import program_module, program_spec, read_folder, values_in, write_folder
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Lowered
+from autoplan.lower.program import program_of
 from autoplan.models.pretrained import FOLDER as PRETRAINED
-from autoplan.models.pretrained import pretrained_files
+from autoplan.models.pretrained import pretrained_files, stored_files
 from autoplan.options import Inference, Parallelism, Training, is_whole
+from autoplan.replan import Change, replan
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import check_exportable
@@ -31,7 +32,7 @@ from autoplan.runtime.elastic.launch import TIMEOUT_S
 from autoplan.runtime.inference.program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import starting_from
-from autoplan.runtime.weights.starting import must_be_given
+from autoplan.runtime.weights.starting import check_start
 from autoplan.verify import ForwardVerification, Verification, verify
 
 
@@ -79,7 +80,7 @@ class Plan:
     @property
     def lowered(self) -> Lowered:
         """The typed program: every value with its layout."""
-        return self.record.lowered()
+        return program_of(self.record)
 
     def __str__(self) -> str:
         return headline(self.record)
@@ -120,10 +121,7 @@ class Plan:
         sizes would be, ParallelismError for what needs another trace, and whatever ``parallelize`` raises.
         """
         change = Change(cluster_spec, batch, seq, bandwidth, parallelism, constraints, training, effort)
-        found, origin = again(self.record, change), self.folder or self.origin
-        return Plan(
-            found, module=self.module, loss_fn=self.loss_fn, origin=origin, given=self.given, values=self.values
-        )
+        return replace(self, record=replan(self.record, change), folder=None, origin=self.folder or self.origin)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -166,7 +164,7 @@ class Plan:
         """
         check_exportable(self.record.extensions)
         extra: dict[str, str | bytes] = {"report.html": report_html(self.record)}
-        came_along = pretrained_files(self.module) or beside(self.folder or self.origin)
+        came_along = pretrained_files(self.module) or stored_files(self.folder or self.origin)
         extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
         values = self.values if self.module is None else self.module
@@ -189,10 +187,7 @@ class Plan:
         weights      what is to be loaded
         checkpoints  a folder that may hold a ``step-<number>`` to go on from
         """
-        lacking = must_be_given(self.record.start)
-        if lacking and weights is None and not (checkpoints and any(Path(checkpoints).glob("step-*"))):
-            remedy = "give --weights safetensors, or plan the function that makes it: parallelize(make_model, ...)"
-            raise WeightsError(self.record.model.name, lacking, remedy)
+        check_start(self.record.model.name, self.record.start, weights, checkpoints)
 
     @keywords(InputsError)
     def program(self, timeout_s: float = TIMEOUT_S) -> Program:
@@ -211,13 +206,6 @@ class Plan:
         if spec.forward_only:
             return InferenceProgram(spec, module, timeout_s)  # type: ignore[return-value]
         return Program(spec, module, timeout_s, pretrained=self.folder / PRETRAINED)
-
-
-def beside(folder: Path | None) -> dict[str, bytes]:
-    """What came with the model of a plan that was loaded."""
-    if folder is None or not (folder / PRETRAINED).is_dir():
-        return {}
-    return {path.name: path.read_bytes() for path in sorted((folder / PRETRAINED).iterdir()) if path.is_file()}
 
 
 @keywords(PlanFileError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,11 +24,12 @@ from autoplan.emit.source import (
     literal,
     placement,
     shape_comment,
+    shape_text,
 )
 from autoplan.emit.spelling import spell
-from autoplan.ir.graph import Node, Ref
+from autoplan.ir.graph import Ref
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.ir.typed import Collective, Compute, Lowered, LoweredBlock, Move, TypedValue
+from autoplan.ir.typed import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,9 @@ def axis_source(axis: str) -> str:
     return "self." + axis.replace(",", "_").replace(".", "_")
 
 
-def emit_body(statements: Sequence[Compute | Move], scope: Scope, indent: int) -> list[str]:
+def emit_body(statements: Sequence[Statement], scope: Scope, indent: int) -> list[str]:
     """The lines of a block's statements, a bias added right after its product written as part of it."""
-    readers = count_readers(statements)
-    lines, fused = [], fused_biases(statements, readers)
+    lines, fused = [], fused_biases(statements)
     for statement in statements:
         if isinstance(statement, Move):
             lines += emit_move(statement, scope, indent)
@@ -67,23 +68,10 @@ def emit_body(statements: Sequence[Compute | Move], scope: Scope, indent: int) -
     return lines
 
 
-def count_readers(statements: Sequence[Compute | Move]) -> dict[str, int]:
-    readers: dict[str, int] = {}
-    for statement in statements:
-        for name in read_by(statement):
-            readers[name] = readers.get(name, 0) + 1
-    return readers
-
-
-def read_by(statement: Compute | Move) -> tuple[str, ...]:
-    if isinstance(statement, Move):
-        return (statement.source,)
-    return Node("", "", statement.args, statement.kwargs, statement.value.type).operands
-
-
-def fused_biases(statements: Sequence[Compute | Move], readers: Mapping[str, int]) -> dict[str, str]:
+def fused_biases(statements: Sequence[Statement]) -> dict[str, str]:
     """add's name -> the linear's, for each ``add(linear(x, w), bias)`` with a vector and nothing in between."""
     computes = {s.value.name: s for s in statements if isinstance(s, Compute)}
+    readers = Counter(name for statement in statements for name in statement.reads)
     fused = {}
     for name, add in computes.items():
         if add.op != "aten.add.Tensor" or add.kwargs or not all(isinstance(a, Ref) for a in add.args):
@@ -100,7 +88,7 @@ def fused_biases(statements: Sequence[Compute | Move], readers: Mapping[str, int
 
 
 def emit_compute(
-    compute: Compute, product: str | None, statements: Sequence[Compute | Move], scope: Scope, indent: int
+    compute: Compute, product: str | None, statements: Sequence[Statement], scope: Scope, indent: int
 ) -> str:
     target = scope(compute.value.name)
     if product is not None:
@@ -116,7 +104,7 @@ def emit_compute(
 def expression(compute: Compute, scope: Scope) -> str:
     args = [literal(a, scope) for a in compute.args]
     kwargs = {key: literal(value, scope) for key, value in compute.kwargs}
-    operands = read_by(compute)
+    operands = compute.reads
     rank = scope.ranks[operands[0]] if operands else 0
     if is_random(compute):
         source = spell(random_function(compute), args, {**kwargs, **scope.random[compute.value.name]}, rank)
@@ -223,9 +211,8 @@ def emit_init(
 
 def parameter_comment(value: TypedValue, live: frozenset[str]) -> str:
     """``[8192, 8192] -> [1024, 8192]   tp: Shard(0)``: whole, this rank's part where it is split, placement."""
-    whole = f"[{', '.join(map(str, value.type.shape))}]"
-    local = f" -> [{', '.join(map(str, value.local_shape))}]" if value.local_shape != value.type.shape else ""
-    return f"{whole}{local}   {placement(value.layout, live)}".rstrip()
+    shapes = dict.fromkeys((shape_text(value.type.shape), shape_text(value.local_shape)))
+    return f"{' -> '.join(shapes)}   {placement(value.layout, live)}".rstrip()
 
 
 def block_axes(block: LoweredBlock, live: frozenset[str]) -> tuple[str, ...]:
@@ -233,7 +220,7 @@ def block_axes(block: LoweredBlock, live: frozenset[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*axes_used(block.body), *dropout_axes(block, live))))
 
 
-def axes_used(statements: Sequence[Compute | Move]) -> tuple[str, ...]:
+def axes_used(statements: Sequence[Statement]) -> tuple[str, ...]:
     """The axes whose groups the statements name, in order of first use."""
     used: list[str] = []
     for statement in statements:

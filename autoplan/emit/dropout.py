@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autoplan.ir.graph import Node
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed import Compute, Lowered, LoweredBlock
 
@@ -18,10 +19,11 @@ DROPOUT_ARGUMENT = 4  # of attention
 HASHED = ("autoplan.dropout", "autoplan.uniform")
 
 
-def is_random(compute: Compute) -> bool:
-    if compute.op == ATTENTION and len(compute.args) > DROPOUT_ARGUMENT:
-        return compute.args[DROPOUT_ARGUMENT] != 0.0
-    return compute.op in HASHED
+def is_random(operator: Compute | Node) -> bool:
+    """Whether it drops elements, or draws numbers."""
+    if operator.op == ATTENTION and len(operator.args) > DROPOUT_ARGUMENT:
+        return operator.args[DROPOUT_ARGUMENT] != 0.0
+    return operator.op in HASHED
 
 
 def random_function(compute: Compute) -> str:

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from inspect import isfunction
 
 from autoplan.emit.block import emit_block
 from autoplan.emit.naming import REST, stage_class, with_class_names
-from autoplan.emit.source import live_axes
+from autoplan.emit.source import live_axes, path_text
 from autoplan.emit.stage import emit_counts, emit_stage, stage_key
+from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Lowered, LoweredBlock, LoweredStage
 from autoplan.options import Inference, Training
 from autoplan.rules.extensions import Extension
+from autoplan.runtime import ops
+from autoplan.runtime.collectives import typed
 
 MODULES = {
-    "autoplan.runtime.ops": (
-        "cross_entropy", "vocab_parallel_cross_entropy", "vocab_parallel_embedding", "count_valid", "batch_norm",
-        "count_classes", "weighted_cross_entropy", "vocab_parallel_weighted_cross_entropy",
-        "embedding_bag", "ragged_bag", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "lookups",
-        "placed_lookups",
-        "recurrence",
-        "sync_batch_norm", "grouped_attention", "causal_attention_rows", "ring_attention", "attention_with_dropout",
-        "experts", "local_experts", "routed_experts", "top_indices", "batch_total", "batch_count", "batch_part",
-        "scattered",
-        "adaptive_avg_pool", "adaptive_max_pool", "running_extreme", "split_cumprod", "split_cumsum",
-        "split_logcumsumexp", "avg_pool_along_2", "avg_pool_along_3", "avg_pool_along_4",
-        "convolution_along_2", "convolution_along_3", "convolution_along_4",
-        "max_pool_along_2", "max_pool_along_3", "max_pool_along_4",
+    "autoplan.runtime.ops": tuple(ops.__all__),
+    "autoplan.runtime.collectives.typed": tuple(
+        name for name, found in vars(typed).items()
+        if isfunction(found) and found.__module__ == typed.__name__ and not name.startswith("_")
     ),
-    "autoplan.runtime.collectives.typed": (
-        "all_gather", "all_gather_invariant", "all_reduce", "all_reduce_max", "all_reduce_to_replicate", "all_to_all",
-        "reduce_scatter", "shard", "shard_invariant", "to_invariant", "to_replicate", "replicate_to_partial",
-        "invariant_to_partial", "shard_to_partial", "average", "replicate_to_mean", "reduce_scatter_max", "permute",
-        "exchange", "exchange_invariant", "exchange_sum",
-    ),
-    "autoplan.runtime.ops.random": ("dropout", "uniform"),
     "autoplan.runtime.memory.activation_offload": ("offload_activations",),
     "autoplan.runtime.memory.selective": ("recompute_selectively",),
-}  # fmt: skip
+}
+"""The functions that a program may import, by module."""
 RESERVED = frozenset(
     name for names in MODULES.values() for name in names
 ) | {"torch", "F", "nn", "checkpoint", "Parameters", "MeshAxis", "self", REST, "layer", "float", "i", "partial"}
@@ -113,18 +102,13 @@ def import_line(module: str, names: Sequence[str]) -> str:
 
 def block_place(lowered: Lowered, index: int) -> str:
     """``model.layers.0 … 39, on mesh dp=4 tp=8``."""
-    paths = [s.path for s in lowered.segments if s.block == index]
-    name = paths[0] if len(paths) == 1 else f"{paths[0]} … {paths[-1].rsplit('.', 1)[-1]} ({len(paths)} of them)"
-    return f"{name or what_it_holds(lowered.blocks[index])}, on mesh {mesh_text(lowered)}"
+    name = path_text(lowered.segments, index) or what_it_holds(lowered.blocks[index])
+    return f"{name}, on mesh {Mesh(lowered.mesh.device_axes)}"
 
 
 def what_it_holds(block: LoweredBlock) -> str:
     names = [p.name.rsplit(".", 1)[0] for p in block.parameters]
     return ", ".join(dict.fromkeys(names)) or "no parameters"
-
-
-def mesh_text(lowered: Lowered) -> str:
-    return " ".join(f"{a.name}={a.size}" for a in lowered.mesh.device_axes)
 
 
 def stage_classes(lowered: Lowered) -> tuple[list[list[str]], list[str]]:

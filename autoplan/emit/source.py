@@ -5,9 +5,9 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from autoplan.ir.graph import Argument, DType, Ref
+from autoplan.ir.graph import Argument, DType, Ref, Segment
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective, TypedValue
@@ -63,7 +63,18 @@ def placement(layout: Layout, live: frozenset[str]) -> str:
 
 def shape_comment(value: TypedValue, live: frozenset[str]) -> str:
     """``[1, 8192, 1024]   tp: Shard(2)``: what one rank holds."""
-    return f"[{', '.join(map(str, value.local_shape))}]   {placement(value.layout, live)}".rstrip()
+    return f"{shape_text(value.local_shape)}   {placement(value.layout, live)}".rstrip()
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def path_text(segments: Sequence[Segment], block: int) -> str:
+    """Where a block stands: ``model.layers.0 … 79 (80 of them)``; "" for the root."""
+    paths = [segment.path for segment in segments if segment.block == block]
+    first = paths[0] or "the root" if len(paths) > 1 else paths[0]
+    return first if len(paths) == 1 else f"{first} … {paths[-1].rsplit('.', 1)[-1]} ({len(paths)} of them)"
 
 
 def collective_comment(collective: Collective) -> str:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from autoplan.emit.block import Scope, axes_used, emit_body, local_names, read_by
+from autoplan.emit.block import Scope, axes_used, emit_body, local_names
 from autoplan.emit.dropout import KEY, dropouts
 from autoplan.emit.naming import REST, free, keyword_arguments
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
-from autoplan.ir.typed import Compute, Lowered, LoweredSegment, LoweredStage, Move
+from autoplan.ir.graph import Segment
+from autoplan.ir.typed import Compute, Lowered, LoweredStage, Statement, needed
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def runs_of(lowered: Lowered, stage: LoweredStage) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def same_call(one: LoweredSegment, other: LoweredSegment) -> bool:
+def same_call(one: Segment, other: Segment) -> bool:
     return one.block == other.block and one.externals == other.externals
 
 
@@ -69,12 +70,15 @@ def stage_key(lowered: Lowered, stage: LoweredStage) -> tuple:
     return shape, stage.recompute, stage.selective, stage.hosted, stage.constants
 
 
+def names_read(lowered: Lowered, stage: LoweredStage) -> set[str]:
+    """What the stage's segments and its constants read."""
+    wanted = {n for s in lowered.segments[stage.first : stage.last] for n in s.externals}
+    return wanted.union(*(statement.reads for statement in stage_statements(lowered, stage)))
+
+
 def stage_reads(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
     """Batch inputs and counts that the stage takes as keywords, in the program's order."""
-    wanted = {n for s in lowered.segments[stage.first : stage.last] for n in s.externals}
-    for statement in lowered.constants:
-        if statement.value.name in stage.constants:
-            wanted |= set(read_by(statement))
+    wanted = names_read(lowered, stage)
     return tuple(v.name for v in lowered.batch if v.name in wanted) + tuple(n for n in lowered.counts if n in wanted)
 
 
@@ -88,7 +92,7 @@ def emit_stage(lowered: Lowered, stage: LoweredStage, name: str, where: str, res
     return lines
 
 
-def stage_statements(lowered: Lowered, stage: LoweredStage) -> tuple[Compute | Move, ...]:
+def stage_statements(lowered: Lowered, stage: LoweredStage) -> tuple[Statement, ...]:
     return tuple(s for s in lowered.constants if s.value.name in stage.constants)
 
 
@@ -101,9 +105,7 @@ def stage_scope(lowered: Lowered, stage: LoweredStage, reserved: frozenset[str])
 
 
 def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
-    wanted = {n for s in lowered.segments[stage.first : stage.last] for n in s.externals}
-    for statement in stage_statements(lowered, stage):
-        wanted |= set(read_by(statement))
+    wanted = names_read(lowered, stage)
     return tuple(b.name for b in lowered.buffers if b.name in wanted)
 
 
@@ -186,7 +188,7 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
     lines += [f"        # {n} {shape_comment(v, scope.live)}" for n, v in zip(entering, stage.inputs, strict=False)]
     lines += renamed
     statements = stage_statements(lowered, stage)
-    if any(isinstance(s, Compute) and is_creation(s) for s in statements):
+    if any(isinstance(s, Compute) and not s.reads for s in statements):
         source = (*entering, *map(scope, read), "next(self.parameters())")[0]
         lines.append(f"        device = {source}.device")
     lines += emit_body(statements, scope, 8)
@@ -196,10 +198,6 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
         lines += step
     lines.append(f"        return {', '.join(current)}")
     return lines
-
-
-def is_creation(compute: Compute) -> bool:
-    return not read_by(compute)
 
 
 def emit_run(
@@ -236,27 +234,22 @@ def checkpointed(module: str, arguments: str) -> str:
 
 def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
     """The function that counts what denominators need, for one microbatch on one rank."""
-    wanted = set(lowered.counts)
-    needed: list[Compute | Move] = []
-    for statement in reversed(lowered.constants):
-        if statement.value.name in wanted:
-            needed.append(statement)
-            wanted |= set(read_by(statement))
-    needed.reverse()
-    assert not axes_used(needed), "what is counted once a step is counted on each rank's own rows"
+    counting = needed(lowered.constants, lowered.counts)
+    wanted = set(lowered.counts).union(*(statement.reads for statement in counting))
+    assert not axes_used(counting), "what is counted once a step is counted on each rank's own rows"
     read = [v.name for v in lowered.batch if v.name in wanted]
-    names = local_names([*read, *(s.value.name for s in needed)], reserved | {"device"})
+    names = local_names([*read, *(s.value.name for s in counting)], reserved | {"device"})
     keywords, renamed = keyword_arguments(read, names, 4)
-    values = [*lowered.batch, *(s.value for s in needed)]
+    values = [*lowered.batch, *(s.value for s in counting)]
     scope = Scope(names, {v.name: len(v.local_shape) for v in values}, live_axes(lowered.mesh))
     arguments = ", ".join([*(["*", *keywords] if keywords else []), f"**{REST}"])
     lines = [f"def counts({arguments}):"]
     lines.append('    """This rank\'s share of each denominator, of one microbatch; the program sums them up."""')
     lines += renamed
-    if any(isinstance(s, Compute) and is_creation(s) for s in needed):
+    if any(isinstance(s, Compute) and not s.reads for s in counting):
         source = scope(read[0]) if read else f"next(iter({REST}.values()))"  # targets may be made of no input
         lines.append(f"    device = {source}.device")
-    lines += emit_body(needed, scope, 4)
+    lines += emit_body(counting, scope, 4)
     result = ", ".join(f'"{n}": {scope(n)}' for n in lowered.counts)
     lines.append(f"    return {{{result}}}")
     return lines

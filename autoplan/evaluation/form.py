@@ -13,8 +13,7 @@ from autoplan.evaluation.layouts import forward_choice
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.ir.record import UNKNOWN, PlanRecord
 from autoplan.ir.typed import Lowered
-from autoplan.lower.lowering import lower
-from autoplan.lower.typecheck import typecheck
+from autoplan.lower.program import typed_program
 from autoplan.options import Training
 from autoplan.runtime.spec import Form
 from autoplan.trace.rescale import rescale
@@ -42,12 +41,10 @@ def forward_of(record: PlanRecord, rows: int) -> Lowered:
     check_known(record, rows)
     model = model_of(record, rows)
     try:
-        lowered = lower(model, forward_choice(record, model))
-        typecheck(lowered)
+        return typed_program(model, forward_choice(record, model))
     except (LayoutError, ValueError, AssertionError) as error:
         cause = f"the plan's layouts don't go with that many rows: {error}"
         raise ParallelismError(f"a batch of {rows} rows", cause, give_whole(record)) from None
-    return lowered
 
 
 def model_of(record: PlanRecord, rows: int) -> Model:

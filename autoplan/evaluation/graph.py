@@ -1,47 +1,56 @@
-"""A training step's graph -> the graph that the same model has in evaluation."""
+"""A training step's graph -> the graph that the same model has in evaluation, or without dropout alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from autoplan.emit.dropout import ATTENTION, DROPOUT_ARGUMENT
 from autoplan.ir.graph import Block, Model, Node, Ref
 from autoplan.trace.blocks import renamed
 
-ATTENTION = "aten.scaled_dot_product_attention.default"
-DROPOUT_ARGUMENT = 4  # of attention
 DROPOUT = "autoplan.dropout"
 BATCH_NORM = "autoplan.batch_norm"
 RUNNING_MEAN, TRACKED, IN_TRAINING = 3, 5, 6  # of batch norm's arguments
 
+Change = Callable[[Node], Node]
+
 
 def evaluated(model: Model) -> Model:
     """The model without dropout, batch norm by its running statistics where it keeps any."""
-    return replace(model, blocks=tuple(map(evaluated_block, model.blocks)))
+    return replace(model, blocks=tuple(changed(block, evaluated_node) for block in model.blocks))
 
 
-def evaluated_block(block: Block) -> Block:
+def without_dropout(model: Model) -> Model:
+    """The model as it trains where nothing is dropped."""
+    return replace(model, blocks=tuple(changed(block, undropped) for block in model.blocks))
+
+
+def changed(block: Block, change: Change) -> Block:
     names: dict[str, str] = {}
-    nodes = tuple(kept_nodes(block, names))
+    nodes = tuple(kept_nodes(block, change, names))
     return replace(block, nodes=nodes, outputs=tuple(names.get(name, name) for name in block.outputs))
 
 
-def kept_nodes(block: Block, names: dict[str, str]) -> Iterator[Node]:
+def kept_nodes(block: Block, change: Change, names: dict[str, str]) -> Iterator[Node]:
     """The nodes but dropouts; ``names`` takes what is read in place of each dropout's result."""
     for node in block.nodes:
-        node = evaluated_node(renamed(node, names))
+        node = change(renamed(node, names))
         if node.op == DROPOUT:
             names[node.name] = node.operands[0]
         else:
             yield node
 
 
-def evaluated_node(node: Node) -> Node:
-    args = list(node.args)
-    if node.op == ATTENTION and len(args) > DROPOUT_ARGUMENT:
-        args[DROPOUT_ARGUMENT] = 0.0
-    elif node.op == BATCH_NORM and isinstance(args[RUNNING_MEAN], Ref):
-        args[TRACKED], args[IN_TRAINING] = None, False
-    else:
+def undropped(node: Node) -> Node:
+    if node.op != ATTENTION or len(node.args) <= DROPOUT_ARGUMENT:
         return node
+    return replace(node, args=(*node.args[:DROPOUT_ARGUMENT], 0.0, *node.args[DROPOUT_ARGUMENT + 1 :]))
+
+
+def evaluated_node(node: Node) -> Node:
+    if node.op != BATCH_NORM or not isinstance(node.args[RUNNING_MEAN], Ref):
+        return undropped(node)
+    args = list(node.args)
+    args[TRACKED], args[IN_TRAINING] = None, False
     return replace(node, args=tuple(args))

@@ -26,8 +26,7 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
     chosen = record.chosen
     mesh = forward_mesh(chosen, batch_rows(record.model), batch_rows(model))
     flat = tensor_mesh(mesh)
-    types = {v.name: v.type for v in model.batch} | {v.name: v.type for v in model.buffers}
-    types |= {n.name: n.type for n in model.constants}
+    types = model.types()
     constants = dict(chosen.constants)
     return replace(
         chosen,

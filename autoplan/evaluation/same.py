@@ -33,9 +33,9 @@ class Keys:
 def keys_of(model: Model) -> Keys:
     """The keys of a whole model, in evaluation."""
     found = Keys()
-    types = {v.name: v.type for v in model.batch} | {v.name: v.type for v in model.buffers}
-    outer = {name: leaf(name) for name in types}
-    walk(model.constants, outer, types, found)
+    entering = [v.name for v in model.batch] + [b.name for b in model.buffers]
+    outer = {name: leaf(name) for name in entering}
+    walk(model.constants, outer, model.types(), found)
     given: list[str] = []
     for segment in model.segments:
         block = model.blocks[segment.block]

@@ -8,19 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autoplan.errors import PlanFileError
-from autoplan.ir.checksums import bytes_hash, content_hash
+from autoplan.ir.checksums import bytes_hash, is_sealed
 from autoplan.ir.record import SCHEMA
 
 PLAN, PROGRAM, TRAIN, RUN, REPORT = "plan.json", "program.py", "train.py", "run.py", "report.html"
 SCRIPTS = (TRAIN, RUN)  # templates that their users edit
 OPEN = (*SCRIPTS, REPORT)  # that loading a plan doesn't read, and that may be edited freely
 DAMAGED = "export the plan again; after an edit on purpose: autoplan seal FOLDER"
-
-
-def sealed(data: Mapping[str, object]) -> dict[str, object]:
-    """A plan's data with their checksum."""
-    plain = {name: value for name, value in json.loads(json.dumps(data)).items() if name != "sha256"}
-    return {**plain, "sha256": content_hash(plain)}
 
 
 def exported_files(target: Path) -> dict[str, str | None]:
@@ -40,7 +34,7 @@ def exported_files(target: Path) -> dict[str, str | None]:
         raise PlanFileError(target / PLAN, said, "give another folder") from None
     if older:
         return dict.fromkeys((PLAN, PROGRAM, *OPEN))
-    if sealed(data)["sha256"] != data.get("sha256"):
+    if not is_sealed(data):
         said = "it is damaged or was edited since it was exported, and would be replaced"
         raise PlanFileError(target / PLAN, said, "give another folder, or remove it")
     return {PLAN: None, **data["files"]}

@@ -40,19 +40,19 @@ from autoplan.export.files import (
     exported_files,
     may_replace,
     remove_stale,
-    sealed,
 )
-from autoplan.ir.checksums import bytes_hash
+from autoplan.ir.checksums import SEAL, bytes_hash, is_sealed, sealed
 from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.codec import decode, encode, expect
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.record import SCHEMA, Asked, Evaluable, PlanRecord
+from autoplan.ir.start import FOLDER, InitRecipe, Start
+from autoplan.lower.program import program_of
 from autoplan.options import Inference, Training
 from autoplan.rules.extensions import Extension, require
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.start_values import names_of, put_values, write_values
-from autoplan.trace.initialise import FOLDER, InitRecipe, Start
 
 PARTS = {
     "training": Training | Inference,
@@ -112,7 +112,7 @@ def plan_data(text: str | bytes, where: str, edited: bool = False) -> dict:
             f"this version of autoplan reads schema {SCHEMA}",
             "plan again with this version, or use the version that wrote it",
         )
-    if not edited and sealed(data)["sha256"] != data.get("sha256"):
+    if not edited and not is_sealed(data):
         raise PlanFileError(where, "its content isn't what its checksum says: it is damaged, or was edited", DAMAGED)
     files = data.get("files")
     if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
@@ -156,7 +156,7 @@ def check(record: PlanRecord, where: str) -> None:
     if wrong:
         raise PlanFileError(where, f"{', '.join(wrong)}: its mesh is {mesh}", "undo the edit, or plan again and export")
     try:
-        record.lowered()
+        program_of(record)
     except LayoutError as error:
         raise PlanFileError(where, f"its layouts don't follow: {error}", "undo the edit, or plan again") from None
     except (KeyError, IndexError, ValueError, AssertionError, StopIteration) as error:
@@ -165,12 +165,9 @@ def check(record: PlanRecord, where: str) -> None:
 
 
 def write_folder(
-    record: PlanRecord,
-    folder: str | os.PathLike,
-    headline: str,
-    extra: Mapping[str, str | bytes],
+    record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str | bytes],
     values: nn.Module | Path | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """Writes the folder and returns its path.
 
     extra   further files by name, which may have folders in it (report.html, pretrained/config.json)
@@ -181,7 +178,7 @@ def write_folder(
     target = path_of(folder)
     script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
-        PROGRAM: emit_program(record.lowered(), record.training, headline, record.extensions),
+        PROGRAM: emit_program(program_of(record), record.training, headline, record.extensions),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }
@@ -279,12 +276,11 @@ def seal_folder(folder: str | os.PathLike) -> tuple[str, ...]:
     compiled(file.parent / PROGRAM)
     new = sealed(data)
     differ = [name for name in before if data["files"].get(name) != before[name]]
-    if new["sha256"] != data.get("sha256"):
+    if new[SEAL] != data.get(SEAL):
         staged = file.with_name(f".{file.name}.tmp")
         staged.write_text(compact_json(new) + "\n")
         staged.replace(file)
-        own = sealed({**data, "files": before})["sha256"] != data.get("sha256")
-        differ = [PLAN, *differ] if own else differ
+        differ = differ if is_sealed({**data, "files": before}) else [PLAN, *differ]
     return tuple(differ)
 
 
@@ -327,7 +323,7 @@ def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) ->
     if isinstance(training, Inference):
         training = Training(precision=training.precision, compile=training.compile)
     return ProgramSpec(
-        lowered=record.lowered(),
+        lowered=program_of(record),
         parallelism=record.chosen.parallelism,
         training=training,
         transient_buffers=tuple(b.name for b in record.model.buffers if not b.persistent),

@@ -12,11 +12,23 @@ from collections.abc import Iterator, Mapping
 
 STRETCH_BYTES = 64 * 2**20  # of a file, hashed by itself: several processes share the work of one file
 PIECE_BYTES = 4 * 2**20     # held at once
+SEAL = "sha256"
 
 
 def content_hash(data: Mapping[str, object]) -> str:
     """The sha256 of plain data, however its JSON is spaced and ordered."""
     return bytes_hash(json.dumps(data, sort_keys=True, separators=(",", ":")).encode())
+
+
+def sealed(data: Mapping[str, object]) -> dict[str, object]:
+    """Data as JSON has them, with the checksum of all the rest under SEAL."""
+    plain = {name: value for name, value in json.loads(json.dumps(data)).items() if name != SEAL}
+    return {**plain, SEAL: content_hash(plain)}
+
+
+def is_sealed(data: Mapping[str, object]) -> bool:
+    """Whether data are as they were when they were sealed."""
+    return sealed(data)[SEAL] == data.get(SEAL)
 
 
 def bytes_hash(content: bytes) -> str:
@@ -41,10 +53,15 @@ def stretch_hash(descriptor: int, start: int, stop: int) -> str:
     return found.hexdigest()
 
 
-def file_hashes(path: str | os.PathLike) -> tuple[str, ...]:
-    """The sha256 of each stretch of a file."""
+def file_hash(path: str | os.PathLike, start: int = 0, stop: int | None = None) -> str:
+    """The sha256 of a stretch of a file, of all of it where none is given."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return tuple(stretch_hash(descriptor, *each) for each in stretches(os.fstat(descriptor).st_size))
+        return stretch_hash(descriptor, start, os.fstat(descriptor).st_size if stop is None else stop)
     finally:
         os.close(descriptor)
+
+
+def file_hashes(path: str | os.PathLike) -> tuple[str, ...]:
+    """The sha256 of each stretch of a file."""
+    return tuple(file_hash(path, *each) for each in stretches(os.stat(path).st_size))

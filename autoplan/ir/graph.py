@@ -98,7 +98,7 @@ class Typed:
 
 @dataclass(frozen=True)
 class Member:
-    """A box of one of the user's matrices, which lies row after row in a flat parameter (``autoplan.lower.tables``).
+    """A box of one of the user's matrices, which lies row after row in a flat parameter (``autoplan.search.tables``).
 
     source, shape, aliases   the user's own parameter, the whole of it
     first, size  the box' first row and column; how many it has
@@ -219,6 +219,11 @@ class Model:
     segments: tuple[Segment, ...]
     notes: tuple[str, ...] = field(default=())
     unread: tuple[Parameter, ...] = ()
+
+    def types(self) -> dict[str, TensorType]:
+        """Every value of the batch, the buffers and the constants by name."""
+        entering = {v.name: v.type for v in self.batch} | {b.name: b.type for b in self.buffers}
+        return entering | {node.name: node.type for node in self.constants}
 
     def parameter(self, name: str) -> Parameter:
         for parameter in self.parameters:

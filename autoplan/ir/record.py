@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.graph import Model
-from autoplan.ir.typed import Lowered
-from autoplan.lower.lowering import lower
-from autoplan.lower.replicas import on_their_own
-from autoplan.lower.typecheck import typecheck
+from autoplan.ir.start import InitRecipe, Start
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import Extension
-from autoplan.trace.initialise import InitRecipe, Start
-from autoplan.trace.passes.precision import in_precision
 
 SCHEMA = 8
 
@@ -83,17 +78,3 @@ class PlanRecord:
     extensions: tuple[Extension, ...] = ()
     evaluable: Evaluable = field(default=UNKNOWN, compare=False)
     start: Start = field(default_factory=Start)
-
-    def lowered(self) -> Lowered:
-        """The typed program; LayoutError where the layouts don't follow from one another, ParallelismError where
-        replicas are to step by themselves and can't."""
-        program, every = lower(self.model, self.chosen), self.chosen.parallelism.local_steps
-        typecheck(program)
-        return on_their_own(program, every) if every is not None and every > 1 else program
-
-    def in_float64(self) -> PlanRecord:
-        """The same plan, computing in float64: what exactness is measured with."""
-        training = replace(self.training, precision="fp64") if isinstance(self.training, Inference) else (
-            self.training.with_precision("fp64")
-        )
-        return replace(self, training=training, model=in_precision(self.model, "fp64"))

@@ -6,9 +6,11 @@ the runtime builds its state from it. All shapes here are local: one rank's part
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from autoplan.ir.graph import Argument, Member, TensorType, Typed
+from autoplan.ir.graph import Argument, Node, Parameter, Segment, TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.registry import AxisStrategy
@@ -71,6 +73,16 @@ class Compute:
     module: str = ""
     divisor: int = 1
 
+    @cached_property
+    def node(self) -> Node:
+        """As an operator of a graph, with local sizes among its arguments."""
+        return Node(self.value.name, self.op, self.args, self.kwargs, self.value.type, self.module)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the values that it reads, in the order of its arguments."""
+        return self.node.operands
+
     @property
     def body(self) -> str:
         return next((s.body for _, s in self.strategies if s.body), "")
@@ -88,6 +100,24 @@ class Move:
     source: str
     collectives: tuple[Collective, ...]
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.source,)
+
+
+Statement = Compute | Move
+
+
+def needed(statements: Sequence[Statement], wanted: Iterable[str], given: Iterable[str] = ()) -> list[Statement]:
+    """Those that make the wanted values, in their order; ``given``: names of what needn't be made."""
+    there, found = set(given), []
+    names = set(wanted) - there
+    for statement in reversed(statements):
+        if statement.value.name in names:
+            found.append(statement)
+            names |= set(statement.reads) - there
+    return found[::-1]
+
 
 @dataclass(frozen=True)
 class LoweredBlock:
@@ -98,49 +128,24 @@ class LoweredBlock:
     externals: tuple[TypedValue, ...]
     parameters: tuple[TypedValue, ...]
     buffers: tuple[TypedValue, ...]
-    body: tuple[Compute | Move, ...]
+    body: tuple[Statement, ...]
     outputs: tuple[TypedValue, ...]
 
 
 @dataclass(frozen=True)
-class StoredParameter:
+class StoredParameter(Parameter):
     """A parameter as a rank keeps it on the tensor axes (ZeRO shards it further over ``dp``, by fully_shard).
 
-    name      the program's name of it (a piece's name where a fused projection was split)
-    type      the whole tensor
     layout    over the device axes: S(d) where it is split, I where every rank holds the same; the pipeline axis aside
     local_shape  on one rank, before ZeRO
     reduce_axes  axes over which its gradient is summed once a step (where it is used as R); never an S axis
     stages    pipeline stages that hold it, more than one where it is tied across stages
-    source, dim, start, stop   which part of which of the model's own parameters it is (graph.Parameter)
-    aliases   further names in the user's state dict
-    members   boxes of the user's parameters that a flat one consists of (graph.Parameter)
     """
 
-    name: str
-    type: TensorType
-    layout: Layout
-    local_shape: tuple[int, ...]
-    reduce_axes: tuple[str, ...]
-    stages: tuple[int, ...]
-    source: str
-    dim: int = -1
-    start: int = 0
-    stop: int = 0
-    aliases: tuple[str, ...] = ()
-    trainable: bool = True
-    members: tuple[Member, ...] = ()
-
-
-@dataclass(frozen=True)
-class LoweredSegment:
-    """One instance of a lowered block (graph.Segment)."""
-
-    block: int
-    path: str
-    parameters: tuple[str, ...]
-    buffers: tuple[str, ...]
-    externals: tuple[str, ...]
+    layout: Layout = field(kw_only=True)
+    local_shape: tuple[int, ...] = field(kw_only=True)
+    reduce_axes: tuple[str, ...] = field(kw_only=True)
+    stages: tuple[int, ...] = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -179,10 +184,10 @@ class Lowered:
     name: str
     mesh: Mesh
     batch: tuple[TypedValue, ...]
-    constants: tuple[Compute | Move, ...]
+    constants: tuple[Statement, ...]
     counts: tuple[str, ...]
     blocks: tuple[LoweredBlock, ...]
-    segments: tuple[LoweredSegment, ...]
+    segments: tuple[Segment, ...]
     stages: tuple[LoweredStage, ...]
     parameters: tuple[StoredParameter, ...]
     buffers: tuple[TypedValue, ...]
@@ -198,8 +203,3 @@ class Lowered:
         bodies = (self.constants, *(block.body for block in self.blocks))
         return tuple(statement for body in bodies for statement in body if isinstance(statement, Move))
 
-
-__all__ = [
-    "Collective", "Compute", "Lowered", "LoweredBlock", "LoweredSegment", "LoweredStage", "Move", "StoredParameter",
-    "Typed", "TypedValue",
-]  # fmt: skip

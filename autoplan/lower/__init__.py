@@ -2,6 +2,6 @@
 
 `typecheck` then proves the program without knowing how it was made.
 
-Order: `tables` (embedding tables placed on devices), `lowering` (choice to typed program), `typecheck` (the proof),
-`replicas` (replicas that step alone, for local SGD).
+Order: `lowering` (choice to typed program), `typecheck` (the proof), `replicas` (replicas that step alone, for local
+SGD), `program` (all of these).
 """

@@ -12,18 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from autoplan.errors import LayoutError
 from autoplan.ir.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mesh
 from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType
-from autoplan.ir.layout import I, Layout, R, State
+from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import (
     Collective,
     Compute,
     Lowered,
     LoweredBlock,
-    LoweredSegment,
     LoweredStage,
     Move,
     StoredParameter,
     TypedValue,
+    needed,
 )
 from autoplan.redistribution import follow, redistribute, simplify
 from autoplan.rules.registry import rule_of
@@ -54,7 +54,7 @@ def lower(model: Model, chosen: Chosen) -> Lowered:
         constants=constants,
         counts=model.counts,
         blocks=blocks,
-        segments=tuple(LoweredSegment(s.block, s.path, s.parameters, s.buffers, s.externals) for s in model.segments),
+        segments=model.segments,
         stages=stages,
         parameters=stored_parameters(model, chosen, mesh),
         buffers=buffers,
@@ -73,13 +73,9 @@ class Body:
     """The statements of one block as they grow: which value stands in which layout under which name."""
 
     def __init__(
-        self,
-        entering: Iterable[TypedValue],
-        hops: Sequence[Hop],
-        carries: frozenset[str],
-        taken: Iterable[str],
+        self, entering: Iterable[TypedValue], hops: Sequence[Hop], carries: frozenset[str], taken: Iterable[str],
         mesh: Mesh,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.mesh, self.carries = mesh, carries
         self.hops = {(hop.value, hop.target): hop for hop in hops}
         self.found: dict[str, dict[Layout, TypedValue]] = {}
@@ -176,7 +172,7 @@ def lower_block(block: Block, choice: BlockChoice, mesh: Mesh) -> LoweredBlock:
 def lower_constants(
     model: Model, chosen: Chosen, entering: Sequence[TypedValue], mesh: Mesh
 ) -> tuple[Compute | Move, ...]:
-    types = {v.name: v.type for v in entering} | {n.name: n.type for n in model.constants}
+    types = model.types()
     body = Body(entering, (), frozenset(), types, mesh)
     strategies = dict(chosen.constants)
     for node in model.constants:
@@ -185,38 +181,22 @@ def lower_constants(
 
 
 def lower_stage(
-    model: Model,
-    blocks: Sequence[LoweredBlock],
-    stage: StageChoice,
-    constants: Sequence[Compute | Move],
+    model: Model, blocks: Sequence[LoweredBlock], stage: StageChoice, constants: Sequence[Compute | Move],
     hosts: bool = False,
-) -> LoweredStage:
+) -> LoweredStage:  # fmt: skip
     """``hosts``: activations are offloaded."""
     segments = model.segments[stage.first : stage.last]
-    wanted = {name for segment in segments for name in segment.externals} - set(model.counts)
-    needed: list[str] = []
-    for statement in reversed(constants):
-        if statement.value.name in wanted:
-            needed.append(statement.value.name)
-            wanted |= set(reads(statement)) - set(model.counts)
+    read = (name for segment in segments for name in segment.externals)
     return LoweredStage(
         first=stage.first,
         last=stage.last,
         inputs=blocks[segments[0].block].inputs,
         outputs=blocks[segments[-1].block].outputs,
-        constants=tuple(reversed(needed)),
+        constants=tuple(s.value.name for s in needed(constants, read, model.counts)),
         recompute=stage.recompute,
         selective=0 if hosts else stage.selective,
         hosted=stage.selective if hosts else 0,
     )
-
-
-def reads(statement: Compute | Move) -> tuple[str, ...]:
-    """Names of the values that a statement reads."""
-    if isinstance(statement, Move):
-        return (statement.source,)
-    node = Node("", "", statement.args, statement.kwargs, statement.value.type)
-    return node.operands
 
 
 def stored_parameters(model: Model, chosen: Chosen, mesh: Mesh) -> tuple[StoredParameter, ...]:
@@ -233,19 +213,11 @@ def stored_parameters(model: Model, chosen: Chosen, mesh: Mesh) -> tuple[StoredP
         kept = Layout.of(len(parameter.type.shape), keep, mesh)
         stored.append(
             StoredParameter(
-                name=parameter.name,
-                type=parameter.type,
+                 **vars(parameter),
                 layout=kept,
                 local_shape=kept.local_shape(parameter.type.shape, mesh),
                 reduce_axes=reduce_axes,
                 stages=holders(parameter.name, model.segments, chosen),
-                source=parameter.source,
-                dim=parameter.dim,
-                start=parameter.start,
-                stop=parameter.stop,
-                aliases=parameter.aliases,
-                trainable=parameter.trainable,
-                members=parameter.members,
             )
         )
     return tuple(stored)
@@ -267,11 +239,3 @@ def holders(name: str, segments: Sequence[Segment], chosen: Chosen) -> tuple[int
         for index, stage in enumerate(chosen.stages)
         if any(name in segment.parameters for segment in segments[stage.first : stage.last])
     )
-
-
-def loss_state(lowered: Lowered, axis: str) -> State:
-    """The loss' state on an axis: P where each rank has a summand."""
-    return lowered.loss.layout.state(axis)
-
-
-

@@ -35,6 +35,13 @@ def pretrained_files(module: nn.Module | None) -> dict[str, bytes]:
     return found | configurations(module, config)
 
 
+def stored_files(folder: Path | None) -> dict[str, bytes]:
+    """The files that stand beside an exported plan; none where it was never exported."""
+    if folder is None or not (folder / FOLDER).is_dir():
+        return {}
+    return {path.name: path.read_bytes() for path in sorted((folder / FOLDER).iterdir()) if path.is_file()}
+
+
 def configurations(module: nn.Module, config: object) -> dict[str, bytes]:
     """config.json, and generation_config.json where the model generates, as its save_pretrained would write them."""
     own = copy.deepcopy(config)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import operators_of
-from autoplan.emit.source import size_text
+from autoplan.emit.source import shape_text, size_text
 from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Model, Node, Segment
 from autoplan.ir.record import PlanRecord
@@ -17,7 +17,6 @@ from autoplan.report.words import (
     LEGEND,
     headline,
     seconds_text,
-    shape_text,
     short_op,
     strategy_text,
     way_text,

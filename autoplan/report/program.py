@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from autoplan.emit.source import size_text
+from autoplan.emit.source import path_text, shape_text, size_text
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Collective, Compute, Lowered, Move, TypedValue
+from autoplan.lower.program import program_of
 from autoplan.report.table import table
-from autoplan.report.words import LEGEND, shape_text, short_op, way_text, wide_axes
+from autoplan.report.words import LEGEND, short_op, way_text, wide_axes
 
 
 def blocks_section(record: PlanRecord) -> str:
     """What the placements mean, then a part for every distinct block, in the order of their first use."""
-    lowered = record.lowered()
+    lowered = program_of(record)
     used = dict.fromkeys(segment.block for segment in lowered.segments)
     legend = [LEGEND] if wide_axes(lowered.mesh) else []
     return "\n\n".join([*legend, *(block_text(record, lowered, index) for index in used)])
@@ -27,21 +28,14 @@ def block_text(record: PlanRecord, lowered: Lowered, index: int) -> str:
     block, mesh = lowered.blocks[index], lowered.mesh
     axes = wide_axes(mesh)
     entering = (*block.inputs, *block.externals, *block.buffers)
-    parts = [f"Block {block.name}: {place_text(lowered, index)}"]
+    parts = [f"Block {block.name}: {path_text(lowered.segments, index) or 'the root'}"]
     if entering:
         rows = [[v.name, shape_text(v.local_shape), *states(v.layout, mesh)] for v in entering]
         parts.append(table(["enters", "on one rank", *axes], rows))
     if block.parameters:
         parts.append(parameters_table(record, lowered, index))
-    parts.append(operators_table(record.lowered(), index))
+    parts.append(operators_table(lowered, index))
     return "\n".join(parts)
-
-
-def place_text(lowered: Lowered, index: int) -> str:
-    """``model.layers.0 … 79 (80 of them)``."""
-    paths = [segment.path for segment in lowered.segments if segment.block == index]
-    first = paths[0] or "the root"
-    return first if len(paths) == 1 else f"{first} … {paths[-1].rsplit('.', 1)[-1]} ({len(paths)} of them)"
 
 
 def states(layout: Layout, mesh: Mesh) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autoplan.ir.start import Start
 from autoplan.runtime.weights.starting import unknown_text
-from autoplan.trace.initialise import Start
 
 
 def start_text(start: Start) -> str:

@@ -8,9 +8,9 @@ from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
 from autoplan.ir.mesh import TENSOR
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.tables import Placed
-from autoplan.lower.tables.grouping import LOOKUPS, Found, tables_of
-from autoplan.lower.tables.place import Choice, chosen_in
 from autoplan.report.table import table
+from autoplan.search.tables.grouping import LOOKUPS, Found, tables_of
+from autoplan.search.tables.place import Choice, chosen_in
 
 POOLS = {"none": "single"}
 Row = tuple[str, Placed, int, Choice, str]

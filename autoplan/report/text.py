@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 
+from autoplan.emit.source import shape_text
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
@@ -16,7 +17,7 @@ from autoplan.report.program import blocks_section
 from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
 from autoplan.report.tables import tables_section
-from autoplan.report.words import headline, seconds_text, shape_text
+from autoplan.report.words import headline, seconds_text
 from autoplan.runtime.optim.grouping import number_of, whole_parameters
 
 

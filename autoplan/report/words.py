@@ -119,10 +119,6 @@ def short_op(op: str) -> str:
     return "sdpa" if name == "scaled_dot_product_attention" else name
 
 
-def shape_text(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
 def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:
     """Whether an alternative, a named system say, is the plan itself."""
     same = alternative.parallelism == record.chosen.parallelism and not alternative.why_not

@@ -48,9 +48,7 @@ def axis_strategies(rule: Rule, operands: Sequence[TensorType], carries: Sequenc
     operands  types of the tensors it reads
     carries   for each, whether it may carry a gradient; one that doesn't is neutral and its I is written R
     """
-    found = [AxisStrategy(tuple(R for _ in operands), R)]
-    if any(carries):
-        found.append(AxisStrategy(tuple(I if c else R for c in carries), I))
+    found = replicated(carries)
     found += [s for f in rule.factors if f not in rule.whole_factors for s in split_factor(rule, f)]
     for group in rule.linear:
         if any(operands[i].dtype == "bool" for i in group):
@@ -60,6 +58,12 @@ def axis_strategies(rule: Rule, operands: Sequence[TensorType], carries: Sequenc
     if any(carries):  # a rank can't know whether its operand of max won, so no gradient could pass
         found = [s for s in found if s.output != PMAX]
     return tuple(dict.fromkeys(found))
+
+
+def replicated(carries: Sequence[bool]) -> list[AxisStrategy]:
+    """What any operator can do, one without a rule too: everything whole."""
+    found = [AxisStrategy(tuple(R for _ in carries), R)]
+    return [*found, AxisStrategy(tuple(I if c else R for c in carries), I)] if any(carries) else found
 
 
 def split_factor(rule: Rule, factor: str) -> tuple[AxisStrategy, ...]:

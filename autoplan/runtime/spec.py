@@ -11,9 +11,9 @@ import torch
 
 from autoplan.ir.graph import Parameter, TensorType
 from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed import Lowered, StoredParameter
 from autoplan.options import Parallelism, Training
-from autoplan.trace.initialise import InitRecipe, Start
 
 PIPELINE, DATA = "pp", "dp"
 

@@ -11,39 +11,30 @@ from torch import Tensor, nn
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
-from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import Run
-from autoplan.verify.reference import loss_of, plain_experts
+from autoplan.verify.reference import backward, gradients_of, state_of, update
 
 Batch = Mapping[str, Tensor]
 
 
 def train_by_rule(
-    module: nn.Module,
-    loss_fn: Callable | None,
-    batch: Batch,
-    training: Training,
-    parallelism: Parallelism,
-    microbatches: int,
-    steps: int,
-) -> Run:
+    module: nn.Module, loss_fn: Callable | None, batch: Batch, training: Training, parallelism: Parallelism,
+    microbatches: int, steps: int,
+) -> Run:  # fmt: skip
     """``steps`` optimizer steps on one batch, in float64: local SGD's or PipeDream-2BW's (see
     ``runtime.optim.local_sgd`` and ``runtime.optim.weight_stashing``). Of local SGD's replicas the loss, the gradients
     and the parameters are the mean."""
 
     set_modes(module, training=True, switched=wholly_evaluated(module))
 
-    def backward(one: nn.Module, rows: Batch) -> float:
-        with widened(), plain_experts(one):
-            loss = loss_of(one, loss_fn, rows)
-            loss.backward()
-        return float(loss.detach())
+    def loss_of(one: nn.Module, rows: Batch) -> float:
+        return backward(one, loss_fn, rows, training)
 
     if parallelism.steps_locally:
         assert parallelism.dp is not None and parallelism.local_steps is not None
         rows = replica_rows(batch, parallelism.dp, microbatches)
-        return train_replicas(module, backward, rows, training, parallelism.local_steps, steps)
-    return train_on_older(module, backward, batch, training, steps)
+        return train_replicas(module, loss_of, rows, training, parallelism.local_steps, steps)
+    return train_on_older(module, loss_of, batch, training, steps)
 
 
 def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[str, Tensor]]:
@@ -53,13 +44,9 @@ def replica_rows(batch: Batch, replicas: int, microbatches: int) -> list[dict[st
 
 
 def train_replicas(
-    module: nn.Module,
-    backward: Callable[[nn.Module, Batch], float],
-    rows: Sequence[Batch],
-    training: Training,
-    every: int,
-    steps: int,
-) -> Run:
+    module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], rows: Sequence[Batch], training: Training,
+    every: int, steps: int,
+) -> Run:  # fmt: skip
     """Each on its own rows; all averaged every so many steps."""
     modules = [copy.deepcopy(module) for _ in rows]
     optimizers = [build_optimizer(one.named_parameters(remove_duplicate=False), training) for one in modules]
@@ -68,7 +55,7 @@ def train_replicas(
     for step in range(1, steps + 1):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        losses.append(sum(map(backward, modules, rows)) / len(rows))
+        losses.append(sum(map(loss_of, modules, rows)) / len(rows))
         if step == 1:
             gradients = mean_of([{n: p.grad for n, p in one.named_parameters()} for one in modules])
         for one, optimizer in zip(modules, optimizers, strict=True):
@@ -79,12 +66,8 @@ def train_replicas(
 
 
 def train_on_older(
-    module: nn.Module,
-    backward: Callable[[nn.Module, Batch], float],
-    batch: Batch,
-    training: Training,
-    steps: int,
-) -> Run:
+    module: nn.Module, loss_of: Callable[[nn.Module, Batch], float], batch: Batch, training: Training, steps: int,
+) -> Run:  # fmt: skip
     """Gradients at the weights before the last update, applied to the newest."""
     optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     older = values(module)
@@ -94,19 +77,13 @@ def train_on_older(
         newest = values(module)
         put(module, older)
         optimizer.zero_grad()
-        losses.append(backward(module, batch))
+        losses.append(loss_of(module, batch))
         if step == 0:
-            gradients = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+            gradients = gradients_of(module)
         put(module, newest)
         older = newest
         update(module, optimizer, training)
-    return Run(tuple(losses), gradients, {n: v.detach().clone() for n, v in module.state_dict().items()})
-
-
-def update(module: nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> None:
-    if training.clip_grad_norm is not None:
-        nn.utils.clip_grad_norm_(module.parameters(), training.clip_grad_norm)
-    optimizer.step()
+    return Run(tuple(losses), gradients, state_of(module))
 
 
 def average(modules: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:

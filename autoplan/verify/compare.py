@@ -97,15 +97,3 @@ def tensor_error(given: Tensors, expected: Tensors, scales: Mapping[str, float])
             worst = Worst(error if math.isfinite(error) else math.inf, name)
     return worst
 
-
-__all__ = [
-    "FLOAT32",
-    "FLOAT64",
-    "Run",
-    "Tolerance",
-    "Worst",
-    "gradient_error",
-    "loss_error",
-    "parameter_error",
-    "zero_gradients",
-]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
 from torch import nn
 
+from autoplan.errors import InputsError
 from autoplan.ir.graph import Model
 from autoplan.options import Training
 from autoplan.runtime.optim.optimizer import build_optimizer
@@ -22,6 +24,7 @@ from autoplan.verify.quiet import Quiet
 from autoplan.verify.single import random_state
 
 Loss = TypeVar("Loss", bound=Callable | None)
+Found = TypeVar("Found", torch.Tensor, Run)
 
 
 def reference_of(module: nn.Module, seed: int, otherwise: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
@@ -52,6 +55,29 @@ def wide_loss(loss_fn: Loss) -> Loss:
     return copy.deepcopy(loss_fn).cpu().double() if isinstance(loss_fn, nn.Module) else loss_fn
 
 
+def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of its state dict."""
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def computed(compute: Callable[[], Found], drawn: bool) -> Found:
+    """What the user's module gives on one device; InputsError where it can't compute with the batch.
+
+    drawn  whether the batch is of random numbers, which needn't be what the model takes
+    """
+    whose = "the batch that verification draws" if drawn else "the batch"
+    remedy = "give plan.verify(batch=...) a batch that the model takes"
+    try:
+        found = compute()
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise InputsError(whose, f"the model can't compute with it on one device: {error}", remedy) from error
+    if isinstance(found, Run) and not math.isfinite(found.losses[0]):
+        raise InputsError(whose, f"the model's loss is {found.losses[0]} on one device", remedy)
+    if isinstance(found, torch.Tensor) and not bool(torch.isfinite(found).all()):
+        raise InputsError(whose, "the model's result isn't finite on one device", remedy)
+    return found
+
+
 def loss_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The loss of one batch, by name in the order of the trace: as it was traced."""
     return WithLoss(module, bind_named(module, batch, loss_fn), loss_fn, training=True)(*batch.values())
@@ -65,14 +91,9 @@ def result_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, t
 
 
 def train_eagerly(
-    module: nn.Module,
-    loss_fn: Callable | None,
-    batch: Mapping[str, torch.Tensor],
-    training: Training,
-    steps: int,
-    *,
+    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int, *,
     drops: bool = True,
-) -> Run:
+) -> Run:  # fmt: skip
     """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too.
 
     drops  False: nothing is dropped, whatever the probabilities say
@@ -92,21 +113,34 @@ def steps_of(
     gradients: dict[str, torch.Tensor] = {}
     for step in range(steps):
         optimizer.zero_grad()
-        if training.precision == "fp64":
-            with widened(), plain_experts(module):
-                loss = loss_of(module, loss_fn, batch)
-                loss.backward()
-        else:
-            loss = loss_of(module, loss_fn, batch)
-            loss.backward()
-        losses.append(float(loss.detach()))
+        losses.append(backward(module, loss_fn, batch, training))
         if step == 0:
-            gradients = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
-        if training.clip_grad_norm is not None:
-            nn.utils.clip_grad_norm_(module.parameters(), training.clip_grad_norm)
-        optimizer.step()
-    parameters = {name: value.detach().clone() for name, value in module.state_dict().items()}
-    return Run(tuple(losses), gradients, parameters)
+            gradients = gradients_of(module)
+        update(module, optimizer, training)
+    return Run(tuple(losses), gradients, state_of(module))
+
+
+def backward(
+    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training
+) -> float:
+    """The loss, after its gradients have been accumulated."""
+    with ExitStack() as stack:
+        if training.precision == "fp64":
+            stack.enter_context(widened())
+            stack.enter_context(plain_experts(module))
+        loss = loss_of(module, loss_fn, batch)
+        loss.backward()
+    return float(loss.detach())
+
+
+def gradients_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+
+
+def update(module: nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> None:
+    if training.clip_grad_norm is not None:
+        nn.utils.clip_grad_norm_(module.parameters(), training.clip_grad_norm)
+    optimizer.step()
 
 
 @contextmanager

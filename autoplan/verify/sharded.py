@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
-from autoplan.export.folder import program_module, program_spec, read_folder
+from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
+from autoplan.ir.record import PlanRecord
 from autoplan.runtime.inference.program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankPool
 
+Tensors = Mapping[str, torch.Tensor]
 SECONDS = 300.0  # longest a verification may take
 
 
+def on_local_ranks(
+    record: PlanRecord, batch: Tensors, state: Tensors, function: Callable[..., object], *arguments: object
+) -> Any:
+    """As ``in_pool``, on as many processes as the plan has ranks."""
+    with RankPool(record.chosen.mesh.devices) as pool:
+        return in_pool(pool, record, batch, state, function, *arguments)
+
+
+def in_pool(
+    pool: RankPool, record: PlanRecord, batch: Tensors, state: Tensors, function: Callable[..., object], *more: object
+) -> Any:
+    """Rank 0's result of ``function(rank, world, folder, batch, weights, *more)`` for a folder to which the plan's
+    program was exported.
+
+    state  the weights and buffers that it starts from, by the user's names
+    """
+    if all(b.name in state for b in record.model.buffers):
+        persistent = tuple(replace(b, persistent=True) for b in record.model.buffers)
+        record = replace(record, model=replace(record.model, buffers=persistent))
+    with tempfile.TemporaryDirectory(prefix="autoplan-verify-") as name:
+        folder, weights = Path(name) / "out", Path(name) / "weights.safetensors"
+        write_folder(record, folder, "verification", {})
+        save_file({key: value.contiguous().clone() for key, value in state.items()}, weights)
+        return pool.run(function, str(folder), batch, str(weights), *more, timeout_s=SECONDS)[0]
+
+
 def train_on_rank(
-    rank: int, world: int, folder: str, batch: Mapping[str, torch.Tensor], weights: str, steps: int
+    rank: int, world: int, folder: str, batch: Tensors, weights: str, steps: int
 ) -> Run | None:
     """One rank's part of a training run; the whole tensors on rank 0, None elsewhere."""
     program = Program(program_spec(read_folder(folder)), program_module(folder))
     program.load_weights(weights)
     losses: list[float] = []
-    gradients: Mapping[str, torch.Tensor] = {}
+    gradients: Tensors = {}
     for step in range(steps):
         program.optimizer.zero_grad()
         losses.append(float(program.step(dict(batch))))
@@ -33,17 +66,8 @@ def train_on_rank(
     return Run(tuple(losses), dict(gradients), dict(parameters)) if rank == 0 else None
 
 
-def train_sharded(
-    pool: RankPool, folder: str, batch: Mapping[str, torch.Tensor], weights: str, steps: int
-) -> Run:
-    """The exported program of ``folder`` on the pool's ranks, from the weights of a safetensors file."""
-    results = pool.run(train_on_rank, folder, batch, weights, steps, timeout_s=SECONDS)
-    assert isinstance(results[0], Run)
-    return results[0]
-
-
 def forward_on_rank(
-    rank: int, world: int, folder: str, batch: Mapping[str, torch.Tensor], weights: str
+    rank: int, world: int, folder: str, batch: Tensors, weights: str
 ) -> torch.Tensor | None:
     """One rank's part of a forward; the whole result on rank 0, None elsewhere."""
     program = InferenceProgram(program_spec(read_folder(folder)), program_module(folder))

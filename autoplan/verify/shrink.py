@@ -15,6 +15,7 @@ from autoplan.ir.graph import Argument, Model, Node, Parameter, Segment, TensorT
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Lowered, TypedValue
+from autoplan.lower.program import program_of
 from autoplan.rules.registry import factor_sizes, rule_of
 from autoplan.verify.atoms import Atoms, Dim
 
@@ -32,7 +33,7 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     dims = Dims(record.model)
     chosen, model = shrink_depth(record.chosen, record.model)
     mesh = small_mesh(record.chosen.mesh)
-    sizes = small_sizes(dims, record.lowered(), mesh)
+    sizes = small_sizes(dims, program_of(record), mesh)
     small = shrink_model(model, dims, sizes)
     tensor = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
     dp, tp, pp = mesh.size("dp"), mesh.tensor_size, mesh.size("pp")
@@ -40,7 +41,7 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     blocks = tuple(replace(b, hops=tuple(map(without_factors, b.hops))) for b in chosen.blocks)
     chosen = replace(chosen, blocks=blocks, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
     note = (
-        f"the plan on mesh {small_text(record.chosen.mesh)} was shrunk to {small_text(mesh)}, "
+        f"the plan on mesh {Mesh(record.chosen.mesh.device_axes)} was shrunk to {Mesh(mesh.device_axes)}, "
         f"{len(record.model.segments)} segments to {len(small.segments)}, dims to match"
     )
     return replace(record, model=small, chosen=chosen), note
@@ -50,10 +51,6 @@ def without_factors(hop: Hop) -> Hop:
     """Steps over prime factors of an axis are sought anew: the small mesh has other ones."""
     factored = hop.steps is not None and any("." in step.axis or "." in step.spec for step in hop.steps)
     return replace(hop, steps=None) if factored else hop
-
-
-def small_text(mesh: Mesh) -> str:
-    return " ".join(f"{axis.name}={axis.size}" for axis in mesh.device_axes)
 
 
 def small_mesh(mesh: Mesh) -> Mesh:

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import autoplan
-from autoplan import Comparison, Training, api
+from autoplan import Comparison, Training
 from autoplan.errors import ClusterError, InputsError, ParallelismError
+from autoplan.trace import trace
 
 
 class Tokens(nn.Module):
@@ -65,13 +66,13 @@ def test_a_plan_is_compared_as_its_module_is(found: Comparison) -> None:
 
 
 def test_traced_once_for_each_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    traced, trace = [], api.trace
+    traced = []
 
     def counted(*args: object, **options: object) -> object:
         traced.append(options["dtype"])
         return trace(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(api, "trace", counted)
+    monkeypatch.setattr("autoplan.compile.trace", counted)
     autoplan.compare(Tokens(), ["1x1 cpu", "1x2 cpu", "1x1 h100-sxm"], IDS, effort="fast")
     assert traced == ["float32", "bfloat16"]
 

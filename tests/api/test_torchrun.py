@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from autoplan.export.folder import write_folder
 from autoplan.verify.compare import FLOAT64, Run, gradient_error, loss_error, zero_gradients
 from autoplan.verify.reference import train_eagerly
+from autoplan.verify.variants import in_float64
 from tests.bench import correctness
 from tests.support import zoo
 from tests.support.shared_plans import SharedPlans
@@ -32,7 +33,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, shared_plans: SharedPlans
     root = tmp_path_factory.mktemp("folders")
     folders = {}
     for number, system in enumerate(correctness.SYSTEMS):
-        record = correctness.record_for("llama", system, shared_plans).in_float64()
+        record = in_float64(correctness.record_for("llama", system, shared_plans))
         folders[system] = write_folder(record, root / f"plan{number}", system, {})
     return folders
 

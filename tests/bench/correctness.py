@@ -37,6 +37,7 @@ from autoplan.verify.compare import (
     zero_gradients,
 )
 from autoplan.verify.local_ranks import RankPool
+from autoplan.verify.variants import in_float64
 from tests.bench.systems.cells import Errors, errors
 from tests.bench.systems.ranks import Train, run
 from tests.bench.systems.reference import References, references
@@ -109,7 +110,7 @@ def check(pool: RankPool, known: References, model: str, system: str, shared: Sh
     """Plans, exports, runs and compares one cell."""
     start = time.perf_counter()
     record = record_for(model, system, shared)
-    exact, single = runs(pool, known, model, [record.in_float64(), record])
+    exact, single = runs(pool, known, model, [in_float64(record), record])
     expected, reference = known.trained(model, "fp64"), known.trained(model, "fp32")
     return Row(
         model,

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from autoplan.api import traced_model
-from autoplan.ask import as_run
 from autoplan.cluster import ClusterSpec
+from autoplan.compile import traced_model
 from autoplan.ir.choice import Chosen, PricedCollective
 from autoplan.models.inputs import resolve_inputs
 from autoplan.models.named import resolve_model
@@ -159,7 +158,7 @@ def plan_both(case: Case) -> Found:
     """Ours over everything, theirs over what its source leaves open; the model is traced once."""
     torch.set_num_threads(1)
     cluster = ClusterSpec.of(case.cluster)
-    training = as_run(Training(precision="bf16-mixed"), cluster)
+    training = Training(precision="bf16-mixed", compile=cluster.profile()[0].compiles)
     assert isinstance(training, Training)
     request = resolve_model(case.model, case.settings, batch=case.batch, seq=case.seq)
     module = given(request.model).module

@@ -9,6 +9,7 @@ import pytest
 
 from autoplan.options import Parallelism
 from autoplan.verify.local_ranks import RankPool
+from autoplan.verify.variants import in_float64
 from tests.bench import correctness
 from tests.bench.systems.cells import errors
 from tests.bench.systems.reference import References, references
@@ -70,7 +71,7 @@ def check(pool: RankPool, known: References, model: str, pins: Parallelism) -> N
     plan = parallelize_alone(
         module, "1x4 cpu", batch, loss_fn=loss_fn, training=correctness.TRAINING, parallelism=pins
     )
-    (run,) = correctness.runs(pool, known, model, [plan.record.in_float64()])
+    (run,) = correctness.runs(pool, known, model, [in_float64(plan.record)])
     found = errors(run, known.trained(model, "fp64"))
     for worst in (found.loss, found.gradients, found.parameters):
         assert worst.error < EXACT, worst

@@ -21,6 +21,7 @@ from autoplan.ir.layout import I, Layout, P, R, S
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Compute
 from autoplan.lower.lowering import lower
+from autoplan.lower.program import program_of
 from autoplan.options import Training
 from autoplan.runtime import ops
 from autoplan.verify.single import on_one_device
@@ -116,13 +117,13 @@ def test_lines_are_the_same_every_time(program):
 
 def test_mixed_precision_casts_parameters_where_they_are_used():
     record = on_one_device(record_of(llama(dtype="bfloat16"), "1x1 cpu"))
-    source = emit_program(record.lowered(), Training(precision="bf16-mixed"), "one device")
+    source = emit_program(program_of(record), Training(precision="bf16-mixed"), "one device")
     assert "self.q_weight.to(torch.bfloat16)" in source
 
 
 def test_recomputed_segments_are_checkpointed():
     record = record_of(llama(), "1x2 cpu", dp=1, tp=1, pp=2, micro_batch=2, recompute="full")
-    source = emit_program(record.lowered(), Training(), "pp=2")
+    source = emit_program(program_of(record), Training(), "pp=2")
     assert "x = checkpoint(layer, x, use_reentrant=False)" in source
 
 
@@ -140,13 +141,13 @@ def test_selective_segments_are_named_after_the_layers_they_are():
 
 
 def test_a_bias_is_written_with_its_product():
-    source = emit_program(on_one_device(record_of(mlp(), "1x1 cpu")).lowered(), Training(), "one device")
+    source = emit_program(program_of(on_one_device(record_of(mlp(), "1x1 cpu"))), Training(), "one device")
     assert "F.linear(x, self.up_weight, self.up_bias)" in source
 
 
 def test_a_bias_after_a_reduction_is_added_after_it():
     """Row-parallel: the product is partial, the bias is added once."""
     record = record_of(mlp(), "1x2 cpu", dp=1, tp=2, pp=1)
-    up = next(s for s in record.lowered().blocks[1].body if isinstance(s, Compute) and s.value.name == "up_bias")
+    up = next(s for s in program_of(record).blocks[1].body if isinstance(s, Compute) and s.value.name == "up_bias")
     assert not is_random(up)
     assert up.value.layout.state("tp").kind != "P"

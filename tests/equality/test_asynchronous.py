@@ -16,6 +16,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run, parameter_error
 from autoplan.verify.local_ranks import RankPool
+from autoplan.verify.variants import in_float64
 from tests.support import asynchronous, zoo
 from tests.support.asynchronous import Rule
 from tests.support.planning import parallelize_alone
@@ -60,7 +61,7 @@ def check(pool: RankPool, plan: autoplan.Plan, model: str, rule: Rule) -> None:
     wanted = rule(module, batches)
     weights = {name: value.clone() for name, value in module.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
-        write_folder(plan.record.in_float64(), Path(folder) / "out", "test", {})
+        write_folder(in_float64(plan.record), Path(folder) / "out", "test", {})
         losses, parameters = pool.run(train, str(Path(folder) / "out"), weights, batches)[0]
     assert losses == pytest.approx(wanted.losses, rel=WITHIN)
     zero = frozenset(name for name, value in wanted.parameters.items() if float(value.norm()) < ROUNDING)

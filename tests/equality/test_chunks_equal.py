@@ -8,6 +8,7 @@ import pytest
 
 from autoplan.options import Parallelism
 from autoplan.verify.local_ranks import RankPool
+from autoplan.verify.variants import in_float64
 from tests.bench import correctness
 from tests.bench.systems.cells import errors
 from tests.bench.systems.reference import References, references
@@ -56,7 +57,7 @@ def test_it_equals_one_device(pools: dict[int, RankPool], known: References, nam
     )
     assert len(plan.record.chosen.stages) == 2 * (pins.virtual_stages or 1)
     assert len(plan.predicted.peak_bytes) == 2
-    (run,) = correctness.runs(pools[devices], known, model, [plan.record.in_float64()])
+    (run,) = correctness.runs(pools[devices], known, model, [in_float64(plan.record)])
     found = errors(run, known.trained(model, "fp64"))
     for worst in (found.loss, found.gradients, found.parameters):
         assert worst.error < EXACT, worst

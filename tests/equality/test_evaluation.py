@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autoplan import Training
-from autoplan.api import traced_model
+from autoplan.compile import traced_model
 from autoplan.errors import ParallelismError
 from autoplan.evaluation import forms_of
 from autoplan.evaluation.graph import evaluated

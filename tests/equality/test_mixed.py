@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
-from autoplan.export.folder import write_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.options import LRSchedule, Training
 from autoplan.verify import verify
 from autoplan.verify.batch import example_batch
 from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankPool
-from autoplan.verify.sharded import train_sharded
+from autoplan.verify.sharded import in_pool, train_on_rank
 from autoplan.verify.single import on_one_device, random_state
 from tests.support.hand_made import llama
 from tests.support.records import record_of
@@ -45,14 +42,10 @@ def planned(precision: str, plan: str) -> PlanRecord:
     return record_of(model, "1x4 h100-sxm", Training(precision=precision, compile=False), **PLANS[plan])
 
 
-def trained(pool: RankPool, record: PlanRecord, folder: Path) -> Run:
+def trained(pool: RankPool, record: PlanRecord) -> Run:
     """One step's run from the same weights on the same batch."""
     state = {name: value.float() for name, value in random_state(record.model, 0).items()}
-    folder.mkdir()
-    save_file(state, folder / "weights.safetensors")
-    write_folder(record, folder / "out", "mixed precision", {})
-    batch = example_batch(record.model, 0)
-    return train_sharded(pool, str(folder / "out"), batch, str(folder / "weights.safetensors"), 2)
+    return in_pool(pool, record, example_batch(record.model, 0), state, train_on_rank, 2)
 
 
 def distance(run: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> float:
@@ -63,14 +56,14 @@ def distance(run: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
-def test_no_further_from_float32_than_one_device(pool: RankPool, tmp_path: Path, precision: str) -> None:
+def test_no_further_from_float32_than_one_device(pool: RankPool, precision: str) -> None:
     with RankPool(1) as one:
-        exact = trained(one, on_one_device(planned("fp32", "zero3")), tmp_path / "exact")
-        alone = trained(one, on_one_device(planned(precision, "zero3")), tmp_path / "alone")
+        exact = trained(one, on_one_device(planned("fp32", "zero3")))
+        alone = trained(one, on_one_device(planned(precision, "zero3")))
     single = distance(alone.gradients, exact.gradients)
     assert 0 < single < 0.05
     for plan in PLANS:
-        run = trained(pool, planned(precision, plan), tmp_path / plan)
+        run = trained(pool, planned(precision, plan))
         found = distance(run.gradients, exact.gradients)
         assert found <= MOST * single, f"{plan}: {found:.2e}, one device {single:.2e}"
         assert run.losses == pytest.approx(exact.losses, rel=1e-2)

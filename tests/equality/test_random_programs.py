@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from autoplan.api import traced_model
+from autoplan.compile import traced_model
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import TENSOR
 from tests.equality.programs.check import Pools, failures

@@ -9,7 +9,6 @@ import pytest
 
 from autoplan.errors import PlanFileError
 from autoplan.export import folder as folders
-from autoplan.export.files import sealed
 from autoplan.export.folder import (
     compact_json,
     parse_plan,
@@ -19,6 +18,7 @@ from autoplan.export.folder import (
     read_folder,
     write_folder,
 )
+from autoplan.ir.checksums import sealed
 from autoplan.ir.record import SCHEMA, PlanRecord
 from cost_models.hardware import PROFILES
 from tests.support.hand_made import llama

@@ -10,7 +10,8 @@ from torch import nn
 
 from autoplan.errors import WeightsError
 from autoplan.ir import codec
-from autoplan.trace.initialise import InitRecipe, init_model, record, replay
+from autoplan.ir.start import InitRecipe
+from autoplan.trace.initialise import init_model, record, replay
 from tests.support import zoo
 
 torch.set_num_threads(1)

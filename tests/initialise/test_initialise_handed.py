@@ -10,17 +10,8 @@ import torch
 from torch import nn
 
 from autoplan.errors import InputsError, WeightsError
-from autoplan.trace.initialise import (
-    CONSTRUCTOR,
-    FACTORY,
-    RESETS,
-    check_given,
-    compare,
-    given,
-    init_model,
-    is_random,
-    replay,
-)
+from autoplan.ir.start import CONSTRUCTOR, FACTORY, RESETS
+from autoplan.trace.initialise import check_given, compare, given, init_model, is_random, replay
 from tests.attacks import initial_models as made
 from tests.starts.nanogpt import GPT, GPTConfig
 from tests.support import zoo

@@ -13,9 +13,9 @@ from torch import nn
 
 import autoplan
 from autoplan.errors import PlanFileError, WeightsError
+from autoplan.ir.start import Start
 from autoplan.runtime.weights.loading import Safetensors
 from autoplan.runtime.weights.start_values import check_values, put_values, write_values
-from autoplan.trace.initialise import Start
 from tests.attacks import initial_models as made
 from tests.attacks.initialisation import planned
 

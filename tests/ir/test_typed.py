@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from autoplan.ir.typed import Compute, Lowered, Move
+from autoplan.lower.program import program_of
 from tests.support import hand_made
 from tests.support.records import record_of
 
 
 @pytest.fixture(scope="module")
 def lowered() -> Lowered:
-    return record_of(hand_made.llama(), "1x4 cpu", dp=2, tp=2, pp=1, micro_batch=2).lowered()
+    return program_of(record_of(hand_made.llama(), "1x4 cpu", dp=2, tp=2, pp=1, micro_batch=2))
 
 
 def test_the_loss_is_the_last_stage_s_output_and_a_sum_over_the_ranks_of_the_batch(lowered: Lowered) -> None:

@@ -8,6 +8,7 @@ from autoplan.ir.graph import Ref
 from autoplan.ir.layout import I, R
 from autoplan.ir.typed import Compute, Lowered, Move
 from autoplan.lower.lowering import lower, rename
+from autoplan.lower.program import program_of
 from autoplan.lower.typecheck import typecheck
 from tests.support.hand_made import llama, mlp
 from tests.support.records import record_of
@@ -15,7 +16,7 @@ from tests.support.records import record_of
 
 @pytest.fixture(scope="module")
 def tensor_parallel() -> Lowered:
-    return record_of(llama(), "1x4 cpu", dp=1, tp=4, pp=1).lowered()
+    return program_of(record_of(llama(), "1x4 cpu", dp=1, tp=4, pp=1))
 
 
 def test_the_typed_program_checks(tensor_parallel):
@@ -65,7 +66,7 @@ def test_views_are_local(tensor_parallel):
 
 
 def test_a_parameter_used_as_replicated_is_stored_whole_and_summed_once():
-    lowered = record_of(mlp(), "1x4 cpu", dp=4, tp=1, pp=1, zero=0).lowered()
+    lowered = program_of(record_of(mlp(), "1x4 cpu", dp=4, tp=1, pp=1, zero=0))
     for parameter in lowered.parameters:
         assert parameter.reduce_axes == ("dp",)
         assert parameter.layout.state("dp") == I
@@ -81,7 +82,7 @@ def test_a_split_parameter_is_split_and_never_summed_over_its_axis(tensor_parall
 
 def test_stages_know_what_they_hold():
     record = record_of(llama(tie=True), "1x2 cpu", dp=1, tp=1, pp=2, micro_batch=2)
-    lowered = record.lowered()
+    lowered = program_of(record)
     assert lowered.stages[0].first == 0 and lowered.stages[-1].last == len(lowered.segments)
     assert lowered.stages[0].last == lowered.stages[1].first
     tied = next(p for p in lowered.parameters if p.name == "0.weight")

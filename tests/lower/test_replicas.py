@@ -7,6 +7,7 @@ import pytest
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.errors import ParallelismError
 from autoplan.ir.typed import Compute, Lowered
+from autoplan.lower.program import program_of
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import parallelize_alone
@@ -19,8 +20,8 @@ def divisors(program: Lowered) -> list[int]:
 
 def test_a_replica_s_mean_is_over_its_own_rows() -> None:
     pinned = dict(dp=2, tp=1, pp=1, zero=0, micro_batch=8)
-    together = record_of(mlp(), "1x2 cpu", **pinned).lowered()
-    alone = record_of(mlp(), "1x2 cpu", **pinned, local_steps=4).lowered()
+    together = program_of(record_of(mlp(), "1x2 cpu", **pinned))
+    alone = program_of(record_of(mlp(), "1x2 cpu", **pinned, local_steps=4))
     microbatches = together.mesh.size("mb")
     assert microbatches == 2
     assert divisors(together) == [2 * microbatches] and divisors(alone) == [microbatches]
@@ -28,7 +29,7 @@ def test_a_replica_s_mean_is_over_its_own_rows() -> None:
 
 def test_a_replica_s_loss_stays_its_own_summand() -> None:
     pinned = dict(dp=4, tp=1, pp=1, zero=0, micro_batch=2)
-    together, alone = (record_of(llama(), "1x4 cpu", **pinned, local_steps=k).lowered() for k in (1, 4))
+    together, alone = (program_of(record_of(llama(), "1x4 cpu", **pinned, local_steps=k)) for k in (1, 4))
     assert alone == together and alone.loss.layout.state("dp").kind == "P"
 
 

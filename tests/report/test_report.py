@@ -11,6 +11,7 @@ from autoplan.errors import AutoplanError
 from autoplan.ir.choice import Alternative, PricedCollective, StageChoice
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Compute
+from autoplan.lower.program import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.report.local import local_options
@@ -66,7 +67,7 @@ def test_the_report_is_deterministic_and_narrow(record: PlanRecord) -> None:
 
 def test_every_operator_and_parameter_stands_in_the_report(record: PlanRecord) -> None:
     text = report_text(record)
-    lowered = record.lowered()
+    lowered = program_of(record)
     for block in lowered.blocks:
         part = text[text.index(f"Block {block.name}:") :].split("\n\n")[0]
         rows = {line.split()[0] for line in part.splitlines()[1:]}
@@ -81,7 +82,7 @@ def test_every_operator_and_parameter_stands_in_the_report(record: PlanRecord) -
 def test_every_redistribution_s_bytes_stand_in_the_report(record: PlanRecord) -> None:
     text = report_text(record)
     moved = [line for line in text.splitlines() if " moving " in line]
-    assert len(moved) == sum(not isinstance(s, Compute) for b in record.lowered().blocks for s in b.body)
+    assert len(moved) == sum(not isinstance(s, Compute) for b in program_of(record).blocks for s in b.body)
     assert any(re.search(r"all-reduce over tp 16 KiB", line) for line in moved)  # 1 x 64 x 64 floats
 
 

@@ -13,7 +13,7 @@ import autoplan
 from autoplan.errors import NoRuleError, RuleError
 from autoplan.ir.graph import Node, Ref, TensorType
 from autoplan.ir.layout import R, S
-from autoplan.rules.check import suggested_rule
+from autoplan.rules.check.suggest import suggested_rule
 from autoplan.rules.registry import AxisStrategy, Rule
 from tests.support import custom_operators
 from tests.support.custom_operators import custom, rules_as_before

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 import autoplan
 from autoplan.ir.record import PlanRecord
+from autoplan.lower.program import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.single import on_one_device
+from autoplan.verify.variants import in_float64
 from tests.bench.systems.cells import errors, exact_faults
 from tests.support import zoo
 from tests.support.dropout_masks import KEPT, UNSEEN, Box, agree, by_place, calls_of, kind_of, watching, whole
@@ -78,7 +80,7 @@ def single(pools: dict[int, RankPool]) -> dict[str, Single]:
     for model in MODELS:
         record = on_one_device(planned(model, PLANS["dp"]))
         (watched,) = ran(pools[1], record, model)
-        lowered = record.lowered()
+        lowered = program_of(record)
         kinds = {call: kind_of(compute) for call, compute in calls_of(lowered).items()}
         found[model] = Single(whole([watched.boxes]), kinds, watched.run)
     return found
@@ -90,7 +92,7 @@ def made(model: str) -> zoo.Made:
 
 def planned(model: str, pinned: Parallelism) -> PlanRecord:
     module, batch, _ = made(model)
-    return parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=pinned).record.in_float64()
+    return in_float64(parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=pinned).record)
 
 
 def ran(pool: RankPool, record: PlanRecord, model: str) -> list[Watched]:
@@ -124,7 +126,7 @@ def test_every_rank_drops_its_part_of_what_one_device_drops(
     boxes = [each.boxes for each in found]
     runs = [len(masks) for each in boxes for masks in each.values()]
     assert max(runs) == (2 if PLANS[plan].recompute else 1), "a recomputed forward is watched twice"
-    for call in calls_of(record.lowered()):
+    for call in calls_of(program_of(record)):
         places: dict[object, list[Tensor]] = {}
         for each in boxes:
             for (other, part), masks in each.items():

@@ -16,6 +16,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
+from autoplan.verify.variants import in_float64
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
 
@@ -52,7 +53,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     found = {}
     for number, (name, pinned) in enumerate(PLANS.items()):
         plan = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=pinned)
-        folder = Plan(plan.record.in_float64()).export(root / f"plan{number}")
+        folder = Plan(in_float64(plan.record)).export(root / f"plan{number}")
         save_file({k: v.clone().contiguous() for k, v in module.state_dict().items()}, folder / "weights.safetensors")
         found[name] = str(folder)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import autoplan
+from autoplan.lower.program import program_of
 from autoplan.options import Parallelism, Training
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
@@ -22,7 +23,7 @@ def test_operators_of_both_kinds_on_one_axis_train_right(zero: int) -> None:
         parallelism=Parallelism(dp=2, tp=2, pp=1, zero=zero, micro_batch=2),
     )  # fmt: skip
     layer = "model.layers.0"
-    stored = {p.name: p for p in plan.record.lowered().parameters}
+    stored = {p.name: p for p in program_of(plan.record).parameters}
     for name in ROWS:
         assert stored[f"{layer}.mlp.{name}.weight"].reduce_axes == ("dp", "tp"), "rows of the batch over both axes"
     q = stored[f"{layer}.self_attn.q_proj.weight"]

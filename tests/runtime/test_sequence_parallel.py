@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
-from autoplan.export.folder import write_folder
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.layout import S
@@ -28,7 +24,8 @@ from autoplan.search.space.systems import resolve
 from autoplan.verify.compare import gradient_error, loss_error, zero_gradients
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
-from autoplan.verify.sharded import train_sharded
+from autoplan.verify.sharded import in_pool, train_on_rank
+from autoplan.verify.variants import in_float64
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import alone, parallelize_alone
@@ -102,16 +99,12 @@ def test_it_equals_one_device(
     pool: RankPool, plans: dict[tuple[str, str], autoplan.Plan], name: str, system: str
 ) -> None:
     """The sequence is split, so the loss of a rank's last row is with a label that the next rank has."""
-    record = plan_of(plans, name, system).record.in_float64()
+    record = in_float64(plan_of(plans, name, system).record)
     assert isinstance(record.training, Training) and record.chosen.parallelism.tensor_system == system
     module, batch = model_of(name)
     module = module.double()
     assert isinstance(batch, dict)
-    with tempfile.TemporaryDirectory() as folder:
-        weights = Path(folder) / "weights.safetensors"
-        write_folder(record, Path(folder) / "out", "sequence", {})
-        save_file({key: value.detach().clone() for key, value in module.state_dict().items()}, weights)
-        found = train_sharded(pool, str(Path(folder) / "out"), batch, str(weights), 1)
+    found = in_pool(pool, record, batch, module.state_dict(), train_on_rank, 1)
     expected = train_eagerly(module, None, batch, record.training, 1)
     assert loss_error(found, expected).error < EQUAL
     assert gradient_error(found, expected, zero_gradients(expected)).error < EQUAL

@@ -13,10 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from autoplan.errors import WeightsError
+from autoplan.ir.start import RESETS, InitRecipe, Start
 from autoplan.runtime.parallel.boxes import Part
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.loading import Safetensors, StateDict
-from autoplan.trace.initialise import RESETS, InitRecipe, Start, given, resets_recipe
+from autoplan.trace.initialise import given, resets_recipe
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 

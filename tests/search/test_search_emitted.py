@@ -17,6 +17,7 @@ from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Move
+from autoplan.lower.program import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.intra_op.options import formulate, prepare
@@ -79,7 +80,7 @@ def test_of_a_cluster_of_nodes_in_mixed_precision(pinned: Parallelism) -> None:
 def test_what_is_emitted_twice_is_paid_twice() -> None:
     """So that the comparison isn't of a number with itself."""
     record = record_of(llama(), "1x4 cpu", dp=1, tp=4, pp=1, micro_batch=8)
-    block, written = record.model.blocks[1], record.lowered().blocks[1]
+    block, written = record.model.blocks[1], program_of(record).blocks[1]
     work = work_of(record)
     prices = work.operators.prices(tensor_mesh(record.chosen.mesh))
     move = next(s for s in written.body if isinstance(s, Move) and any(step.forward for step in s.collectives))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoplan.api import traced_model
 from autoplan.cluster import ClusterSpec
+from autoplan.compile import traced_model
 from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism, Training
 from autoplan.search.inter_op.candidate_costs import Laid

@@ -13,6 +13,7 @@ from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, walk_refs
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Compute, LoweredBlock, LoweredStage, Move, TypedValue
+from autoplan.lower.program import program_of
 from autoplan.options import Parallelism
 from autoplan.rules.registry import factor_sizes
 from autoplan.rules.strategies import Strategy
@@ -111,7 +112,7 @@ def local_sizes(operator: Operator, reads: tuple[TensorType, ...], result: Tenso
 
 def emitted_blocks(record: PlanRecord) -> list[Emitted]:
     """Every block of a plan's program."""
-    chosen, lowered, work = record.chosen, record.lowered(), work_of(record)
+    chosen, lowered, work = record.chosen, program_of(record), work_of(record)
     prices = work.operators.prices(tensor_mesh(chosen.mesh))
     known = zip(record.model.blocks, lowered.blocks, work.prepared.operators, strict=True)
     return [price_emitted(block, written, dict(operators), prices) for block, written, operators in known]
@@ -130,7 +131,7 @@ def setting_of(record: PlanRecord) -> Setting:
 
 def simulated(record: PlanRecord) -> Evaluated:
     """The plan's step time and memory from its emitted blocks and stages, the schedule run anew."""
-    setting, work, lowered = setting_of(record), work_of(record), record.lowered()
+    setting, work, lowered = setting_of(record), work_of(record), program_of(record)
     prices = work.operators.prices(tensor_mesh(record.chosen.mesh))
     parts = zip(record.model.blocks, record.chosen.blocks, work.prepared.operators, emitted_blocks(record), strict=True)
     blocks = tuple(

@@ -13,6 +13,7 @@ from torch import nn
 import autoplan
 from autoplan.errors import InputsError, VerificationError
 from autoplan.ir.graph import Node
+from autoplan.lower.program import program_of
 from autoplan.verify import verify
 from autoplan.verify.atoms import Atoms, Dim
 from autoplan.verify.batch import example_batch, ignored_indices, integer_bounds
@@ -107,7 +108,7 @@ def test_atoms_split_and_join():
 
 def test_one_device_is_a_plan_like_any_other():
     record = on_one_device(record_of(mlp(), "1x4 cpu", dp=4, tp=1, pp=1))
-    lowered = record.lowered()
+    lowered = program_of(record)
     assert lowered.mesh.devices == 1 and len(lowered.stages) == 1
 
 
@@ -116,7 +117,7 @@ def test_a_large_plan_shrinks_to_eight_ranks():
     small, note = shrink(record)
     assert small.chosen.mesh.devices == 8
     assert "shrunk to pp=2 dp=2 tp=2" in note
-    lowered = small.lowered()
+    lowered = program_of(small)
     assert max(math.prod(p.type.shape) for p in lowered.parameters) < 256 * 256
     state = random_state(small.model, 0)
     assert {p.source for p in small.model.parameters} <= set(state)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 
 from autoplan.errors import LayoutError
 from autoplan.ir.choice import tensor_mesh
+from autoplan.ir.graph import Segment
 from autoplan.ir.layout import I, Layout, P, R, State
 from autoplan.ir.mesh import MICROBATCH, Mesh
-from autoplan.ir.typed import Lowered, LoweredBlock, LoweredSegment, LoweredStage, StoredParameter, TypedValue
-from autoplan.lower.lowering import reads
+from autoplan.ir.typed import Lowered, LoweredBlock, LoweredStage, StoredParameter, TypedValue
 from autoplan.lower.typecheck.body import PLAN_AGAIN, Scope, check_statement, check_value
 from autoplan.redistribution import simplify, sized
 
@@ -138,7 +138,7 @@ def check_stage_constants(lowered: Lowered, stage: LoweredStage, label: str) -> 
     statements = {s.value.name: s for s in lowered.constants}
     found = {v.name for v in (*lowered.batch, *lowered.buffers)} | set(lowered.counts)
     for name in stage.constants:
-        missing = [n for n in reads(statements[name]) if n not in found] if name in statements else [name]
+        missing = [n for n in statements[name].reads if n not in found] if name in statements else [name]
         if missing:
             raise LayoutError(f"{label}: {name}", f"{', '.join(missing)} is not there when it is computed", PLAN_AGAIN)
         found.add(name)
@@ -150,7 +150,7 @@ def check_stage_constants(lowered: Lowered, stage: LoweredStage, label: str) -> 
                 )
 
 
-def uses(lowered: Lowered) -> Iterator[tuple[int, LoweredSegment, str, TypedValue]]:
+def uses(lowered: Lowered) -> Iterator[tuple[int, Segment, str, TypedValue]]:
     """(stage, segment, the parameter's name, the value as it is used) for every use of a parameter."""
     for index, stage in enumerate(lowered.stages):
         for segment in lowered.segments[stage.first : stage.last]:

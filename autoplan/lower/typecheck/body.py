@@ -15,7 +15,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Compute, Move, TypedValue
 from autoplan.redistribution import follow, neutral, simplify, sized, transition
 from autoplan.rules.registry import AxisStrategy, Rule, registered, rule_of
-from autoplan.rules.strategies import axis_strategies, fits, local_arguments
+from autoplan.rules.strategies import axis_strategies, fits, local_arguments, replicated
 
 PLAN_AGAIN = "plan again, or undo the edit of the plan"
 
@@ -132,9 +132,7 @@ class _Operator:
         where = f" of module {compute.module}" if compute.module else ""
         self.made = f"{compute.op}{where}"
         self.label = f"{scope.where}: {compute.value.name} = {self.made}"
-        self.node = Node(
-            compute.value.name, compute.op, compute.args, compute.kwargs, compute.value.type, compute.module
-        )
+        self.node = compute.node
         self.operands = [scope.read(name, self.label) for name in self.node.operands]
         self.carries = [name in scope.live for name in self.node.operands]
         self.live = any(self.carries) and compute.value.type.floating
@@ -245,14 +243,6 @@ class _Operator:
 
 def replaced(args: tuple[Argument, ...], position: int, value: Argument) -> tuple[Argument, ...]:
     return (*args[:position], value, *args[position + 1 :])
-
-
-def replicated(carries: Sequence[bool]) -> tuple[AxisStrategy, ...]:
-    """What any operator can do, one without a rule too: everything whole."""
-    found = [AxisStrategy(tuple(R for _ in carries), R)]
-    if any(carries):
-        found.append(AxisStrategy(tuple(I if c else R for c in carries), I))
-    return tuple(found)
 
 
 def written(strategy: AxisStrategy) -> str:

@@ -5,11 +5,12 @@ rule for an operator that has none, by trying splits.
 
 Order: `case` (one call with real tensors), `simulate` (the ranks of a mesh in one process), `differ` (ranks against one
 device), `keeps` (what autograd saves), `report` (the result as a table), `faults` (the error of a wrong strategy),
-`check` (`check_rule`), `shapes` (which dims change together), `suggest` (a rule by trying).
+`check` (`check_rule`), `shapes` (which dims change together), `suggest` (a rule by trying), `lacking`
+(the pass over a traced model that misses no rule).
 """
 
 from autoplan.rules.check.check import check_rule
+from autoplan.rules.check.lacking import check_rules
 from autoplan.rules.check.report import Row, RuleReport
-from autoplan.rules.check.suggest import suggested_rule
 
-__all__ = ["Row", "RuleReport", "check_rule", "suggested_rule"]
+__all__ = ["Row", "RuleReport", "check_rule", "check_rules"]

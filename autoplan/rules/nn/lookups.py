@@ -1,4 +1,4 @@
-"""Look-ups in all tables of a model at once (``autoplan.lower.tables``)."""
+"""Look-ups in all tables of a model at once (``autoplan.search.tables``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import S
 from autoplan.rules.registry import AxisStrategy, Rule, rule
 
-POOLING = 3  # of a table's arguments (``autoplan.lower.tables.Table``)
+POOLING = 3  # of a table's arguments (``autoplan.ir.tables.Table``)
 
 
 @rule("autoplan.lookups")

@@ -7,7 +7,6 @@ anything.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from autoplan.errors import InputsError, WeightsError
 from autoplan.runtime.checkpoint import plain_values
-from autoplan.runtime.checkpoint.index import REMEDY, TENSORS, plain_name
+from autoplan.runtime.checkpoint.index import REMEDY, TENSORS, digest, plain_name
 
 STATE, FORMAT = "state.json", 2
 CHECKSUM = "checksum"
@@ -78,7 +77,7 @@ def sealed(data: Mapping[str, object]) -> str:
 def checksum(data: Mapping[str, object]) -> str:
     """Of the values, however they are spaced."""
     text = json.dumps({name: value for name, value in data.items() if name != CHECKSUM}, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest(text.encode())
 
 
 def unsealed(file: Path) -> dict[str, object]:

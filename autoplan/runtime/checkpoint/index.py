@@ -88,7 +88,7 @@ def index_text(index: Index) -> str:
 
 
 def digest(content: bytes) -> str:
-    """By which state.json knows tensors.json."""
+    """By which state.json knows itself and tensors.json."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

@@ -32,7 +32,7 @@ from autoplan.runtime.ops.loss.cross_entropy import (
 )
 from autoplan.runtime.ops.loss.vocab_parallel import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
 from autoplan.runtime.ops.norm import batch_norm, sync_batch_norm
-from autoplan.runtime.ops.random import dropout
+from autoplan.runtime.ops.random import dropout, uniform
 from autoplan.runtime.ops.scan import running_extreme, split_cumprod, split_cumsum, split_logcumsumexp
 from autoplan.runtime.ops.spatial.pooling import adaptive_avg_pool, adaptive_max_pool
 from autoplan.runtime.ops.spatial.windows import (
@@ -54,7 +54,7 @@ __all__ = [
     "cross_entropy", "dropout", "embedding_bag", "experts", "grouped_attention", "local_experts", "lookups",
     "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "recurrence",
     "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
-    "split_logcumsumexp", "sync_batch_norm", "top_indices", "vocab_parallel_cross_entropy",
+    "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag",
     "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
 ]  # fmt: skip

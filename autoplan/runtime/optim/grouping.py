@@ -89,7 +89,7 @@ def fields_of(kind: Callable[..., Optimizer], given: Mapping[str, Any]) -> set[s
     return {name for name, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
 
 
-def resolved(training: Training, model: Model) -> Training:
+def resolved_groups(training: Training, model: Model) -> Training:
     """The same with every predicate as the names that it is true of; ParallelismError for a group without members."""
     if not training.groups:
         return training

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.errors import ParallelismError
-from autoplan.options import Training
+from autoplan.options import ELEMENTWISE, Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.memory.optimizer_offload import attach, on_host_memory
 from autoplan.runtime.optim.clip import clip_gradients
@@ -31,13 +31,8 @@ from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage
 from autoplan.runtime.spec import ProgramSpec
 
-# Each of these updates an element from that element's own gradient and state, so a part is updated as in the whole.
-ELEMENTWISE = (
-    "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
-)  # fmt: skip
-
 PLAIN = ("rprop",)
-"""Of these, what assigns by masks, which DTensors don't know: their parts are updated one by one."""
+"""Of ELEMENTWISE, what assigns by masks, which DTensors don't know: their parts are updated one by one."""
 
 REFUSED = {
     "lbfgs": "it computes loss and gradients many times in one update, a program's step does so once",

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import WeightsError
+from autoplan.ir.start import InitRecipe
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.checkpoint.plain_values import path_of
 from autoplan.runtime.collectives.raising import together
@@ -32,7 +33,7 @@ from autoplan.runtime.weights.checks import (
 from autoplan.runtime.weights.experts import StackedExperts, Weights
 from autoplan.runtime.weights.files import Safetensors, told_names
 from autoplan.runtime.weights.names import WeightNames
-from autoplan.trace.initialise import InitRecipe, is_random, replay
+from autoplan.trace.initialise import is_random, replay
 
 
 def load(

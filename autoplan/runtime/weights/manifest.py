@@ -7,13 +7,12 @@ since. Checksums are of stretches of files, so that the ranks that see the same 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from autoplan.errors import WeightsError
-from autoplan.ir.checksums import content_hash, file_hashes, stretch_hash, stretches
+from autoplan.ir.checksums import file_hash, file_hashes, is_sealed, sealed, stretches
 from autoplan.runtime.weights.tensor_files import read_metadata, without_duplicates
 
 MANIFEST, FORMAT = "autoplan-weights.json", 1
@@ -36,7 +35,7 @@ class Manifest:
 
     def text(self) -> str:
         data = {"format": FORMAT, **asdict(self)}
-        return json.dumps({**data, "sha256": content_hash(data)}, indent=1) + "\n"
+        return json.dumps(sealed(data), indent=1) + "\n"
 
     def is_ours(self, folder: Path, name: str) -> bool:
         """Whether a file of the folder is still as it was written; of a safetensors file its header tells."""
@@ -63,7 +62,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         if not path.is_file():  # a pipe would be waited for
             raise ValueError("it is no file")
         data = json.loads(path.read_text(), object_pairs_hook=without_duplicates)
-        if data.pop("sha256") != content_hash(data):
+        if not is_sealed(data):
             raise ValueError("its content isn't what its sha256 says")
         if data.pop("format") != FORMAT:
             raise ValueError(f"another format than {FORMAT}")
@@ -108,12 +107,7 @@ def verify(folder: Path, manifest: Manifest, part: int = 0, parts: int = 1) -> N
     for number, (name, place, (start, stop)) in enumerate(work(manifest)):
         if number % parts != part:
             continue
-        descriptor = os.open(folder / name, os.O_RDONLY)
-        try:
-            same = stretch_hash(descriptor, start, stop) == manifest.files[name][1][place]
-        finally:
-            os.close(descriptor)
-        if not same:
+        if file_hash(folder / name, start, stop) != manifest.files[name][1][place]:
             said = f"it is damaged, or not what was saved there: bytes {start} to {stop} differ from {MANIFEST}"
             raise WeightsError(folder / name, said, REPLACED)
 

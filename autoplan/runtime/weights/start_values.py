@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -14,14 +13,13 @@ import torch
 from torch import nn
 
 from autoplan.errors import PlanFileError, WeightsError
+from autoplan.ir.checksums import file_hash
 from autoplan.ir.graph import Model
+from autoplan.ir.start import FOLDER, Start, StoredFile
 from autoplan.runtime.parallel.boxes import whole
 from autoplan.runtime.weights.files import INDEX, Safetensors, weight_files
 from autoplan.runtime.weights.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
 from autoplan.runtime.weights.writing import MAX_FILE_BYTES, WeightFile, index_of, split
-from autoplan.trace.initialise import FOLDER, Start, StoredFile
-
-HASHED_BYTES = 2**24  # read at once
 
 
 def names_of(model: Model) -> frozenset[str]:
@@ -72,7 +70,7 @@ def starting_from(start: Start, folder: Path) -> Start:
 def files_of(folder: Path) -> tuple[StoredFile, ...]:
     """The safetensors that a folder stands for, and their index, each with its hash."""
     paths = [*weight_files(folder)[0], *(path for path in (folder / INDEX,) if path.is_file())]
-    return tuple(StoredFile(str(path.relative_to(folder)), path.stat().st_size, sha256(path)) for path in paths)
+    return tuple(replace(stored(path), name=str(path.relative_to(folder))) for path in paths)
 
 
 def write_model(model: nn.Module, folder: Path, names: Collection[str] | None, most: int) -> None:
@@ -108,15 +106,7 @@ def write_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def stored(file: Path) -> StoredFile:
-    return StoredFile(file.name, file.stat().st_size, sha256(file))
-
-
-def sha256(file: Path) -> str:
-    found = hashlib.sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(HASHED_BYTES):
-            found.update(piece)
-    return found.hexdigest()
+    return StoredFile(file.name, file.stat().st_size, file_hash(file))
 
 
 def check_values(start: Start, folder: Path, share: int = 0, shares: int = 1) -> None:
@@ -130,7 +120,7 @@ def check_values(start: Start, folder: Path, share: int = 0, shares: int = 1) ->
         path = folder / file.name
         if not path.is_file():
             raise WeightsError(path, "it is missing, and training starts from it", remedy)
-        if path.stat().st_size != file.bytes or sha256(path) != file.sha256:
+        if path.stat().st_size != file.bytes or file_hash(path) != file.sha256:
             raise WeightsError(path, "it holds other bytes than those that plan.json names", remedy)
 
 

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import WeightsError
+from autoplan.ir.start import RESETS, Start
 from autoplan.runtime.collectives.raising import together
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.loading import draw, load, makes, own_parameters
 from autoplan.runtime.weights.start_values import check_values
-from autoplan.trace.initialise import RESETS, Start
 
 SEED = 0  # where none is given and none was kept
 GIVE_WEIGHTS = "load_weights(safetensors or a state dict), which is train.py's --weights"
@@ -121,6 +121,16 @@ def own_share() -> tuple[int, int]:
     may have folders of their own."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+
+
+def check_start(
+    name: str, start: Start, weights: str | os.PathLike | None, checkpoints: str | os.PathLike | None
+) -> None:
+    """See ``Plan.check_start``. ``name``: of the model."""
+    lacking = must_be_given(start)
+    if lacking and weights is None and not (checkpoints and any(Path(checkpoints).glob("step-*"))):
+        remedy = "give --weights safetensors, or plan the function that makes it: parallelize(make_model, ...)"
+        raise WeightsError(name, lacking, remedy)
 
 
 def must_be_given(start: Start) -> str:

@@ -19,7 +19,7 @@ from autoplan.trace.blocks import renamed
 MOST = 64  # operators added before the attempt is given up
 
 
-def with_totals(model: Model) -> Model:
+def with_batch_reductions(model: Model) -> Model:
     """The model with such operators, or as it is where they don't make its batch splittable."""
     changed = model
     for _ in range(MOST):

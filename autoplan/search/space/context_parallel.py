@@ -9,7 +9,7 @@
     expert-parallel   a mixture's experts split (Lepikhin et al. 2020), in whichever of two ways is cheaper:
     expert-all-to-all    tokens travel to the ranks that have their experts, and back
     expert-partial-sum   ranks have each other's tokens and add up what their experts give
-    table-parallel    a recommender's tables on the ranks that ``autoplan.lower.tables`` places them on, whole, by rows
+    table-parallel    a recommender's tables on the ranks that ``autoplan.search.tables`` places them on, whole, by rows
     or by
                       columns; indices travel to them, and vectors back
 

@@ -10,12 +10,8 @@ recording), `recorder` (watches a constructor), `replay` (runs a recipe), `compa
 
 from autoplan.trace.initialise.handed import Given, check_given, given
 from autoplan.trace.initialise.making import init_model, record, resets_recipe, unfilled_names
-from autoplan.trace.initialise.recipe import InitRecipe, Step, View
 from autoplan.trace.initialise.replay import is_random, replay
-from autoplan.trace.initialise.start import CONSTRUCTOR, FACTORY, FOLDER, RESETS, Start, StoredFile
 
 __all__ = [
-    "CONSTRUCTOR", "FACTORY", "FOLDER", "RESETS", "Given", "InitRecipe", "Start", "Step", "StoredFile", "View",
-    "check_given", "given", "init_model", "is_random", "record", "replay", "resets_recipe",
-    "unfilled_names",
+    "Given", "check_given", "given", "init_model", "is_random", "record", "replay", "resets_recipe", "unfilled_names",
 ]  # fmt: skip

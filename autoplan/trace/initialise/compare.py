@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from autoplan.trace.initialise.recipe import InitRecipe
+from autoplan.ir.start import InitRecipe
 from autoplan.trace.initialise.replay import replay
 
 SHARE = 0.25  # of the free memory that a model may take that is made for the comparison alone

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from autoplan.errors import WeightsError
+from autoplan.ir.start import EMPTY, InitRecipe
 from autoplan.trace.initialise.compare import described, named_tensors
-from autoplan.trace.initialise.recipe import EMPTY, InitRecipe
 from autoplan.trace.initialise.recorder import Recorder, Unrecordable, key_of, recording
 from autoplan.trace.initialise.replay import replay
 

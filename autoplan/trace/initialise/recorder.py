@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator; no public alias
 
 from autoplan.ir.graph import Argument, DType, Ref
+from autoplan.ir.start import EMPTY, LITERAL, RESTORE, SAVE, SEED, TRUNCATED, Step, View
 from autoplan.trace.initialise.generators import Elsewhere, RecordedGenerator
-from autoplan.trace.initialise.recipe import EMPTY, LITERAL, RESTORE, SAVE, SEED, TRUNCATED, Step, View
 
 LARGE = 1 << 20  # elements from which a tensor is hollow
 LONGEST_LITERAL = 1 << 16  # elements that are written down

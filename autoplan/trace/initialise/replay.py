@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from autoplan.ir.graph import Argument, DType, Ref, walk_refs
+from autoplan.ir.start import LITERAL, RESTORE, SAVE, SEED, TRUNCATED, InitRecipe, Step, View
 from autoplan.trace.initialise.draws import IN_ORDER, pass_over, truncated_normal_
-from autoplan.trace.initialise.recipe import LITERAL, RESTORE, SAVE, SEED, TRUNCATED, InitRecipe, Step, View
 
 OVERWRITES = (
     "uniform_", "normal_", "zero_", "fill_", "copy_", "random_", "bernoulli_", "trunc_normal_", "exponential_",

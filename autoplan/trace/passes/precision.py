@@ -36,7 +36,7 @@ def in_precision(model: Model, precision: str) -> Model:
     others as it was traced."""
     if precision != "fp64":
         return model
-    gone, constants = widened_nodes(model.constants, types_of(model))
+    gone, constants = widened_nodes(model.constants, model.types())
     outside = {node.name: kind for node, kind in gone.items()}
     return replace(
         model,
@@ -49,11 +49,6 @@ def in_precision(model: Model, precision: str) -> Model:
             replace(s, externals=tuple(outside.get(name, name) for name in s.externals)) for s in model.segments
         ),
     )
-
-
-def types_of(model: Model) -> dict[str, TensorType]:
-    entering = {v.name: v.type for v in model.batch} | {b.name: b.type for b in model.buffers}
-    return entering | {node.name: node.type for node in model.constants}
 
 
 def wide(kind: TensorType) -> TensorType:

@@ -107,15 +107,13 @@ class _Rescaling:
         """(scope, nodes, types, names of tables) of the constants and of every block."""
         model = self.model
         rows = {v.name for v in model.batch}
-        types = {v.name: v.type for v in model.batch} | {v.name: v.type for v in model.buffers}
-        types |= {n.name: n.type for n in model.constants}
         tables = {b.name for b in model.buffers}
         for node in model.constants:
             if not any(name in rows for name in node.operands):
                 tables.add(node.name)
             else:
                 rows.add(node.name)
-        yield CONSTANTS, model.constants, types, tables
+        yield CONSTANTS, model.constants, model.types(), tables
         for index, block in enumerate(model.blocks):
             yield index, block.nodes, block.types(), {v.name for v in (*block.parameters, *block.buffers)}
 

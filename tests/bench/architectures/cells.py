@@ -17,6 +17,7 @@ from autoplan.plan import Plan
 from autoplan.verify.compare import FLOAT64, Run, Tolerance, Worst, gradient_error, loss_error, zero_gradients
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
+from autoplan.verify.variants import in_float64
 from tests.bench.architectures.architecture import Architecture
 from tests.bench.architectures.under_torchrun import gradients_of_folders
 from tests.bench.systems.ranks import Train, run
@@ -128,7 +129,7 @@ def exactly(pool: RankPool, row: Row, name: str, asked: Parallelism | str) -> Ou
     try:
         plan = planned(row.architecture, asked)
         outcome = replace(outcome, plan=str(plan))
-        folder = Plan(plan.record.in_float64()).export(row.folder / file_name("exact", name))
+        folder = Plan(in_float64(plan.record)).export(row.folder / file_name("exact", name))
         (found,) = run(pool, [Train(str(folder), row.weights, [row.batch(torch.float64)])])
         assert isinstance(found, Run)
         outcome = replace(outcome, exact=compared(found, row.exact, row.exact))

@@ -22,6 +22,7 @@ from autoplan.verify.compare import (
     zero_gradients,
 )
 from autoplan.verify.local_ranks import RankError, RankPool
+from autoplan.verify.variants import in_float64
 from tests.bench.systems import cases
 from tests.bench.systems.mixed import FURTHER, SURE, Distance, Steps, distance, standard_error
 from tests.bench.systems.ranks import FirstSteps, Train, run
@@ -129,7 +130,7 @@ def compared(pool: RankPool, known: References, outcome: Outcome, plan: Plan) ->
     model, weights = outcome.model, known.weights(outcome.model)
     with tempfile.TemporaryDirectory(prefix="autoplan-systems-") as name:
         mixed = plan.export(Path(name) / "mixed")
-        exact = Plan(plan.record.in_float64()).export(Path(name) / "exact")
+        exact = Plan(in_float64(plan.record)).export(Path(name) / "exact")
         trained, steps = run(
             pool,
             [
@@ -151,7 +152,7 @@ def simulated(pool: RankPool, known: References, model: str, plan: Plan) -> Erro
     """An asynchronous plan in float64, on a batch of its own in each step, against its rule in one process."""
     batches = known.batches(model)[:STALE_STEPS]
     with tempfile.TemporaryDirectory(prefix="autoplan-systems-") as name:
-        folder = Plan(plan.record.in_float64()).export(Path(name) / "exact")
+        folder = Plan(in_float64(plan.record)).export(Path(name) / "exact")
         (found,) = run(pool, [Train(str(folder), known.weights(model), batches)])
     assert isinstance(found, Run)
     expected = known.by_rule(model, plan, batches)

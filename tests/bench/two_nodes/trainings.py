@@ -22,6 +22,7 @@ from autoplan.trace.batch_binding import bind
 from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import FLOAT64, Run, parameter_error, zero_gradients
 from autoplan.verify.reference import loss_of, plain_experts
+from autoplan.verify.variants import in_float64
 from tests.bench.live.clusters import Cluster
 from tests.bench.systems import cases
 from tests.bench.two_nodes.cases import Case
@@ -81,7 +82,7 @@ class Trainings:
         except AutoplanError as error:
             self.problems[case] = f"{type(error).__name__}: {error}"
             return
-        write_folder(plan.record.in_float64(), self.folder(case), case.system, {})
+        write_folder(in_float64(plan.record), self.folder(case), case.system, {})
         self.plans[case] = str(plan)
 
     def folder(self, case: Case) -> Path:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from autoplan.api import traced_model
-from autoplan.ask import asked_of, planned
 from autoplan.cluster import ClusterSpec
+from autoplan.compile import asked_of, compile_model, traced_model
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Block, Model, Node
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.record import PlanRecord
+from autoplan.ir.start import Start
 from autoplan.options import Training
 from autoplan.rules.constraints import Constraint, pin
 from autoplan.rules.registry import rule_of
 from autoplan.rules.strategies import Strategy, strategies
-from autoplan.trace.initialise import Start
+from autoplan.verify.variants import in_float64
 from tests.equality.programs.program import Module, Program, batch_of
 from tests.equality.programs.setting import Setting
 from tests.support.planning import alone
@@ -33,7 +33,7 @@ def plan_of(program: Program, setting: Setting) -> PlanRecord:
     pins = random_pins(traced, setting, random.Random(f"pins {program.seed}"))
     while True:
         try:
-            return planned_with(traced, setting, [p for one in pins for p in one]).in_float64()
+            return in_float64(planned_with(traced, setting, [p for one in pins for p in one]))
         except ParallelismError as error:
             if not pins and UNCUT not in str(error):
                 raise
@@ -45,7 +45,8 @@ def plan_of(program: Program, setting: Setting) -> PlanRecord:
 def planned_with(traced: Model, setting: Setting, pins: Sequence[Constraint]) -> PlanRecord:
     cluster = ClusterSpec.of(f"1x{setting.ranks} cpu")
     with alone():
-        return planned(traced, cluster, TRAINING, asked_of(setting.parallelism, pins, TRAINING, "fast"), None, Start())
+        asked = asked_of(setting.parallelism, pins, TRAINING, "fast")
+        return compile_model(traced, cluster, TRAINING, asked, None, Start())
 
 
 def random_pins(model: Model, setting: Setting, chance: random.Random) -> list[list[Constraint]]:

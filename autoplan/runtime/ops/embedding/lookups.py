@@ -1,4 +1,4 @@
-"""Look-ups in tables that lie together in one flat parameter (``autoplan.lower.tables``), on one rank or on several.
+"""Look-ups in tables that lie together in one flat parameter (``autoplan.search.tables``), on one rank or on several.
 
 Placed, each rank has rows of the batch and boxes of tables. Indices go to the ranks that have boxes of their tables,
 the vectors that these give come back: one all-to-all each; and the vectors' gradients go there again in the backward. A

@@ -11,7 +11,7 @@ import pytest
 
 from autoplan.errors import DoesNotFitError
 from autoplan.ir.tables import Placed, Table
-from autoplan.lower.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, chosen_in, place
+from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, chosen_in, place
 
 TRAFFIC = Traffic(rows=512, ways=2, itemsize=4)
 

@@ -11,7 +11,7 @@ import torch
 import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError
-from autoplan.placing import recommends
+from autoplan.search.tables.driver import recommends
 from autoplan.trace import trace
 from tests.support import zoo
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 import autoplan
 from autoplan.errors import ParallelismError
 from autoplan.ir.typed import Compute
-from autoplan.lower.tables.place import Choice
-from autoplan.placing import choices
+from autoplan.search.tables.driver import choices
+from autoplan.search.tables.place import Choice
 from tests.support.planning import parallelize_alone
 
 ROWS = 16
@@ -52,7 +52,7 @@ def batch() -> tuple[Tensor, ...]:
 def planned(chosen: tuple[Choice, ...] | None = None, **pinned: object) -> autoplan.Plan:
     """On four devices; ``chosen``: where each table lies, else as is cheapest."""
     asked = autoplan.Parallelism(tensor_system="table-parallel", **pinned)  # type: ignore[arg-type]
-    with patch("autoplan.placing.choices", side_effect=choices if chosen is None else lambda *_: chosen):
+    with patch("autoplan.search.tables.driver.choices", side_effect=choices if chosen is None else lambda *_: chosen):
         return parallelize_alone(Recommender(), "1x4 cpu", batch(), parallelism=asked)
 
 

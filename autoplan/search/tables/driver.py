@@ -1,4 +1,4 @@
-"""A traced model with its tables placed on the devices of a tensor axis, by the prices of a cluster."""
+"""The search of models with tables: where they lie on the devices of a tensor axis is found before the search."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.graph import DTYPE_BYTES, Model, batch_rows
 from autoplan.ir.record import Asked
 from autoplan.ir.tables import KINDS
-from autoplan.lower.tables.grouping import Found as FoundTable
-from autoplan.lower.tables.grouping import grouped, tables_of
-from autoplan.lower.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
-from autoplan.options import Inference, Parallelism, Training
-from autoplan.runtime.optim.optimizer import ELEMENTWISE
+from autoplan.options import ELEMENTWISE, Inference, Parallelism, Training
 from autoplan.search import search
 from autoplan.search.space.systems import resolve
+from autoplan.search.tables.grouping import Found as FoundTable
+from autoplan.search.tables.grouping import grouped, tables_of
+from autoplan.search.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
 
 SYSTEM = "table-parallel"
 WALL_SHARE = 0.9  # of a device's memory, that parameters and what belongs to them may take
@@ -29,7 +28,7 @@ WALL_SHARE = 0.9  # of a device's memory, that parameters and what belongs to th
 Found = tuple[Chosen, tuple[Alternative, ...], SearchReport]
 
 
-def searched(
+def search_with_tables(
     model: Model, cluster: ClusterSpec, training: Training | Inference, pinned: Parallelism, asked: Asked
 ) -> tuple[Model, Found]:
     """The search's answer, and the model that it is of: with tables placed where that is asked for, and where nothing

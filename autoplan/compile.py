@@ -1,0 +1,124 @@
+"""The passes that make a plan of a module, in order:
+
+    trace -> precision -> check rules -> batch reductions -> tables -> search -> lower -> typecheck -> record
+
+``traced_model`` is the first two, which alone look at the module; ``compile_model`` is the rest. A plan that is asked
+for again (``autoplan.replan``) enters at the second. The forward alone of a training plan (``autoplan.evaluation``)
+takes the traced graph and a choice, and enters at lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import InputsError, ParallelismError
+from autoplan.ir.graph import Model
+from autoplan.ir.record import Asked, PlanRecord
+from autoplan.ir.start import InitRecipe, Start
+from autoplan.lower.program import typed_program
+from autoplan.models.inputs import Inputs
+from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
+from autoplan.rules.check import check_rules
+from autoplan.rules.constraints import Constraint, accept_whole
+from autoplan.rules.extensions import extensions_of
+from autoplan.runtime.optim.grouping import check_flat, resolved_groups
+from autoplan.runtime.optim.lr_scheduler import check_schedule
+from autoplan.runtime.optim.optimizer import check_optimizer
+from autoplan.search.space.batch_reductions import with_batch_reductions
+from autoplan.search.space.systems import read as read_parallelism
+from autoplan.search.space.systems import resolve as resolve_parallelism
+from autoplan.search.tables.driver import search_with_tables
+from autoplan.trace import check_dtypes, trace
+from autoplan.trace.passes.precision import compute_dtype, computed_in, in_precision
+
+
+def traced_model(
+    module: nn.Module, inputs: Inputs, loss_fn: Callable | None, training: Training | Inference,
+    evaluated: bool = False,
+) -> Model:  # fmt: skip
+    """The module's graph in a precision. InputsError where a loss isn't one number, or the module takes other dtypes.
+
+    evaluated  a training plan's loss as ``module.eval()`` computes it
+    """
+    check_dtypes(module, inputs, loss_fn, training.precision)
+    is_training, dtype = isinstance(training, Training), compute_dtype(training.precision)
+    model = trace(module, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
+    model = in_precision(model, training.precision)
+    check_result(model, is_training)
+    return model
+
+
+def compile_model(
+    model: Model, cluster: ClusterSpec, training: Training | Inference, asked: Asked, init: InitRecipe | None,
+    start: Start,
+) -> PlanRecord:  # fmt: skip
+    """The plan of a traced model. Raises ParallelismError, DoesNotFitError or NoRuleError where there is none."""
+    check_precision(training.precision, cluster)
+    pinned = resolve_parallelism(asked.request, cluster)
+    training = replace(training, compile=asked.compile and cluster.profile()[0].compiles)  # what runs is priced
+    model = accept_whole(model, asked.constraints)
+    check_rules(model)
+    if isinstance(training, Training):
+        training, model = resolved_groups(training, model), with_batch_reductions(model)
+    model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
+    if isinstance(training, Training):
+        check_flat(training, model)
+    typed_program(model, chosen)  # proven here; whoever needs the program lowers the record again
+    extensions = extensions_of(model)
+    return PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions, start=start)
+
+
+def asked_of(
+    parallelism: str | Parallelism, constraints: Sequence[Constraint], training: Training | Inference, effort: str
+) -> Asked:
+    """What a user pins, as it is recorded. ParallelismError for an effort that is none."""
+    check_effort(effort)
+    said = read_parallelism(parallelism) if isinstance(parallelism, str) else parallelism
+    system = said if isinstance(said, str) and said != "auto" else ""
+    pinned = said if isinstance(said, Parallelism) else Parallelism()
+    return Asked(system, pinned, tuple(constraints), effort, training.compile)
+
+
+def check_arguments(training: Training | Inference | None, constraints: Sequence[Constraint]) -> None:
+    """Refuses, before anything is traced, what can't be planned or what no exported program could run."""
+    if training is not None and not isinstance(training, Training | Inference):
+        raise ParallelismError(
+            f"training={training!r}", "it says nothing of how to train", "give autoplan.Training(...) or Inference()"
+        )
+    if not isinstance(constraints, tuple | list):  # what can be read but once would be empty when it is asked again
+        given = f"constraints={constraints!r}"
+        raise ParallelismError(given, "they are no list", "give a list, such as [autoplan.pin(...)]")
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise ParallelismError(
+                f"constraint {constraint!r}", "it is none", "use autoplan.pin, autoplan.forbid or autoplan.replicated"
+            )
+    if isinstance(training, Training):
+        check_optimizer(training)
+        check_schedule(training)
+
+
+def check_precision(precision: str, cluster: ClusterSpec) -> None:
+    """Refuses a precision that the cluster's device doesn't multiply in: it has no price there."""
+    device, _ = cluster.profile()
+    peaks = device.peak_flops_per_s
+    if computed_in(precision) not in peaks:
+        known = [name for name in PRECISIONS if computed_in(name) in peaks]
+        cause = f"{device.name} has no peak for {computed_in(precision)}"
+        raise ParallelismError(f"precision={precision!r}", cause, f"use one of {', '.join(known)}")
+
+
+def check_result(model: Model, training: bool) -> None:
+    last = model.blocks[model.segments[-1].block]
+    if not last.outputs:
+        cause = "its result follows from the batch alone: no parameter reaches it, so there is nothing to learn"
+        raise InputsError(f"model {model.name}", cause, "give a model with parameters that its result depends on")
+    shape = last.types()[last.outputs[0]].shape
+    if training and shape != ():
+        raise InputsError(
+            f"a loss of shape {shape}", "what is minimised is one number", "let loss_fn return a scalar, such as a mean"
+        )

@@ -1,0 +1,79 @@
+"""A plan as it is verified: in float64, small enough for local processes, replicas averaged often, without dropout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from autoplan.emit.dropout import is_random
+from autoplan.errors import InputsError
+from autoplan.ir.graph import Model
+from autoplan.ir.record import PlanRecord
+from autoplan.options import Parallelism, Training
+from autoplan.runtime.data.microbatches import Batch
+from autoplan.trace.passes.precision import in_precision
+from autoplan.verify.batch import example_batch, given_batch
+from autoplan.verify.shrink import shrink
+
+MOST_RANKS = 8
+OFTEN = 2  # steps between two averages of replicas, of those that are verified
+
+
+def in_float64(record: PlanRecord) -> PlanRecord:
+    """The same plan, computing in float64: what exactness is measured with."""
+    training = record.training
+    wide = training.with_precision("fp64") if isinstance(training, Training) else replace(training, precision="fp64")
+    return replace(record, training=wide, model=in_precision(record.model, "fp64"))
+
+
+def local_plan(record: PlanRecord, given: Batch | None, seed: int) -> tuple[PlanRecord, str, dict[str, torch.Tensor]]:
+    """The plan in float64, shrunk where it has more than MOST_RANKS ranks; what to say of that; and a batch of it.
+
+    given  a user's batch, None: one is drawn. InputsError where it is for a plan that is shrunk
+    """
+    exact, note, devices = in_float64(record), "", record.chosen.mesh.devices
+    if devices > MOST_RANKS:
+        if given is not None:
+            cause = f"it is verified with smaller sizes, for it has more than {MOST_RANKS} ranks"
+            raise InputsError(f"a batch for a plan of {devices} ranks", cause, "leave it out")
+        exact, note = shrink(exact)
+    return exact, note, example_batch(exact.model, seed) if given is None else given_batch(exact.model, given)
+
+
+def also(*notes: str) -> str:
+    """Notes in one sentence, those that say nothing left out."""
+    return "; ".join(filter(None, notes))
+
+
+def synchronous(record: PlanRecord) -> PlanRecord:
+    """The same plan with gradients of the newest weights, summed in every step: what one device equals."""
+    p = record.chosen.parallelism
+    p = replace(p, local_steps=None, pipeline_schedule="1f1b" if p.two_versions else p.pipeline_schedule)
+    return replace(record, chosen=replace(record.chosen, parallelism=p))
+
+
+def averaged_often(record: PlanRecord) -> tuple[PlanRecord, str]:
+    """The same plan with its replicas averaged so often that a verification sees it, and what to say of that."""
+    every = record.chosen.parallelism.local_steps
+    parallelism = replace(record.chosen.parallelism, local_steps=OFTEN)
+    told = f"averaging every {OFTEN} steps in place of {every}"
+    return replace(record, chosen=replace(record.chosen, parallelism=parallelism)), told
+
+
+def rule_of(parallelism: Parallelism) -> str:
+    """What an asynchronous program is compared with."""
+    if parallelism.steps_locally:
+        return f"local SGD's rule, averaging every {parallelism.local_steps} steps"
+    return "PipeDream-2BW's rule, gradients of the weights before the last update"
+
+
+def drops(model: Model) -> bool:
+    """Whether the model drops elements or draws numbers: one device is then a program that drops and draws the same,
+    not the user's module."""
+    return any(is_random(node) for block in model.blocks for node in block.nodes)
+
+
+def draws(model: Model) -> bool:
+    """Whether the model draws numbers, which stay where nothing is dropped."""
+    return any(node.op == "autoplan.uniform" for block in model.blocks for node in block.nodes)
