@@ -19,7 +19,7 @@ from autoplan.rules.faults import check_users_rule
 from autoplan.rules.registry import WHOLE, registered
 from autoplan.runtime.optim.grouping import check_flat, resolved
 from autoplan.runtime.optim.lr_scheduler import check_schedule
-from autoplan.runtime.optim.optimizer import check_optimizer
+from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.search.space.batch_reductions import with_totals
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism

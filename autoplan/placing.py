@@ -18,7 +18,7 @@ from autoplan.lower.tables.grouping import Found as FoundTable
 from autoplan.lower.tables.grouping import grouped, tables_of
 from autoplan.lower.tables.place import REPLICATED, Choice, Rates, Traffic, boxes_of, place
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.runtime.optim.optimizer import ELEMENTWISE
+from autoplan.runtime.optim.optimizer_options import ELEMENTWISE
 from autoplan.search import search
 from autoplan.search.space.systems import resolve
 

@@ -13,7 +13,8 @@ from autoplan.cost.step import optimizer_states
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, Parameter, TensorType
 from autoplan.options import Training
-from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer, known_classes
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.optimizer_options import check_optimizer, known_classes
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
