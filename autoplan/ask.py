@@ -120,15 +120,16 @@ def check_arguments(training: Training | Inference | None, constraints: Sequence
     """Refuses, before anything is traced, what can't be planned or what no exported program could run."""
     if training is not None and not isinstance(training, Training | Inference):
         raise ParallelismError(
-            f"training={training!r}", "it says nothing of how to train", "give autoplan.Training(...) or Inference()"
+            f"training={training!r}", "expected a Training or Inference", "give autoplan.Training(...) or Inference()"
         )
     if not isinstance(constraints, tuple | list):  # what can be read but once would be empty when it is asked again
         given = f"constraints={constraints!r}"
-        raise ParallelismError(given, "they are no list", "give a list, such as [autoplan.pin(...)]")
+        raise ParallelismError(given, "expected a list", "give a list, such as [autoplan.pin(...)]")
     for constraint in constraints:
         if not isinstance(constraint, Constraint):
             raise ParallelismError(
-                f"constraint {constraint!r}", "it is none", "use autoplan.pin, autoplan.forbid or autoplan.replicated"
+                f"constraint {constraint!r}", "expected a Constraint",
+                "use autoplan.pin, autoplan.forbid or autoplan.replicated",
             )
     if isinstance(training, Training):
         check_optimizer(training)

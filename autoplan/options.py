@@ -61,8 +61,8 @@ class LRSchedule:
             raise ParallelismError(f"steps={self.steps!r}", cause, "give as many as training takes")
         if not falls and (self.steps is not None or self.end):
             raise ParallelismError(
-                f"lr_schedule={self.name!r} with steps={self.steps}, end={self.end}", "it has no end to arrive at",
-                "leave them out, or use 'linear' or 'cosine'",
+                f"lr_schedule={self.name!r} with steps={self.steps}, end={self.end}",
+                "only 'linear' and 'cosine' take them", "leave them out, or use one of these",
             )  # fmt: skip
         if self.name in SHAPES and self.options:
             raise ParallelismError(

@@ -134,7 +134,8 @@ def scheduler_class(schedule: LRSchedule) -> type[LRScheduler]:
     }
     usable = sorted(set(known) - set(NOT_DATA))
     if schedule.name not in usable:
-        cause = "it takes functions or schedulers, which are no data" if schedule.name in known else "there is none"
+        held = "it takes functions or schedulers, which plan.json can't hold"
+        cause = held if schedule.name in known else "torch has no such class"
         raise ParallelismError(f"lr_schedule={schedule.name!r}", cause, f"use one of {', '.join((*SHAPES, *usable))}")
     return known[schedule.name]
 

@@ -44,7 +44,7 @@ def optimizer_class(name: str) -> type[Optimizer]:
     """The class with this lower-case name; ParallelismError where there is none, or none that a program can run."""
     classes = known_classes()
     if name not in classes:
-        cause = REFUSED.get(name, "it is no optimizer of torch.optim by its lower-case name, nor 'lamb'")
+        cause = REFUSED.get(name, "it isn't an optimizer of torch.optim by its lower-case name, nor 'lamb'")
         raise ParallelismError(f"optimizer={name!r}", cause, f"use one of {tuple(sorted(classes))}")
     return classes[name]
 
