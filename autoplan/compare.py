@@ -138,7 +138,7 @@ def compare(
     """
     if isinstance(cluster_specs, str | Mapping | os.PathLike | ClusterSpec) or not isinstance(cluster_specs, Iterable):
         remedy = 'Give one, such as ["1x8 h100-sxm", "2x8 l40s"]'
-        raise ClusterError(repr(cluster_specs), "is no list of clusters", remedy)
+        raise ClusterError(repr(cluster_specs), "expected a list of clusters", remedy)
     specs = [ClusterSpec.of(cluster) for cluster in cluster_specs]
     if not specs:
         raise ClusterError("cluster_specs=[]", "there is nothing to compare", "Give at least one cluster")

@@ -27,7 +27,7 @@ from autoplan.rules.constraints import Constraint, accept_whole
 from autoplan.rules.extensions import extensions_of
 from autoplan.runtime.optim.grouping import check_flat, resolved_groups
 from autoplan.runtime.optim.lr_scheduler import check_schedule
-from autoplan.runtime.optim.optimizer import check_optimizer
+from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.search.space.batch_reductions import with_batch_reductions
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
@@ -87,15 +87,16 @@ def check_arguments(training: Training | Inference | None, constraints: Sequence
     """Refuses, before anything is traced, what can't be planned or what no exported program could run."""
     if training is not None and not isinstance(training, Training | Inference):
         raise ParallelismError(
-            f"training={training!r}", "it says nothing of how to train", "give autoplan.Training(...) or Inference()"
+            f"training={training!r}", "expected a Training or Inference", "give autoplan.Training(...) or Inference()"
         )
     if not isinstance(constraints, tuple | list):  # what can be read but once would be empty when it is asked again
         given = f"constraints={constraints!r}"
-        raise ParallelismError(given, "they are no list", "give a list, such as [autoplan.pin(...)]")
+        raise ParallelismError(given, "expected a list", "give a list, such as [autoplan.pin(...)]")
     for constraint in constraints:
         if not isinstance(constraint, Constraint):
             raise ParallelismError(
-                f"constraint {constraint!r}", "it is none", "use autoplan.pin, autoplan.forbid or autoplan.replicated"
+                f"constraint {constraint!r}", "expected a Constraint",
+                "use autoplan.pin, autoplan.forbid or autoplan.replicated",
             )
     if isinstance(training, Training):
         check_optimizer(training)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from autoplan.arguments.keywords import keywords, shown
 from autoplan.arguments.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
 from autoplan.arguments.values import Settings, is_number, settings
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import TENSOR
-from autoplan.ir.parameter_groups import ParameterGroup, as_groups
+from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream-2bw")
@@ -64,8 +65,8 @@ class LRSchedule:
             raise ParallelismError(f"steps={self.steps!r}", cause, "give as many as training takes")
         if not falls and (self.steps is not None or self.end):
             raise ParallelismError(
-                f"lr_schedule={self.name!r} with steps={self.steps}, end={self.end}", "it has no end to arrive at",
-                "leave them out, or use 'linear' or 'cosine'",
+                f"lr_schedule={self.name!r} with steps={self.steps}, end={self.end}",
+                "only 'linear' and 'cosine' take them", "leave them out, or use one of these",
             )  # fmt: skip
         if self.name in SHAPES and self.options:
             raise ParallelismError(
@@ -144,6 +145,14 @@ class Training:
     def scales_loss(self) -> bool:
         """Whether the loss is scaled, so that small gradients don't vanish in float16."""
         return self.precision == "fp16-mixed"
+
+    def optimizer_fields(self) -> dict[str, Any]:
+        """The optimizer's options that have fields here, by torch's names; those that aren't given left out."""
+        return {name: getattr(self, f) for f, name in OPTIMIZER_FIELDS.items() if getattr(self, f) is not None}
+
+    def optimizer_settings(self) -> dict[str, Any]:
+        """All that is said of the optimizer's options, by torch's names."""
+        return self.optimizer_fields() | dict(self.optimizer_options)
 
     def with_precision(self, precision: str) -> Training:
         """The same in another precision; what is exact sums nothing in less."""

@@ -29,9 +29,9 @@ class Parser(argparse.ArgumentParser):
             choices = re.findall(r"[\w.-]+", match[3])
             near = nearest(match[2], choices)
             remedy = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(choices)}"
-            raise LaunchError(f"{match[1]} {match[2]}", f"{self.prog} has no such one", remedy)
+            raise LaunchError(f"{match[1]} {match[2]}", f"{self.prog} has no such choice", remedy)
         if match := _INVALID.fullmatch(message):
-            raise LaunchError(f"{match[1]} {match[2]}", "it is no number", help_text)
+            raise LaunchError(f"{match[1]} {match[2]}", "it is not a number", help_text)
         what, colon, said = message.partition(": ")
         raise LaunchError(what.removeprefix("argument ") if colon else self.prog, said or message, help_text)
 
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         given = rest[0].partition("=")[0]
         if not given.startswith("-"):
             remedy = f'a value with spaces stands in quotes: "… {rest[0]}"; or see {self.prog} --help'
-            return LaunchError(rest[0], f"{self.prog} takes nothing of the kind", remedy)
+            return LaunchError(rest[0], f"{self.prog} takes no such argument", remedy)
         options = [option for action in self._actions for option in action.option_strings]
         other = OPTION_NAMES.get(given.lstrip("-").replace("_", "-"))
         near = nearest(given, options)
@@ -64,7 +64,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
         found = int(text) if re.fullmatch(r"[+-]?\d{1,30}", text.strip(), re.ASCII) else None
         if found is None or found < least or (most is not None and found > most):
             limit = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number {limit}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limit}")
         return found
 
     return read
@@ -84,7 +84,8 @@ def number(least: float, above: bool = False) -> Callable[[str], float]:
         except ValueError:
             found = math.nan
         if not math.isfinite(found) or found < least or (above and found == least):
-            raise argparse.ArgumentTypeError(f"{text!r} is no number {'above' if above else 'of at least'} {least:g}")
+            limit = f"{'above' if above else 'of at least'} {least:g}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {limit}")
         return found
 
     return read

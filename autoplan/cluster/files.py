@@ -41,7 +41,7 @@ def checked(data: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise ClusterError(where, f"lacks {', '.join(lacking)}", remedy)
     unknown = [str(key) for key in data if key not in KEYS]
     if unknown:
-        cause = f"has {', '.join(unknown)}, which says nothing of a cluster"
+        cause = f"has {', '.join(unknown)}, which are not parts of a cluster"
         raise ClusterError(where, cause, f"Use {', '.join(KEYS)}")
     return dict(data)
 

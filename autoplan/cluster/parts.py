@@ -76,7 +76,7 @@ Part = TypeVar("Part", NodeGroup, OuterLevel)
 def parts_of(kind: type[Part], given: object, name: str) -> tuple[Part, ...]:
     """What a user gives for ``groups`` or ``levels``: parts already made, mappings, or their fields in order."""
     if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
-        raise ClusterError(f"{name} = {given!r}", "is no list", _form(kind, name))
+        raise ClusterError(f"{name} = {given!r}", "expected a list", _form(kind, name))
     return tuple(_part(kind, item, name) for item in given)
 
 

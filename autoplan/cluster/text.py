@@ -57,7 +57,7 @@ def _options(text: str) -> tuple[dict[str, Any], str]:
             return data, text
         name, value = ("memory_gb", match[1]) if memory else (match[1], match[2].strip('"'))
         if option and name not in OPTIONS:
-            cause = "says nothing of a cluster"
+            cause = "is not part of a cluster"
             raise ClusterError(f"{name}={value}", cause, f"Use {', '.join(f'{known}=' for known in OPTIONS)}")
         if name in data:
             raise ClusterError(f"{name}={value}", "is said twice", "Say it once")
@@ -67,7 +67,7 @@ def _options(text: str) -> tuple[dict[str, Any], str]:
 
 def _group(part: str, whole: str) -> tuple[int, int, str]:
     if unread := re.search(r"\S*=\S*", part):
-        cause = "says nothing of a cluster"
+        cause = "is not part of a cluster"
         raise ClusterError(f"{unread[0]} in {whole!r}", cause, f"Use {', '.join(f'{name}=…' for name in OPTIONS)}")
     match = _GROUP.fullmatch(part)
     if match is None:

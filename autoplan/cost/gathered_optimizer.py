@@ -67,7 +67,7 @@ def whole_cost(training: Training | Inference, passes: float, model: Model, devi
         return None
     shapes = user_shapes([p for p in model.parameters if p.trainable])
     total = sum(p.type.bytes for p in model.parameters if p.trainable)
-    steps = dict(training.optimizer_options).get("ns_steps", NEWTON_SCHULZ_STEPS)
+    steps = training.optimizer_settings().get("ns_steps", NEWTON_SCHULZ_STEPS)
     assert isinstance(steps, int)
     products_s = 0.0
     if training.optimizer == "muon":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.interleaved import runs_rounds, splits
 from autoplan.cost.operators.operator import Operator, price_operator
 from autoplan.cost.zero_costs import DataAxis
@@ -51,18 +52,14 @@ def optimizer_states(training: Training | Inference, model: Model | None = None,
     """
     if isinstance(training, Inference):
         return 0
-    mixed = model is not None and training.optimizer in MIXED
-    trainable = [p for p in model.parameters if p.trainable] if model is not None and mixed else []
+    by_shape = model is not None and training.optimizer in GATHERED  # beside Muon vectors have AdamW
+    trainable = [p for p in model.parameters if p.trainable] if model is not None and by_shape else []
     total = sum(p.type.elements for p in trainable)
     if not total:
         return whole_copies(training)
     if training.optimizer == "muon":
         return sum(p.type.elements * (1 if len(p.type.shape) == 2 else 2) for p in trainable) / total
     return sum(factored_elements(p.type.shape) * (ways if len(p.type.shape) > 1 else 1) for p in trainable) / total
-
-
-MIXED = ("muon", "adafactor")
-"""What they keep depends on a parameter's shape: beside Muon vectors have AdamW (``runtime.optim.optimizer``)."""
 
 
 def factored_elements(shape: Sequence[int]) -> int:
@@ -74,8 +71,8 @@ def factored_elements(shape: Sequence[int]) -> int:
 
 def whole_copies(training: Training) -> int:
     """Copies of the parameter that an optimizer keeps, options that ask for further ones counted."""
-    options = dict(training.optimizer_options)
-    moves = bool(training.momentum or options.get("momentum"))
+    options = training.optimizer_settings()
+    moves = bool(options.get("momentum"))
     if training.optimizer == "sgd":
         return int(moves)
     further = bool(options.get("amsgrad")) + bool(options.get("centered")) + (training.optimizer == "rmsprop" and moves)

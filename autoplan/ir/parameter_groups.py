@@ -9,6 +9,11 @@ from fnmatch import fnmatchcase
 from autoplan.arguments.values import Settings, settings
 from autoplan.errors import ParallelismError
 
+OPTIMIZER_FIELDS: Mapping[str, str] = {
+    "learning_rate": "lr", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum",
+}  # fmt: skip
+"""Options of optimizers that Training has fields for, with torch's names for them."""
+
 Matching = Callable[[str, object], bool]
 """Whether a parameter, given by the user's name and as a tensor of the meta device, belongs to a group."""
 
@@ -33,7 +38,7 @@ class ParameterGroup:
         given = dict(settings("a group's options", self.options))
         if {"lr", "learning_rate"} <= given.keys():
             raise ParallelismError(f"a group's options {given}", "lr and learning_rate are one", "give one of them")
-        renamed = {"lr" if name == "learning_rate" else name: value for name, value in given.items()}
+        renamed = {OPTIMIZER_FIELDS.get(name, name): value for name, value in given.items()}
         object.__setattr__(self, "options", tuple(sorted(renamed.items())))
         object.__setattr__(self, "names", tuple(self.names))
         if not callable(self.match) and not (isinstance(self.match, str) and all(self.match.split("|"))):

@@ -19,6 +19,7 @@ from autoplan.report.table import WIDTH
 from autoplan.report.tables import tables_section
 from autoplan.report.words import headline, seconds_text
 from autoplan.runtime.optim.grouping import number_of, whole_parameters
+from autoplan.runtime.optim.optimizer_options import options_text
 
 
 def report_text(record: PlanRecord) -> str:
@@ -70,7 +71,7 @@ def groups_text(model: Model, training: Training) -> Iterator[str]:
     known = [names for names, _ in whole_parameters(model)]
     for number, group in enumerate(training.groups, 1):
         count = sum(number_of(training, names) == number for names in known)
-        options = ", ".join(f"{name}={value!r}" for name, value in group.options)
+        options = options_text(dict(group.options))
         patterns = [] if group.names else group.title.split("|")
         nothing = [one for one in patterns if not any(replace(group, match=one).has(names) for names in known)]
         told = f" (nothing matches {', '.join(nothing)})" if nothing else ""

@@ -80,7 +80,7 @@ def test_traced_once_for_each_precision(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_cannot_be_compared_is_named() -> None:
     with pytest.raises(ClusterError, match="there is nothing to compare"):
         autoplan.compare(Tokens(), [], IDS)
-    with pytest.raises(ClusterError, match="'1x1 cpu': is no list of clusters"):
+    with pytest.raises(ClusterError, match="'1x1 cpu': expected a list of clusters"):
         autoplan.compare(Tokens(), "1x1 cpu", IDS)
     with pytest.raises(ParallelismError, match="no such system"):
         autoplan.compare(Tokens(), ["1x1 cpu"], IDS, parallelism="sideways")

@@ -25,16 +25,16 @@ def parser() -> Parser:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("--model m --steps -3", "--steps: '-3' is no whole number of at least 1. see train.py --help."),
-        ("--model m --steps 1e3", "--steps: '1e3' is no whole number"),
-        ("--model m --lr nan", "--lr: 'nan' is no number of at least 0"),
-        ("--model m --batch x", "--batch 'x': it is no number"),
+        ("--model m --steps -3", "--steps: '-3' is not a whole number of at least 1. see train.py --help."),
+        ("--model m --steps 1e3", "--steps: '1e3' is not a whole number"),
+        ("--model m --lr nan", "--lr: 'nan' is not a number of at least 0"),
+        ("--model m --batch x", "--batch 'x': it is not a number"),
         ("--model m --dat x", ""),
         ("--model m --dataa x", "--dataa: train.py has no such option. did you mean --data"),
         ("--model m --num-steps 3", "--num-steps: train.py has no such option. write --steps."),
         ("--model m --zzzzzz", "--zzzzzz: train.py has no such option. see train.py --help."),
-        ("--model m more", 'more: train.py takes nothing of the kind. a value with spaces stands in quotes: "… more"'),
-        ("--model m --effort fats", "--effort fats: train.py has no such one. did you mean fast?"),
+        ("--model m more", 'more: train.py takes no such argument. a value with spaces stands in quotes: "… more"'),
+        ("--model m --effort fats", "--effort fats: train.py has no such choice. did you mean fast?"),
         ("--model m --effort", "--effort: expected one argument"),
         ("", "train.py: it lacks --model."),
     ],
@@ -56,7 +56,7 @@ def test_a_command_within_names_its_own_options() -> None:
     assert top.parse_args(["plan", "--verify"]).verify
     with pytest.raises(LaunchError, match=r"--verfy: autoplan plan has no such option\. did you mean --verify"):
         top.parse_args(["plan", "--verfy"])
-    with pytest.raises(LaunchError, match=r"command plam: autoplan has no such one\. did you mean plan"):
+    with pytest.raises(LaunchError, match=r"command plam: autoplan has no such choice\. did you mean plan"):
         top.parse_args(["plam"])
     with pytest.raises(LaunchError, match="autoplan: it lacks command"):
         top.parse_args([])
@@ -78,5 +78,5 @@ def test_a_value_is_read(kind: Callable[[str], float], text: str, value: float) 
     ],
 )  # fmt: skip
 def test_another_value_is_refused(kind: Callable[[str], float], text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no "):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not "):
         kind(text)

@@ -13,7 +13,8 @@ import autoplan
 from autoplan.errors import AutoplanError
 from autoplan.ir.parameter_groups import ParameterGroup
 from autoplan.options import LRSchedule, Training
-from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.program import Program
 from tests.attacks.attack import Attack, Lost, Place, Silent, equal, refused, refused_command
 from tests.fixtures import tiny_program as tiny

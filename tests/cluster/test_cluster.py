@@ -127,7 +127,7 @@ def test_a_clear_text_is_taken_however_it_is_written(text, meant):
         ("h100-sxm", """'h100-sxm': doesn't say how many devices there are. Write "1x8 h100-sxm"."""),
         ("h100", 'Write "1x8 h100-pcie" or "1x8 h100-sxm"'),
         ("4x8", """'4x8': names no device. Write "4x8 NAME" with one of a100"""),
-        ("1x4 cpu network=", "network= in '1x4 cpu network=': says nothing of a cluster"),
+        ("1x4 cpu network=", "network= in '1x4 cpu network=': is not part of a cluster"),
         ("99999999999x8 h200", "799,999,999,992 devices: is more than 1,000,000"),
         (4, "4: is of type int, not a cluster"),
     ],

@@ -16,7 +16,8 @@ from autoplan.errors import ParallelismError
 from autoplan.export.folder import parse_plan, plan_text
 from autoplan.ir.parameter_groups import ParameterGroup
 from autoplan.options import LRSchedule, Training
-from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.optimizer_options import check_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny

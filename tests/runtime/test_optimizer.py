@@ -13,7 +13,8 @@ from autoplan.cost.step import optimizer_states
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, Parameter, TensorType
 from autoplan.options import Training
-from autoplan.runtime.optim.optimizer import build_optimizer, check_optimizer, known_classes
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.optim.optimizer_options import check_optimizer, known_classes
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
@@ -185,8 +186,8 @@ def test_every_class_of_torch_is_run_here_or_refused() -> None:
     [
         (Training(optimizer="lbfgs"), "optimizer='lbfgs': it computes loss and gradients many times in one update"),
         (Training(optimizer="sparseadam"), "optimizer='sparseadam': it takes sparse gradients alone"),
-        (Training(optimizer="Adam"), "optimizer='Adam': it is no optimizer of torch.optim by its lower-case name"),
-        (Training(optimizer="optimizer"), "optimizer='optimizer': it is no optimizer"),
+        (Training(optimizer="Adam"), "optimizer='Adam': it isn't an optimizer of torch.optim by its lower-case name"),
+        (Training(optimizer="optimizer"), "optimizer='optimizer': it isn't an optimizer"),
         (Training(momentum=0.9), "momentum=0.9: AdamW has no momentum: it takes lr, betas, eps, weight_decay, amsgrad"),
         (Training(optimizer_options={"nesterov": True}), "optimizer_options nesterov=True: AdamW has no nesterov"),
         (Training(eps=1e-6, optimizer_options={"eps": 1e-7}), "optimizer_options eps=1e-07: eps=1e-06 says another"),

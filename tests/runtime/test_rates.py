@@ -165,7 +165,7 @@ def test_the_command_line_writes_it_as_a_mapping() -> None:
     [
         ("cosine", "steps=None: 'cosine' arrives after so many updates, more than its warmup=0. give as many as"),
         ({"name": "linear", "steps": 3, "warmup": 3}, "steps=3: 'linear' arrives after so many updates"),
-        ({"name": "constant", "steps": 3}, "lr_schedule='constant' with steps=3, end=0.0: it has no end to arrive at"),
+        ({"name": "constant", "steps": 3}, "lr_schedule='constant' with steps=3, end=0.0: only 'linear' and 'cosine'"),
         ({"name": "cosine", "steps": 9, "options": {"T_max": 3}}, "lr_schedule='cosine' with options {'T_max': 3}"),
         ({"name": "StepLR", "warmup": 3}, "lr_schedule='StepLR' with warmup=3: torch's class sets every update's rate"),
         ({"name": "linear", "stops": 9}, "lr_schedule={'name': 'linear', 'stops': 9}: a schedule has name"),
@@ -175,7 +175,7 @@ def test_the_command_line_writes_it_as_a_mapping() -> None:
         ({"name": "StepLR", "options": [("gamma", 0.1), ("gamma", 0.2)]}, "lr_schedule's options [('gamma', 0.1)"),
         ({"name": "StepLR", "options": {"gamma": torch.ones(1)}}, "lr_schedule's options: gamma=tensor([1.]): plan"),
         ({"name": "StepLR", "options": {"gamma": float("nan")}}, "lr_schedule's options: gamma=nan: plan.json"),
-        ("StairsLR", f"lr_schedule='StairsLR': there is none. use one of {', '.join(SHAPES)}, ConstantLR"),
+        ("StairsLR", f"lr_schedule='StairsLR': torch has no such class. use one of {', '.join(SHAPES)}, ConstantLR"),
         ("StepLR", "StepLR with no options: "),
         ({"name": "StepLR", "options": {"size": 3}}, "lr_schedule's options size=3: StepLR has no size: it takes"),
     ],

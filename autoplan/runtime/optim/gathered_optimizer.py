@@ -97,19 +97,19 @@ class Group:
     kind: Kind
     title: str
     options: Mapping[str, Any]
-    wholes: tuple[GatheredParameter | LocalParameter, ...]
+    parameters: tuple[GatheredParameter | LocalParameter, ...]
 
     @property
     def group(self) -> dict[str, Any]:
         """As torch has it."""
-        parameters = [p for whole in self.wholes for p in whole.updated]
+        parameters = [p for each in self.parameters for p in each.updated]
         return {**defaults_of(self.kind, self.options), "name": self.title, "params": parameters}
 
 
 class GatheredOptimizer(Optimizer):
-    """Parameters that one class of torch.optim updates as wholes, and those that another updates element by element.
+    """Parameters that a class of torch.optim updates when gathered, and those that one updates element by element.
 
-    groups    of the wholes
+    groups    of those that are gathered
     others    of the other parameters
 
     State that has an element for each of the parameter's lies in parts, as the parameter does. What else a class keeps
@@ -120,7 +120,7 @@ class GatheredOptimizer(Optimizer):
     def __init__(
         self, groups: Sequence[Group], others: Sequence[Group] = ()
     ) -> None:
-        self.whole_groups, self.other_groups = tuple(groups), tuple(others)
+        self.gathered_groups, self.other_groups = tuple(groups), tuple(others)
         super().__init__([members.group for members in (*groups, *others)], {})
 
     @torch.no_grad()
@@ -130,10 +130,10 @@ class GatheredOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        first, others = self.param_groups[: len(self.whole_groups)], self.param_groups[len(self.whole_groups) :]
-        for members, group in zip(self.whole_groups, first, strict=True):
+        first, others = self.param_groups[: len(self.gathered_groups)], self.param_groups[len(self.gathered_groups) :]
+        for members, group in zip(self.gathered_groups, first, strict=True):
             options = {name: value for name, value in group.items() if name != "params"}
-            for whole in members.wholes:
+            for whole in members.parameters:
                 if any(p.grad is not None for p in whole.updated):
                     self.update(members.kind, whole, options)
         for members, group in zip(self.other_groups, others, strict=True):

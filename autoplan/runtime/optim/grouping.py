@@ -1,4 +1,4 @@
-"""Which group of Training a parameter belongs to, and what each group's optimizer takes.
+"""Which group of Training a parameter belongs to.
 
 Groups are numbered: 0 is the rest, under the title "default", then those of Training in their order. An optimizer's
 ``param_groups`` come in that order, each with its title under "name"; one that has both plain and sharded parameters,
@@ -8,14 +8,11 @@ or matrices and others under Muon, stands there more than once.
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, TensorType
@@ -24,8 +21,6 @@ from autoplan.ir.typed import StoredParameter
 from autoplan.options import Training
 
 DEFAULT = "default"
-SET_RATES = ("OneCycleLR", "CyclicLR")
-"""Schedules that give all groups one rate and one momentum, whatever they had."""
 
 
 def titles(training: Training) -> tuple[str, ...]:
@@ -42,51 +37,6 @@ def names_of(stored: StoredParameter) -> tuple[str, ...]:
     if stored.members:
         return (stored.members[0].source, *stored.members[0].aliases)
     return (stored.source, *stored.aliases)
-
-
-def own_options(kind: Callable[..., Optimizer], group: ParameterGroup) -> dict[str, Any]:
-    """What a group says, of that which an optimizer takes: beside Muon is one that takes other options."""
-    return {name: value for name, value in group.options if name in inspect.signature(kind).parameters}
-
-
-def check_groups(training: Training, kinds: Mapping[Callable[..., Optimizer], Mapping[str, Any]]) -> None:
-    """ParallelismError where an optimizer doesn't take a group's options, or would keep other state by them.
-
-    kinds  the optimizers, each with its options outside of groups
-    """
-    accepted = {name for kind in kinds for name in inspect.signature(kind).parameters if name != "params"}
-    for group in training.groups:
-        said = f"the group {group.title!r} with {', '.join(f'{name}={value!r}' for name, value in group.options)}"
-        unknown = [name for name, _ in group.options if name not in accepted]
-        if unknown:
-            cause = f"{training.optimizer} has no {unknown[0]}: it takes {', '.join(sorted(accepted))}"
-            raise ParallelismError(said, cause, "leave it out")
-        for kind, given in kinds.items():
-            check_group(said, kind, given, own_options(kind, group))
-        schedule = training.lr_schedule.name if training.lr_schedule is not None else ""
-        overruled = [name for name, _ in group.options if name in ("lr", "betas", "momentum")]
-        if schedule in SET_RATES and overruled:
-            cause = f"{schedule} gives all groups the same, so {overruled[0]} would not count"
-            raise ParallelismError(said, cause, "leave it out, or use another schedule")
-
-
-def check_group(said: str, kind: Callable[..., Optimizer], given: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    try:
-        other = fields_of(kind, {**given, **own})
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ParallelismError(said, str(error), "give others") from None
-    if other != fields_of(kind, given):
-        cause = "the optimizer would keep other state of these parameters than of the rest"
-        raise ParallelismError(said, cause, "give it for all, in optimizer_options, or leave it out")
-
-
-def fields_of(kind: Callable[..., Optimizer], given: Mapping[str, Any]) -> set[str]:
-    """What an optimizer keeps of a parameter by its options."""
-    parameter = nn.Parameter(torch.zeros(2, 2))
-    optimizer = kind([parameter], **given)
-    parameter.grad = torch.zeros(2, 2)
-    optimizer.step()
-    return {name for name, value in optimizer.state[parameter].items() if isinstance(value, Tensor)}
 
 
 def resolved_groups(training: Training, model: Model) -> Training:

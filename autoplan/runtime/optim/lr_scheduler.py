@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from autoplan.errors import ParallelismError
 from autoplan.options import SHAPES, LRSchedule, Training
 from autoplan.runtime.optim.grouping import DEFAULT
+from autoplan.runtime.optim.optimizer_options import options_text, refused, unknown
 
 NOT_DATA = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
 """Classes that take functions or other schedulers, which plan.json doesn't hold."""
@@ -133,7 +134,8 @@ def scheduler_class(schedule: LRSchedule) -> type[LRScheduler]:
     }
     usable = sorted(set(known) - set(NOT_DATA))
     if schedule.name not in usable:
-        cause = "it takes functions or schedulers, which are no data" if schedule.name in known else "there is none"
+        held = "it takes functions or schedulers, which plan.json can't hold"
+        cause = held if schedule.name in known else "torch has no such class"
         raise ParallelismError(f"lr_schedule={schedule.name!r}", cause, f"use one of {', '.join((*SHAPES, *usable))}")
     return known[schedule.name]
 
@@ -147,10 +149,6 @@ def check_schedule(training: Training) -> None:
     accepted = [name for name in inspect.signature(kind).parameters if name not in ("optimizer", "last_epoch")]
     for name, value in schedule.options:
         if name not in accepted:
-            cause = f"{schedule.name} has no {name}: it takes {', '.join(accepted)}"
-            raise ParallelismError(f"lr_schedule's options {name}={value!r}", cause, "leave it out")
-    try:
+            raise unknown(f"lr_schedule's options {name}={value!r}", schedule.name, name, accepted)
+    with refused(f"{schedule.name} with {options_text(dict(schedule.options)) or 'no options'}"):
         build_scheduler(schedule, SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9))
-    except (ValueError, TypeError, KeyError) as error:
-        told = ", ".join(f"{name}={value!r}" for name, value in schedule.options)
-        raise ParallelismError(f"{schedule.name} with {told or 'no options'}", str(error), "give others") from None

@@ -11,7 +11,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Muon, Optimizer
 
-from autoplan.errors import ParallelismError
 from autoplan.options import ELEMENTWISE, Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.memory.optimizer_offload import attach, on_host_memory
@@ -24,28 +23,16 @@ from autoplan.runtime.optim.gathered_optimizer import (
     gathered_parameters,
     split_dtensors,
 )
-from autoplan.runtime.optim.grouping import check_groups, names_of, number_of, own_options, titles
+from autoplan.runtime.optim.grouping import names_of, number_of, titles
 from autoplan.runtime.optim.lamb import Lamb, squares_over_ranks
 from autoplan.runtime.optim.lr_scheduler import LearningRates
+from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage
 from autoplan.runtime.spec import ProgramSpec
 
 PLAIN = ("rprop",)
-"""Of ELEMENTWISE, what assigns by masks, which DTensors don't know: their parts are updated one by one."""
-
-REFUSED = {
-    "lbfgs": "it computes loss and gradients many times in one update, a program's step does so once",
-    "sparseadam": "it takes sparse gradients alone, a program's are dense",
-}
-
-FIELDS = {
-    "lr": "learning_rate", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps", "momentum": "momentum",
-}  # fmt: skip
-"""The fields of Training by the names that optimizers have for them."""
-
-BESIDE = ("lr", "weight_decay", "betas", "eps")
-"""Of these, what the AdamW beside Muon takes."""
+"""Elementwise optimizers that assign by masks, which DTensors don't know: their parts are updated one by one."""
 
 
 def build_optimizer(
@@ -140,18 +127,21 @@ def with_options(
 ) -> list[Group]:  # fmt: skip
     """The groups as one class updates them, each with its options over those that are given, or Training's."""
     given = options(kind, training) if given is None else given
-    own = [{}, *(own_options(kind, group) for group in training.groups)]
+    own = [{}, *(group_options(kind, group) for group in training.groups)]
     named = zip(titles(training), own, groups, strict=True)
     return [Group(kind, title, {**given, **options}, tuple(group)) for title, options, group in named]
 
 
 def with_muon(
-    made: Callable[..., Optimizer], training: Training, groups: Sequence[Sequence[GatheredParameter | LocalParameter]]
+    made: Callable[..., Optimizer],
+    training: Training,
+    groups: Sequence[Sequence[GatheredParameter | LocalParameter]],
 ) -> Optimizer:
     """Muon over matrices, AdamW over what is none."""
     matrices = [[w for w in group if len(w.shape) == 2] for group in groups]
     others = [[w for w in group if len(w.shape) != 2] for group in groups]
-    return made(with_options(Muon, training, matrices), with_options(AdamW, training, others, beside(training)))
+    beside = options_beside_muon(training)
+    return made(with_options(Muon, training, matrices), with_options(AdamW, training, others, beside))
 
 
 def local_parameters(groups: Sequence[Sequence[nn.Parameter]]) -> list[list[LocalParameter]]:
@@ -165,61 +155,3 @@ def as_it_is(kind: type[Optimizer]) -> type[Optimizer]:
 
 def void(_: object) -> None:
     """A step hook's result would replace the step's arguments."""
-
-
-def check_optimizer(training: Training) -> None:
-    """ParallelismError where there is no such optimizer, or one that doesn't take its options."""
-    kind = optimizer_class(training.optimizer)
-    given = options(kind, training)
-    try:
-        kind([nn.Parameter(torch.empty(2, 2))], **given)
-    except (ValueError, TypeError, RuntimeError) as error:
-        told = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise ParallelismError(f"{training.optimizer} with {told}", str(error), "give others") from None
-    check_groups(training, {kind: given} | ({AdamW: beside(training)} if kind is Muon else {}))
-
-
-def optimizer_class(name: str) -> type[Optimizer]:
-    """The class with this lower-case name; ParallelismError where there is none, or none that a program can run."""
-    classes = known_classes()
-    if name in REFUSED:
-        raise ParallelismError(f"optimizer={name!r}", REFUSED[name], f"use one of {tuple(sorted(classes))}")
-    if name not in classes:
-        cause = "it is no optimizer of torch.optim by its lower-case name, nor 'lamb'"
-        raise ParallelismError(f"optimizer={name!r}", cause, f"use one of {tuple(sorted(classes))}")
-    return classes[name]
-
-
-def known_classes() -> Mapping[str, type[Optimizer]]:
-    """The optimizers by lower-case name."""
-    found: dict[str, type[Optimizer]] = {"lamb": Lamb}
-    for name, value in vars(torch.optim).items():
-        if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer:
-            found[name.lower()] = value
-    return {name: kind for name, kind in found.items() if name not in REFUSED}
-
-
-def options(kind: type[Optimizer], training: Training) -> dict[str, Any]:
-    """What Training says of this optimizer, by its own names; what isn't said has the optimizer's default.
-
-    ParallelismError for an option that it doesn't take, or that is given twice.
-    """
-    accepted = [name for name in inspect.signature(kind).parameters if name != "params"]
-    told = {name: getattr(training, field) for name, field in FIELDS.items() if getattr(training, field) is not None}
-    further = dict(training.optimizer_options)
-    taken = {*accepted, *BESIDE} if kind is Muon else accepted
-    for name, said in [(n, f"{FIELDS[n]}={v!r}") for n, v in told.items()] + [
-        (n, f"optimizer_options {n}={v!r}") for n, v in further.items()
-    ]:
-        if name not in taken or (name in further and name not in accepted):
-            cause = f"{kind.__name__} has no {name}: it takes {', '.join(accepted)}"
-            raise ParallelismError(said, cause, "leave it out")
-        if name in told and name in further:
-            raise ParallelismError(f"optimizer_options {name}={further[name]!r}", f"{said} says another", "give one")
-    return {name: value for name, value in told.items() if name in accepted} | further
-
-
-def beside(training: Training) -> dict[str, Any]:
-    """Options of the AdamW that updates what Muon doesn't."""
-    said = {name: getattr(training, FIELDS[name]) for name in BESIDE}
-    return {name: value for name, value in said.items() if value is not None}
