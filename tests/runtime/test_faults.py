@@ -20,7 +20,7 @@ from tests.fixtures import tiny_program as tiny
 from tests.support.faults_script import PLAN
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = str(ROOT / "tests" / "faults_script.py")
+SCRIPT = str(ROOT / "tests" / "support" / "faults_script.py")
 STEPS, SEED, LONG_S = 9, 3, 400
 
 

@@ -164,3 +164,12 @@ def test_no_process_is_left_behind():
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_pool_ends_at_once_beside_a_younger_one():
+    """The younger pool's ranks were forked with the parent's ends of the older pool's pipes open."""
+    with RankPool(1) as younger, RankPool(1) as older:
+        older.run(total, torch.ones(1))
+        younger.run(total, torch.ones(1))
+        (worker,) = older._workers
+    assert worker.join(0) == 0, "it ended by itself"
