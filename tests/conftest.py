@@ -3,6 +3,7 @@ process group that another file's test has left."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -16,6 +17,12 @@ from tests.support.shared_plans import SharedPlans
 torch.set_num_threads(1)
 settings.register_profile("autoplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("autoplan")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay for the whole run: no collection of garbage looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -256,6 +257,7 @@ def serve_fd(rank: int, size: int, fd: int, stacks: str) -> None:
 def _serve(rank: int, size: int, connection: Connection, stacks: Path, inherited: list[Connection]) -> None:
     """Takes jobs until it is told to end, or the pipe closes. ``inherited``: the parent's ends, closed here so that its end is noticed."""
     torch.set_num_threads(1)  # first of all: the parent's OpenMP threads don't exist after a fork
+    gc.freeze()  # what the parent holds stays: a collection that looked at it would copy every page of it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt goes to the parent, who ends the workers
     for other in inherited:
         other.close()

@@ -18,9 +18,9 @@ from tests.bench.systems.reference import References, references
 from tests.support import zoo
 from tests.support.shared_plans import SharedPlans
 
-CELLS = [("unet", "pp=4"), ("unet", "dp=2 tp=2"), ("t5", "pp=4"), ("resnet", "ddp")]
+CELLS = [("unet", "pp=4"), ("t5", "pp=4"), ("resnet", "ddp")]
 MORE = [
-    *(("unet", system) for system in ("auto", "ddp", "pp=2", "tp=2 pp=2")),
+    *(("unet", system) for system in ("auto", "dp=2 tp=2", "ddp", "pp=2", "tp=2 pp=2")),
     *(("t5", system) for system in ("auto", "ddp", "dp=2 tp=2", "dp=2 pp=2", "tp=2 pp=2")),
     *(("resnet", system) for system in ("auto", "pp=2", "dp=2 tp=2", "dp=2 pp=2")),
 ]
