@@ -35,6 +35,13 @@ def no_group_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def compiler() -> None:
+    """The compiler loaded before ranks are forked: each of them would spend some seconds on it."""
+    x = torch.ones(1, requires_grad=True)
+    torch.compile(torch.sin, backend="aot_eager", fullgraph=True)(x).sum().backward()
+
+
+@pytest.fixture(scope="session")
 def shared_plans(tmp_path_factory: pytest.TempPathFactory) -> SharedPlans:
     """One folder for all processes of a run: xdist gives each a folder of its own below a common one."""
     base = tmp_path_factory.getbasetemp()

@@ -14,7 +14,7 @@ from tests.starts.models import MODELS
 from tests.starts.run import RANKS, seen
 from tests.support.sampling import sampled
 
-SLOW = ("diffusers-unet", "convnext", "dit", "deepnorm")
+SLOW = ("timm-vit", "diffusers-unet", "convnext", "dit", "deepnorm")
 NEEDS = {"timm-vit": "timm", "diffusers-unet": "diffusers"}
 TWICE = ("nanogpt",)  # given as what makes it and as what it made; the others as what makes them alone
 CASES = sampled(

@@ -215,7 +215,8 @@ PLANS = {
 
 
 @pytest.mark.parametrize(("name", "parallelism"), [
-    ("mixtral", "auto"), ("qwen2", "tp=4 whole"), ("qwen3", "pp=2, tp=2"), ("olmoe", "ddp"), slow(("qwen2", "tp=4")),
+    ("qwen2", "tp=4 whole"), ("qwen3", "pp=2, tp=2"), ("olmoe", "ddp"),
+    slow(("qwen2", "tp=4")), slow(("mixtral", "auto")),  # test_sequence_parallel.py has Mixtral
 ])  # fmt: skip
 def test_a_sharded_step_equals_one_device(name: str, parallelism: str) -> None:
     plan = parallelize_alone(on_meta(name, layers=2), "1x4 cpu", tokens(), parallelism=PLANS[parallelism])
@@ -238,7 +239,7 @@ def test_layers_fold_under_a_load_balancing_loss() -> None:
 
 @pytest.mark.parametrize("parallelism", [
     slow(autoplan.Parallelism(dp=1, tp=4, pp=1, tensor_system="expert-all-to-all")),
-    autoplan.Parallelism(dp=1, tp=2, pp=2),
+    slow(autoplan.Parallelism(dp=1, tp=2, pp=2)),
 ])  # fmt: skip
 def test_a_load_balancing_loss_is_exact_where_experts_and_layers_are_split(
     parallelism: autoplan.Parallelism,

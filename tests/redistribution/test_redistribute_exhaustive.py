@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
-from tests.support.sampling import sampled, slow
 import pytest
 
 from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R
@@ -29,6 +28,7 @@ from tests.support.layouts import (
     pairs_of,
 )
 from tests.support.redistribution import Judge, bound, boxes_of, gather_then_slice
+from tests.support.sampling import sampled, slow
 
 ITEMSIZE = 4
 CARRIED, MEANS, NEUTRAL = (R, I, P), (R, I, P, PAVG), (R, P, PAVG, PMAX)

@@ -90,8 +90,7 @@ def onwards(rank: int, world: int, folder: str, checkpoint: str) -> Trained:
     return Trained(train(program, STOP, STEPS), program.full_state_dict())
 
 
-# the second goes on under the first, the last under ZeRO-3
-@pytest.mark.parametrize("plan", sampled(PLANS, ["pp dp, recomputed", "sequence parallel"]))
+@pytest.mark.parametrize("plan", sampled(PLANS, ["sequence parallel"]))  # it goes on under ZeRO-3, too
 def test_a_resumed_run_repeats_the_unbroken_one(
     pool: RankPool, folders: dict[str, str], tmp_path: Path, plan: str
 ) -> None:

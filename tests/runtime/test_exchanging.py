@@ -24,7 +24,7 @@ TWO = Mesh.of(x=2, y=2)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
+def pool(compiler: None) -> Iterator[RankPool]:
     with RankPool(4, timeout_s=240) as pool:
         yield pool
 

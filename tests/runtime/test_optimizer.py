@@ -54,12 +54,12 @@ SEE_WHOLES = ("lamb", "adafactor", "muon")
 CASES = [(name, plan) for name in SEE_WHOLES for plan in PLANS]
 CASES += [(name, plan) for name in ("adamw", "sgd") for plan in (*FEW, "zero1", "zero3")]
 CASES += [(name, "tp2 dp2 zero3") for name in OTHERS]
-# each plan but one; each optimizer that sees wholes; of torch's those whose states differ in kind
+# each plan but one, the simplest; each optimizer that sees wholes; of torch's those whose states differ in kind
 QUICK = [
-    ("lamb", "zero3"), ("lamb", "interleaved"), ("lamb", "tp2 dp2"), ("adafactor", "tp2 dp2 zero3"),
+    ("lamb", "zero3"), ("lamb", "interleaved"), ("adafactor", "tp2 dp2 zero3"),
     ("adafactor", "pp2 dp2 zero1, tied"), ("muon", "zero1"), ("muon", "tp2 dp2 zero1 offload"),
     ("muon", "pp2 tp2, tied"), ("adamw", "tp2 dp2 zero3"), ("sgd", "pp2 tp2, tied"),
-    *((name, "tp2 dp2 zero3") for name in ("asgd", "nadam", "rmsprop", "rprop")),
+    *((name, "tp2 dp2 zero3") for name in ("nadam", "rprop")),
 ]  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def part_of_a_run(rank: int, world: int, plan: dict, how: Training, folder: str,
         return program.full_state_dict()
 
 
-@pytest.mark.parametrize("name", sampled(["lamb", "adafactor", "muon", "rprop"], ["adafactor", "muon"]))
+@pytest.mark.parametrize("name", sampled(["lamb", "adafactor", "muon", "rprop"], ["muon"]))
 def test_another_plan_goes_on_with_what_an_optimizer_kept(pool: RankPool, tmp_path: Path, name: str) -> None:
     how, folder = (MAIN | OTHERS)[name], str(tmp_path / "c")
     first, then = FEW if name in ("lamb", "adafactor") else FEW[::-1]

@@ -28,6 +28,7 @@ def step(rank: int, world: int, folder: str, weights: str, compiled: bool) -> tu
 
 
 @pytest.mark.parametrize("pinned", [dict(dp=1, tp=2), slow(dict(dp=2, tp=1, zero=3))], ids=str)
+@pytest.mark.usefixtures("compiler")
 def test_a_compiled_step_is_the_eager_step(pinned: dict[str, int], tmp_path: Path) -> None:
     module, batch, _ = zoo.small("llama")
     plan = parallelize_alone(module, "1x2 cpu", batch, parallelism=Parallelism(**pinned, pp=1))  # type: ignore

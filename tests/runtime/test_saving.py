@@ -258,9 +258,12 @@ def load_and_keep(rank: int, world: int, folder: str) -> tuple[str, bool]:
     ("file", "how", "expected"),
     [
         ("rank-2.tensors", "cut", "it is damaged: rank-2.tensors has"),
-        ("tensors.json", "cut", "it is damaged: tensors.json has"),
+        pytest.param("tensors.json", "cut", "it is damaged: tensors.json has", marks=pytest.mark.slow),
         ("tensors.json", "overwritten", "it is damaged: tensors.json isn't as it was written"),
-        ("rank-2.tensors", "overwritten", "it is damaged: rank-2.tensors isn't as it was written"),
+        pytest.param(
+            *("rank-2.tensors", "overwritten", "it is damaged: rank-2.tensors isn't as it was written"),
+            marks=pytest.mark.slow,
+        ),
         ("state.json", "overwritten", "it is damaged: its state.json isn't a checkpoint's"),
     ],
 )
