@@ -3,6 +3,7 @@ process group that another file's test has left."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -18,6 +19,12 @@ settings.register_profile("autoplan", deadline=None, suppress_health_check=[Heal
 settings.load_profile("autoplan")
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay for the whole run: no collection of garbage looks at them again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_group_is_left() -> Iterator[None]:
     """A program run on one rank in the tests' own process starts a group and need not be closed. A pool of ranks can't
@@ -25,6 +32,13 @@ def no_group_is_left() -> Iterator[None]:
     yield
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """The compiler loaded before ranks are forked: each of them would spend some seconds on it."""
+    x = torch.ones(1, requires_grad=True)
+    torch.compile(torch.sin, backend="aot_eager", fullgraph=True)(x).sum().backward()
 
 
 @pytest.fixture(scope="session")

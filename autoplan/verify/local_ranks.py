@@ -10,7 +10,9 @@ own over a file store. Functions, arguments and results go through pipes as pick
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -33,6 +35,7 @@ from torch import distributed
 
 from autoplan.errors import AutoplanError
 
+END = b""  # in a job's place: the worker is to end
 GRACE_S = 0.5  # time for the end of a killed process, or for a stack dump, to be seen
 MOST_THREADS = 96  # of a forked rank: each of gloo's groups has three, one of which wakes 100 times a second
 
@@ -190,7 +193,9 @@ class RankPool:
 
     def _end(self, kill: bool = False) -> None:
         for worker in self._workers:
-            worker.connection.close()  # a worker that waits for a job ends on this
+            with contextlib.suppress(OSError):  # it has died
+                worker.connection.send_bytes(END)
+            worker.connection.close()  # no end by itself: a worker of another pool, forked later, holds a copy of it
             if kill:
                 worker.kill()
         for worker in self._workers:
@@ -250,8 +255,12 @@ def serve_fd(rank: int, size: int, fd: int, stacks: str) -> None:
 
 
 def _serve(rank: int, size: int, connection: Connection, stacks: Path, inherited: list[Connection]) -> None:
-    """Takes jobs until the pipe closes. ``inherited``: the parent's ends, closed here so that its end is noticed."""
+    """Takes jobs until it is told to end, or the pipe closes.
+
+    inherited  the parent's ends, closed here so that its end is noticed
+    """
     torch.set_num_threads(1)  # first of all: the parent's OpenMP threads don't exist after a fork
+    gc.freeze()  # what the parent holds stays: a collection that looked at it would copy every page of it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt goes to the parent, who ends the workers
     for other in inherited:
         other.close()
@@ -263,6 +272,8 @@ def _serve(rank: int, size: int, connection: Connection, stacks: Path, inherited
             try:
                 job = connection.recv_bytes()
             except (EOFError, ConnectionResetError):
+                return
+            if job == END:
                 return
             connection.send_bytes(_perform(rank, size, job))
             if distributed.is_initialized():

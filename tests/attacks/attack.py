@@ -66,6 +66,19 @@ class Attack:
     slow: bool = False
 
 
+def registering(item: str, attacks: list[Attack]) -> Callable[..., Callable]:
+    """A decorator that adds a function, under a name, to the attacks on the item."""
+
+    def attack(name: str, guards: str, slow: bool = False) -> Callable:
+        def register(function: Callable[[Place], str]) -> Callable[[Place], str]:
+            attacks.append(Attack(item, name, guards, function, slow))
+            return function
+
+        return register
+
+    return attack
+
+
 def refused(call: Callable[[], object], *words: str) -> str:
     """The error's text; Silent where the call goes through, Traceback where its error lacks a word or isn't ours."""
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.attacks import (
     checkpoint,
+    checkpoint_damage,
+    checkpoint_state,
     errors,
     files,
     forward,
@@ -11,6 +13,8 @@ from tests.attacks import (
     initialisation,
     loop,
     model,
+    model_forward,
+    model_values,
     ranks,
     review_files,
     review_training,
@@ -22,10 +26,14 @@ from tests.attacks.attack import Attack
 ATTACKS: tuple[Attack, ...] = (
     *initialisation.ATTACKS,
     *model.ATTACKS,
+    *model_forward.ATTACKS,
+    *model_values.ATTACKS,
     *ranks.ATTACKS,
     *loop.ATTACKS,
     *forward.ATTACKS,
     *checkpoint.ATTACKS,
+    *checkpoint_damage.ATTACKS,
+    *checkpoint_state.ATTACKS,
     *weights.ATTACKS,
     *saving.ATTACKS,
     *files.ATTACKS,

@@ -21,14 +21,7 @@ from autoplan.runtime.checkpoint.files import latest_checkpoint
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import check_values
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed
-from tests.attacks.checkpoint import (
-    RANKS,
-    caught,
-    load_refused,
-    new_program,
-    saved,
-    train,
-)
+from tests.attacks.checkpoints import RANKS, caught, load_refused, new_program, saved, train
 from tests.attacks.weights import INDEX, tensors, turned_away
 from tests.fixtures import tiny_program as tiny
 

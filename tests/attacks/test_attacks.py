@@ -18,9 +18,52 @@ def pools() -> Iterator[Pools]:
         yield Pools(stack, {})
 
 
+# Of each of these families the quick run has another: an evaluation of short batches by rows, by stages and of a mean;
+# one between backward and update; a refusal of a batch and of a model; a checkpoint pruned, replaced and damaged.
+KIN = {
+    "loop": (
+        "evaluate a batch whose labels are all ignored", "evaluate a model with batch norm",
+        "evaluate a model with dropout", "evaluate a model with stochastic depth",
+        "evaluate a short batch of a loss between rows", "evaluate a short batch whose first rows are ignored",
+        "evaluate a short batch with weights of classes", "evaluate a single row of a model that takes none",
+        "evaluate after updates under PipeDream-2BW", "evaluate after updates under ZeRO-3",
+        "evaluate batch norm that keeps no statistics", "evaluate before the first step",
+        "evaluate between backward and update, batch norm", "evaluate between backward and update, dropout",
+        "evaluate between backward and update, ZeRO-3", "evaluate fewer rows under a loss over x.shape[0]",
+        "evaluate integers where floats belong", "evaluate more rows than planned", "evaluate no rows",
+        "evaluate other rows on a tensor-parallel peer", "evaluate short batches on tensor-parallel ranks",
+        "evaluate the same short batch on all ranks", "evaluate two whole batches at once",
+        "evaluate what isn't finite", "evaluate wider rows", "evaluate without targets",
+        "a plain step after three that add up", "a state that is loaded twice", "a wrong batch while adding up",
+        "two steps without an update",
+    ),
+    "checkpoint": (
+        "a bit flipped that this rank doesn't read", "a checkpoint by a link", "a checkpoint under another name",
+        "a pickle as .metadata", "another weight_decay in the plan",
+        "keep=1 beside a link to another run's step-1", "keep=1 beside a manifest that names files elsewhere",
+        "keep=2 after going back from step 5 to 2", "ranks load different checkpoints", "save onto a symbolic link",
+        "state.json of another checkpoint", "two groups loaded into one",
+    ),
+    "initialisation": (
+        "a fine-tuned transformers model", "a second export", "another plan's stored values",
+        "the same, its errors caught", "values that depend on what was drawn",
+    ),
+    "files": ("a planned folder's weights removed",),
+    "inference": ("ask an inference program for its optimizer",),
+}  # fmt: skip
+
+
 def cases() -> list:
-    marks = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(attack, id=f"{attack.item}: {attack.name}", marks=marks[attack.slow]) for attack in ATTACKS]
+    unknown = [name for names in KIN.values() for name in names if name not in {attack.name for attack in ATTACKS}]
+    assert not unknown, f"{unknown} is no attack"
+    return [
+        pytest.param(attack, id=f"{attack.item}: {attack.name}", marks=[pytest.mark.slow] if is_slow(attack) else [])
+        for attack in ATTACKS
+    ]
+
+
+def is_slow(attack: Attack) -> bool:
+    return attack.slow or attack.name in KIN.get(attack.item, ())
 
 
 @pytest.mark.parametrize("attack", cases())

@@ -14,6 +14,8 @@ from cost_models.calibrate.__main__ import main
 from cost_models.calibrate.world import cluster_axes
 from cost_models.hardware import load_device
 from cost_models.hardware.profile import calibrated_on
+from tests.support.forked import run_ranks
+from tests.support.sampling import sampled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,10 +25,22 @@ def run(*command, **environment):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=variables, cwd=ROOT)
 
 
-def test_two_processes_are_calibrated(tmp_path):
-    out = tmp_path / "mine.toml"
+def forked(folder, arguments):
+    """What the first of two ranks says."""
+    script = folder / "calibrate.py"
+    script.write_text("import runpy\nrunpy.run_module('cost_models.calibrate', run_name='__main__')\n")
+    return run_ranks(script, 2, arguments)[0]
+
+
+def under_torchrun(folder, arguments):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = run(*torchrun, "-m", "cost_models.calibrate", "--out", str(out), "--seconds", "0.5")
+    return run(*torchrun, "-m", "cost_models.calibrate", *arguments)
+
+
+@pytest.mark.parametrize("start", sampled([forked, under_torchrun], [forked]))
+def test_two_processes_are_calibrated(tmp_path, start):
+    out = tmp_path / "mine.toml"
+    done = start(tmp_path, ["--out", str(out), "--seconds", "0.5"])
     assert done.returncode == 0, done.stderr
     device, links = load_device(out)
     assert calibrated_on(out) == (1, 2) and links.nic is None and device.blocking

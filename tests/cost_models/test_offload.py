@@ -24,6 +24,7 @@ from cost_models.offload import host_update_seconds, link_seconds
 from tests.support.hand_made import llama
 from tests.support.planning import alone
 from tests.support.records import record_of
+from tests.support.sampling import slow
 
 H100, _ = load_device("h100-sxm")
 A100, _ = load_device("a100-sxm-80gb")
@@ -142,10 +143,10 @@ def test_what_can_not_be_offloaded(
     "pinned",
     [
         dict(dp=2, zero=2, offload="optimizer"),
-        dict(tp=2, offload="optimizer"),
+        slow(dict(tp=2, offload="optimizer")),
         dict(tp=2, offload="parameters"),
         dict(dp=2, zero=3, offload="activations"),
-        dict(pp=2, offload="activations"),
+        slow(dict(pp=2, offload="activations")),
     ],
     ids=str,
 )

@@ -15,6 +15,7 @@ from tests.bench.systems.cells import errors
 from tests.bench.systems.reference import References, references
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import sampled
 
 EXACT = 1e-10
 
@@ -77,7 +78,7 @@ def check(pool: RankPool, known: References, model: str, pins: Parallelism) -> N
         assert worst.error < EXACT, worst
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", sampled(QUICK, list(QUICK)[:2]))
 def test_it_equals_one_device(pool: RankPool, known: References, name: str) -> None:
     check(pool, known, *QUICK[name])
 

@@ -94,6 +94,7 @@ def test_the_plot_is_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_example_in_the_document_predicts_a_step() -> None:
     text = (ROOT / "docs" / "appendix" / "accuracy.md").read_text(encoding="utf-8")
     example = re.search(r"```python\n(.*?)```", text, re.DOTALL)

@@ -14,6 +14,7 @@ from tests.bench.systems.cells import errors
 from tests.bench.systems.reference import References, references
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import sampled
 
 EXACT = 1e-10
 CASES = {
@@ -47,7 +48,7 @@ def known() -> Iterator[References]:
         yield found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, ["zero-bubble, dp, tied"]))
 def test_it_equals_one_device(pools: dict[int, RankPool], known: References, name: str) -> None:
     model, pins = CASES[name]
     devices = (pins.dp or 1) * (pins.pp or 1)

@@ -43,8 +43,14 @@ from tests.support.forwards import (
 SIZES = (8, 7, 3, 1)
 DROPS = {"gpt2": {"dropout": 0.1}, "bert": {"dropout": 0.1}}
 SLOW = pytest.mark.slow
+# Always run: ZeRO-3, one tensor axis, statistics of batches; a training that goes on with the most stages in flight;
+# replicas that are apart.
 CASES = [
-    ("gpt2", {"dp": 2, "pp": 2, "tp": 1, "virtual_stages": 2, "pipeline_schedule": "interleaved", "micro_batch": 1}),
+    pytest.param(
+        "gpt2",
+        {"dp": 2, "pp": 2, "tp": 1, "virtual_stages": 2, "pipeline_schedule": "interleaved", "micro_batch": 1},
+        marks=SLOW,
+    ),
     ("gpt2", {"dp": 4, "tp": 1, "pp": 1, "zero": 3}),
     pytest.param(
         *("gpt2", {"dp": 1, "tp": 2, "pp": 2, "pipeline_schedule": "zero-bubble", "micro_batch": 2}), marks=SLOW
@@ -54,19 +60,19 @@ CASES = [
     ("resnet", {"dp": 2, "tp": 2, "pp": 1}),
     pytest.param(*("resnet", {"dp": 1, "tp": 1, "pp": 4}), marks=SLOW),
     pytest.param(*("convnet", {"dp": 4, "tp": 1, "pp": 1, "zero": 1}), marks=SLOW),
-    ("t5", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 2, "pipeline_schedule": "gpipe"}),
-    ("mixtral", {"dp": 2, "tp": 2, "pp": 1}),
+    pytest.param(*("t5", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 2, "pipeline_schedule": "gpipe"}), marks=SLOW),
+    pytest.param(*("mixtral", {"dp": 2, "tp": 2, "pp": 1}), marks=SLOW),
     pytest.param(*("unet", {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 4}), marks=SLOW),
 ]
 TRAINED = [
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 1}, marks=SLOW),
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 2, "micro_batch": 1}, marks=SLOW),
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 3}, marks=SLOW),
-    {"dp": 2, "pp": 2, "tp": 1, "zero": 3, "micro_batch": 2, "pipeline_schedule": "gpipe"},
+    pytest.param({"dp": 2, "pp": 2, "tp": 1, "zero": 3, "micro_batch": 2, "pipeline_schedule": "gpipe"}, marks=SLOW),
     {"dp": 2, "pp": 2, "tp": 1, "pipeline_schedule": "interleaved", "virtual_stages": 2, "micro_batch": 1},
-    {"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "zero-bubble", "micro_batch": 2},
+    pytest.param({"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "zero-bubble", "micro_batch": 2}, marks=SLOW),
     pytest.param({"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2}, marks=SLOW),
-    {"dp": 4, "tp": 1, "pp": 1, "local_steps": 3},
+    pytest.param({"dp": 4, "tp": 1, "pp": 1, "local_steps": 3}, marks=SLOW),
 ]
 
 
@@ -117,7 +123,7 @@ def test_running_statistics_stay_while_others_are_evaluated(pool: RankPool, tmp_
     [
         pytest.param({"dp": 4, "tp": 1, "pp": 1, "zero": 3}, marks=SLOW),
         {"dp": 4, "tp": 1, "pp": 1, "local_steps": 4},
-        {"dp": 1, "tp": 2, "pp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2},
+        pytest.param({"dp": 1, "tp": 2, "pp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2}, marks=SLOW),
     ],
     ids=["zero3", "local", "2bw"],
 )

@@ -22,6 +22,7 @@ from tests.equality.programs.plans import TRAINING, planned_with, random_pins
 from tests.equality.programs.program import APPLY, Module, Program, Step, batch_of
 from tests.equality.programs.setting import MESHES, draw_setting
 from tests.equality.programs.shrink import shrink
+from tests.support.sampling import sampled
 
 ALL, FEW, CHUNK = 500, 12, 25
 QUICK = [seed for seed in range(ALL) if len(draw_setting(seed).tensor) < 2][:FEW]
@@ -40,7 +41,7 @@ def check(seeds: Sequence[int], pools: Pools) -> None:
     assert not found, "\n\n".join(map(str, found))
 
 
-@pytest.mark.parametrize("first", range(0, FEW, 4))
+@pytest.mark.parametrize("first", sampled(range(0, FEW, 4), [0]))
 def test_random_programs_equal_one_device(first: int, pools: Pools) -> None:
     check(QUICK[first : first + 4], pools)
 

@@ -18,7 +18,8 @@ from tests.bench.systems.document import document
 from tests.bench.systems.mixed import Distance, Steps, distance, standard_error
 from tests.bench.systems.reference import References, references
 
-QUICK = (("zero2", "gpt2"), ("local-sgd", "llama"))
+# One whose rule is its own. The others' parts are held elsewhere: float64 by test_equality, float32 by test_mixed.
+QUICK = (("local-sgd", "llama"),)
 REST = [cell for cell in cases.cells() if cell not in QUICK]
 
 

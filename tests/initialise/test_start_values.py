@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from autoplan.runtime.weights.loading import Safetensors
 from autoplan.runtime.weights.start_values import check_values, put_values, write_values
 from tests.attacks import initial_models as made
 from tests.attacks.initialisation import planned
+from tests.support.forked import run_script
 
 STORED = Start(name="Own", stored=True)
 
@@ -82,8 +81,7 @@ def test_the_report_says_where_training_starts() -> None:
 
 def test_train_py_asks_for_weights_before_anything_starts(tmp_path: Path) -> None:
     folder = planned(made.on_meta()).export(tmp_path / "out")
-    command = [sys.executable, str(folder / "train.py"), "--steps", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_script(folder / "train.py", ["--steps", "1"])
     assert done.returncode == 2 and done.stdout == ""
     (said,) = done.stderr.strip().splitlines()
     assert said == (

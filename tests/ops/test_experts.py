@@ -34,6 +34,7 @@ from autoplan.ops.experts.grouped import serves
 from autoplan.trace import trace
 from autoplan.trace.mixtures import activation_of
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import slow
 from tests.support.zoo import HEADS, HIDDEN, LAYERS, VOCABULARY, Batch, batch_of
 
 SIZES = {
@@ -208,12 +209,14 @@ PLANS = {
     "auto": "auto",
     "ddp": "ddp",
     "tp=4": autoplan.Parallelism(dp=1, tp=4, pp=1),
+    "tp=4 whole": autoplan.Parallelism(dp=1, tp=4, pp=1, tensor=(4,)),
     "pp=2, tp=2": autoplan.Parallelism(dp=1, tp=2, pp=2, recompute="full"),
 }
 
 
 @pytest.mark.parametrize(("name", "parallelism"), [
-    ("mixtral", "auto"), ("qwen2", "tp=4"), ("qwen3", "pp=2, tp=2"), ("olmoe", "ddp"),
+    ("qwen2", "tp=4 whole"), ("qwen3", "pp=2, tp=2"), ("olmoe", "ddp"),
+    slow(("qwen2", "tp=4")), slow(("mixtral", "auto")),  # test_sequence_parallel.py has Mixtral
 ])  # fmt: skip
 def test_a_sharded_step_equals_one_device(name: str, parallelism: str) -> None:
     plan = parallelize_alone(on_meta(name, layers=2), "1x4 cpu", tokens(), parallelism=PLANS[parallelism])
@@ -235,7 +238,8 @@ def test_layers_fold_under_a_load_balancing_loss() -> None:
 
 
 @pytest.mark.parametrize("parallelism", [
-    autoplan.Parallelism(dp=1, tp=4, pp=1, tensor_system="expert-all-to-all"), autoplan.Parallelism(dp=1, tp=2, pp=2),
+    slow(autoplan.Parallelism(dp=1, tp=4, pp=1, tensor_system="expert-all-to-all")),
+    slow(autoplan.Parallelism(dp=1, tp=2, pp=2)),
 ])  # fmt: skip
 def test_a_load_balancing_loss_is_exact_where_experts_and_layers_are_split(
     parallelism: autoplan.Parallelism,

@@ -25,6 +25,7 @@ from autoplan.verify.local_ranks import RankPool
 from tests.oracles import redistribution as simulate
 from tests.oracles.redistribution import deal, dual
 from tests.support.layouts import CUBE, GRID, LINE, ODD, SQUARE, numbered, ordered_layouts
+from tests.support.sampling import slow
 
 EVEN = [(16,), (24,), (8, 16), (16, 8), (8, 4), (8, 4, 12)]
 UNEVEN = [(17,), (3,), (17, 5), (1, 9), (6, 0), (5, 2, 6)]
@@ -145,7 +146,7 @@ OPS = {step.op for table in (STEPS, NEUTRAL_STEPS, EXCHANGES) for step in table.
 
 @pytest.mark.parametrize(
     ("meshes", "count", "ops"),
-    [((SQUARE, Mesh.of(x=4)), 200, OPS), ((ODD,), 60, {"exchange"}), ((LINE, GRID, CUBE), 200, OPS)],
+    [((SQUARE, Mesh.of(x=4)), 200, OPS), ((ODD,), 60, {"exchange"}), slow(((LINE, GRID, CUBE), 200, OPS))],
     ids=["4 ranks", "6 ranks", "8 ranks"],
 )
 def test_random_plans_run_as_simulated_and_send_what_they_say(meshes, count, ops):

@@ -10,6 +10,7 @@ from autoplan.options import Parallelism
 from autoplan.report import report_text
 from autoplan.report.waits import received_s, spent_s
 from tests.report.test_report import plan
+from tests.support.sampling import slow
 
 
 def test_a_rank_of_several_stages_receives_for_each() -> None:
@@ -23,8 +24,8 @@ def test_a_rank_of_several_stages_receives_for_each() -> None:
     "pinned",
     [
         Parallelism(dp=2, pp=2, micro_batch=4),
-        Parallelism(dp=1, tp=1, pp=4, micro_batch=1),
-        Parallelism(dp=2, pp=2, micro_batch=1, pipeline_schedule="interleaved"),
+        slow(Parallelism(dp=1, tp=1, pp=4, micro_batch=1)),
+        slow(Parallelism(dp=2, pp=2, micro_batch=1, pipeline_schedule="interleaved")),
         Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="zero-bubble"),
     ],
 )

@@ -16,6 +16,7 @@ from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, Batch, How, Simulated, local_sgd, two_versions
+from tests.support.sampling import sampled
 
 STEPS, EVERY = 5, 2
 LOCAL = {
@@ -105,9 +106,10 @@ def assert_same(found: tuple[list[float], Mapping[str, Tensor]], wanted: Simulat
 CASES = [(mesh, True, "adamw") for mesh in LOCAL] + [(mesh, False, "adamw") for mesh in STALE]
 CASES += [("dp2 tp2", True, kind) for kind in ("clipped", "momentum", "lamb")]
 CASES += [("dp2 pp2", True, "clipped"), ("pp2", False, "clipped"), ("pp4", False, "lamb")]
+QUICK = [*CASES[: len(LOCAL) + len(STALE) : 2], ("dp2 pp2", True, "clipped"), ("pp4", False, "lamb")]
 
 
-@pytest.mark.parametrize(("mesh", "local", "kind"), CASES)
+@pytest.mark.parametrize(("mesh", "local", "kind"), sampled(CASES, QUICK))
 def test_equals_its_simulation(pool: RankPool, mesh: str, local: bool, kind: str) -> None:
     sizes, training = (LOCAL if local else STALE)[mesh], TRAININGS[kind]
     results = pool.run(train, sizes, training, local)

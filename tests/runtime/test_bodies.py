@@ -18,7 +18,7 @@ COUNT = torch.tensor(5)
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
+def pool(compiler: None) -> Iterator[RankPool]:
     with RankPool(2, timeout_s=240) as pool:
         yield pool
 

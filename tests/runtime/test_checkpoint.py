@@ -20,6 +20,7 @@ from autoplan.runtime.checkpoint.groups import own_groups
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.sampling import sampled, slow
 
 PLANS = {
     "dp4 zero3": dict(dp=4, zero=3),
@@ -73,7 +74,7 @@ def second_half(rank: int, world: int, plan: dict, folder: str) -> Result:
         return program.full_state_dict(), steps
 
 
-@pytest.mark.parametrize("source", PLANS)
+@pytest.mark.parametrize("source", sampled(PLANS, ["dp4 zero3", "pp2 tp2"]))  # each also into the next two: all but one
 def test_another_plan_goes_on_where_this_one_stopped(pool: RankPool, tmp_path: Path, source: str) -> None:
     folder = tmp_path / "checkpoint"
     wanted = pool.run(unbroken, PLANS[source])[0]
@@ -191,7 +192,7 @@ def load_grouped(rank: int, world: int, plan: dict, folder: str, training: Train
         return found
 
 
-@pytest.mark.parametrize("schedule", [None, LRSchedule("linear", steps=4)], ids=["constant", "linear"])
+@pytest.mark.parametrize("schedule", [slow(None), LRSchedule("linear", steps=4)], ids=["constant", "linear"])
 def test_each_group_s_options_are_taken_up_by_the_names_of_its_parameters(
     pool: RankPool, tmp_path: Path, schedule: LRSchedule | None
 ) -> None:

@@ -15,6 +15,7 @@ from autoplan.errors import LaunchError
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.sampling import sampled
 
 PLANS = (dict(dp=4, zero=3), dict(tp=2, dp=2, zero=1), dict(tp=2, dp=2), dict(pp=2, tp=2))
 
@@ -54,7 +55,7 @@ def settled(expected: tuple[int, int]) -> tuple[int, int]:
     return open_now()
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("plan", sampled(PLANS, [PLANS[0], PLANS[-1]]), ids=str)
 def test_nothing_stays_open(pool: RankPool, tmp_path, plan: dict) -> None:
     for found in pool.run(opened_and_closed, plan, str(tmp_path)):
         assert all(b <= a for before, after in pairwise(found) for a, b in zip(before, after, strict=True)), found

@@ -23,7 +23,7 @@ GROUPS += [(Mesh.of(tp=4), ("tp.1", "tp.0"))]
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
+def pool(compiler: None) -> Iterator[RankPool]:
     with RankPool(4, timeout_s=240) as pool:
         yield pool
 

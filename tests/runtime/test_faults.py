@@ -20,7 +20,7 @@ from tests.fixtures import tiny_program as tiny
 from tests.support.faults_script import PLAN
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = str(ROOT / "tests" / "faults_script.py")
+SCRIPT = str(ROOT / "tests" / "support" / "faults_script.py")
 STEPS, SEED, LONG_S = 9, 3, 400
 
 
@@ -100,6 +100,7 @@ def test_a_rank_that_is_stopped_is_told_to_say_nothing_any_more(tmp_path: Path, 
     assert "LostRankError: rank 1 of 4: it says nothing any more" in done.stderr
 
 
+@pytest.mark.slow  # test_diverged.py has an error under torchrun, test_runtime_launch.py one rank's own
 def test_a_mistake_of_one_rank_is_the_only_thing_that_is_said(tmp_path: Path, train_py: str) -> None:
     done = torchrun(tmp_path, train_py, {0: (1, 2, "mistake")}, 60, 0)
     assert done.returncode != 0

@@ -19,6 +19,7 @@ from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.sampling import sampled
 
 STEPS, RATE = 3, 1e-2
 PLANS = {
@@ -54,6 +55,13 @@ SEE_WHOLES = ("lamb", "adafactor", "muon")
 CASES = [(name, plan) for name in SEE_WHOLES for plan in PLANS]
 CASES += [(name, plan) for name in ("adamw", "sgd") for plan in (*FEW, "zero1", "zero3")]
 CASES += [(name, "tp2 dp2 zero3") for name in OTHERS]
+# each plan but one, the simplest; each optimizer that sees wholes; of torch's those whose states differ in kind
+QUICK = [
+    ("lamb", "zero3"), ("lamb", "interleaved"), ("adafactor", "tp2 dp2 zero3"),
+    ("adafactor", "pp2 dp2 zero1, tied"), ("muon", "zero1"), ("muon", "tp2 dp2 zero1 offload"),
+    ("muon", "pp2 tp2, tied"), ("adamw", "tp2 dp2 zero3"), ("sgd", "pp2 tp2, tied"),
+    *((name, "tp2 dp2 zero3") for name in ("nadam", "rprop")),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +141,7 @@ class PlainLamb:
             x -= RATE * x.norm() / (r + 0.1 * x).norm() * (r + 0.1 * x)
 
 
-@pytest.mark.parametrize(("name", "plan"), CASES)
+@pytest.mark.parametrize(("name", "plan"), sampled(CASES, QUICK))
 def test_parts_are_updated_as_the_whole_is(pool: RankPool, name: str, plan: str) -> None:
     how = (MAIN | OTHERS)[name]
     wanted = one_device(name, how)
@@ -162,7 +170,7 @@ def part_of_a_run(rank: int, world: int, plan: dict, how: Training, folder: str,
         return program.full_state_dict()
 
 
-@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon", "rprop"])
+@pytest.mark.parametrize("name", sampled(["lamb", "adafactor", "muon", "rprop"], ["muon"]))
 def test_another_plan_goes_on_with_what_an_optimizer_kept(pool: RankPool, tmp_path: Path, name: str) -> None:
     how, folder = (MAIN | OTHERS)[name], str(tmp_path / "c")
     first, then = FEW if name in ("lamb", "adafactor") else FEW[::-1]

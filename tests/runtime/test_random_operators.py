@@ -13,6 +13,7 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.random import step_keys, uniform
 from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import slow
 
 WIDTH, ROWS = 16, 8
 DRAWS = {
@@ -53,7 +54,7 @@ def batch() -> dict[str, Tensor]:
     ("draw", "pins"),
     [
         ("rand_like", Parallelism(dp=2, tp=1, pp=1, micro_batch=2)),
-        ("randn_like", Parallelism(dp=1, tp=2, pp=1, micro_batch=4, recompute="full")),
+        slow(("randn_like", Parallelism(dp=1, tp=2, pp=1, micro_batch=4, recompute="full"))),
         ("bernoulli", Parallelism(dp=1, tp=1, pp=2, micro_batch=2, recompute="selective")),
         ("uniform", Parallelism(dp=1, tp=2, pp=1, micro_batch=4)),
         ("exponential", Parallelism(dp=2, tp=1, pp=1, micro_batch=1, zero=3)),

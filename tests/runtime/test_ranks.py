@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from autoplan.errors import LayoutError
 from autoplan.verify.local_ranks import RankError, RankPool, _Outcome, _Worker
+from tests.support.sampling import sampled
 
 
 def total(rank: int, size: int, x: torch.Tensor) -> tuple[int, torch.Tensor, int]:
@@ -107,9 +108,10 @@ def test_a_fork_is_safe_after_the_parent_has_used_its_thread_pool():
     assert results == [(1, 1600.0), (1, 1600.0)]
 
 
-def test_fresh_interpreters_serve_as_forks_do():
-    with RankPool(2, fork=False) as pool:
-        assert [rank for rank, _, _ in pool.run(total, torch.ones(2))] == [0, 1]
+@pytest.mark.parametrize("size", sampled([1, 2], [1]))
+def test_fresh_interpreters_serve_as_forks_do(size):
+    with RankPool(size, fork=False) as pool:
+        assert [rank for rank, _, _ in pool.run(total, torch.ones(2))] == list(range(size))
 
 
 @pytest.mark.parametrize(
@@ -164,3 +166,12 @@ def test_no_process_is_left_behind():
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_pool_ends_at_once_beside_a_younger_one():
+    """The younger pool's ranks were forked with the parent's ends of the older pool's pipes open."""
+    with RankPool(1) as younger, RankPool(1) as older:
+        older.run(total, torch.ones(1))
+        younger.run(total, torch.ones(1))
+        (worker,) = older._workers
+    assert worker.join(0) == 0, "it ended by itself"

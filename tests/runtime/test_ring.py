@@ -193,6 +193,7 @@ def compiled_on_rank(rank: int, size: int, whole: tuple[Tensor, ...]) -> tuple[T
     return y.detach(), q.grad
 
 
+@pytest.mark.usefixtures("compiler")
 def test_a_ring_compiles_whole() -> None:
     """On three ranks, each of which has other blocks: a compiler must leave them their messages' order."""
     with RankPool(3, timeout_s=240) as ranks:

@@ -6,7 +6,6 @@ import json
 import os
 import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
@@ -26,6 +25,7 @@ from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.forked import run_script
 
 PLAN = dict(dp=2, pp=2, microbatches=2, zero=1)
 
@@ -121,16 +121,8 @@ def test_a_rank_that_is_told_to_stop_has_all_save_and_end(pool: RankPool, train_
 SCRIPT = """
 from autoplan.ir.mesh import Mesh
 from autoplan.runtime.elastic.launch import join, run_script
-run_script(lambda: print(join(Mesh.of(dp={dp}, tp=1)).device))
+run_script(lambda: print(join(Mesh.of(dp=1, tp=1)).device))
 """
-
-
-def python(tmp_path: Path, dp: int, **environment: str) -> subprocess.CompletedProcess:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(dp=dp))
-    path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    settings = {**os.environ, "PYTHONPATH": path, **environment}
-    return subprocess.run([sys.executable, script], capture_output=True, text=True, env=settings, timeout=240)
 
 
 def test_the_wrong_number_of_processes_is_told_without_a_traceback(
@@ -161,7 +153,9 @@ def test_a_file_that_can_t_be_had_is_told_and_another_error_of_the_system_is_non
 
 
 def test_a_plan_for_one_device_needs_no_launcher(tmp_path: Path) -> None:
-    done = python(tmp_path, dp=1)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = run_script(script)
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     assert done.returncode == 0 and done.stdout.startswith(device.type)
 
@@ -181,8 +175,7 @@ def test_a_rank_whose_peer_has_gone_says_so_in_a_line_and_ends_at_once(tmp_path:
         "    except RuntimeError as error:\n        raise RuntimeError('forward failed') from error\n"
         "run_script(main)\n"
     )
-    environment = {**os.environ, "RANK": "3", "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=240)
+    done = run_script(script, environment={"RANK": "3"})
     assert (done.returncode, done.stderr) == (1, "[rank 3] another rank has ended\n")
 
 

@@ -30,6 +30,7 @@ from autoplan.verify import verify
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import slow
 
 Stepped = tuple[float, dict[str, Tensor], tuple[int, int]]
 
@@ -55,7 +56,7 @@ def with_stage(record: PlanRecord, full: int, selective: int) -> PlanRecord:
 
 @pytest.mark.parametrize(
     ("model", "pinned"),
-    [("llama", dict(dp=2, tp=1, pp=1, zero=3, micro_batch=2)), ("gpt2", dict(dp=1, tp=1, pp=2, micro_batch=2))],
+    [slow(("llama", dict(dp=2, tp=1, pp=1, zero=3, micro_batch=2))), ("gpt2", dict(dp=1, tp=1, pp=2, micro_batch=2))],
     ids=["llama, zero3", "gpt2, pp=2"],
 )
 def test_it_equals_one_device(model: str, pinned: dict[str, int]) -> None:
@@ -94,6 +95,7 @@ def step(rank: int, world: int, folder: str, weights: str, compiled: bool) -> St
     return float(loss), program.full_grads(), (counted.collectives, counted.products)
 
 
+@pytest.mark.usefixtures("compiler")
 def test_no_collective_is_repeated_and_a_compiled_step_is_the_eager_one(tmp_path: Path) -> None:
     """With dropout on: what runs again drops what it dropped before."""
     module, record = planned("dropout", dp=1, tp=2, pp=1, recompute="none")

@@ -29,11 +29,18 @@ from autoplan.verify.variants import in_float64
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import alone, parallelize_alone
+from tests.support.sampling import sampled, slow
 
 EQUAL = 1e-10
 MODELS, SYSTEMS = ("llama", "gpt2", "bert"), ("ulysses", "context-parallel", "ring-attention", "vocab-parallel")
 EXPERTS = ("expert-all-to-all", "expert-partial-sum")
 CELLS = [*((model, system) for model in MODELS for system in SYSTEMS), *(("mixtral", system) for system in EXPERTS)]
+SHIFTED = [("shifted", system) for system in ("ulysses", "ring-attention")]
+# each system once, on each model that it has a body of its own for
+QUICK = [
+    ("gpt2", "ulysses"), ("gpt2", "context-parallel"), ("llama", "ring-attention"), ("bert", "vocab-parallel"),
+    ("mixtral", "expert-all-to-all"), ("mixtral", "expert-partial-sum"), ("shifted", "ring-attention"),
+]  # fmt: skip
 PASSED = ("all-to-all", "all-to-all")  # forward, backward
 GATHERED, SCATTERED = ("all-gather", "reduce-scatter"), ("reduce-scatter", "all-gather")
 
@@ -93,7 +100,7 @@ def plan_of(plans: dict[tuple[str, str], autoplan.Plan], name: str, system: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "system"), [*CELLS, *(("shifted", system) for system in ("ulysses", "ring-attention"))]
+    ("name", "system"), sampled([*CELLS, *SHIFTED], QUICK)
 )
 def test_it_equals_one_device(
     pool: RankPool, plans: dict[tuple[str, str], autoplan.Plan], name: str, system: str
@@ -122,11 +129,11 @@ def crossing(block: LoweredBlock) -> Counter[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("name", "system", "moves", "body"),
-    [("gpt2", "ulysses", {PASSED: 4}, ""), ("bert", "ulysses", {PASSED: 4}, ""),
-     ("llama", "ulysses", {PASSED: 2, GATHERED: 2}, "grouped_attention"),
+    [("gpt2", "ulysses", {PASSED: 4}, ""), slow(("bert", "ulysses", {PASSED: 4}, "")),
+     slow(("llama", "ulysses", {PASSED: 2, GATHERED: 2}, "grouped_attention")),
      ("gpt2", "context-parallel", {GATHERED: 2}, "causal_attention_rows"),
-     ("bert", "context-parallel", {GATHERED: 2}, ""),
-     ("llama", "ring-attention", {}, "ring_attention"), ("bert", "ring-attention", {}, "ring_attention"),
+     slow(("bert", "context-parallel", {GATHERED: 2}, "")),
+     ("llama", "ring-attention", {}, "ring_attention"), slow(("bert", "ring-attention", {}, "ring_attention")),
      ("mixtral", "expert-partial-sum", {GATHERED: 2, SCATTERED: 1}, "local_experts"),
      ("mixtral", "expert-all-to-all", {}, "routed_experts")],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from autoplan.solver import engines
 from autoplan.trace.initialise import given
 from tests.search.test_search_optimal import random_problem, real_problem
 from tests.support.everything import along, everything
+from tests.support.sampling import sampled
 
 SAME = 1e-9
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -76,12 +78,12 @@ def check(problem: Problem, seed: int) -> int:
     return len(walls(time_s, total))
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
 def test_random_arrays_under_walls_are_solved_as_by_trying_everything(part: int) -> None:
     assert sum(check(random_problem(seed), seed) for seed in range(part, ARRAYS, 5)) > ARRAYS // 5
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
 def test_real_operators_under_walls_are_solved_as_by_trying_everything(part: int) -> None:
     assert sum(check(real_problem(seed), seed) for seed in range(part, REAL, 5)) > REAL // 5
 
@@ -92,14 +94,18 @@ def test_so_they_are_by_cbc(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(random_problem(seed), seed)
 
 
-def unet() -> Work:
+@pytest.fixture
+def unet() -> Callable[[], Work]:
+    """Searches of one traced model, each from the beginning."""
     made = resolve_model(f"{EXAMPLES}/unet.py:make_model", (), batch=8, seq=None)
     training = Training(precision="bf16-mixed")
     model = traced_model(given(made.model).module, made.example_inputs, made.loss_fn, training)
-    return begin(model, ClusterSpec.parse("1x8 a100-sxm-80gb"), training, Parallelism(tp=8, pp=1))
+    return lambda: begin(model, ClusterSpec.parse("1x8 a100-sxm-80gb"), training, Parallelism(tp=8, pp=1))
 
 
-def test_a_chain_that_does_not_repeat_needs_less_and_is_quicker_under_a_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_that_does_not_repeat_needs_less_and_is_quicker_under_a_wall(
+    unet: Callable[[], Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Than by prices of bytes alone."""
     sought, priced = unet(), unet()
     settings = candidates(sought.limits, Parallelism(tp=8, pp=1))

@@ -15,6 +15,7 @@ from tests.bench.memory.measured import peaks_of_rank
 from tests.bench.memory.watch import Tensors
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
+from tests.support.sampling import slow
 
 ROWS, WIDTH = 512, 64
 NEAR = 0.1
@@ -60,11 +61,11 @@ def test_the_table_says_what_torch_allocates(op: str) -> None:
 @pytest.mark.parametrize(
     ("model", "pins"),
     [
-        ("llama", Parallelism(micro_batch=4)),
-        ("llama", Parallelism(micro_batch=2)),
+        slow(("llama", Parallelism(micro_batch=4))),
+        slow(("llama", Parallelism(micro_batch=2))),
         ("gpt2", Parallelism(micro_batch=4, recompute="full")),
         ("bert", Parallelism(micro_batch=2, recompute="selective")),
-        ("mlp", Parallelism(micro_batch=4)),
+        slow(("mlp", Parallelism(micro_batch=4))),
     ],
     ids=["llama", "llama, microbatches", "gpt2, full", "bert, selective", "mlp"],
 )

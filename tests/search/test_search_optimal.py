@@ -21,6 +21,7 @@ from autoplan.search.intra_op.pruning import chosen, prune
 from autoplan.search.intra_op.solve import Infeasible, Solver, Weights, solve
 from tests.support.everything import Everything, everything, trees_by_branches, trees_by_subsets
 from tests.support.hand_made import chain, f32, node
+from tests.support.sampling import sampled
 
 SAME = 1e-9
 ARRAYS, REAL = 140, 65  # problems of each kind that have a solution
@@ -196,12 +197,12 @@ def compared(problem_of: Callable[[int], Problem], part: int, count: int) -> int
     return found
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
 def test_random_arrays_are_solved_as_by_trying_everything(part: int) -> None:
     assert compared(random_problem, part, ARRAYS // 5) == ARRAYS // 5
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
 def test_real_operators_are_solved_as_by_trying_everything(part: int) -> None:
     assert compared(real_problem, part, REAL // 5) == REAL // 5
 

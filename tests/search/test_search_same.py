@@ -16,6 +16,7 @@ from torch import nn
 import autoplan
 from autoplan.export.folder import plan_text
 from autoplan.ir.record import PlanRecord
+from tests.support.sampling import sampled
 
 ROOT = Path(__file__).parents[2]
 CLUSTERS = ("1x4 cpu", "2x2 cpu")
@@ -82,7 +83,7 @@ def test_planning_again_gives_the_same_file(together: list[str]) -> None:
     assert together[0] == together[2] != together[1]
 
 
-@pytest.mark.parametrize(("cluster", "hash_seed"), list(zip(CLUSTERS, (1, 2), strict=True)))
+@pytest.mark.parametrize(("cluster", "hash_seed"), sampled(zip(CLUSTERS, (1, 2), strict=True), [("2x2 cpu", 2)]))
 def test_two_plans_in_one_process_equal_each_in_its_own(together: list[str], cluster: str, hash_seed: int) -> None:
     assert by_itself(cluster, hash_seed) == together[CLUSTERS.index(cluster)]
 

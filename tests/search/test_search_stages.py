@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.search.inter_op.partition import choose_cuts, cost
+from tests.support.sampling import sampled
 from tests.support.stage_ilp import least_objective
 
 
@@ -48,7 +49,7 @@ def test_no_cut_is_faster(seed: int, stages: int, segments: int, microbatches: i
         assert found.objective_s == pytest.approx(cost(seconds, found.stages, microbatches))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sampled(range(12), range(1, 6)))
 def test_the_ilp_finds_nothing_better(seed: int) -> None:
     """Chains too long to try every cut: blocks alike, ends heavier, some intervals above the wall."""
     random = np.random.default_rng(seed)

@@ -19,6 +19,7 @@ from autoplan.search.evaluate import TOLERANCE, Evaluated
 from autoplan.search.space.systems import ASYNCHRONOUS, SYSTEMS, resolve
 from autoplan.search.state import Work, begin
 from tests.support.hand_made import llama, mlp
+from tests.support.sampling import sampled
 
 GRIDS = ("2d", "2.5d", "3d")  # their problems over several axes take as long as all the others
 SYNCHRONOUS = [name for name in SYSTEMS if name not in ASYNCHRONOUS]  # the others' steps are others than a plan's
@@ -100,7 +101,11 @@ def assert_none_is_quicker(asked: Pair, names: Sequence[str]) -> None:
     assert all(one.over_bytes(wall) == 0 for one in (asked.auto, *found.values()))
 
 
-@pytest.mark.parametrize("name", PAIRS)
+# a small decoder with grids, a wide layer, several nodes, too little memory: what decides is another thing in each
+FEW = ("tiny batch", "wide MLP", "decoder on two nodes", "short of memory")
+
+
+@pytest.mark.parametrize("name", sampled(PAIRS, FEW))
 def test_no_named_system_is_quicker(name: str) -> None:
     asked = PAIRS[name]
     assert_none_is_quicker(asked, [s for s in SYNCHRONOUS if asked.grids or s not in GRIDS])
@@ -112,7 +117,7 @@ def test_no_grid_of_tensor_axes_is_quicker(name: str) -> None:
     assert_none_is_quicker(PAIRS[name], GRIDS)
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", sampled(PAIRS, FEW))
 def test_a_quick_answer_is_near(name: str) -> None:
     asked = PAIRS[name]
     quick, _, _ = search(asked.model, asked.cluster, asked.training, Parallelism(), (), "fast")

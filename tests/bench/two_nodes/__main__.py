@@ -24,7 +24,7 @@ from tests.bench.two_nodes.cases import SIZES, Case, all_cases
 from tests.bench.two_nodes.document import document
 from tests.bench.two_nodes.script import kills
 from tests.bench.two_nodes.trainings import RATE, Row, Trainings, one_device, say
-from tests.kill import Outcome
+from tests.kill.case import Outcome
 
 
 def arguments() -> argparse.Namespace:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.bench.two_nodes.cases import Case
 from tests.bench.two_nodes.trainings import FLOAT64, HALF, RATE, STEPS, Row
-from tests.kill import Outcome
+from tests.kill.case import Outcome
 
 HEADER = f"""# Two nodes
 

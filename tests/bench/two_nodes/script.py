@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.live.clusters import Cluster
-from tests.kill import Case, Outcome
-from tests.kill_run import RANKS, Kill
+from tests.kill.case import Case, Outcome
+from tests.kill.training import RANKS, Kill
 
 PLANS = ("zero3", "tp=2 pp=2")
 KILLS, SEED, LIMIT_S = 2, 5, 1800

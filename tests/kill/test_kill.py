@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from autoplan.errors import WeightsError
-from tests import kill, kill_run
-from tests.kill_run import Kill, Training
+from tests.kill import case as kill
+from tests.kill import training as run
+from tests.kill.training import Kill, Training
 from tests.runtime.test_checkpoint_files import make
 from tests.support import saved
 
@@ -58,10 +59,10 @@ def test_the_processes_of_ranks_are_found_and_known_to_be_dead(tmp_path: Path) -
     try:
         while not (found := training.workers()):
             time.sleep(0.01)
-        assert list(found) == [3] and kill_run.alive(found[3])
-        kill_run.os.kill(found[3], signal.SIGKILL)
+        assert list(found) == [3] and run.alive(found[3])
+        run.os.kill(found[3], signal.SIGKILL)
         training.process.wait(60)
-        assert not kill_run.alive(found[3]) and training.ended()
+        assert not run.alive(found[3]) and training.ended()
     finally:
         training.abandon()
 
@@ -70,7 +71,7 @@ def test_a_save_is_seen_while_it_is_under_way(tmp_path: Path) -> None:
     training = Training(tmp_path, tmp_path, 1, 1)
     stale = training.checkpoints / "step-00000002.0123abcd.tmp"
     stale.mkdir(parents=True)
-    kill_run.os.utime(stale, (1.0, 1.0))
+    run.os.utime(stale, (1.0, 1.0))
     assert training.saving(since_s=2.0) == set()
     (training.checkpoints / "step-00000004.tmp").mkdir()
     assert training.saving(since_s=2.0) == {"step-00000004.tmp"}
