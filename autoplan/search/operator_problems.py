@@ -25,12 +25,11 @@ from autoplan.search.intra_op.classes import readers
 from autoplan.search.intra_op.decode import block_choices, with_steps
 from autoplan.search.intra_op.inputs import Formulation
 from autoplan.search.intra_op.memory_constrained import HeldBytes, Joint, working_bytes
-from autoplan.search.intra_op.one_block import FloorOf, alone
 from autoplan.search.intra_op.options import Options, Prepared, SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.intra_op.plan import Point
-from autoplan.search.intra_op.problem import Problem, Seconds, build, operators_s
+from autoplan.search.intra_op.problem import Problem, Seconds, alone, build, operators_s
 from autoplan.search.intra_op.pruning import pruned_if_large
-from autoplan.search.intra_op.solve import Infeasible, Solution, Solver, Weights
+from autoplan.search.intra_op.solve import FloorOf, Infeasible, Solution, Solver, Weights
 from autoplan.search.intra_op.template import Decision, Outline, outline_of
 from autoplan.search.space.candidates import Setting
 from autoplan.search.space.context_parallel import LAYOUTS

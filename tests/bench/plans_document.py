@@ -78,7 +78,8 @@ def reason(ours: Priced, theirs: Priced) -> str:
     if ours.plan == theirs.plan:
         return "Ours is theirs."
     if abs(saved_s) <= FULL.tolerance * theirs.step_s:
-        return f"Both take as long, to {100 * abs(saved_s) / theirs.step_s:.2f}%: the search stops at {FULL.tolerance:.1%}."
+        apart = f"{100 * abs(saved_s) / theirs.step_s:.2f}%"
+        return f"Both take as long, to {apart}: the search stops at {FULL.tolerance:.1%}."
     parts = [(getattr(theirs, name) - getattr(ours, name), f"waits {{}} {where}") for name, where in WAITS]
     parts.append((theirs.computes_s - ours.computes_s, f"computes {{}} ({computing(ours, theirs)})"))
     told = sorted((part for part in parts if abs(part[0]) > SHARE_TOLD * abs(saved_s)), key=lambda part: -abs(part[0]))

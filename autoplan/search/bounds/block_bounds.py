@@ -2,7 +2,7 @@
 
 A plan of a candidate chooses a way to run the operators, cuts of the chain, and for each segment whether it keeps
 everything, recomputes selectively or in full. Let λ be the price of a byte that is kept of one microbatch. A segment
-of block b that recomputes nothing takes at least B_b(λ), the bound of its block's operator problem (``one_block``)
+of block b that recomputes nothing takes at least B_b(λ), the bound of its block's operator problem (``problem.alone``)
 
     minimise  time + λ·kept bytes
 
@@ -27,8 +27,7 @@ import numpy as np
 from autoplan.search.block_cost.account import BlockPrice
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.stage_model import Loads
-from autoplan.search.intra_op.one_block import FloorOf
-from autoplan.search.intra_op.solve import Weights
+from autoplan.search.intra_op.solve import FloorOf, Weights
 
 
 @dataclass(frozen=True)
