@@ -38,7 +38,7 @@ class Evaluated:
 
     step_s   of one optimizer step, by the schedule's timeline and what happens once a step
     memory   of each pipeline rank
-    gap      proven, relative: the larger of the operators' and the stages'
+    bound_s  that no cuts undercut under the same memory limit, with these operators or slower ones that keep as much
     """
 
     setting: Setting
@@ -48,7 +48,7 @@ class Evaluated:
     memory: tuple[StageMemory, ...]
     timeline: Timeline
     step_s: float
-    gap: float
+    bound_s: float
 
     @property
     def recomputes(self) -> bool:
@@ -260,9 +260,8 @@ class Evaluator:
                 StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
                 for at, mix in zip(runs, options, strict=True)
             )
-            return finish(setting, point, loads, stages, max(gap, point.gap))
+            return finish(setting, point, loads, stages, self.bound_s(loads, point, cuts.bound_s / gain))
 
-        gap = (cuts.objective_s - cuts.bound_s) / max(cuts.objective_s, 1e-30)
         first = price(cuts.stages)
         if first.step_s >= limit_s * self.budget.runner_up:
             return first
@@ -283,8 +282,13 @@ class Evaluator:
         stages = stages_of(found.division)
         if unties(loads, stages):
             return None
-        gap = (found.cuts.objective_s - found.cuts.bound_s) / max(found.cuts.objective_s, 1e-30)
-        return finish(setting, point, loads, stages, max(gap, point.gap))
+        return finish(setting, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))
+
+    def bound_s(self, loads: Loads, point: Point, schedule_s: float) -> float:
+        """Seconds of a step by a bound on its schedule. What happens once a step takes at least an even share of what
+        it takes for the whole chain."""
+        once_s = min(exposed(*own.once_s((0, len(own.chain)))) for own in loads.ranks or (loads,))
+        return (schedule_s + once_s / loads.setting.pp) * self.costs.slowdown * (1 - point.gap)
 
     def chunks(self, pieces: Pieces, limit_s: float) -> ChunkCuts | None:
         """``choose_chunks``; what it found under a higher limit is as good."""
@@ -295,7 +299,9 @@ class Evaluator:
         return known[1]
 
 
-def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
+def finish(
+    setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], bound_s: float = 0.0
+) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
     topology = loads.data.prices.topology
     backward_s, weights_s = backwards_of(loads, stages)
@@ -312,7 +318,7 @@ def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoi
     memory = memory_of(loads, stages)
     nodes = topology.devices // topology.levels[0].size
     step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
-    return Evaluated(setting, point, loads, stages, memory, line, step_s, gap)
+    return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
 
 
 def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:

@@ -57,22 +57,23 @@ class Work:
         return found
 
     def gap(self, best: Evaluated) -> float:
-        """By which share of the best plan's time a plan of any candidate could still be quicker: the bounds that the
-        search has come by anyway, and of candidates whose best is proven, its solvers' own gap."""
+        """By which share of the best plan's time a plan of any candidate could still be quicker, as far as the search
+        knows: by the bounds that it used, and where a candidate's cuts alone were open, by the bound on these."""
         least_s = min((self.proven_s(setting) for setting in self.bounds), default=0.0)
         return max(0.0, 1 - least_s / best.step_s)
 
     def proven_s(self, setting: Setting) -> float:
         found, bound_s = self.found.get(setting), self.bounds[setting]
-        if found is None or not self.unhindered(found):
-            return bound_s
-        return max(bound_s, found.step_s * (1 - found.gap))
+        return bound_s if found is None or not self.is_cut_alone(found) else max(bound_s, found.bound_s)
 
-    def unhindered(self, found: Evaluated) -> bool:
-        """Whether a candidate's best is what it would be without a memory limit, on devices alike: the fastest
-        operators, and nothing recomputed."""
-        several = runs_rounds(found.setting.schedule) and found.loads.chain.shares  # counted for each that reads it
-        if found.recomputes or found.loads.ranks or several:
+    def is_cut_alone(self, found: Evaluated) -> bool:
+        """Whether no other operators could be quicker, so that cuts and recomputation are all there is to choose: there
+        is no tensor axis, or the fastest operators keep everything, on devices alike."""
+        if runs_rounds(found.setting.schedule) and found.loads.chain.shares:  # counted for each segment that reads it
+            return False
+        if found.setting.tp == 1:
+            return True
+        if found.recomputes or found.loads.ranks:
             return False
         fastest, other = self.operators.fastest(found.setting), self.evaluator.costs.together(found.setting)
         return found.point is fastest and other is None

@@ -95,7 +95,7 @@ def check(seed: int) -> int:
 def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, ...]]:
     """(seconds, bytes) by a search that has priced nothing else."""
     loads = begun(seed).evaluator.costs.loads(found.setting, found.point)
-    again = finish(found.setting, found.point, loads, found.stages, found.gap)
+    again = finish(found.setting, found.point, loads, found.stages, found.bound_s)
     return again.step_s, again.memory
 
 

@@ -40,8 +40,8 @@ def left_out(limits: Limits, pinned: Parallelism, tried: Collection[Setting]) ->
         """The candidates of a further pin that weren't tried."""
         if getattr(pinned, name) is not None:
             return iter(())
-        own = replace(pinned, **{name: value})
         try:
+            own = replace(pinned, **{name: value})
             check_pinned(limits, own)
         except ParallelismError:
             return iter(())
