@@ -20,7 +20,7 @@ from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.chain_costs import Pieces
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.inter_op.interleaved_ranks import backwards_of, memory_of, pieces_of, stages_of, unties
-from autoplan.search.inter_op.local_search import Bound, Runs, refine
+from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import Loads
 from autoplan.search.intra_op.pareto import EASING, MOST_COLUMNS, between, duals, states_alone, steep
@@ -266,7 +266,8 @@ class Evaluator:
         if first.step_s >= limit_s * self.budget.runner_up:
             return first
         bound = Bound(loads, seconds, lambda stage, at: exposed(*loads.at(stage).once_s(at)), self.costs.slowdown, gain)
-        return refine(first, cuts.stages, bound, price)
+        found = refine(first, cuts.stages, bound, price)
+        return replace(found, bound_s=found.step_s * (1 - point.gap)) if has_few_cuts(bound) else found
 
     def with_chunks(self, loads: Loads, point: Point, memory_limit: float, limit_s: float) -> Evaluated | None:
         """The same of a schedule that gives a rank several stages, or splits the backward."""

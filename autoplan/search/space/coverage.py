@@ -56,7 +56,8 @@ def left_out(limits: Limits, pinned: Parallelism, tried: Collection[Setting]) ->
     across = " (across nodes)" if all(tp > limits.node for tp in tensor) else ""
     schedules = values("schedule", SCHEDULES, {s.schedule for s in tried})
     stages = values("virtual_stages", range(2, MOST_STAGES + 1), {s.virtual_stages for s in tried})
-    factored = any(True for tp in sizes for part in divisors(tp)[1:-1] for _ in beside("tensor", (tp // part, part)))
+    factors = [(tp // part, part) for tp in sizes for part in divisors(tp)[1:-1] if pinned.tensor_system is None]
+    factored = any(True for pair in factors for _ in beside("tensor", pair))
     offloads = {kind: list(beside("offload", kind)) for kind in OFFLOADS}
     piped = [kind for kind, missed in offloads.items() if missed and all(s.pp > 1 for s in missed)]
     others = [kind for kind, missed in offloads.items() if missed and kind not in piped]
