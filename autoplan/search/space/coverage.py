@@ -21,11 +21,12 @@ def searched(tried: Collection[Setting]) -> str:
     """The sizes and options of the candidates: "dp 1 to 64, tp 1 to 8, pp 1; microbatches of 1 to 4 rows; ..."."""
     sizes = ", ".join(f"{name} {span({getattr(s, name) for s in tried})}" for name in ("dp", "tp", "pp"))
     rows = f"microbatches of {span({s.micro_batch for s in tried})} rows"
-    stages, hosts = {s.stages // s.pp for s in tried}, sorted({s.offload for s in tried} - {"none"})
-    schedules = f"schedule {text(sorted({s.schedule for s in tried}))}"
-    schedules += f" of {span(stages)} stages on a rank" if stages != {1} else ""
-    offloads = [f"offload of {text(hosts)}"] if hosts else []
-    return "; ".join([sizes, rows, f"ZeRO {span({s.zero for s in tried})}", schedules, *offloads])
+    zero, stages = f"ZeRO {span({s.zero for s in tried})}", {s.virtual_stages for s in tried}
+    schedules, hosts = ({s.schedule for s in tried if s.pp > 1}, {s.offload for s in tried} - {"none"})
+    several = f" of {span(stages)} stages on a rank" if stages != {1} else ""
+    piped = [f"schedule {text(sorted(schedules))}{several}"] if schedules else []
+    offloads = [f"offload of {text(sorted(hosts))}"] if hosts else []
+    return "; ".join([sizes, rows, zero, *piped, *offloads])
 
 
 def span(values: Collection[int]) -> str:
@@ -47,14 +48,14 @@ def left_out(limits: Limits, pinned: Parallelism, tried: Collection[Setting]) ->
             return iter(())
         return (s for s in settings(limits, own) if s not in tried)
 
-    def values(name: str, possible: Iterable[Any], known: Collection) -> list[Any]:
-        """Of a field's values, those that no candidate has."""
-        return [v for v in possible if v not in known and any(True for _ in beside(name, v))]
+    def values(name: str, possible: Iterable[Any], known: Collection, least_pp: int = 1) -> list[Any]:
+        """Of a field's values, those that no candidate has, and some could have with so many pipeline ranks."""
+        return [v for v in possible if v not in known and any(s.pp >= least_pp for s in beside(name, v))]
 
     sizes = divisors(limits.devices)
     tensor = values("tp", sizes, {s.tp for s in tried})
     across = " (across nodes)" if all(tp > limits.node for tp in tensor) else ""
-    schedules = values("schedule", SCHEDULES, {s.schedule for s in tried})
+    schedules = values("pipeline_schedule", SCHEDULES, {s.schedule for s in tried}, 2)
     stages = values("virtual_stages", range(2, MOST_STAGES + 1), {s.virtual_stages for s in tried})
     factors = [(tp // part, part) for tp in sizes for part in divisors(tp)[1:-1] if pinned.tensor_system is None]
     factored = any(True for pair in factors for _ in beside("tensor", pair))
