@@ -165,8 +165,9 @@ class SearchReport:
     The seconds are of one run and no part of the plan: plan.json doesn't hold them, so that the same input gives the
     same file. Nor does it hold ``data_axis``, what came of a check that is left out where time is short (``free``).
 
-    optimality_gap  relative: the larger of the chosen setting's two proven gaps, of its operator problem (at the price
-                    on bytes it was solved with) and of its stage cuts, and the share below which settings aren't tried
+    optimality_gap  by which share of the plan's step time a plan of the space that was searched could still be quicker,
+                    as far as the search has come by bounds anyway
+    searched, left_out  that space in words, and what a pin could ask for beyond it
     """
 
     variables: int
@@ -174,5 +175,7 @@ class SearchReport:
     optimality_gap: float
     candidates: int
     solver: str
+    searched: str = ""
+    left_out: tuple[str, ...] = ()
     seconds: tuple[tuple[str, float], ...] = field(default=(), compare=False)
     data_axis: str = field(default="", compare=False)

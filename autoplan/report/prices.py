@@ -124,16 +124,16 @@ def alternative_row(record: PlanRecord, alternative: Alternative) -> list[str]:
 
 
 def search_section(record: PlanRecord) -> str:
-    """What the search did and how sure it is."""
+    """What was searched, what wasn't, and how far the plan may be from the best of what was."""
     search = record.search
-    return "\n".join(
-        [
-            "The search",
-            f"  {search.candidates:,} candidates priced; largest ILP {search.variables:,} variables, "
-            f"{search.constraints:,} constraints, by {search.solver}",
-            f"  the best of its space takes at most {100 * search.optimality_gap:.2f}% less time",
-        ]
+    sizes = (
+        f"{search.candidates:,} candidates priced; largest ILP {search.variables:,} variables, "
+        f"{search.constraints:,} constraints, by {search.solver}"
     )
+    left_out = [f"not searched: {'; '.join(search.left_out)}"] if search.left_out else []
+    gap = f"the best plan of this space could be at most {100 * search.optimality_gap:.1f}% quicker"
+    lines = [sizes, f"searched: {search.searched}", *left_out, gap]
+    return "\n".join(["The search", *(paragraph(line, bullet="") for line in lines)])
 
 
 def phases_text(search: SearchReport) -> str:

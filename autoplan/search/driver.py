@@ -1,84 +1,124 @@
-"""The search: settings sorted by what they can't undercut, priced until none can beat the best."""
+"""The search: candidates sorted by a lower bound on their step time, priced until none can beat the best.
+
+A closed-form bound discards most candidates before they are evaluated. The others are bounded again, by their
+operators and by what devices can hold, and evaluated in the order of their bounds.
+"""
 
 from __future__ import annotations
 
-import time
+import heapq
+import math
 from collections.abc import Sequence
 
-from autoplan.cluster import ClusterSpec
-from autoplan.ir.choice import Alternative, Chosen, SearchReport
-from autoplan.ir.graph import Model
-from autoplan.options import Inference, Parallelism, Training, check_effort
-from autoplan.rules.constraints import Constraint
-from autoplan.search.evaluate import Evaluated
-from autoplan.search.explain.alternatives import alternatives
-from autoplan.search.explain.dp_axis_check import check_data_axis
-from autoplan.search.explain.fit import does_not_fit
+from autoplan.cost.interleaved import runs_rounds
+from autoplan.options import Parallelism
+from autoplan.search.bounds.floors import lower_bound
+from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.factoring import beside_whole_weights, refined
 from autoplan.search.host_memory import hosted
-from autoplan.search.intra_op.solve import solver_name
-from autoplan.search.result import choose
 from autoplan.search.space.candidates import Setting
-from autoplan.search.state import HOST_SAVES, Work, begin, candidates
+from autoplan.search.state import Work, candidates
 
 
-def search(
-    model: Model,
-    cluster: ClusterSpec,
-    training: Training | Inference,
-    parallelism: Parallelism,
-    constraints: Sequence[Constraint] = (),
-    effort: str = "full",
-) -> tuple[Chosen, tuple[Alternative, ...], SearchReport]:
-    """The fastest plan of a model on a cluster that exceeds no device's memory, and what else was priced.
+def best_plan(work: Work, parallelism: Parallelism) -> Evaluated | None:
+    """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
+    memory_limit, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
+    best = fastest(work, possible, memory_limit) or last_resort(work, possible, memory_limit)
+    if best is None:
+        return None
+    best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
+    if work.budget.quick:
+        return beside_whole_weights(work, solved_anew(work, best, memory_limit), parallelism, memory_limit)
+    return refined(work, best, parallelism, memory_limit)
 
-    model        shapes are those of the whole batch of one optimizer step
-    parallelism  fields that are not None are kept; the others are searched
-    effort       "full", or "fast": operators solved once for each tensor axis and priced for a few microbatches,
-                 the gap proven against the devices' peak alone; the three classical choices beside the plan, no price
-                 of a pin
 
-    Raises ParallelismError where what is pinned can't be, DoesNotFitError where nothing fits, NoRuleError for an
-    operator that nobody has said how to split.
+def fastest(
+    work: Work, possible: Sequence[Setting], memory_limit: float, best: Evaluated | None = None, saves: float = 0.0
+) -> Evaluated | None:
+    """The fastest plan of these candidates, or ``best`` where none saves more than a share of it, ``saves``. A quick
+    search tries a few sizes of microbatches of each mesh, and more where bytes are short."""
+    fitting = [s for s in possible if work.least_bytes(s) <= memory_limit]
+    work.bounds |= dict.fromkeys(possible, math.inf)  # what can't fit; the others are bounded below
+    under_s = math.inf if best is None else best.step_s * (1 - saves)
+    sizes = work.budget.micro_batches
+    if sizes is None:
+        return best_first(work, fitting, memory_limit, best, under_s)
+    found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s)
+    short = found is None or found.recomputes
+    return best_first(work, subsample(fitting, sizes[1]), memory_limit, found, under_s) if short else found
+
+
+def best_first(
+    work: Work, possible: Sequence[Setting], memory_limit: float, best: Evaluated | None, under_s: float
+) -> Evaluated | None:
+    """The fastest plan of these candidates that takes less than ``under_s``, or ``best``.
+
+    The candidate with the least bound comes next. Its bound is tightened first; if it still comes next, it is
+    evaluated. Until some plan is known to be fast, candidates that are dear to evaluate wait: most are then given up.
     """
-    check_effort(effort)
-    start = time.perf_counter()
-    work = begin(model, cluster, training, parallelism, constraints, quick=effort == "fast")
-    prepared_s = time.perf_counter() - start
-    best, possible = best_plan(work, parallelism)
-    if best is None:
-        raise does_not_fit(work, parallelism)
-    chosen = choose(best, work)
-    gap = 1 - chosen.predicted.mfu if work.operators.quick else work.gap(best, possible, cluster.usable_bytes)
-    searched_s = time.perf_counter() - start
-    data_axis = check_data_axis(work.operators, best.setting, searched_s) if effort == "full" else ""
-    checked_s = time.perf_counter() - start - searched_s
-    others = alternatives(work, best, parallelism, effort)
-    seconds = (
-        ("batch", prepared_s),
-        ("operators", work.operators.seconds),
-        ("stages", work.evaluator.seconds),
-        ("search", searched_s),
-        ("data axis", checked_s),
-        ("alternatives", time.perf_counter() - start - searched_s - checked_s),
-    )
-    problems = work.operators
-    sizes = (problems.variables, problems.constraints)
-    report = SearchReport(*sizes, gap, len(work.found), solver_name(), seconds, data_axis)
-    return chosen, others, report
+    queue = [(lower_bound(work.operators, s), s, work.budget.quick) for s in possible]
+    work.bounds |= {setting: bound_s for bound_s, setting, _ in queue}
+    heapq.heapify(queue)
+    waiting: list[tuple[float, Setting, bool]] = []
+    waits = True
+    while queue or waiting:
+        if waiting and (best is not None or not queue):
+            queue, waiting, waits = sorted([*queue, *waiting]), [], False
+        bound_s, setting, is_tight = heapq.heappop(queue)
+        limit_s = under_s if best is None else min(under_s, best.step_s * (1 - work.budget.tolerance))
+        if bound_s >= limit_s:
+            queue = []
+        elif not is_tight:
+            work.bounds[setting] = max(bound_s, work.tightened(setting, memory_limit, limit_s))
+            heapq.heappush(queue, (work.bounds[setting], setting, True))
+        elif best is None and waits and is_dear(setting):
+            waiting.append((bound_s, setting, True))
+        else:
+            found = work.evaluate(setting, memory_limit, limit_s)
+            if found is not None and found.step_s < min(under_s, math.inf if best is None else best.step_s):
+                best = found
+    return best
 
 
-def best_plan(work: Work, parallelism: Parallelism) -> tuple[Evaluated | None, list[Setting]]:
-    """The best plan under the cluster's wall, and the settings that it is the best of; None where nothing fits on the
-    devices alone."""
-    wall, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
-    best = work.best(possible, wall) or work.at_last(possible, wall)
-    if best is None:
-        return None, possible
-    offloading = hosted(work, parallelism)
-    best = work.best(offloading, wall, best, HOST_SAVES) or best
-    if work.operators.quick:
-        best = beside_whole_weights(work, work.settled(best, wall), parallelism, wall)
-    else:
-        best = refined(work, best, parallelism, wall)
-    return best, possible + offloading
+def is_dear(setting: Setting) -> bool:
+    """Whether pricing a candidate takes seconds: the stages of an interleaved schedule are searched."""
+    return runs_rounds(setting.schedule)
+
+
+def subsample(possible: Sequence[Setting], most: int) -> list[Setting]:
+    """Those with so many of the smallest microbatches of each mesh, and with the largest: of long sequences larger ones
+    gain little and need more memory; of vectors and short sequences small ones leave a device idle."""
+    rows: dict[tuple, set[int]] = {}
+    for s in possible:
+        rows.setdefault((s.pp, s.dp, s.factors), set()).add(s.micro_batch)
+    tried = {mesh: {*sorted(sizes)[:most], max(sizes)} for mesh, sizes in rows.items()}
+    return [s for s in possible if s.micro_batch in tried[s.pp, s.dp, s.factors]]
+
+
+def last_resort(work: Work, possible: Sequence[Setting], memory_limit: float) -> Evaluated | None:
+    """Where nothing was found to fit: of the candidates that hold least, the fastest plan of the operators that do, if
+    any fits."""
+    sized = sorted((work.least_bytes(s), s) for s in possible)
+    best: Evaluated | None = None
+    for least, setting in sized[: work.budget.last_resorts]:
+        lean = work.evaluator.leanest(setting) if least <= memory_limit else None
+        if lean is None or work.evaluator.idle(setting, lean.point):
+            continue
+        found = work.evaluator.with_point(setting, lean.point, memory_limit) or lean
+        if found.over_bytes(memory_limit) == 0 and not found.exceeds_host:
+            work.found[setting] = found
+            best = found if best is None or found.step_s < best.step_s else best
+    return best
+
+
+def solved_anew(work: Work, best: Evaluated, memory_limit: float) -> Evaluated:
+    """A quick best, and what came near it on other meshes, with operators of their own where those are faster."""
+    priced = [found for found in work.found.values() if found and found.step_s <= work.budget.near * best.step_s]
+    nearest: dict[tuple[int, int, int], Evaluated] = {}
+    for found in [best, *sorted(priced, key=lambda e: e.step_s)]:
+        nearest.setdefault((found.setting.pp, found.setting.dp, found.setting.tp), found)
+    for near in list(nearest.values())[: work.budget.near_meshes]:
+        own = Evaluator.of(work.operators.solved_anew(near.setting), work.training)
+        anew = own.evaluate(near.setting, memory_limit)
+        best = min((e for e in (best, anew) if e is not None), key=lambda e: e.step_s)
+    return best

@@ -1,4 +1,4 @@
-"""One setting, priced: its operators' layouts, its cuts, its step time and memory."""
+"""One candidate, priced: its operators' layouts, its cuts, its step time and memory."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 
 from autoplan.cost import Timeline, timeline
 from autoplan.cost.interleaved import runs_rounds
-from autoplan.cost.step import (
-    sharing_of,
-    straggling,
-)
+from autoplan.cost.step import sharing_of, straggling
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.search.bounds.bounded import Bounded
-from autoplan.search.inter_op.candidate_costs import exposed
+from autoplan.options import Inference, Training
+from autoplan.search.bounds.lower_bounds import LowerBounds
+from autoplan.search.budget import FULL, SearchBudget
+from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.chain_costs import Pieces
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.inter_op.interleaved_ranks import backwards_of, memory_of, pieces_of, stages_of, unties
-from autoplan.search.inter_op.local_search import Bound, Runs, refine
+from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import Loads
 from autoplan.search.intra_op.pareto import EASING, MOST_COLUMNS, between, duals, states_alone, steep
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Solution
+from autoplan.search.operator_problems import Operators
 from autoplan.search.space.candidates import Setting
 from autoplan.solver.engines import Infeasible
 
@@ -38,7 +38,7 @@ class Evaluated:
 
     step_s   of one optimizer step, by the schedule's timeline and what happens once a step
     memory   of each pipeline rank
-    gap      proven, relative: the larger of the operators' and the stages'
+    bound_s  that no cuts undercut under the same memory limit, with these operators or slower ones that keep as much
     """
 
     setting: Setting
@@ -48,7 +48,7 @@ class Evaluated:
     memory: tuple[StageMemory, ...]
     timeline: Timeline
     step_s: float
-    gap: float
+    bound_s: float
 
     @property
     def recomputes(self) -> bool:
@@ -59,9 +59,9 @@ class Evaluated:
         """The pipeline rank whose devices have least left, or lack most."""
         return max(range(len(self.memory)), key=lambda k: self.memory[k].total - self.loads.at(k).spare)
 
-    def over_bytes(self, wall: float) -> int:
-        """By how much the fullest stage exceeds the wall, which is that of the smallest device; 0 where it fits."""
-        return max(0, round(self.memory[self.fullest].total - self.loads.at(self.fullest).spare - wall))
+    def over_bytes(self, memory_limit: float) -> int:
+        """By how much the fullest stage exceeds the limit, which is that of the smallest device; 0 where it fits."""
+        return max(0, round(self.memory[self.fullest].total - self.loads.at(self.fullest).spare - memory_limit))
 
     @property
     def exceeds_host(self) -> bool:
@@ -71,67 +71,73 @@ class Evaluated:
         return any(host is not None and memory.host > host.memory_bytes for memory, host in pairs)
 
 
-TOLERANCE = 0.002
-"""Nothing is priced for the sake of a smaller share of the step than this; the gap that is reported holds it."""
-
-
-ROOMS = 8  # for which operators are sought
-RUNNER_UP = 1.25  # a plan up to this many times slower than the best so far is finished, to stand beside it
-
-
 @dataclass
-class Evaluator(Bounded):
-    """Prices settings; keeps what it found until the search ends.
+class Evaluator:
+    """Prices candidates; keeps what it found until the search ends.
 
+    seconds  spent on cuts
     divided  (the limit, what was found under it) of chains of ranks with several stages: other operators often cost the
              same
     """
 
+    costs: CandidateCosts
+    bounds: LowerBounds
+    budget: SearchBudget
+    seconds: float = 0.0
     divided: dict[Hashable, tuple[float, ChunkCuts | None]] = field(default_factory=dict)
 
+    @staticmethod
+    def of(operators: Operators, training: Training | Inference, budget: SearchBudget = FULL) -> Evaluator:
+        """With nothing priced yet."""
+        costs = CandidateCosts(operators, training)
+        return Evaluator(costs, LowerBounds(costs), budget)
+
+    @property
+    def operators(self) -> Operators:
+        return self.costs.operators
+
     def evaluate(
-        self, setting: Setting, wall: float, limit_s: float = float("inf"), known_s: float = 0.0
+        self, setting: Setting, memory_limit: float, limit_s: float = float("inf"), known_s: float = 0.0
     ) -> Evaluated | None:
-        """The fastest plan of a setting under the wall, or None where none fits or none takes less than ``limit_s``.
+        """The fastest plan of a candidate under a memory limit; None where none fits or takes less than ``limit_s``.
 
         known_s  that no plan of it undercuts
 
         The fastest operators that keep everything are the best where they fit. Where they don't, leaner ones, which
-        may need less recomputation, are generated (``columns``); where little can be recomputed, the fastest of those
-        that fit are sought (``joint``).
+        may need less recomputation, are generated (``pareto``); where little can be recomputed, the fastest of those
+        that fit are sought (``memory_constrained``).
         """
         fastest = self.operators.fastest(setting)
-        anew = setting.offload != "none" and not self.operators.quick
-        least_s = max(known_s, self.rough_s(setting) if anew else self.at_least_s(setting, fastest))
+        anew = setting.offload != "none" and not self.budget.quick
+        least_s = max(known_s, self.bounds.unlimited_s(setting) if anew else self.bounds.of_point_s(setting, fastest))
         if least_s >= limit_s:
             return None
-        best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, wall, limit_s)
-        other = None if self.operators.quick else self.together(setting)
+        best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, memory_limit, limit_s)
+        other = self.costs.together(setting)
         if other is not None and not self.idle(setting, other.fastest):
-            found = self.with_point(setting, other.fastest, wall, limit_s)
+            found = self.with_point(setting, other.fastest, memory_limit, limit_s)
             best = found if best is None or (found is not None and found.step_s < best.step_s) else best
-        if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - TOLERANCE)):
+        if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - self.budget.tolerance)):
             return best
         if limit_s < float("inf") and self.suffices(setting, best):
             return best
-        best = self.with_columns(setting, best, wall, limit_s, least_s)
-        if best is not None and (self.operators.quick or least_s >= best.step_s * (1 - TOLERANCE)):
+        best = self.with_columns(setting, best, memory_limit, limit_s, least_s)
+        if best is not None and (self.budget.quick or least_s >= best.step_s * (1 - self.budget.tolerance)):
             return best
-        return self.within_wall(setting, best, wall, limit_s) if self.rigid(setting) else best
+        return self.within_limit(setting, best, memory_limit, limit_s) if self.costs.rigid(setting) else best
 
     def suffices(self, setting: Setting, best: Evaluated | None) -> bool:
         """Whether leaner operators aren't sought beside a plan of some other setting: they seldom win where several
-        stages on a rank have lost; and of a quick answer where those that are fastest needn't recompute. The gap covers
-        them."""
-        return runs_rounds(setting.schedule) if best is None else self.operators.quick and not best.recomputes
+        stages on a rank have lost; and of a quick answer where those that are fastest needn't recompute."""
+        return runs_rounds(setting.schedule) if best is None else self.budget.quick and not best.recomputes
 
     def with_columns(
-        self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float, least_s: float
+        self, setting: Setting, best: Evaluated | None, memory_limit: float, limit_s: float, least_s: float
     ) -> Evaluated | None:
         """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before; then of
         those between what is too fast to fit and what fits."""
         fastest = self.operators.fastest(setting)
-        loads, tried, last, ease = self.loads(setting, fastest), [fastest], best, 1.0
+        loads, tried, last, ease = self.costs.loads(setting, fastest), [fastest], best, 1.0
         fast, lean, leanest = fastest, None, iter((steep(fastest.solution, loads), states_alone(fastest.solution)))
         for _ in range(MOST_COLUMNS):
             weights = next(leanest, None) if last is None else duals(last.loads, last.stages)
@@ -150,9 +156,9 @@ class Evaluator(Bounded):
                     continue
                 break
             tried.append(point)
-            if self.idle(setting, point) or self.at_least_s(setting, point) >= limit_s:
+            if self.idle(setting, point) or self.bounds.of_point_s(setting, point) >= limit_s:
                 continue
-            found = self.with_point(setting, point, wall, limit_s)
+            found = self.with_point(setting, point, memory_limit, limit_s)
             if found is None and known:
                 fast = point
             elif found is not None:
@@ -161,46 +167,46 @@ class Evaluator(Bounded):
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
                 limit_s = min(limit_s, best.step_s)
-                if best.step_s * (1 - TOLERANCE) <= least_s:
+                if best.step_s * (1 - self.budget.tolerance) <= least_s:
                     break
         return best
 
-    def within_wall(
-        self, setting: Setting, best: Evaluated | None, wall: float, limit_s: float
+    def within_limit(
+        self, setting: Setting, best: Evaluated | None, memory_limit: float, limit_s: float
     ) -> Evaluated | None:
         """The best of what is known and of operators chosen for what they hold altogether."""
-        other = self.together(setting)
+        other = self.costs.together(setting)
         problems = [self.operators.problem(setting), *([other.problem] if other else [])]
         try:
-            for point in (p for problem in problems for p in self.fitting(setting, problem, wall)):
-                if self.idle(setting, point) or self.at_least_s(setting, point) >= limit_s:
+            for point in (p for problem in problems for p in self.fitting(setting, problem, memory_limit)):
+                if self.idle(setting, point) or self.bounds.of_point_s(setting, point) >= limit_s:
                     continue
-                found = self.with_point(setting, point, wall, limit_s)
+                found = self.with_point(setting, point, memory_limit, limit_s)
                 if found is not None and (best is None or found.step_s < best.step_s):
                     best, limit_s = found, min(limit_s, found.step_s)
         except Infeasible:  # the solver was out of time
             return best
         return best
 
-    def fitting(self, setting: Setting, problem: Problem, wall: float) -> Iterator[Point]:
+    def fitting(self, setting: Setting, problem: Problem, memory_limit: float) -> Iterator[Point]:
         """The operators that hold least, with which recomputation may do; and the fastest of those that fit without.
 
         The operator problem doesn't count all that is held, so they are sought for one room after another: that which
         leaves the last ones what they need beside, between the largest that was small enough and the smallest that
         was too large.
         """
-        fastest, joint = self.operators.fastest(setting), self.joint(setting, problem)
+        fastest, joint = self.operators.fastest(setting), self.costs.joint(setting, problem)
         lean = self.operators.taken(setting, joint.leanest)
         yield lean
         beside = [self.total(setting, p) - joint.bytes(p.solution) for p in (fastest, lean)]
-        room, fits, exceeds, tried = wall - min(beside), 0.0, float("inf"), list[Solution]()
-        for _ in range(ROOMS):
+        room, fits, exceeds, tried = memory_limit - min(beside), 0.0, float("inf"), list[Solution]()
+        for _ in range(self.budget.memory_budgets):
             solution = joint.quickest(room)
             if solution is None or any(solution.options == one.options for one in tried):
                 break
             tried.append(solution)
             point = self.operators.taken(setting, solution)
-            over = self.total(setting, point) - wall
+            over = self.total(setting, point) - memory_limit
             fits, exceeds = (fits, min(exceeds, room)) if over > 0 else (max(fits, room), exceeds)
             yield point
             room = joint.bytes(solution) - over
@@ -217,36 +223,36 @@ class Evaluator(Bounded):
         return setting.tp > 1 and point.idle and not self.operators.split_weights
 
     def leanest(self, setting: Setting) -> Evaluated | None:
-        """The plan of a setting that needs the fewest bytes, under no wall: every segment recomputed that may be. None
-        where it has none that runs (``ranks.unties``)."""
+        """The plan of a candidate that needs the fewest bytes: every segment recomputed that may be. None where it has
+        none that runs (``interleaved_ranks.unties``)."""
         recompute = "full" if setting.recompute == "auto" else setting.recompute
         setting = replace(setting, recompute=recompute)
         fastest = self.operators.fastest(setting)
         points = [fastest]
         if setting.tp > 1:
-            prices = steep(fastest.solution, self.loads(setting, fastest)), states_alone(fastest.solution)
+            prices = steep(fastest.solution, self.costs.loads(setting, fastest)), states_alone(fastest.solution)
             points += [self.operators.priced(setting, weights) for weights in prices]
-        if self.rigid(setting):
+        if self.costs.rigid(setting):
             with suppress(Infeasible):  # the solver was out of time
-                points.append(self.operators.taken(setting, self.joint(setting).leanest))
+                points.append(self.operators.taken(setting, self.costs.joint(setting).leanest))
         found = [self.with_point(setting, point, float("inf")) for point in points]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0), default=None)
 
     def with_point(
-        self, setting: Setting, point: Point, wall: float, limit_s: float = float("inf")
+        self, setting: Setting, point: Point, memory_limit: float, limit_s: float = float("inf")
     ) -> Evaluated | None:
         """The best cuts for these operators, or None where none fits or the schedule takes far more than a limit."""
         start = time.perf_counter()
-        loads = self.loads(setting, point)
+        loads = self.costs.loads(setting, point)
         if runs_rounds(setting.schedule):
-            return self.with_chunks(loads, point, wall, limit_s)
-        options = [loads.at(stage).options(stage, wall) for stage in range(setting.pp)]
+            return self.with_chunks(loads, point, memory_limit, limit_s)
+        options = [loads.at(stage).options(stage, memory_limit) for stage in range(setting.pp)]
         seconds = [mix.seconds for mix in options]
         slow = [part - loads.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
         cuts = choose_cuts(seconds, setting.microbatches, slow)
         self.seconds += time.perf_counter() - start
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
-        if cuts is None or cuts.objective_s / gain >= limit_s * RUNNER_UP:
+        if cuts is None or cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
 
         def price(runs: Runs) -> Evaluated:
@@ -254,45 +260,49 @@ class Evaluator(Bounded):
                 StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
                 for at, mix in zip(runs, options, strict=True)
             )
-            return finish(setting, point, loads, stages, max(gap, point.gap))
+            return finish(setting, point, loads, stages, self.bound_s(loads, point, cuts.bound_s / gain))
 
-        gap = (cuts.objective_s - cuts.bound_s) / max(cuts.objective_s, 1e-30)
         first = price(cuts.stages)
-        if first.step_s >= limit_s * RUNNER_UP:
+        if first.step_s >= limit_s * self.budget.runner_up:
             return first
-        topology = self.operators.topology
-        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-        bound = Bound(loads, seconds, lambda stage, at: exposed(*loads.at(stage).once_s(at)), slower, gain)
-        return refine(first, cuts.stages, bound, price)
+        bound = Bound(loads, seconds, lambda stage, at: exposed(*loads.at(stage).once_s(at)), self.costs.slowdown, gain)
+        found = refine(first, cuts.stages, bound, price)
+        return replace(found, bound_s=found.step_s * (1 - point.gap)) if has_few_cuts(bound) else found
 
-    def with_chunks(self, loads: Loads, point: Point, wall: float, limit_s: float) -> Evaluated | None:
+    def with_chunks(self, loads: Loads, point: Point, memory_limit: float, limit_s: float) -> Evaluated | None:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
         start, setting = time.perf_counter(), loads.setting
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
-        topology = self.operators.topology
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
-        left_s = limit_s / straggling(topology.devices // topology.levels[0].size, topology.device) - once
-        pieces = pieces_of(loads, wall)
-        found = self.chunks(pieces, left_s * gain) if np.isfinite(wall) else evenly(pieces)
+        left_s = limit_s / self.costs.slowdown - once
+        pieces = pieces_of(loads, memory_limit)
+        found = self.chunks(pieces, left_s * gain) if np.isfinite(memory_limit) else evenly(pieces)
         self.seconds += time.perf_counter() - start
-        if found is None or found.cuts.objective_s / gain >= limit_s * RUNNER_UP:
+        if found is None or found.cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
         stages = stages_of(found.division)
         if unties(loads, stages):
             return None
-        gap = (found.cuts.objective_s - found.cuts.bound_s) / max(found.cuts.objective_s, 1e-30)
-        return finish(setting, point, loads, stages, max(gap, point.gap))
+        return finish(setting, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))
+
+    def bound_s(self, loads: Loads, point: Point, schedule_s: float) -> float:
+        """Seconds of a step by a bound on its schedule. What happens once a step takes at least an even share of what
+        it takes for the whole chain."""
+        once_s = min(exposed(*own.once_s((0, len(own.chain)))) for own in loads.ranks or (loads,))
+        return (schedule_s + once_s / loads.setting.pp) * self.costs.slowdown * (1 - point.gap)
 
     def chunks(self, pieces: Pieces, limit_s: float) -> ChunkCuts | None:
         """``choose_chunks``; what it found under a higher limit is as good."""
         known = self.divided.get(pieces.key)
         if known is None or known[0] < limit_s:
-            means = () if self.operators.quick else MEANS
+            means = () if self.budget.quick else MEANS
             known = self.divided[pieces.key] = (limit_s, choose_chunks(pieces, limit_s, means=means))
         return known[1]
 
 
-def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], gap: float) -> Evaluated:
+def finish(
+    setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], bound_s: float = 0.0
+) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
     topology = loads.data.prices.topology
     backward_s, weights_s = backwards_of(loads, stages)
@@ -309,7 +319,7 @@ def finish(setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoi
     memory = memory_of(loads, stages)
     nodes = topology.devices // topology.levels[0].size
     step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
-    return Evaluated(setting, point, loads, stages, memory, line, step_s, gap)
+    return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
 
 
 def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:

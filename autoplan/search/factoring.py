@@ -20,7 +20,7 @@ from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.rules.strategies import axis_strategies
 from autoplan.search.bounds.floors import lower_bound
-from autoplan.search.evaluate import TOLERANCE, Evaluated
+from autoplan.search.evaluate import Evaluated
 from autoplan.search.intra_op.options import Prepared
 from autoplan.search.operator_problems import uses_tensor_axis
 from autoplan.search.space.candidates import Setting
@@ -30,28 +30,28 @@ DATA = "dp"
 TABLES = "vocab-parallel"
 
 
-def refined(work: Work, best: Evaluated, pinned: Parallelism, wall: float) -> Evaluated:
+def refined(work: Work, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
     """The best plan, or the same setting on a factored tensor axis where that is quicker."""
     if pinned.tensor is not None or pinned.tensor_system is not None or best.setting.tensor:
         return best
     one_axis_s = lower_bound(work.operators, best.setting)
     for setting in factored(work.prepared, best.setting):
-        limit_s = best.step_s * (1 - TOLERANCE)
-        if lower_bound(work.operators, setting) < min(limit_s, one_axis_s * (1 - TOLERANCE)):
-            found = work.evaluate(setting, wall, limit_s)
+        limit_s = best.step_s * (1 - work.budget.tolerance)
+        if lower_bound(work.operators, setting) < min(limit_s, one_axis_s * (1 - work.budget.tolerance)):
+            found = work.evaluate(setting, memory_limit, limit_s)
             best = found if found is not None and found.step_s < limit_s else best
-    return beside_whole_weights(work, best, pinned, wall)
+    return beside_whole_weights(work, best, pinned, memory_limit)
 
 
-def beside_whole_weights(work: Work, best: Evaluated, pinned: Parallelism, wall: float) -> Evaluated:
+def beside_whole_weights(work: Work, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
     """The best plan, or, where that is quicker, its mesh with tables split alone."""
     asked = pinned.tensor is not None or pinned.tensor_system is not None
     if asked or uses_tensor_axis(pinned) or best.setting.tp == 1 or best.setting.tensor or best.setting.pp > 1:
         return best
-    limit_s = best.step_s * (1 - TOLERANCE)
+    limit_s = best.step_s * (1 - work.budget.tolerance)
     try:
         own = work.pinned_to(replace(pinned, tensor_system=TABLES))
-        found = own.evaluate(replace(best.setting, tensor_system=TABLES), wall, limit_s)
+        found = own.evaluate(replace(best.setting, tensor_system=TABLES), memory_limit, limit_s)
     except ParallelismError:  # there is no table, or its rows don't divide
         return best
     return found if found is not None and found.step_s < limit_s else best

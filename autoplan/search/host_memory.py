@@ -1,7 +1,7 @@
 """Plans that keep something in the host's memory, tried where no field at all is pinned, beside any constraints.
 
-They stand beside those on the devices alone, and are taken where they are quicker by 1% or more (``work.HOST_SAVES``):
-less is recomputed, or microbatches are larger. Where nothing fits on the devices alone a user is told what would
+They stand beside those on the devices alone, and are taken where they are quicker by ``SearchBudget.host_saves``: less
+is recomputed, or microbatches are larger. Where nothing fits on the devices alone a user is told what would
 (``remedies``), the host among it: such plans may be many times slower than those of a further node. Under a pipeline,
 whose ranks hold a part of the states each, the host is used where it is asked for.
 """

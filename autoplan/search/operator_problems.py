@@ -13,26 +13,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autoplan.cost import Cost, Device, Operator, Prices, Topology
+from autoplan.cost import Device, Prices, Topology
 from autoplan.cost.prices import Group as Links
-from autoplan.cost.prices import Line, split_of
+from autoplan.cost.prices import Line
 from autoplan.errors import ParallelismError
 from autoplan.ir.choice import BlockChoice, tensor_mesh
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.options import Parallelism
 from autoplan.search.block_cost.account import BlockPrice, price_block
-from autoplan.search.bounds.block_bounds import FloorOf, alone
 from autoplan.search.intra_op.classes import readers
 from autoplan.search.intra_op.decode import block_choices, with_steps
 from autoplan.search.intra_op.inputs import Formulation
 from autoplan.search.intra_op.memory_constrained import HeldBytes, Joint, working_bytes
 from autoplan.search.intra_op.options import Options, Prepared, SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.intra_op.plan import Point
-from autoplan.search.intra_op.problem import Problem, Seconds, build, operators_s
+from autoplan.search.intra_op.problem import Problem, Seconds, alone, build, operators_s
 from autoplan.search.intra_op.pruning import pruned_if_large
-from autoplan.search.intra_op.solve import Infeasible, Solution, Solver, Weights
+from autoplan.search.intra_op.solve import FloorOf, Infeasible, Solution, Solver, Weights
 from autoplan.search.intra_op.template import Decision, Outline, outline_of
-from autoplan.search.proof.boxes import Cells
 from autoplan.search.space.candidates import Setting
 from autoplan.search.space.context_parallel import LAYOUTS
 from autoplan.search.space.heterogeneous import kinds_of
@@ -76,7 +74,6 @@ class _Problem:
     seconds: dict[Device, Seconds] = field(default_factory=dict)
     floor_s: dict[Device, tuple[float, ...]] = field(default_factory=dict)
     alone: dict[int, Solver] = field(default_factory=dict)
-    cells: dict[int, Cells] = field(default_factory=dict)
     joints: dict[tuple[int, HeldBytes], Joint] = field(default_factory=dict)
     floors: dict[tuple[int, Weights], float] = field(default_factory=dict)
     points: dict[Weights, Point] = field(default_factory=dict)
@@ -217,22 +214,6 @@ class Operators:
             )
         return entry.floor_s[device]
 
-    def parts_s(self, setting: Setting) -> tuple[Cost, ...]:
-        """Of one segment of each block what its forward alone, and its backward alone, take at least: every operator
-        at its quickest in it, and nothing redistributed."""
-        form, prices = self.entry(setting).form, self.entry(setting).prices
-
-        def least(block: int, name: str, operator: Operator) -> Cost:
-            distinct = {split_of(option): option for option in form.options[block, name]}
-            costs = [prices.operator(operator, option) for option in distinct.values()]
-            return Cost(min(cost.forward_s for cost in costs), min(cost.backward_s for cost in costs))
-
-        each = (
-            (least(index, name, operator) for name, operator in operators.items())
-            for index, operators in enumerate(form.operators)
-        )
-        return tuple(sum(costs, Cost()) for costs in each)
-
     def fastest(self, setting: Setting) -> Point:
         """The operators of the least time, whatever they hold."""
         return self.priced(setting, Weights())
@@ -332,19 +313,6 @@ class Operators:
             alike = (known for known in entry.points.values() if known.blocks == choices)
             entry.taken[solution.options] = next(alike, None) or self.point(entry, choices, solution)
         return entry.taken[solution.options]
-
-    def cells(self, setting: Setting, block: int, leanest: float) -> Cells:
-        """What the operators of a block can be; ``leanest`` bytes of parameters are about the fewest of a segment."""
-        entry = self.built(setting)
-        if block not in entry.cells:
-            entry.cells[block] = Cells(entry.alone_of(block), entry.uses(block), leanest)
-        return entry.cells[block]
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """Of the simplex method: for the problems, and for cells of blocks."""
-        solved = sum(entry.solver.steps for entry in self.known.values() if entry.solver is not None)
-        return solved, sum(cells.spent for entry in self.known.values() for cells in entry.cells.values())
 
     def solver(self, entry: _Problem) -> Solver:
         assert entry.problem is not None

@@ -22,10 +22,6 @@ else:
     INSTALLED = True
 
 
-HEURISTICS = ("rins", "rens", "zi_round", "shifting", "feasibility_jump", "root_reduced_cost")
-PROVING = tuple((f"mip_heuristic_run_{name}", False) for name in HEURISTICS)
-"""Options of HiGHS for programs of which a bound is asked: to have answers early takes half of the time."""
-
 ONE_BY_ONE = (("presolve_rule_off", 1 << 13),)
 """For programs with one row of bytes: parallel columns stay apart, of which it tells on the terminal otherwise."""
 
@@ -45,18 +41,16 @@ class Answer:
 
 
 class Engine(Protocol):
-    """steps: of the simplex method, in all runs: how much work they were, the same on a slow machine; of CBC none are
-    counted."""
+    """One program inside a solver."""
 
     program: Program
-    steps: int
 
     def run(self, cost: np.ndarray, integers: np.ndarray, time_limit_s: float, gap: float) -> Answer:
         """The least cost·v. integers: [options] whether each is 0 or 1, or anything between. Raises Infeasible."""
         ...
 
     def limit(self, least: Sequence[float], most: Sequence[float]) -> None:
-        """What the last rows come to, of a program that has rows of bytes: ``walled``, ``held_jointly``."""
+        """What the last rows come to, of a program that has a row of bytes: ``held_jointly``."""
         ...
 
 
@@ -80,9 +74,9 @@ class Highs:
     simplex method as they are."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.integers, self.steps = program, np.zeros(program.options, dtype=bool), 0
+        self.program, self.integers = program, np.zeros(program.options, dtype=bool)
         self.inside = highspy.Highs()
-        own = ((), ONE_BY_ONE, PROVING)[len(program.units)]
+        own = ONE_BY_ONE if program.units else ()
         for option, value in (("output_flag", False), ("threads", 1), *own):
             self.inside.setOptionValue(option, value)
         upper = np.full(program.variables, np.inf)
@@ -103,13 +97,11 @@ class Highs:
             kinds = (highspy.HighsVarType.kContinuous.value, highspy.HighsVarType.kInteger.value)
             self.inside.changeColsIntegrality(len(options), options, np.where(integers, *kinds[::-1]).astype(np.uint8))
             self.integers = integers
-        presolves = whole and len(self.program.units) < 2  # under two limits of bytes it takes several times as long
-        self.inside.setOptionValue("presolve", "choose" if presolves else "off")
+        self.inside.setOptionValue("presolve", "choose" if whole else "off")
         self.inside.setOptionValue("mip_rel_gap", gap)
         self.inside.setOptionValue("time_limit", self.inside.getRunTime() + time_limit_s)  # it counts all runs
         self.inside.run()
         status, info = self.inside.getModelStatus(), self.inside.getInfo()
-        self.steps += max(info.simplex_iteration_count, 0)
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             raise Infeasible("the solver calls it infeasible")
         optimal = status == highspy.HighsModelStatus.kOptimal
@@ -129,7 +121,7 @@ class Cbc:
     """A program as a PuLP model, solved by CBC."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.steps = program, 0
+        self.program = program
         self.model = pulp.LpProblem("operators", pulp.LpMinimize)
         uppers = [1.0] * program.options + [None] * (program.variables - program.options)
         self.variables = [pulp.LpVariable(f"v{i}", 0, upper) for i, upper in enumerate(uppers)]

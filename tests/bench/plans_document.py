@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 
 from autoplan.report.words import seconds_text
-from autoplan.search.evaluate import TOLERANCE
+from autoplan.search.budget import FULL
 from cost_models.sensitivity.document import rewritten
 from tests.bench.published_choices import CASES, Case, Found, Priced, found_of, plan_both
 
@@ -77,8 +77,9 @@ def reason(ours: Priced, theirs: Priced) -> str:
     saved_s = theirs.step_s - ours.step_s
     if ours.plan == theirs.plan:
         return "Ours is theirs."
-    if abs(saved_s) <= TOLERANCE * theirs.step_s:
-        return f"Both take as long, to {100 * abs(saved_s) / theirs.step_s:.2f}%: the search stops at {TOLERANCE:.1%}."
+    if abs(saved_s) <= FULL.tolerance * theirs.step_s:
+        apart = f"{100 * abs(saved_s) / theirs.step_s:.2f}%"
+        return f"Both take as long, to {apart}: the search stops at {FULL.tolerance:.1%}."
     parts = [(getattr(theirs, name) - getattr(ours, name), f"waits {{}} {where}") for name, where in WAITS]
     parts.append((theirs.computes_s - ours.computes_s, f"computes {{}} ({computing(ours, theirs)})"))
     told = sorted((part for part in parts if abs(part[0]) > SHARE_TOLD * abs(saved_s)), key=lambda part: -abs(part[0]))

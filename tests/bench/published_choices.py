@@ -19,6 +19,7 @@ from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism, Training
 from autoplan.report.waits import received_s
 from autoplan.report.words import choice_text, parallelism_text
+from autoplan.search.driver import fastest
 from autoplan.search.explain.fit import leanest, needs
 from autoplan.search.factoring import refined
 from autoplan.search.result import choose
@@ -165,7 +166,7 @@ def plan_both(case: Case) -> Found:
     inputs = resolve_inputs(module, request.example_inputs, cluster.devices)
     free = Parallelism()
     work = begin(traced_model(module, inputs, request.loss_fn, training), cluster, training, free)
-    best = work.best(candidates(work.limits, free), cluster.usable_bytes)
+    best = fastest(work, candidates(work.limits, free), cluster.usable_bytes)
     assert best is not None, f"{case.name}: nothing fits"
     ours = choose(refined(work, best, free, cluster.usable_bytes), work)
     theirs, notes = as_published(case, work)
@@ -182,7 +183,7 @@ def as_published(case: Case, work: Work) -> tuple[Chosen | None, tuple[str, ...]
         if opened is not None:
             pins = replace(pins, **{opened: None})
         own = begin(work.prepared.model, work.cluster, work.training, pins)
-        best = own.best(candidates(own.limits, pins), work.cluster.usable_bytes)
+        best = fastest(own, candidates(own.limits, pins), work.cluster.usable_bytes)
         if found is not None and (best is None or best.step_s * LOPSIDED > found[0].step_s):
             break
         notes += [f"Priced with {opened} left to the search."] if opened is not None else []

@@ -1,4 +1,4 @@
-"""No bound of a setting is above a plan of it, gradients that are summed over the tensor axis included."""
+"""No bound of a candidate is above a plan of it, gradients that are summed over the tensor axis included."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.ir.graph import Block, Model, Typed
 from autoplan.options import OFFLOADS, RECOMPUTE, Parallelism, Training
 from autoplan.search.intra_op.solve import Weights
+from autoplan.search.space.candidates import Setting
 from autoplan.search.state import Work, begin, candidates
 from tests.support.hand_made import chain, f32, llama, node, sharing
 
@@ -26,15 +27,14 @@ def test_no_bound_is_above_a_plan(cluster: str, pp: int) -> None:
         if found is None or setting.tp == 1:
             continue
         plans += any(found.loads.summed_bytes((0, len(found.loads.chain))).values())
-        for bound_s in (work.evaluator.least_s(setting, wall), work.evaluator.shared_s(setting, wall)):
+        for bound_s in bounds(work, setting, wall):
             assert bound_s <= found.step_s * (1 + 1e-9), str(setting)
     assert plans, "no plan sums gradients over the tensor axis"
 
 
 @pytest.mark.parametrize(("pp", "tp"), [(1, 4), (2, 2)])
 def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
-    """Walls from the least that fits to ample: what fits is never quicker than what is proven, however tight that is;
-    and cells prove more than prices of bytes alone."""
+    """Walls from the least that fits to ample: what fits is never quicker than the bound, which bytes raise."""
     spec = ClusterSpec.parse("1x4 h100-sxm")
     model = llama(layers=6, batch=16, seq=512, hidden=512, ffn=1536, vocab=512)
     pins = Parallelism(pp=pp, tp=tp)
@@ -50,12 +50,15 @@ def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
             if found is None:
                 continue
             plans += 1
-            quick_s, bound_s = (evaluator.least_s(setting, wall, whole=whole) for whole in (False, True))
-            hull_s = evaluator.least_s(setting, wall, divides=0.0)
-            assert max(quick_s, bound_s) <= found.step_s * (1 + 1e-9), (str(setting), share)
-            assert bound_s >= hull_s * (1 - 1e-3), (str(setting), share)
-            more += bound_s > hull_s * (1 + 1e-3)
+            rough_s, bound_s = bounds(work, setting, wall)
+            assert rough_s <= bound_s <= found.step_s * (1 + 1e-9), (str(setting), share)
+            more += bound_s > rough_s * (1 + 1e-3)
     assert plans >= 10 and more >= 2
+
+
+def bounds(work: Work, setting: Setting, wall: float) -> tuple[float, float]:
+    """Without a memory limit, and under it."""
+    return work.evaluator.bounds.unlimited_s(setting), work.evaluator.bounds.limited_s(setting, wall)
 
 
 @pytest.mark.parametrize("tp", [2, 1])
@@ -114,8 +117,7 @@ def test_bytes_of_parameters_count_as_often_as_they_are_held() -> None:
     point = work.operators.priced(setting, Weights(1e-9, 0.0))
     leanest, found = work.evaluator.with_point(setting, point, wall), work.evaluate(setting, wall)
     assert leanest is not None and found is not None and found.step_s <= leanest.step_s * 1.003
-    for whole in (False, True):
-        assert work.evaluator.least_s(setting, wall, whole=whole) <= leanest.step_s * (1 + 1e-9)
+    assert max(bounds(work, setting, wall)) <= leanest.step_s * (1 + 1e-9)
 
 
 def test_the_leanest_are_found_by_bytes_and_time_together() -> None:
@@ -141,9 +143,8 @@ def check_walls(work: Work, pins: Parallelism, usable: float) -> None:
             wall = float(low + share * (high - low)) + 1.0
             found = work.evaluator.evaluate(setting, wall)
             plans += found is not None
-            bounds = [work.evaluator.least_s(setting, wall, whole=whole) for whole in (False, True)]
             fitting = [one.step_s for one in (found, leanest) if one is not None and one.over_bytes(wall) == 0]
-            for bound_s in (*bounds, work.evaluator.shared_s(setting, wall)):
+            for bound_s in bounds(work, setting, wall):
                 assert bound_s <= min(fitting, default=math.inf) * (1 + 1e-9), (str(setting), share)
     assert plans
 
@@ -183,25 +184,3 @@ def shared_between_blocks(rows: int = 8192, width: int = 512, hidden: int = 2048
         externals={"inputs": "inputs", "y": "targets"},
         tied=tied,
     )
-
-
-@pytest.mark.parametrize("kind", RECOMPUTE)
-def test_where_operators_leave_no_choice_the_bound_is_the_plan(kind: str) -> None:
-    """One device for each replica: how many segments are recomputed, of which a bound in fractions says less, is all
-    that is sought."""
-    spec, pins = ClusterSpec.parse("1x2 h100-sxm"), Parallelism(pp=1, tp=1, offload="none", recompute=kind)
-    model = llama(layers=6, batch=16, seq=512, hidden=512, ffn=1536, vocab=512)
-    work, plans, recomputed = begin(model, spec, Training(precision="bf16-mixed"), pins), 0, 0
-    for setting in candidates(work.limits, pins):
-        leanest, ample = work.evaluator.leanest(setting), work.evaluator.evaluate(setting, spec.usable_bytes)
-        assert ample is not None
-        low, high = (found.memory[0].total for found in (leanest, ample))
-        for share in (0.05, 0.3, 0.6):
-            wall = float(low + share * (high - low)) + 1.0
-            found = work.evaluator.evaluate(setting, wall)
-            if found is None:
-                continue
-            plans += 1
-            recomputed += found.recomputes
-            assert work.evaluator.least_s(setting, wall) == pytest.approx(found.step_s, rel=1e-9), (str(setting), share)
-    assert plans >= 10 and (recomputed >= 5 or kind == "none")

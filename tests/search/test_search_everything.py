@@ -14,6 +14,7 @@ import pytest
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.choice import StageMemory
 from autoplan.options import Parallelism, Training
+from autoplan.search.driver import fastest, last_resort
 from autoplan.search.evaluate import Evaluated, finish
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.solve import Infeasible, Solution, Weights, measure
@@ -79,7 +80,7 @@ def check(seed: int) -> int:
         wall = min(needed) + share * (max(needed) - min(needed))
         best_s = min(one.step_s for one in tried(work, setting, points, wall))
         anew = begun(seed)
-        found = anew.best([setting], wall)
+        found = fastest(anew, [setting], wall)
         assert found is not None or not work.operators.fuses
         if found is None:
             continue
@@ -87,15 +88,15 @@ def check(seed: int) -> int:
         assert priced_anew(seed, found) == (found.step_s, found.memory)
         assert found.step_s >= best_s * (1 - SAME)
         assert found.step_s <= best_s * (1 + SAME) or not work.operators.fuses
-        assert found.step_s * (1 - anew.gap(found, [setting], wall)) <= best_s * (1 + SAME)
+        assert found.step_s * (1 - anew.gap(found)) <= best_s * (1 + SAME)
         binds += best_s > min(one.step_s for one in ample) * (1 + SAME)
     return binds
 
 
 def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, ...]]:
     """(seconds, bytes) by a search that has priced nothing else."""
-    loads = begun(seed).evaluator.loads(found.setting, found.point)
-    again = finish(found.setting, found.point, loads, found.stages, found.gap)
+    loads = begun(seed).evaluator.costs.loads(found.setting, found.point)
+    again = finish(found.setting, found.point, loads, found.stages, found.bound_s)
     return again.step_s, again.memory
 
 
@@ -112,11 +113,11 @@ def test_the_least_that_is_told_is_enough() -> None:
     for seed in range(60):
         work = begun(seed)
         setting = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
-        assert work.best([setting], 1.0) is None
+        assert fastest(work, [setting], 1.0) is None
         lean = work.evaluator.leanest(setting)
         if work.operators.fuses and not work.evaluator.idle(setting, lean.point):
             anew, wall = begun(seed), lean.over_bytes(0)
-            assert (anew.best([setting], wall) or anew.at_last([setting], wall)) is not None
+            assert (fastest(anew, [setting], wall) or last_resort(anew, [setting], wall)) is not None
             fits += lean.loads.chain.shares
     assert fits >= 5
 

@@ -9,6 +9,7 @@ import pytest
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.options import Parallelism, Training
+from autoplan.search.driver import fastest
 from autoplan.search.explain.fit import leanest
 from autoplan.search.state import begin, candidates
 from tests.support.hand_made import llama
@@ -30,4 +31,4 @@ def test_one_segment_on_each_stage_fits_or_does_not(recompute: str) -> None:
     for share, fits in ((1.01, True), (0.99, False), (0.5, False)):
         wall = round(needed * share)
         own = begin(MODEL, replace(CLUSTER, memory_bytes=wall), Training(), pinned)
-        assert (own.best(candidates(own.limits, pinned), wall) is not None) == fits
+        assert (fastest(own, candidates(own.limits, pinned), wall) is not None) == fits

@@ -79,8 +79,7 @@ def test_no_bound_is_above_a_plan_that_offloads() -> None:
         for share in (0.0, 0.3, 0.9):
             wall = float(low + share * (high - low)) + 1.0
             found = evaluator.evaluate(setting, wall)
-            bounds = [evaluator.least_s(setting, wall, whole=whole) for whole in (False, True)]
-            bounds += [evaluator.rough_s(setting), evaluator.shared_s(setting, wall)]
+            bounds = [evaluator.bounds.unlimited_s(setting), evaluator.bounds.limited_s(setting, wall)]
             assert found is None or max(bounds) <= found.step_s * (1 + 1e-9), (str(setting), share)
             plans += found is not None
     assert plans > len(asked)

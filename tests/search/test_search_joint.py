@@ -13,7 +13,8 @@ from autoplan.cluster import ClusterSpec
 from autoplan.compile import traced_model
 from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism, Training
-from autoplan.search.inter_op.candidate_costs import Laid
+from autoplan.search.candidate_costs import CandidateCosts
+from autoplan.search.driver import fastest
 from autoplan.search.intra_op.memory_constrained import HeldBytes, Joint
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.state import Work, begin, candidates
@@ -109,15 +110,15 @@ def test_a_chain_that_does_not_repeat_needs_less_and_is_quicker_under_a_wall(
     """Than by prices of bytes alone."""
     sought, priced = unet(), unet()
     settings = candidates(sought.limits, Parallelism(tp=8, pp=1))
-    assert all(sought.evaluator.rigid(s) for s in settings)
+    assert all(sought.evaluator.costs.rigid(s) for s in settings)
     needs = min(max(m.total for m in sought.evaluator.leanest(s).memory) for s in settings)
-    fits = sought.best(settings, needs)
-    monkeypatch.setattr(Laid, "rigid", lambda self, setting: False)
+    fits = fastest(sought, settings, needs)
+    monkeypatch.setattr(CandidateCosts, "rigid", lambda self, setting: False)
     needed = min(max(m.total for m in priced.evaluator.leanest(s).memory) for s in settings)
     assert fits is not None
     assert needs < 0.9 * needed
-    slower = priced.best(settings, needed)
+    slower = fastest(priced, settings, needed)
     monkeypatch.undo()
-    quicker = unet().best(settings, needed)
+    quicker = fastest(unet(), settings, needed)
     assert slower is not None and quicker is not None
     assert quicker.step_s < 0.97 * slower.step_s

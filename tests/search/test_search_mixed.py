@@ -21,7 +21,8 @@ from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.search.bounds.floors import least_bytes
-from autoplan.search.evaluate import TOLERANCE, Evaluator, finish
+from autoplan.search.driver import fastest
+from autoplan.search.evaluate import Evaluator, finish
 from autoplan.search.explain.fit import leanest, needs
 from autoplan.search.result import choose
 from autoplan.search.space.heterogeneous import devices_of, least_uneven_rounds, spare_bytes
@@ -45,7 +46,7 @@ def planned(
     """The best plan, nothing else priced beside it."""
     cluster = ClusterSpec.of(cluster)
     work = begin(model, cluster, training, pinned)
-    best = work.best(candidates(work.limits, pinned), cluster.usable_bytes)
+    best = fastest(work, candidates(work.limits, pinned), cluster.usable_bytes)
     assert best is not None
     return choose(best, work)
 
@@ -66,7 +67,7 @@ def test_the_faster_node_takes_more_of_the_chain() -> None:
 
 def test_at_the_pace_of_the_slowest_it_would_take_longer() -> None:
     work = begin(MODEL, MIXED, TRAINING, PIPED)
-    best = work.best(candidates(work.limits, PIPED), MIXED.usable_bytes)
+    best = fastest(work, candidates(work.limits, PIPED), MIXED.usable_bytes)
     assert best is not None and len(best.loads.ranks) == 2
     slowest = replace(best.loads, ranks=())
     runs = [replace(s, first=f, last=f + 7) for s, f in zip(best.stages, (0, 7), strict=True)]
@@ -97,7 +98,7 @@ def mixed_pipeline(seed: int) -> Pipeline:
         for share, price in zip(shares.tolist(), given.point.prices, strict=True)
     )  # fmt: skip
     kinds = tuple(zip((topology.groups[0][0], topology.device), (quick, given.point.prices), strict=True))
-    return Pipeline(Evaluator(operators, Training()), given.setting, replace(given.point, kinds=kinds))
+    return Pipeline(Evaluator.of(operators, Training()), given.setting, replace(given.point, kinds=kinds))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -170,10 +171,10 @@ def test_the_bound_is_below_every_plan_and_near_the_best() -> None:
     for setting in possible:
         found = work.evaluate(setting, wall)
         assert found is not None
-        assert work.evaluator.rough_s(setting) <= found.step_s
-        assert found.step_s * 0.9 <= work.evaluator.least_s(setting, wall) <= found.step_s * (1 + 1e-9)
-    best = work.best(possible, wall)
-    assert best is not None and 0 <= work.gap(best, possible, wall) < 0.1 + TOLERANCE
+        assert work.evaluator.bounds.limited_s(setting, wall) <= found.step_s * (1 + 1e-9)
+        assert found.step_s * 0.9 <= found.bound_s <= found.step_s
+    best = fastest(work, possible, wall)
+    assert best is not None and 0 <= work.gap(best) < 0.1 + work.budget.tolerance
 
 
 def test_utilisation_is_of_the_sum_of_the_peaks() -> None:
@@ -229,7 +230,7 @@ def test_what_does_not_fit_is_told_of_the_stage_that_lacks_most() -> None:
     pinned = Parallelism(pp=2, dp=1, tp=1, pipeline_schedule="1f1b")
     work = begin(model, cluster, Training(precision="fp32"), pinned)
     sizes = [least_bytes(work.operators, s, work.training) for s in candidates(work.limits, pinned)]
-    assert work.best(candidates(work.limits, pinned), cluster.usable_bytes) is None
+    assert fastest(work, candidates(work.limits, pinned), cluster.usable_bytes) is None
     large, small = (device.usable_bytes for device, _ in cluster.topology().kinds)
     nearest = leanest(work, pinned)
     assert min(sizes) <= nearest.over_bytes(0.0), "what a plan needs at the least is no less than its bound"

@@ -1,4 +1,4 @@
-"""The order in which settings are bounded and priced: whatever it is, the best that fits is found."""
+"""The order in which candidates are bounded and priced: whatever it is, the best that fits is found."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from autoplan.search import state
-from autoplan.search.state import TOLERANCE, Work
+from autoplan.search import driver
+from autoplan.search.budget import FULL
+from autoplan.search.driver import fastest
 
 Choice = tuple[int, bool]  # its number, and whether it takes long to price
 
@@ -39,27 +40,33 @@ def some(seed: int) -> Settings:
     return Settings(true_s, first_s, second_s)
 
 
-class Stub(Work):
+class Stub:
+    """A search in progress, as far as the queue asks it."""
+
     def __init__(self, given: Settings) -> None:
-        self.given, self.operators, self.training = given, SimpleNamespace(quick=False), None  # type: ignore[assignment]
+        self.given, self.operators, self.budget = given, None, FULL
+        self.bounds: dict[Choice, float] = {}
 
-    def dear(self, setting: Any) -> bool:
-        return setting[1]
+    def least_bytes(self, setting: Choice) -> float:
+        return 0.0
 
-    def bounds(self, setting: Any) -> Any:
-        return (lambda one, wall, limit_s: self.given.second_s[one],) * (1 + setting[1])
+    def tightened(self, setting: Choice, memory_limit: float, enough_s: float) -> float:
+        return self.given.second_s[setting]
 
-    def evaluate(self, setting: Any, wall: float, limit_s: float = math.inf) -> Any:
+    def evaluate(self, setting: Choice, memory_limit: float, limit_s: float = math.inf) -> Any:
         taken_s = self.given.true_s[setting]
         return None if taken_s == math.inf or taken_s >= 1.2 * limit_s else SimpleNamespace(step_s=taken_s)
 
 
-def test_the_best_setting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "least_bytes", lambda *asked: 0.0)
+def test_the_best_candidate_is_found_and_every_one_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "is_dear", lambda setting: setting[1])
     for seed in range(500):
         given = some(seed)
-        monkeypatch.setattr(state, "lower_bound", lambda operators, one, given=given: given.first_s[one])
-        found = Stub(given).best(list(given.true_s), 1.0)  # type: ignore[arg-type]
+        monkeypatch.setattr(driver, "lower_bound", lambda operators, one, given=given: given.first_s[one])
+        work = Stub(given)
+        found = fastest(work, list(given.true_s), 1.0)  # type: ignore[arg-type]
         least_s = min(given.true_s.values())
         assert (found is None) == (least_s == math.inf)
-        assert found is None or found.step_s * (1 - TOLERANCE) <= least_s
+        assert found is None or found.step_s * (1 - FULL.tolerance) <= least_s
+        assert work.bounds.keys() == given.true_s.keys()
+        assert all(bound_s <= given.true_s[one] for one, bound_s in work.bounds.items())

@@ -9,6 +9,7 @@ import pytest
 
 from autoplan.cluster import ClusterSpec
 from autoplan.options import Parallelism, Training
+from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluator
 from autoplan.search.intra_op.solve import Weights
 from autoplan.search.space.candidates import Setting
@@ -35,9 +36,9 @@ def random_work(seed: int, pins: Parallelism) -> tuple[Work, float]:
 
 def own_s(work: Work, setting: Setting, wall: float, limit_s: float) -> float:
     """Seconds of the best plan with operators that are this setting's alone."""
-    anew = Evaluator(work.operators.solved_anew(setting), work.training)
-    fastest = anew.operators.fastest(setting).solution
-    prices = [times * fastest.time_s / max(fastest.state_bytes, 1.0) for times in STATES]
+    anew = Evaluator.of(work.operators.solved_anew(setting), work.training)
+    quickest = anew.operators.fastest(setting).solution
+    prices = [times * quickest.time_s / max(quickest.state_bytes, 1.0) for times in STATES]
     points = [anew.operators.priced(setting, Weights(price, 0.0)) for price in prices]
     found = [anew.with_point(setting, point, wall, limit_s) for point in points]
     return min((one.step_s for one in found if one is not None), default=limit_s)
@@ -49,12 +50,12 @@ def test_nothing_is_lost_by_operators_that_are_shared(seed: int) -> None:
     pins = Parallelism(pipeline_schedule="1f1b")
     work, wall = random_work(seed, pins)
     settings = candidates(work.limits, pins)
-    best = work.best(settings, wall)
+    best = fastest(work, settings, wall)
     if best is None:
         assert all(work.evaluator.leanest(setting).over_bytes(wall) for setting in settings[:LOOKED_AT])
         return
-    bound_s = best.step_s * (1 - work.gap(best, settings, wall))
-    split = sorted((s for s in settings if s.tp > 1), key=work.evaluator.rough_s)[:LOOKED_AT]
+    bound_s = best.step_s * (1 - work.gap(best))
+    split = sorted((s for s in settings if s.tp > 1), key=work.evaluator.bounds.unlimited_s)[:LOOKED_AT]
     least_s = min(own_s(work, setting, wall, best.step_s) for setting in split)
     assert least_s >= best.step_s * (1 - LOST)
     assert least_s >= bound_s * (1 - 1e-9)

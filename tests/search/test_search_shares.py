@@ -9,8 +9,8 @@ import pytest
 
 from autoplan.cost.step import straggling
 from autoplan.search.bounds.block_bounds import Known, rates_of
-from autoplan.search.bounds.knapsack import least_shared_s
-from autoplan.search.inter_op.candidate_costs import exposed
+from autoplan.search.bounds.knapsack import knapsack_bound
+from autoplan.search.candidate_costs import exposed
 from autoplan.search.inter_op.interleaved import choose_chunks
 from autoplan.search.inter_op.interleaved_ranks import pieces_of
 from autoplan.search.intra_op.solve import Weights
@@ -22,7 +22,7 @@ PIPELINES, MOST = 36, 1 + 1e-9
 def known(pipeline: Pipeline) -> Known:
     """Of a pipeline whose operators run in one way."""
     prices, loads = pipeline.point.prices, pipeline.loads
-    blocks = tuple(segment.block for segment in pipeline.evaluator.operators.prepared.model.segments)
+    blocks = tuple(segment.block for segment in pipeline.evaluator.costs.operators.prepared.model.segments)
     own_s = np.array([prices[b].forward_s + prices[b].backward_s for b in blocks])
 
     def floor(block: int, weights: Weights) -> float:
@@ -31,14 +31,14 @@ def known(pipeline: Pipeline) -> Known:
         return price.forward_s + price.backward_s + weights.kept * price.kept_bytes + states
 
     uses = {block: blocks.count(block) for block in blocks}
-    return Known(loads, loads.chain, own_s, blocks, floor, rates_of(prices, uses))
+    return Known(loads, loads.chain, own_s, blocks, floor, rates_of(prices, uses), loads.chain.forward_s)
 
 
 def bounded_s(pipeline: Pipeline, wall: float) -> tuple[float, float]:
     """(seconds of the schedule by the operators alone, and by what ranks hold of the chain)."""
     chain = pipeline.loads.chain
     rough_s = float((chain.forward_s + chain.backward_s).sum()) * pipeline.setting.microbatches / pipeline.setting.pp
-    return rough_s, least_shared_s(known(pipeline), wall, rough_s)
+    return rough_s, knapsack_bound(known(pipeline), wall, rough_s)
 
 
 def piped(seed: int) -> Pipeline:

@@ -14,8 +14,9 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
+from autoplan.search.budget import FULL
 from autoplan.search.driver import best_plan
-from autoplan.search.evaluate import TOLERANCE, Evaluated
+from autoplan.search.evaluate import Evaluated
 from autoplan.search.space.systems import ASYNCHRONOUS, SYSTEMS, resolve
 from autoplan.search.state import Work, begin
 from tests.support.hand_made import llama, mlp
@@ -48,7 +49,7 @@ class Pair:
 
     @cached_property
     def auto(self) -> Evaluated:
-        found, _ = best_plan(self.work, Parallelism())
+        found = best_plan(self.work, Parallelism())
         assert found is not None
         return found
 
@@ -62,7 +63,7 @@ class Pair:
     def system(self, name: str) -> Evaluated | None:
         try:
             pinned = resolve(name, self.cluster)
-            return best_plan(self.work.pinned_to(pinned), pinned)[0]
+            return best_plan(self.work.pinned_to(pinned), pinned)
         except ParallelismError:
             return None
 
@@ -94,7 +95,7 @@ PAIRS = {
 
 
 def assert_none_is_quicker(asked: Pair, names: Sequence[str]) -> None:
-    found, least_s = asked.systems(names), asked.auto.step_s * (1 - TOLERANCE)
+    found, least_s = asked.systems(names), asked.auto.step_s * (1 - FULL.tolerance)
     quicker = {name: one.step_s / asked.auto.step_s for name, one in found.items() if one.step_s < least_s}
     assert not quicker, f"quicker than {asked.auto.setting}: {quicker}"
     wall = asked.cluster.usable_bytes

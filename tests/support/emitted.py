@@ -139,7 +139,7 @@ def simulated(record: PlanRecord) -> Evaluated:
     )
     point = Point(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0, 0, 0, 0))
     stages = tuple(stage_of(stage) for stage in lowered.stages)
-    return finish(setting, point, work.evaluator.loads(setting, point), stages, 0.0)
+    return finish(setting, point, work.evaluator.costs.loads(setting, point), stages, 0.0)
 
 
 def as_emitted(price: BlockPrice, found: Emitted, prices: Prices) -> BlockPrice:

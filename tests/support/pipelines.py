@@ -35,7 +35,7 @@ class Pipeline:
 
     @property
     def loads(self) -> Loads:
-        return self.evaluator.loads(self.setting, self.point)
+        return self.evaluator.costs.loads(self.setting, self.point)
 
     def searched(self, wall: float) -> Evaluated | None:
         return self.evaluator.with_point(self.setting, self.point, wall)
@@ -59,7 +59,7 @@ def random_pipeline(seed: int) -> Pipeline:
     schedule = "gpipe" if microbatches < stages else str(random.choice(["1f1b", "gpipe"]))
     recompute = str(random.choice(["auto", "auto", "full", "selective", "none"]))
     setting = Setting(stages, 1, 1, 1, microbatches, 0, schedule, recompute)
-    return Pipeline(Evaluator(operators, Training()), setting, Point((), blocks, NOTHING))
+    return Pipeline(Evaluator.of(operators, Training()), setting, Point((), blocks, NOTHING))
 
 
 def random_price(random: np.random.Generator) -> BlockPrice:

@@ -15,7 +15,7 @@ import autoplan
 @contextmanager
 def alone() -> Iterator[None]:
     """Within it searches give their plan and no alternatives."""
-    with patch("autoplan.search.driver.alternatives", return_value=()):
+    with patch("autoplan.search.entry.alternatives", return_value=()):
         yield
 
 

@@ -1,5 +1,5 @@
-"""What no plan of a setting undercuts, by what each pipeline rank can hold of the chain in a given time: no cuts, no
-solver. It is found in a fraction of a millisecond whatever the chain's length, so that most settings need no more.
+"""A lower bound under a memory limit, by what each pipeline rank can hold of the chain in a given time: no cuts, no
+solver. It takes a fraction of a millisecond whatever the chain's length, and leaves most candidates unpriced.
 
 A rank with n microbatches in flight, which in each takes t seconds and keeps k bytes beside its states, has for every
 price λ of a byte, with x_b segments of each block b on it (in fractions),
@@ -7,12 +7,12 @@ price λ of a byte, with x_b segments of each block b on it (in fractions),
     t + λ·k  ≥  Σ_b x_b·L_b(λ)                     and             n·k + Σ_b x_b·states_b  ≤  room
 
 where L_b(λ) is the least seconds + λ·kept bytes of a segment over all its operators and over what may be recomputed
-(``bounds``). A schedule that is done in T seconds leaves it
+(``block_bounds``). A schedule that is done in T seconds leaves it
 
     rounds·t - hidden·Σ_b x_b·f_b  ≤  T - once through the chain
 
-with f_b the forward that 1F1B hides of it (``refine.least_line_s``). So what it holds of the chain, in seconds μ_b of
-its segments, is no more than, for every λ (``Ranks.most``),
+with f_b the forward that 1F1B hides of it (``local_search``). So what it holds of the chain, in seconds μ_b of its
+segments, is no more than, for every λ (``Ranks.most``),
 
     max Σ_b μ_b·x_b   subject to   Σ_b x_b·(rounds·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + rounds·λ·room/n
                                    0 ≤ x_b ≤ segments of b
@@ -74,14 +74,14 @@ def knapsacks(size: np.ndarray, worth: np.ndarray, fixed: np.ndarray, timed: np.
     return Ranks(size, worths, np.cumsum(size, axis=-1) - size, fixed, timed)
 
 
-def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
-    """Seconds that the schedule of a setting takes at least, what happens once a step aside; infinite where nothing
+def knapsack_bound(known: Known, memory_limit: float, unlimited_s: float) -> float:
+    """Seconds that the schedule of a candidate takes at least, what happens once a step aside; infinite where nothing
     fits.
 
-    rough_s  such seconds by the operators alone
+    unlimited_s  such seconds by the operators alone
     """
     chain = known.loads.chain
-    parts, repeated, once_s = ranks_of(known, wall)
+    parts, repeated, once_s = ranks_of(known, memory_limit)
     whole_s, count = float((chain.forward_s + chain.backward_s).sum()), int(chain.repeated.sum())
 
     def enough(step_s: float) -> bool:
@@ -90,9 +90,9 @@ def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
             return False
         return bool(np.floor(repeated.most(left_s) + count * ROUNDING).sum() >= count)
 
-    if enough(rough_s):
-        return rough_s
-    low, high = rough_s, 2 * max(rough_s, whole_s)
+    if enough(unlimited_s):
+        return unlimited_s
+    low, high = unlimited_s, 2 * max(unlimited_s, whole_s)
     most_s = MOST_TIMES * high / 2
     while not enough(high):
         low, high = high, 2 * high
@@ -104,13 +104,13 @@ def least_shared_s(known: Known, wall: float, rough_s: float) -> float:
     return low
 
 
-def short_of_bytes(loads: Loads, wall: float) -> bool:
-    """Whether some rank's even share of the chain, nothing recomputed, comes near its wall."""
+def short_of_bytes(loads: Loads, memory_limit: float) -> bool:
+    """Whether some rank's even share of the chain, nothing recomputed, comes near the memory limit."""
     chain, ranks = loads.chain, loads.setting.pp
     states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states)
     most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
     most += float(chain.working.max() + chain.parameters.max() * sum(loads.data.gathered_segments))
-    return most > ROOMY * (wall + loads.spare - max(beside(loads)))
+    return most > ROOMY * (memory_limit + loads.spare - max(beside(loads)))
 
 
 def flights(loads: Loads) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ def beside(loads: Loads) -> list[float]:
     return found
 
 
-def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
+def ranks_of(known: Known, memory_limit: float) -> tuple[Ranks, Ranks, float]:
     """(what bounds each rank, in seconds of the chain; the same in whole segments that repeat; seconds once through the
     chain)."""
     loads, chain = known.loads, known.loads.chain
@@ -147,10 +147,10 @@ def ranks_of(known: Known, wall: float) -> tuple[Ranks, Ranks, float]:
     states = least_of_blocks(known) * parameter_share(loads.data, loads.states)
     flight, prices = np.array(flights(loads), dtype=float), known.rates
     lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
-    room = wall + loads.spare - np.array(beside(replace(loads, chain=chain.holding(lean))))
+    room = memory_limit + loads.spare - np.array(beside(replace(loads, chain=chain.holding(lean))))
     rounds, hidden, once_s = rounds_of(loads)
-    priced = known.stateless[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
-    lasting = rounds * priced - hidden[:, None, None] * known.hides.chain.forward_s[first]  # [ranks, λ, blocks]
+    priced = known.segment_s[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
+    lasting = rounds * priced - hidden[:, None, None] * known.forward_s[first]  # [ranks, λ, blocks]
     held = (states + flight[:, None] * least_kept(known)[first])[:, None, :]
     each = np.maximum(np.concatenate([lasting, held], axis=1), LEAST)            # and a row of bytes
     fixed = np.concatenate([rounds * prices * (room / flight)[:, None], room[:, None]], axis=1)

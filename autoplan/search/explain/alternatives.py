@@ -15,7 +15,7 @@ from dataclasses import replace
 from autoplan.errors import ParallelismError
 from autoplan.ir.choice import Alternative, PricedCollective
 from autoplan.options import Parallelism
-from autoplan.search.bounds.floors import least_bytes
+from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.pins import UNPINNED, unpinned
 from autoplan.search.predict import bubble_of, collectives
@@ -71,18 +71,19 @@ def named(
     names  what the report calls it, and what ``parallelism`` does
     """
     name, system = names
-    wall, own = work.cluster.usable_bytes, work.pinned_to(pinned)
+    memory_limit, own = work.cluster.usable_bytes, work.pinned_to(pinned)
     if pinned.tensor_system in GRIDS and sum(len(b.nodes) for b in work.prepared.model.blocks) > GRID_NODES:
         said = f"not priced beside a plan: parallelism={system!r} plans it"
         return Alternative(name, pinned, math.inf, 0, said)
     if own.operators is work.operators and pinned.tensor_system is None:
-        found = own.best(possible, wall)
+        found = fastest(own, possible, memory_limit)
     else:
-        found = own.best(likeliest(possible, best.setting), wall) or own.best(leanest(work, possible), wall)
-    found = found or own.leanest(leanest(work, possible), wall)
+        found = fastest(own, likeliest(possible, best.setting), memory_limit)
+        found = found or fastest(own, leanest(work, possible), memory_limit)
+    found = found or own.evaluator.leanest(leanest(work, possible)[0])
     if found is None:
         return Alternative(name, pinned, math.inf, 0, "no plan of it runs: stages of one rank share a parameter")
-    return priced(work, name, found, found.over_bytes(wall))
+    return priced(work, name, found, found.over_bytes(memory_limit))
 
 
 def likeliest(possible: Sequence[Setting], best: Setting) -> list[Setting]:
@@ -95,21 +96,21 @@ def likeliest(possible: Sequence[Setting], best: Setting) -> list[Setting]:
 
 
 def leanest(work: Work, possible: Sequence[Setting]) -> list[Setting]:
-    return sorted(possible, key=lambda s: (least_bytes(work.operators, s, work.training), s))[:1]
+    return sorted(possible, key=lambda s: (work.least_bytes(s), s))[:1]
 
 
 def runners_up(work: Work, best: Evaluated) -> Iterator[Alternative]:
     """The best plan of each mesh, ZeRO level and offload but the chosen ones."""
-    fastest: dict[tuple, Evaluated] = {}
+    best_of: dict[tuple, Evaluated] = {}
     for found in work.found.values():
         if found is not None:
             s = found.setting
             kind = (s.pp, s.dp, s.tp, s.zero, s.offload)
-            if kind not in fastest or found.step_s < fastest[kind].step_s:
-                fastest[kind] = found
+            if kind not in best_of or found.step_s < best_of[kind].step_s:
+                best_of[kind] = found
     b = best.setting
-    fastest.pop((b.pp, b.dp, b.tp, b.zero, b.offload), None)
-    for found in sorted(fastest.values(), key=lambda e: e.step_s)[:RUNNERS_UP]:
+    best_of.pop((b.pp, b.dp, b.tp, b.zero, b.offload), None)
+    for found in sorted(best_of.values(), key=lambda e: e.step_s)[:RUNNERS_UP]:
         s = found.setting
         name = f"dp={s.dp} tp={s.tp} pp={s.pp} zero={s.zero}" + f" offload={s.offload}" * (s.offload != "none")
         yield priced(work, name, found, 0)

@@ -8,11 +8,10 @@ from dataclasses import fields
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import StageMemory
 from autoplan.options import Parallelism, Training
-from autoplan.search.bounds.floors import least_bytes
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
 from autoplan.search.space.heterogeneous import spare_bytes
-from autoplan.search.state import LEAST_TRIES, Work, candidates
+from autoplan.search.state import Work, candidates
 
 NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
 GB = 1e9
@@ -42,11 +41,11 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
 
 def leanest(work: Work, pinned: Parallelism) -> Evaluated:
     """The plan that needs least of its fullest device: settings by a bound, until none can need less."""
-    sized = sorted((least_bytes(work.operators, s, work.training), s) for s in candidates(work.limits, pinned))
+    sized = sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned))
     best: Evaluated | None = None
     tried = 0
     for least, setting in sized:
-        if best is not None and (tried == LEAST_TRIES or least >= best.over_bytes(0.0)):
+        if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
             break
         found = work.evaluator.leanest(setting)
         if found is None:

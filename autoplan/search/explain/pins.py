@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
+from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.host_memory import hosted
 from autoplan.search.space.candidates import Setting
-from autoplan.search.state import HOST_SAVES, Work, begin, candidates
+from autoplan.search.state import Work, begin, candidates
 
 UNPINNED = "nothing pinned"
 """The alternative that the price of a pin is read from."""
@@ -26,12 +27,12 @@ def unpinned(work: Work, best: Evaluated, pinned: Parallelism) -> tuple[Work, Ev
         return None
     free = Parallelism()
     own = begin(work.prepared.model, work.cluster, work.training, free) if constraints else work.pinned_to(free)
-    wall = work.cluster.usable_bytes
+    memory_limit = work.cluster.usable_bytes
 
     def quicker(possible: Sequence[Setting]) -> list[Setting]:
         return [s for s in possible if lower_bound(own.operators, s) < best.step_s]
 
-    found = own.best(quicker(candidates(own.limits, free)), wall)
-    fastest = found if found is not None and found.step_s < best.step_s else best
-    fastest = own.best(quicker(hosted(own, free)), wall, fastest, HOST_SAVES) or fastest
-    return (work, best) if fastest is best else (own, fastest)
+    found = fastest(own, quicker(candidates(own.limits, free)), memory_limit)
+    found = found if found is not None and found.step_s < best.step_s else best
+    found = fastest(own, quicker(hosted(own, free)), memory_limit, found, own.budget.host_saves) or found
+    return (work, best) if found is best else (own, found)

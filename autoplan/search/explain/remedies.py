@@ -17,7 +17,7 @@ from autoplan.errors import ParallelismError, RescaleError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.options import Parallelism, Training
-from autoplan.search.bounds.floors import least_bytes, lower_bound
+from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.inter_op.stage_model import data_axis
 from autoplan.search.predict import units
@@ -95,7 +95,7 @@ def fitting(work: Work, pinned: Parallelism) -> list[tuple[float, Setting]]:
     except ParallelismError:
         return []
     wall = work.cluster.usable_bytes
-    sized = ((least_bytes(work.operators, s, work.training), s) for s in possible if within_host(work, s))
+    sized = ((work.least_bytes(s), s) for s in possible if within_host(work, s))
     return [(least, s) for least, s in sized if least <= wall]
 
 
@@ -173,8 +173,10 @@ def on_nodes(work: Work, nodes: int) -> Work:
     }  # fmt: skip
     operators = replace(work.operators, topology=topology, known=inside)
     limits = replace(work.limits, devices=cluster.devices, node=cluster.devices_per_node)
-    evaluator = Evaluator(operators, work.training)
-    return replace(work, cluster=cluster, limits=limits, operators=operators, evaluator=evaluator, found={})
+    evaluator = Evaluator.of(operators, work.training, work.budget)
+    return replace(
+        work, cluster=cluster, limits=limits, operators=operators, evaluator=evaluator, found={}, bounds={}
+    )
 
 
 def fewest(own: Callable[[int], Work], low: int, most: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:

@@ -24,7 +24,7 @@ import pulp
 
 from autoplan.cost.interleaved import splits
 from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Pieces
-from autoplan.search.intra_op.solve import pick_solver
+from autoplan.solver.engines import pick_solver
 from autoplan.solver.pulp_problem import Registered
 
 TIME_LIMIT_S = 30.0  # what is solved takes far less: a backstop

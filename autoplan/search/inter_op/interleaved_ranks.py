@@ -12,11 +12,10 @@ from autoplan.search.inter_op.chain_costs import Division, Pieces
 from autoplan.search.inter_op.stage_model import Loads, parameter_share
 
 
-def pieces_of(loads: Loads, wall: float, *, least: bool = False) -> Pieces:
+def pieces_of(loads: Loads, wall: float) -> Pieces:
     """The chain of a setting, as its schedule runs it. A parameter that several segments read counts for each of them,
-    which is no less than ranks hold; ``least``: divided among them, which is no more."""
+    which is no less than ranks hold."""
     chain, setting, data = loads.chain, loads.setting, loads.data
-    parameters = chain.owned if least else chain.parameters
     whole, grads = data.gathered_segments
     sides = [split(loads, first=first) for first in (False, True)]
     borders = [loads.border_s(rank)[:-1] for rank in range(setting.pp)]
@@ -31,7 +30,7 @@ def pieces_of(loads: Loads, wall: float, *, least: bool = False) -> Pieces:
         whole_s=sides[1][0],
         full_s=chain.forward_s,
         part_s=chain.again_s,
-        states=parameters * parameter_share(data, loads.states),
+        states=chain.parameters * parameter_share(data, loads.states),
         kept=chain.kept,
         inputs=chain.inputs,
         selective=chain.selective,
@@ -42,7 +41,7 @@ def pieces_of(loads: Loads, wall: float, *, least: bool = False) -> Pieces:
         received=received_times(loads) * chain.inputs,
         sent=many * leaving,
         leaving=leaving,
-        updating=parameters * loads.updates_together,
+        updating=chain.parameters * loads.updates_together,
         alone=np.asarray(loads.largest_alone(chain.largest_parameter)),
         reduced=np.asarray(loads.reduced(chain.parameters)),
         messages_s=messages,

@@ -93,11 +93,15 @@ def least_line_s(setting: Setting, forward_s: Sequence[float], backward_s: Seque
     )
 
 
+def has_few_cuts(bound: Bound) -> bool:
+    """Whether all cuts are looked at, so that ``refine`` is exact."""
+    chain, stages = len(bound.seconds[0]) - 1, len(bound.seconds)
+    return math.comb(chain - 1, stages - 1) <= (FEW if bound.gain == 1 else FEW_SHARED)
+
+
 def refine(first: P, runs: Runs, bound: Bound, price: Callable[[Runs], P]) -> P:
     """The fastest plan found from these cuts on, ``first`` being theirs."""
-    chain, stages = len(bound.seconds[0]) - 1, len(runs)
-    few = math.comb(chain - 1, stages - 1) <= (FEW if bound.gain == 1 else FEW_SHARED)
-    tried = every_cut(bound.seconds) if few else descended(runs, bound)
+    tried = every_cut(bound.seconds) if has_few_cuts(bound) else descended(runs, bound)
     best = first
     for least_s, other in sorted((bound.step_s(other), other) for other in tried):
         if least_s >= best.step_s:

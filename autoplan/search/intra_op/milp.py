@@ -20,25 +20,6 @@ def program(problem: Problem) -> Program:
     return _Builder(problem).build()
 
 
-def walled(found: Program) -> Program:
-    """The same with a row of the states' bytes and one of what is kept, neither limited yet: Σ x·state, Σ x·kept +
-    Σ z·kept."""
-    columns = (found.state_bytes, found.kept_bytes)
-    units = tuple(float(max(column.max(), 1.0)) for column in columns)
-    places = [np.flatnonzero(column) for column in columns]
-    factors = [column[place] / unit for column, place, unit in zip(columns, places, units, strict=True)]
-    ends = found.starts[-1] + np.cumsum([len(place) for place in places])
-    return replace(
-        found,
-        starts=np.append(found.starts, ends),
-        columns=np.concatenate([found.columns, *places]),
-        factors=np.concatenate([found.factors, *factors]),
-        least=np.append(found.least, [-np.inf, -np.inf]),
-        most=np.append(found.most, [np.inf, np.inf]),
-        units=units,
-    )
-
-
 def held_jointly(found: Program, working: Sequence[np.ndarray], state: float, kept: float) -> Program:
     """The same with one row of all bytes together, not limited yet, state·Σ x·state + kept·(Σ x·kept + Σ z·kept) + W,
     and a variable W, the last: W ≥ Σ_o x[g,o]·working[g,o] for every group g.

@@ -12,9 +12,10 @@ from autoplan.search.block_cost.account import BlockPrice
 from autoplan.search.intra_op.solve import Solution
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
-    """One way to run every block.
+    """One way to run every block. Each is equal to itself alone: who solves a problem gives the same object for the
+    same answer, so that a point is a key.
 
     blocks, prices  in the model's order
     kinds           of several kinds of device, the prices on each; they were chosen for the slowest

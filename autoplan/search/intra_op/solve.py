@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autoplan.redistribution.steiner_tree import cheapest_tree
-from autoplan.search.intra_op.milp import program, walled
+from autoplan.search.intra_op.milp import program
 from autoplan.search.intra_op.problem import Problem, Tensor
 from autoplan.solver.engines import Answer, Engine, Infeasible, engine, pick_solver, solver_name
 from autoplan.solver.program import Program
@@ -32,6 +32,10 @@ class Weights:
 
     state: float = 0.0
     kept: float = 0.0
+
+
+FloorOf = Callable[[int, Weights], float]
+"""Seconds that no operators of one segment of a block undercut, at prices of bytes."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,6 @@ class Solver:
         self.problem = problem
         self.program: Program | None = None
         self.engine: Engine | None = None
-        self.walled: Engine | None = None
 
     def solve(self, weights: Weights, time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
         """As the function of that name."""
@@ -91,39 +94,6 @@ class Solver:
         if self.decided:
             return self.solve(weights).objective
         return self.run(weights, time_limit_s, 0.0, integers=False).bound
-
-    def within(
-        self, states: tuple[float, float], kept_bytes: float, gap: float, time_limit_s: float = 30.0
-    ) -> Solution | None:
-        """The quickest assignment that takes so many bytes of states, at least and at most, and no more of what is
-        kept; None where there is none."""
-        start = time.perf_counter()
-        if self.decided:
-            alone = self.solve(Weights())
-            fits = states[0] <= alone.state_bytes <= states[1] and alone.kept_bytes <= kept_bytes
-            return alone if fits else None
-        if self.walled is None:
-            self.walled = engine(walled(program(self.problem)))
-        found, cost = self.walled.program, self.walled.program.time_s
-        unit, keeps = found.units
-        self.walled.limit((states[0] / unit, -np.inf), (states[1] / unit, kept_bytes / keeps))
-        scale = SCALE / max(float(cost.max()), 1e-30)
-        stored = np.array([group.key[0] == "stored" for group in self.problem.groups])
-        for integers in (np.repeat(stored, np.diff(found.first)), np.ones(found.options, dtype=bool)):
-            try:  # where parameters are stored as a whole the rest nearly always is
-                answer = self.walled.run(cost * scale, integers, time_limit_s, gap)
-            except Infeasible:
-                return None
-            picked = options_of(answer, found)
-            if picked is not None:
-                sizes = (found.variables, found.constraints)
-                return measure(self.problem, Weights(), picked, answer.bound / scale, sizes, start)
-        raise Infeasible(f"the solver found nothing in {time_limit_s} s")
-
-    @property
-    def steps(self) -> int:
-        """Of the simplex method, so far (``Engine``)."""
-        return sum(engine.steps for engine in (self.engine, self.walled) if engine is not None)
 
     @property
     def decided(self) -> bool:

@@ -1,9 +1,9 @@
-"""The settings to be tried: meshes, microbatches, ZeRO levels, schedules, recomputation."""
+"""The candidates to be tried: meshes, microbatches, ZeRO levels, schedules, recomputation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
@@ -341,8 +341,3 @@ def remedy_for(limits: Limits, pinned: Parallelism) -> str:
     if limits.rows % limits.devices and not pinned.tp and not pinned.pp:
         return f"give a batch that divides by {limits.devices}, or pin fewer fields"
     return "pin fewer fields, or give a larger batch"
-
-
-def sizes_of(settings: Sequence[Setting]) -> set[tuple[int, int]]:
-    """The operator problems that they need: (tp, rows of a microbatch)."""
-    return {(s.tp, s.micro_batch) for s in settings}

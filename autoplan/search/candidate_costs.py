@@ -1,8 +1,8 @@
-"""What is known of a setting before its stages are: loads of its chain, and seconds by its operators alone."""
+"""What a candidate costs before its chain is cut: the chain's loads, its operator problem with all updates together,
+and that problem under a memory limit."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,19 +13,17 @@ from autoplan.cost.step import optimizer_passes, optimizer_states, straggling
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
-from autoplan.search.bounds.floors import lower_bound, rounds, uneven_rounds
 from autoplan.search.inter_op.chain import Chain, Held, chain_of, held_by
 from autoplan.search.inter_op.stage_model import Loads, data_axis, parameter_share
 from autoplan.search.intra_op.joint_updates import MATTERS, apart_s, begins_s, farthest_s, together, without_sums
 from autoplan.search.intra_op.memory_constrained import HeldBytes, Joint
-from autoplan.search.intra_op.pareto import states_alone
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Solver, Weights
 from autoplan.search.intra_op.template import Decision
 from autoplan.search.operator_problems import Key, Operators
 from autoplan.search.space.candidates import Setting
-from autoplan.search.space.heterogeneous import devices_of, pace, spare_bytes
+from autoplan.search.space.heterogeneous import devices_of, spare_bytes
 from autoplan.solver.engines import Infeasible
 
 
@@ -45,57 +43,29 @@ class Together:
 
 
 @dataclass
-class Laid:
-    """Lays settings out along the chain; keeps what it found until the search ends."""
+class CandidateCosts:
+    """Lays candidates out along the chain; keeps what it found until the search ends.
+
+    schedules  actions of schedules that give a rank several stages, or split the backward
+    chains     by what of a candidate changes the chain, whether gradients come late, operators and device
+    held       parameters of each segment, by the operators
+    whole      of each device, what an optimizer that looks at whole matrices takes beside
+    others     problems with all updates together, by problem and microbatches; None where that doesn't matter
+    """
 
     operators: Operators
     training: Training | Inference
-    seconds: float = 0.0
     schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
-    least: dict[tuple[Setting, int], float] = field(default_factory=dict)
-    chains: dict[tuple[Setting, bool, int, Device], Chain] = field(default_factory=dict)
-    held: dict[int, Held] = field(default_factory=dict)
+    chains: dict[tuple[Setting, bool, Point, Device], Chain] = field(default_factory=dict)
+    held: dict[Point, Held] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
     others: dict[tuple[Key, int], Together | None] = field(default_factory=dict)
 
-    def at_least_s(self, setting: Setting, point: Point) -> float:
-        """Seconds of a step with these operators, were the chain cut at will and nothing recomputed; what happens once
-        a step takes at least a stage's even share of what it takes for the whole chain on one."""
-        if (setting, id(point)) not in self.least:
-            self.least[setting, id(point)] = self.evenly_s(setting, point)
-        return self.least[setting, id(point)]
-
-    def evenly_s(self, setting: Setting, point: Point) -> float:
-        devices = devices_of(self.operators.topology, setting)
-        if not devices:
-            loads = self.loads(setting, point)
-            return self.spread_s(loads, exposed(*loads.once_s((0, len(loads.chain)))))
-        uses = Counter(segment.block for segment in self.operators.prepared.model.segments)
-        chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in uses.items())
-        own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
-        slowest_s = [p.forward_s + p.backward_s for p in point.prices]
-        return chain_s * uneven_rounds(setting, self.operators, [pace(own[d], slowest_s) for d in devices])
-
-    def spread_s(self, loads: Loads, once_s: float) -> float:
-        """Seconds of a step of a chain that is spread evenly, with what all of it takes once a step."""
-        setting, topology = loads.setting, self.operators.topology
-        chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
-        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-        return (chain_s * rounds(setting, self.operators) + once_s) / setting.pp * slower
-
-    def rough_s(self, setting: Setting) -> float:
-        """A lower bound that is known already; on several kinds of device, what their own operators take at least."""
+    @property
+    def slowdown(self) -> float:
+        """Times that a step takes longer because it waits for the slowest node."""
         topology = self.operators.topology
-        if devices_of(topology, setting):
-            return lower_bound(self.operators, setting)
-        fastest = self.operators.fastest(setting)
-        known_s, other = self.at_least_s(setting, fastest) * (1 - fastest.gap), self.together(setting)
-        if other is None:
-            return known_s
-        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-        lean = self.operators.priced(setting, states_alone(fastest.solution))
-        data_s = min(self.reduced_s(setting, point) for point in (fastest, lean))
-        return min(known_s, (other.least_s * setting.microbatches + data_s) / setting.pp * slower)
+        return straggling(topology.devices // topology.levels[0].size, topology.device)
 
     def together(self, setting: Setting) -> Together | None:
         """The operator problem as if all parameters were updated together, and its answer, where that matters. Of one
@@ -124,19 +94,8 @@ class Laid:
         point = self.operators.taken(setting, solution)
         return Together(other, point, min(with_s, without_s), farthest_s(problem, other))
 
-    def reduced_s(self, setting: Setting, point: Point) -> float:
-        """Seconds of a step that the data axis takes beside what is hidden."""
-        loads = self.loads(setting, point)
-        spent_s, hidden_s, _, _ = loads.once_s((0, len(loads.chain)))
-        return spent_s - hidden_s + setting.microbatches * float(loads.chain.exposed_s.sum())
-
-    def apart_s(self, setting: Setting) -> float:
-        """Seconds of a step by which bounds that take the fastest operators for the least may be too high."""
-        other, topology = self.together(setting), self.operators.topology
-        slower = straggling(topology.devices // topology.levels[0].size, topology.device)
-        return 0.0 if other is None else other.apart_s * setting.microbatches * slower
-
     def loads(self, setting: Setting, point: Point) -> Loads:
+        """What each stage holds and takes with these operators, wherever the chain is cut."""
         topology = self.operators.topology
         loads = self.loads_on(setting, point, topology.device)
         devices = devices_of(topology, setting)
@@ -158,8 +117,8 @@ class Laid:
         return Loads(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
 
     def rigid(self, setting: Setting) -> bool:
-        """Whether a memory wall is met by other operators as much as by recomputation: there is none, or few segments
-        repeat, so that few can be recomputed. Of one stage: what several hold together says little of the fullest."""
+        """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none
+        may be recomputed. Of one stage: what several hold together says little of the fullest."""
         if setting.tp == 1 or setting.pp > 1 or devices_of(self.operators.topology, setting):
             return False
         model = self.operators.prepared.model
@@ -174,27 +133,15 @@ class Laid:
         states = parameter_share(loads.data, loads.states) + flight * loads.data.cast_share
         return self.operators.joint(setting, HeldBytes(states, flight), problem)
 
-    def room(self, setting: Setting, wall: float) -> float:
-        """Bytes under a wall for what the operator problem counts, at most: beside the constants that are read."""
-        lean = self.operators.taken(setting, self.joint(setting).leanest)
-        fastest = self.operators.fastest(setting)
-        spare = self.loads(setting, fastest).spare
-        return wall + spare - min(self.constants(setting, point) for point in (fastest, lean))
-
-    def constants(self, setting: Setting, point: Point) -> float:
-        """Bytes of what is given and read, at most of one segment, of the microbatches in flight."""
-        loads = self.loads(setting, point)
-        return float(loads.chain.constants.max()) * max(loads.in_flight)
-
     def chain(self, setting: Setting, point: Point, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""
         alike = replace(setting, schedule="", virtual_stages=1, recompute="")
-        key = (alike, data.late, id(point), device)
+        key = (alike, data.late, point, device)
         if key not in self.chains:
             model, prices = self.operators.prepared.model, point.on(device)
-            if id(point) not in self.held:
-                self.held[id(point)] = held_by(model, prices)
-            self.chains[key] = chain_of(model, prices, setting, data, self.held[id(point)])
+            if point not in self.held:
+                self.held[point] = held_by(model, prices)
+            self.chains[key] = chain_of(model, prices, setting, data, self.held[point])
         return self.chains[key]
 
     def rounds(self, setting: Setting) -> Rounds | None:

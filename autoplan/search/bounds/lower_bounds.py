@@ -1,0 +1,206 @@
+"""Lower bounds on the step time of any plan of a candidate: without a memory limit, and under one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.prices import STREAMED
+from autoplan.cost.step import sharing_of
+from autoplan.search.bounds.block_bounds import Known, leanest_of, rates_of
+from autoplan.search.bounds.floors import lower_bound, rounds, uneven_rounds
+from autoplan.search.bounds.knapsack import knapsack_bound, short_of_bytes
+from autoplan.search.candidate_costs import CandidateCosts, exposed
+from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.intra_op.pareto import kept_alone, states_alone, steep
+from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.solve import FloorOf, Weights
+from autoplan.search.space.candidates import Setting
+from autoplan.search.space.heterogeneous import devices_of, pace
+from autoplan.solver.engines import Infeasible
+
+MOST_ALIKE = 6  # doublings of the microbatches, beyond which all settings' shares of it are said to be alike
+
+
+@dataclass
+class LowerBounds:
+    """Bounds candidates from below; keeps what it found until the search ends.
+
+    of_points  seconds by the operators of one point
+    unlimited  seconds without a memory limit
+    limited    seconds under one
+    """
+
+    costs: CandidateCosts
+    of_points: dict[tuple[Setting, Point], float] = field(default_factory=dict)
+    unlimited: dict[Setting, float] = field(default_factory=dict)
+    limited: dict[tuple[Setting, float], float] = field(default_factory=dict)
+
+    def of_point_s(self, setting: Setting, point: Point) -> float:
+        """Seconds of a step with these operators, were the chain cut at will and nothing recomputed. What happens once
+        a step takes at least a stage's even share of what it takes for the whole chain on one."""
+        if (setting, point) not in self.of_points:
+            self.of_points[setting, point] = self.evenly_s(setting, point)
+        return self.of_points[setting, point]
+
+    def unlimited_s(self, setting: Setting) -> float:
+        """Seconds of a step of the fastest operators, less their solver's gap, with no limit on bytes; on several kinds
+        of device, what their own operators take at least."""
+        if setting not in self.unlimited:
+            self.unlimited[setting] = self.by_operators_s(setting)
+        return self.unlimited[setting]
+
+    def limited_s(self, setting: Setting, memory_limit: float) -> float:
+        """Seconds of a step under a memory limit, by what pipeline ranks can hold of the chain in a given time;
+        infinite where nothing fits. Takes as long for many layers as for few."""
+        key = (setting, memory_limit)
+        if key not in self.limited:
+            self.limited[key] = max(self.unlimited_s(setting), self.by_bytes_s(setting, memory_limit))
+        return self.limited[key]
+
+    def evenly_s(self, setting: Setting, point: Point) -> float:
+        operators = self.costs.operators
+        devices = devices_of(operators.topology, setting)
+        if not devices:
+            loads = self.costs.loads(setting, point)
+            return self.spread_s(loads, exposed(*loads.once_s((0, len(loads.chain)))))
+        chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in self.uses.items())
+        own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
+        slowest_s = [p.forward_s + p.backward_s for p in point.prices]
+        return chain_s * uneven_rounds(setting, operators, [pace(own[d], slowest_s) for d in devices])
+
+    def spread_s(self, loads: Loads, once_s: float) -> float:
+        """Seconds of a step of a chain that is spread evenly, with what all of it takes once a step."""
+        setting = loads.setting
+        chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
+        return (chain_s * rounds(setting, self.costs.operators) + once_s) / setting.pp * self.costs.slowdown
+
+    def by_operators_s(self, setting: Setting) -> float:
+        operators = self.costs.operators
+        if devices_of(operators.topology, setting):
+            return lower_bound(operators, setting)
+        fastest = operators.fastest(setting)
+        if setting.offload != "none":  # which operators are the fastest is asked at the device's own pace
+            known = self.known(setting, short=False)
+            return self.spread_s(known.loads, known.once_s) * (1 - fastest.gap) - self.apart_s(setting)
+        known_s, other = self.of_point_s(setting, fastest) * (1 - fastest.gap), self.costs.together(setting)
+        if other is None:
+            return known_s
+        lean = operators.priced(setting, states_alone(fastest.solution))
+        data_s = min(self.reduced_s(setting, point) for point in (fastest, lean))
+        return min(known_s, (other.least_s * setting.microbatches + data_s) / setting.pp * self.costs.slowdown)
+
+    def reduced_s(self, setting: Setting, point: Point) -> float:
+        """Seconds of a step that the data axis takes beside what is hidden."""
+        loads = self.costs.loads(setting, point)
+        spent_s, hidden_s, _, _ = loads.once_s((0, len(loads.chain)))
+        return spent_s - hidden_s + setting.microbatches * float(loads.chain.exposed_s.sum())
+
+    def apart_s(self, setting: Setting) -> float:
+        """Seconds of a step by which bounds that take the fastest operators for the least may be too high."""
+        other = self.costs.together(setting)
+        return 0.0 if other is None else other.apart_s * setting.microbatches * self.costs.slowdown
+
+    def by_bytes_s(self, setting: Setting, memory_limit: float) -> float:
+        """The knapsack bound; 0 where it says nothing: ranks share devices or are of several kinds, nothing can be
+        recomputed, or bytes aren't short."""
+        operators, costs = self.costs.operators, self.costs
+        shared = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp).gain != 1
+        if shared or devices_of(operators.topology, setting) or self.keeps_everything(setting):
+            return 0.0
+        fastest = operators.fastest(setting)
+        if not np.isfinite(memory_limit) or not short_of_bytes(costs.loads(setting, fastest), memory_limit):
+            return 0.0
+        known = self.known(setting)
+        once_s = known.once_s / setting.pp
+        slowed = costs.slowdown * (1 - fastest.gap if runs_rounds(setting.schedule) else 1.0)
+        schedule_s = knapsack_bound(known, memory_limit, max(self.unlimited_s(setting) / slowed - once_s, 0.0))
+        return (schedule_s + once_s) * slowed - self.apart_s(setting)
+
+    def keeps_everything(self, setting: Setting) -> bool:
+        """Whether nothing at all can be recomputed, of one stage with a tensor axis."""
+        again = self.costs.operators.prepared.training and setting.recompute != "none" and max(self.uses.values()) > 1
+        return self.costs.rigid(setting) and not again
+
+    def known(self, setting: Setting, *, short: bool = True) -> Known:
+        """What is known of a candidate's operators on one kind of device; ``short`` of bytes, perhaps."""
+        operators = self.costs.operators
+        points = self.points(setting, short=short)
+        fastest, each = points[0], [self.costs.loads(setting, point) for point in points]
+        rate, chain, floor = adding_rate(each[0]), each[0].chain, operators.floor(setting)
+        if not operators.fuses:
+            kept = [min(price.kept_bytes for price in alike) for alike in zip(*(p.prices for p in points), strict=True)]
+            floor = partial(with_kept, floor, kept)
+        floor = partial(adding, floor, rate)
+        own = [self.own_s(point, rate) for point in points]
+        beside = [loads.chain.forward_s + loads.chain.backward_s - s for loads, s in zip(each, own, strict=True)]
+        spent_s = own[0] + np.minimum.reduce(beside)
+        loads = replace(each[0], chain=chain.holding({"backward_s": spent_s - chain.forward_s}))
+        lean = leanest_of([found.chain for found in each], loads.data.cast_share)
+        rates, once_s = rates_of(fastest.prices, self.uses), min(map(once_at_least_s, each))
+        forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
+        return Known(loads, lean, own[0], self.blocks, floor, rates, forward_s, once_s)
+
+    def points(self, setting: Setting, *, short: bool = True) -> list[Point]:
+        """The fastest operators, and those that hold least: of everything, of parameters, of what is kept; and, where
+        bytes are short, altogether."""
+        operators = self.costs.operators
+        fastest = operators.fastest(setting)
+        if setting.tp == 1:
+            return [fastest]
+        steeply = steep(fastest.solution, self.costs.loads(setting, fastest))
+        prices = (steeply, states_alone(fastest.solution), kept_alone(fastest.solution))
+        points = [fastest, *(operators.priced(setting, weights) for weights in prices)]
+        if short and self.costs.rigid(setting):
+            with suppress(Infeasible):  # the solver was out of time
+                points.append(operators.taken(setting, self.costs.joint(setting).leanest))
+        return points
+
+    def own_s(self, point: Point, rate: float) -> np.ndarray:
+        """[segments] forward and backward, and the adding up of gradients, of these operators."""
+        spent = [p.forward_s + p.backward_s + rate * sum(p.parameter_bytes) for p in point.prices]
+        return np.array(spent)[list(self.blocks)]
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """Of each segment."""
+        return tuple(segment.block for segment in self.costs.operators.prepared.model.segments)
+
+    @cached_property
+    def uses(self) -> Counter[int]:
+        """Segments of each block."""
+        return Counter(self.blocks)
+
+
+def adding(floor: FloorOf, rate: float, block: int, weights: Weights) -> float:
+    """A floor with the seconds that gradients' adding up takes for each byte of parameters."""
+    return floor(block, Weights(weights.state + rate, weights.kept))
+
+
+def adding_rate(loads: Loads) -> float:
+    """Seconds for each byte of a segment's parameters in which its gradients are added up, a microbatch's share of a
+    step: those of every microbatch but the first, of whose share as much is said as many settings have alike."""
+    prices, many = loads.data.prices, loads.setting.microbatches
+    share = 1 - 2.0 ** -min(math.floor(math.log2(many)), MOST_ALIKE)
+    each_s = (prices.accumulate_s(2 * STREAMED) - prices.accumulate_s(STREAMED)) / STREAMED
+    return share * each_s if prices.training else 0.0
+
+
+def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weights) -> float:
+    """A floor whose bytes kept are those of the leanest operators known: eager programs keep less than the operator
+    problem counts."""
+    return floor(block, Weights(weights.state, 0.0)) + weights.kept * kept[block]
+
+
+def once_at_least_s(loads: Loads) -> float:
+    """Seconds once a step of the whole chain, but for sums of gradients over the tensor axes: operators that are slower
+    in a microbatch may have none."""
+    spent_s, hidden_s, _, update_s = loads.once_s((0, len(loads.chain)))
+    return exposed(spent_s, hidden_s, 0.0, update_s)

@@ -1,0 +1,47 @@
+"""What a search may spend: the numbers that steer the driver, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SearchBudget:
+    """How far a search goes.
+
+    tolerance       share of a step that no further work is worth: a candidate is evaluated only where its bound leaves
+                    more than this, and other operators are sought only where the plan at hand does. Prices are off by
+                    more than either value.
+    runner_up       a plan up to this many times slower than the best is priced to its end. It stands beside the best
+                    in the report; what is slower yet is dropped early.
+    host_saves      share of a step that an offload nobody asked for has to save. The host has other uses.
+    last_resorts    where nothing fits, candidates that are laid out with their leanest operators. They are sorted by
+                    a bound on their bytes, which is close enough for the first few.
+    memory_budgets  times that the quickest operators under a memory limit are sought. Each moves the limit by what the
+                    operator problem doesn't count; the last changes are below a percent.
+    quick           operators are solved once for each tensor axis and priced for other microbatches. Bounds that solve
+                    something are left out.
+    micro_batches   sizes of microbatches, the smallest, that are tried beside the largest; in the second place where
+                    the best plan recomputes, or none fits. None: all sizes.
+    near            candidates within this many times the best of a quick search get operators of their own
+    near_meshes     the most meshes for which that is done, the best plan's included
+    """
+
+    tolerance: float = 0.002
+    runner_up: float = 1.25
+    host_saves: float = 0.01
+    last_resorts: int = 6
+    memory_budgets: int = 8
+    quick: bool = False
+    micro_batches: tuple[int, int] | None = None
+    near: float = 1.08
+    near_meshes: int = 2
+
+
+FULL = SearchBudget()
+FAST = SearchBudget(tolerance=0.01, quick=True, micro_batches=(2, 4))
+
+
+def budget_of(effort: str) -> SearchBudget:
+    """The budget of an effort (``options.EFFORTS``)."""
+    return FAST if effort == "fast" else FULL

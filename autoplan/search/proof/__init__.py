@@ -1,1 +1,0 @@
-"""Tighter bounds, whose only use is a narrower reported gap (`effort="prove"`)."""

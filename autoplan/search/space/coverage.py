@@ -1,0 +1,79 @@
+"""What a search tried, and what it left out, in words.
+
+What it left out is asked of the rules that list its candidates (``settings``). A value that a user could pin, and that
+these rules then allow, is left out if no candidate has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from autoplan.errors import ParallelismError
+from autoplan.options import OFFLOADS, SCHEDULES, Parallelism
+from autoplan.search.space.candidates import Limits, Setting, check_pinned, divisors, settings
+
+MOST_STAGES = 8  # on a rank, up to which it is asked whether they were tried
+
+
+def searched(tried: Collection[Setting]) -> str:
+    """The sizes and options of the candidates: "dp 1 to 64, tp 1 to 8, pp 1; microbatches of 1 to 4 rows; ..."."""
+    sizes = ", ".join(f"{name} {span({getattr(s, name) for s in tried})}" for name in ("dp", "tp", "pp"))
+    rows = f"microbatches of {span({s.micro_batch for s in tried})} rows"
+    zero, stages = f"ZeRO {span({s.zero for s in tried})}", {s.virtual_stages for s in tried}
+    schedules, hosts = ({s.schedule for s in tried if s.pp > 1}, {s.offload for s in tried} - {"none"})
+    several = f" of {span(stages)} stages on a rank" if stages != {1} else ""
+    piped = [f"schedule {text(sorted(schedules))}{several}"] if schedules else []
+    offloads = [f"offload of {text(sorted(hosts))}"] if hosts else []
+    return "; ".join([sizes, rows, zero, *piped, *offloads])
+
+
+def span(values: Collection[int]) -> str:
+    least, most = min(values), max(values)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def left_out(limits: Limits, pinned: Parallelism, tried: Collection[Setting]) -> tuple[str, ...]:
+    """What could be pinned beside what is pinned, and no candidate has."""
+
+    def beside(name: str, value: Any) -> Iterator[Setting]:
+        """The candidates of a further pin that weren't tried."""
+        if getattr(pinned, name) is not None:
+            return iter(())
+        try:
+            own = replace(pinned, **{name: value})
+            check_pinned(limits, own)
+        except ParallelismError:
+            return iter(())
+        return (s for s in settings(limits, own) if s not in tried)
+
+    def values(name: str, possible: Iterable[Any], known: Collection, least_pp: int = 1) -> list[Any]:
+        """Of a field's values, those that no candidate has, and some could have with so many pipeline ranks."""
+        return [v for v in possible if v not in known and any(s.pp >= least_pp for s in beside(name, v))]
+
+    sizes = divisors(limits.devices)
+    tensor = values("tp", sizes, {s.tp for s in tried})
+    across = " (across nodes)" if all(tp > limits.node for tp in tensor) else ""
+    schedules = values("pipeline_schedule", SCHEDULES, {s.schedule for s in tried}, 2)
+    stages = values("virtual_stages", range(2, MOST_STAGES + 1), {s.virtual_stages for s in tried})
+    factors = [(tp // part, part) for tp in sizes for part in divisors(tp)[1:-1] if pinned.tensor_system is None]
+    factored = any(True for pair in factors for _ in beside("tensor", pair))
+    offloads = {kind: list(beside("offload", kind)) for kind in OFFLOADS}
+    piped = [kind for kind, missed in offloads.items() if missed and all(s.pp > 1 for s in missed)]
+    others = [kind for kind, missed in offloads.items() if missed and kind not in piped]
+    told = (
+        (tensor, f"tp {text(tensor)}{across}"),
+        (factored, "several tensor axes"),
+        (schedules, f"schedule {text(schedules)}"),
+        (stages, f"{text(stages)} stages on a rank"),
+        (piped, f"offload of {text(piped)} under a pipeline"),
+        (others, f"offload of {text(others)}"),
+        (any(True for _ in beside("local_steps", 2)), "replicas that step by themselves"),
+        (any(s not in tried for s in settings(limits, pinned)), "some sizes of microbatches"),
+    )
+    return tuple(words for left, words in told if left)
+
+
+def text(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))

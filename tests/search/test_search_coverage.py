@@ -1,0 +1,67 @@
+"""What a report says of the space that was searched, and of what wasn't, is what the rules of the candidates say."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.options import Parallelism
+from autoplan.search.space import candidates
+from autoplan.search.space.candidates import Limits, settings
+from autoplan.search.space.coverage import left_out, searched
+
+TWO_NODES = Limits(devices=16, node=8, rows=64, segments=20)
+FREE = Parallelism()
+
+
+def told(pinned: Parallelism, limits: Limits = TWO_NODES) -> tuple[str, ...]:
+    return left_out(limits, pinned, set(settings(limits, pinned)))
+
+
+def test_what_a_pin_could_ask_for_is_told() -> None:
+    assert told(FREE) == (
+        "tp 16 (across nodes)",
+        "several tensor axes",
+        "schedule zero-bubble, pipedream-2bw",
+        "3, 5, 6, 7 stages on a rank",
+        "offload of optimizer, parameters, activations",
+        "replicas that step by themselves",
+    )
+
+
+def test_what_is_pinned_is_not_left_out() -> None:
+    assert not any(text.startswith("tp ") for text in told(Parallelism(tp=16)))
+    assert not any("zero-bubble" in text for text in told(Parallelism(pipeline_schedule="zero-bubble")))
+    assert not any("several tensor axes" in text for text in told(Parallelism(tensor=(2, 4))))
+
+
+def test_an_offload_that_was_tried_without_a_pipeline_is_told_as_such() -> None:
+    hosts = {s for s in settings(TWO_NODES, Parallelism(pp=1, offload="optimizer"))}
+    found = left_out(TWO_NODES, FREE, {*settings(TWO_NODES, FREE), *hosts})
+    assert "offload of optimizer under a pipeline" in found and "offload of parameters, activations" in found
+
+
+def test_some_candidates_are_not_all() -> None:
+    tried = {s for s in settings(TWO_NODES, FREE) if s.micro_batch != 2}
+    assert "some sizes of microbatches" in left_out(TWO_NODES, FREE, tried)
+
+
+def test_one_device_leaves_nothing_to_split() -> None:
+    one = Limits(devices=1, node=1, rows=8, segments=4)
+    assert told(FREE, one) == ("offload of optimizer, parameters, activations",)
+
+
+def test_it_follows_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a tensor axis tried across nodes, nobody would be told that it isn't."""
+    meshes = [(1, 1, 16), (1, 2, 8), (2, 8, 1)]
+    monkeypatch.setattr(
+        candidates, "meshes", lambda limits, pinned: (m for m in meshes if pinned.tp in (None, m[2]))
+    )
+    assert not any(text.startswith("tp ") for text in told(FREE))
+
+
+def test_what_was_searched_is_told() -> None:
+    text = searched(set(settings(TWO_NODES, FREE)))
+    assert text == (
+        "dp 1 to 16, tp 1 to 8, pp 1 to 16; microbatches of 1 to 64 rows; ZeRO 0 to 3; "
+        "schedule 1f1b, gpipe, interleaved of 1 to 8 stages on a rank"
+    )
