@@ -17,9 +17,8 @@ from autoplan.options import Inference, Training
 from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed
-from autoplan.search.inter_op.chain_costs import Pieces
+from autoplan.search.inter_op.chain_costs import Pieces, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
-from autoplan.search.inter_op.interleaved_ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import Loads
@@ -224,7 +223,7 @@ class Evaluator:
 
     def leanest(self, setting: Setting) -> Evaluated | None:
         """The plan of a candidate that needs the fewest bytes: every segment recomputed that may be. None where it has
-        none that runs (``interleaved_ranks.unties``)."""
+        none that runs (``chain_costs.unties``)."""
         recompute = "full" if setting.recompute == "auto" else setting.recompute
         setting = replace(setting, recompute=recompute)
         fastest = self.operators.fastest(setting)
@@ -280,7 +279,7 @@ class Evaluator:
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
-        stages = stages_of(found.division)
+        stages = found.division.choices
         if unties(loads, stages):
             return None
         return finish(setting, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))
@@ -316,7 +315,7 @@ def finish(
         setting.virtual_stages,
         weights_s,
     )
-    memory = memory_of(loads, stages)
+    memory = loads.memory_of(stages)
     nodes = topology.devices // topology.levels[0].size
     step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
     return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))

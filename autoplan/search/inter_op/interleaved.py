@@ -1,9 +1,15 @@
-"""Where the chain is cut when pipeline ranks hold several stages each, by cutting planes (Kelley 1960).
+"""The search for the best division of a chain into v·d stages: interleaved schedules, or a split backward.
 
-The schedule is run on some cuts; the longest path through it, as counts of each stage's actions, bounds the step of
-all cuts from below, and goes into the program of ``chunk_program``, whose answer is run next. First in fractions of
-segments, which takes milliseconds and proves a bound for all counts of blocks; then, where that leaves a gap, in whole
-ones where these are few, and by going from neighbour to neighbour where they are many.
+The step time of a division (``chain_costs``) is the longest path through the actions of its schedule. The search is of
+three parts:
+
+1. Even stages, with as much recomputed as the memory limit asks for, are a first answer. Where they take far longer
+   than the limit on time, no other division will make up for it, and the search is given up.
+2. Cutting planes (Kelley 1960). The longest path of one division, as counts of each stage's actions, bounds the step of
+   every division from below. It becomes a row of the integer program (``interleaved_milp``), whose answer is run next
+   and gives another row. In fractions of segments that takes milliseconds, and its optimum bounds all divisions.
+3. If the best is not within the gap of that bound: where the program has few whole numbers it is solved in these, which
+   proves the optimum; where it has many, tabu search (Glover 1989) goes from division to neighbour (``tabu_search``).
 """
 
 from __future__ import annotations
@@ -14,25 +20,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages, fitted
-from autoplan.search.inter_op.interleaved_milp import Found, Master
+from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp
 from autoplan.search.inter_op.partition import Cuts
-from autoplan.search.inter_op.tabu_search import elsewhere, neighbours
+from autoplan.search.inter_op.tabu_search import neighbours, recomputed_otherwise
 
 GAP = 0.005
-NEAR = 1.2         # times the limit that even stages may take: better cuts seldom gain more
+NEAR = 1.2         # times the limit that even stages may take: better divisions seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
-SETTLED = 12       # schedules run on what moves of recomputation lead to
+POLISHED = 12      # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
 PATIENCE = 10      # such steps without anything better
 CLOSE = 1.03       # times the limit, that the best may take after as many
 RUN = 32           # neighbours on which the schedule is run, of each step
 PATHS = 80         # the last known ones, by which neighbours are chosen
-MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.wander``, one after another
+MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.tabu_search``, one after another
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
-EMPTIED = -1       # the number of the moment at which nothing is in flight
+TIGHT = 0.7        # of the memory limit, beyond which they are
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,11 @@ def choose_chunks(
     few_integers: int = FEW_INTEGERS,
     means: Sequence[float] = MEANS,
 ) -> ChunkCuts | None:
-    """The best cuts of the chain into the stages of all ranks, to a relative gap, or as near as the counts above
-    allow, with the bound that is proven by then. None where none fits, all take ``limit_s`` or more, or even stages are
-    far from it.
+    """The best division that is found, and the bound that is proven by then. None where none fits, all take ``limit_s``
+    or more, or even stages are far from it.
 
-    means  of each ``_Search.wander``; none where an answer shall be quick
+    gap    relative, at which the search ends
+    means  of each ``_Search.tabu_search``; none where an answer shall be quick
     """
     if len(pieces) < pieces.stages:
         return None
@@ -72,15 +78,20 @@ def evenly(pieces: Pieces) -> ChunkCuts | None:
 
 
 class _Search:
+    """best    the quickest division that fits, and ``best_s`` of it
+    bound_s    which no division undercuts
+    last       the last answer of the program
+    paths      those known, as counts of actions
+    tried      divisions that were run
+    """
+
     def __init__(self, pieces: Pieces, limit_s: float, gap: float) -> None:
         self.pieces, self.limit_s, self.gap = pieces, limit_s, gap
         self.best: Division | None = None
-        self.best_s = np.inf
-        self.bound_s = 0.0
-        self.moments: set[tuple[int, int]] = set()
-        self.tried: set[Division] = set()
-        self.paths: list[np.ndarray] = []
+        self.best_s, self.bound_s = np.inf, 0.0
         self.last: Division | None = None
+        self.paths: list[np.ndarray] = []
+        self.tried: set[Division] = set()
 
     @property
     def done(self) -> bool:
@@ -88,65 +99,72 @@ class _Search:
 
     def run(self, whole_cuts: int, few_integers: int, means: Sequence[float]) -> ChunkCuts | None:
         even = self.pieces.pinned(even_stages(self.pieces))
-        if np.isfinite(self.limit_s) and self.far(even, wanders=bool(means)):
+        if np.isfinite(self.limit_s) and self.hopeless(even, searches=bool(means)):
             return None
         self.take(even)
-        master = self.begin(even)
-        self.relaxed(master)
-        if not self.done and master.integers <= few_integers:
+        milp = self.program(even)
+        self.relaxed(milp)
+        if not self.done and milp.lp.integers <= few_integers:
             for _ in range(whole_cuts):
-                if not self.learn(master, master.solve(self.gap / 4)) or self.done:
+                if not self.add_cut(milp, milp.solve(self.gap / 4)) or self.done:
                     break
         elif not self.done:
-            self.settle()
+            self.polish()
+            start, known = self.best or self.last or even, list(self.paths)
             for mean in means:
-                self.wander(self.best or self.last or even, mean)
-        return self.result(master)
+                self.tabu_search(self.best or start, mean)
+            if means and self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
+                self.paths = known
+                self.tabu_search(start, means[-1])
+        if self.best is None or self.bound_s >= self.limit_s:
+            return None
+        return ChunkCuts(Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s)), self.best)
 
-    def far(self, even: Division, *, wanders: bool) -> bool:
-        """Whether even stages take so much longer than the limit that no cuts will make up for it: by the paths that
-        are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
+    def hopeless(self, even: Division, *, searches: bool) -> bool:
+        """Whether even stages take so much longer than the limit that no division will make up for it: by the paths
+        that are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
         held = fitted(self.pieces, even)
         if held is None:
-            return not wanders
+            return not searches
         known_s = np.tensordot(self.pieces.rounds.paths, self.pieces.durations_s(held), 2).max()
         if known_s <= self.limit_s * NEAR:
             self.take(even)
         return self.best_s > self.limit_s * NEAR
 
-    def relaxed(self, master: Master) -> None:
-        """Paths for as long as they raise the bound, in fractions of segments."""
+    def program(self, even: Division) -> PartitionMilp:
+        """The integer program with the paths that are known, and that of even stages."""
+        p, first = self.pieces, self.pieces.path(even)
+        milp = PartitionMilp(p, first.step_s)
+        self.paths = [*p.rounds.paths, first.counts]
+        for path in self.paths:
+            milp.add_path(path)
+        if p.over(even) > (TIGHT - 1) * p.memory_limit:
+            milp.hold(FEW_MOMENTS)
+        return milp
+
+    def relaxed(self, milp: PartitionMilp) -> None:
+        """Cuts for as long as they raise the bound, in fractions of segments."""
         for _ in range(MOST_CUTS):
             before_s = self.bound_s
-            if not self.learn(master, master.relax()) or self.done:
+            if not self.add_cut(milp, milp.solve(relaxed=True)) or self.done:
                 break
             if self.bound_s <= before_s * (1 + STALLED):
                 break
 
-    def begin(self, even: Division) -> Master:
-        """The program with the paths that are known, and that of even stages."""
-        p, first = self.pieces, self.pieces.path(even)
-        master = Master(p, first.step_s)
-        self.paths = [*p.rounds.paths, first.counts]
-        for path in self.paths:
-            master.add_path(path)
-        if p.over(even) > -0.3 * p.wall:
-            self.hold(master, FEW_MOMENTS)
-        return master
-
-    def learn(self, master: Master, found: Found) -> bool:
-        """Takes the program's answer, and gives it what that shows; False where there is no more to learn."""
+    def add_cut(self, milp: PartitionMilp, found: Found) -> bool:
+        """Takes the program's answer, and gives it the answer's path and the moments at which it doesn't fit; False
+        where there is no more to learn."""
         self.bound_s = max(self.bound_s, found.bound_s)
         if found.division is None or self.bound_s >= self.limit_s:
             return False
         self.last = found.division
         self.paths.append(self.pieces.path(found.division).counts)
-        master.add_path(self.paths[-1])
-        self.hold_exceeded(master, found.division)
+        milp.add_path(self.paths[-1])
+        milp.hold_exceeded(found.division)
         self.take(found.division)
         return True
 
-    def wander(self, start: Division, mean: float) -> None:
+    def tabu_search(self, start: Division, mean: float) -> None:
         """From a division to the best of its neighbours that is new, also where that is slower, for as long as
         something better comes now and then (tabu search; Glover 1989).
 
@@ -154,6 +172,7 @@ class _Search:
               shortened after another
         """
         now, since, been = start, 0, set(Divisions.of(start).keys)
+        reached_s = self.pieces.step_s(start) if self.pieces.over(start) <= 0 else np.inf
         for step in range(STEPS):
             if self.done or since > PATIENCE or (step >= PATIENCE and self.best_s > self.limit_s * CLOSE):
                 break
@@ -168,23 +187,24 @@ class _Search:
                 been.update(Divisions.of(now).keys)
                 continue
             near = near.picked(fits)
-            lengths_s = np.tensordot(self.pieces.all_durations_s(near), paths, ((1, 2), (1, 2)))
+            lengths_s = self.lengths_s(near, paths)
             beside_s = mean * lengths_s.mean(axis=1)
             chosen = np.argsort(lengths_s.max(axis=1) + beside_s, kind="stable")[:RUN]
             near = near.picked(chosen)
-            now, before_s = near.one(int((self.pieces.all_steps_s(near) + beside_s[chosen]).argmin())), self.best_s
+            now = near.one(int((self.pieces.all_steps_s(near) + beside_s[chosen]).argmin()))
             been.update(Divisions.of(now).keys)
-            self.run_once(now)
-            since = 0 if self.best_s < before_s * (1 - STALLED) else since + 1
+            step_s = self.run_once(now)
+            since = 0 if step_s < reached_s * (1 - STALLED) else since + 1
+            reached_s = min(reached_s, step_s)
 
-    def settle(self) -> None:
+    def polish(self) -> None:
         """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
         Begun from two ends, since of stages that hold as much either may be on the way of fewer others."""
         if self.best is None or not any(self.best.full):
             return
         for start in (self.best, fitted(self.pieces, self.pieces.pinned(self.best.stages), late=True)):
             now = start
-            for _ in range(SETTLED):
+            for _ in range(POLISHED):
                 if now is None or self.done:
                     break
                 self.run_once(now)
@@ -194,23 +214,28 @@ class _Search:
                 if moved is None:
                     break
 
-    def run_once(self, held: Division) -> None:
-        """The schedule on a division that fits; its path is known from then on."""
+    def run_once(self, held: Division) -> float:
+        """The schedule's seconds on a division that fits; its path is known from then on."""
         path = self.pieces.path(held)
         self.tried.add(held)
         self.paths.append(path.counts)
         if path.step_s < self.best_s:
             self.best, self.best_s = held, path.step_s
+        return path.step_s
 
     def recomputed_elsewhere(self, division: Division, paths: np.ndarray) -> Division | None:
-        """The most promising of such neighbours that fit and shorten the longest path, if any."""
-        longest_s = np.tensordot(paths, self.pieces.durations_s(division), 2).max()
-        for near in elsewhere(self.pieces, division, paths):
-            if np.tensordot(paths, self.pieces.durations_s(near), 2).max() >= longest_s * (1 - 1e-9):
-                return None
-            if self.pieces.over(near) <= 0:
-                return near
-        return None
+        """The neighbour by another recomputation whose longest path is shortest, of those that fit; None where that
+        isn't shorter."""
+        here = Divisions.of(division)
+        lengths_s = self.lengths_s(here, paths)[0]
+        near = recomputed_otherwise(self.pieces, here, paths, lengths_s)
+        longest_s = np.where(self.pieces.most_excess(near) <= 0, self.lengths_s(near, paths).max(axis=1), np.inf)
+        chosen = int(longest_s.argmin()) if len(near) else -1
+        return near.one(chosen) if chosen >= 0 and longest_s[chosen] < lengths_s.max() * (1 - 1e-9) else None
+
+    def lengths_s(self, many: Divisions, paths: np.ndarray) -> np.ndarray:
+        """[many, paths]: seconds of each path."""
+        return np.tensordot(self.pieces.all_durations_s(many), paths, ((1, 2), (1, 2)))
 
     def take(self, division: Division) -> None:
         """Keeps a division where it fits, or what recomputation makes of it, and is the best so far."""
@@ -222,35 +247,3 @@ class _Search:
             step_s = self.pieces.step_s(held)
             if step_s < self.best_s:
                 self.best, self.best_s = held, step_s
-
-    def hold(self, master: Master, most: int) -> None:
-        """Puts the fullest moments of all ranks into the program."""
-        for rank, moments in enumerate(self.pieces.rounds.held):
-            for number in (*range(min(most, len(moments))), EMPTIED):
-                self.add_moment(master, rank, number)
-
-    def hold_exceeded(self, master: Master, division: Division) -> None:
-        """Of each rank that exceeds the wall, the moment at which it does so most."""
-        rows = self.pieces.moments(division)
-        ranks, _ = self.pieces.held_rows
-        for rank in range(self.pieces.ranks):
-            own = rows[: len(ranks)][ranks == rank]
-            if own.max() > self.pieces.wall:
-                self.add_moment(master, rank, int(own.argmax()))
-            if rows[len(ranks) + rank] > self.pieces.wall:
-                self.add_moment(master, rank, EMPTIED)
-
-    def add_moment(self, master: Master, rank: int, number: int) -> None:
-        if (rank, number) not in self.moments:
-            self.moments.add((rank, number))
-            if number == EMPTIED:
-                master.add_emptied(rank)
-            else:
-                master.add_moment(rank, self.pieces.rounds.held[rank][number])
-
-    def result(self, master: Master) -> ChunkCuts | None:
-        if self.best is None or self.bound_s >= self.limit_s:
-            return None
-        cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *master.size)
-        return ChunkCuts(cuts, self.best)
-

@@ -7,22 +7,21 @@ segment stays near: with the next stage, or on its rank, where other microbatche
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from autoplan.cost.interleaved import splits
-from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Divisions, Pieces
+from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces
+from autoplan.search.inter_op.stage_model import FULL, PART
 
 LOOKED_AT = 64  # of the moves of segments, and of the changes of what is recomputed
-ELSEWHERE = 48  # of a division
 MENDED = 4      # segments on each rank that are recomputed beside, or that needn't be any more
 CHANGES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # of a stage's counts, in full and selectively
 
 
 def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[Divisions, np.ndarray]:
-    """(divisions, bytes by which the fullest rank of each exceeds the wall)
+    """(divisions, bytes by which the fullest rank of each exceeds the memory limit)
 
     paths  [paths, 3, v·d]
     """
@@ -30,14 +29,14 @@ def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[D
     lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)
     found = moved(pieces, here, paths, lengths_s)
     if pieces.recompute == "auto" and pieces.repeated.any():
-        found = joined(found, changed(pieces, here, paths, lengths_s))
+        found = joined(found, recomputed_otherwise(pieces, here, paths, lengths_s))
         found = joined(fitting(pieces, found, FULL), *([fitting(pieces, found, PART)] if saves(pieces) else []))
-    return found, np.maximum(*pieces.excess(found)).max(axis=1)
+    return found, pieces.most_excess(found)
 
 
 def saves(pieces: Pieces) -> bool:
     """Whether selective recomputation keeps less."""
-    return bool((pieces.kept > pieces.selective)[pieces.repeated.astype(bool)].any())
+    return bool((pieces.memory.kept > pieces.memory.selective)[pieces.repeated].any())
 
 
 def joined(*parts: Divisions) -> Divisions:
@@ -78,7 +77,7 @@ def moved(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndar
     return replace(found, full=full, part=np.minimum(part, counts - full))
 
 
-def changed(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
+def recomputed_otherwise(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
     """A stage recomputes a segment more, less or otherwise; or less, and another one of its rank more. Their paths are
     looked at as if all segments were alike."""
     stages = np.arange(pieces.stages)
@@ -107,24 +106,21 @@ def changed(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.nd
 
 def again_s(pieces: Pieces, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[paths, v·d] each: what a segment that runs again on a stage adds to each path, in full and selectively."""
-    backward, places = paths[:, 1].astype(float), pieces.repeated.astype(bool)
+    backward, places = paths[:, 1].astype(float), pieces.repeated
     if splits(pieces.schedule):
         backward[:, 0] = paths[:, 2, 0]
     return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
 
 
 def fitting(pieces: Pieces, many: Divisions, kind: str) -> Divisions:
-    """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the wall, of those
-    stages of which most is held; and fewer, of those of which least is, where they fit without."""
+    """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of
+    those stages of which most is held; and fewer, of those of which least is, where they fit without."""
     if not len(many):
         return many
-    ranks, held = pieces.held_rows
-    weight = np.zeros((pieces.ranks, pieces.virtual_stages))
-    np.maximum.at(weight, ranks, held)
-    most, counts = weight.T.ravel(), pieces.counts_of(many)
+    most, counts, memory = pieces.most_held.T.ravel(), pieces.counts_of(many), pieces.memory
     more, other = (many.full.copy(), many.part) if kind == FULL else (many.part.copy(), many.full)
-    keeps = pieces.inputs if kind == FULL else pieces.selective
-    saved = float((pieces.kept - keeps)[pieces.repeated.astype(bool)].max())
+    keeps = memory.inputs if kind == FULL else memory.selective
+    saved = float((memory.kept - keeps)[pieces.repeated].max())
     over, _ = pieces.excess(many)
 
     def now() -> Divisions:
@@ -146,24 +142,3 @@ def fitting(pieces: Pieces, many: Divisions, kind: str) -> Divisions:
         if not change(able, able.argmin(axis=1), over + saved * able.min(axis=1) <= 0, -1):
             break
     return now()
-
-
-def elsewhere(pieces: Pieces, division: Division, paths: np.ndarray) -> Iterator[Division]:
-    """Divisions in which a rank recomputes a segment less in full on one of its stages, and one more on another, by the
-    length of their longest path, were all segments alike."""
-    full, free = np.array(division.full), np.array(pieces.counts(division.stages)) - np.array(division.full)
-    free = free - np.array(division.part)
-    if not full.any() or pieces.recompute != "auto":
-        return
-    spent = pieces.by_rank(again_s(pieces, paths)[0])                       # [paths, v, ranks]
-    lengths = np.tensordot(paths, pieces.durations_s(division), 2)[:, None, None, None]
-    reached = (lengths - spent[:, :, None] + spent[:, None, :]).max(axis=0)  # [from v, to v, ranks]
-    possible = (pieces.by_rank(full) > 0)[:, None] & (pieces.by_rank(free) > 0)[None]
-    reached[~possible | np.eye(len(reached), dtype=bool)[:, :, None]] = np.inf
-    for place in np.argsort(reached, axis=None, kind="stable")[:ELSEWHERE].tolist():
-        source, target, rank = np.unravel_index(place, reached.shape)
-        if not np.isfinite(reached[source, target, rank]):
-            return
-        moved = full.copy()
-        moved[[source * pieces.ranks + rank, target * pieces.ranks + rank]] += -1, 1
-        yield replace(division, full=tuple(moved.tolist()))
