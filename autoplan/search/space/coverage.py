@@ -16,6 +16,7 @@ from autoplan.search.space.candidates import Limits, Setting, divisors, settings
 from autoplan.search.space.pinned_checks import check_pinned
 
 MOST_STAGES = 8  # on a rank, up to which it is asked whether they were tried
+NAMED = 4  # values of a field that are named
 
 
 def searched(tried: Collection[Setting]) -> str:
@@ -77,4 +78,6 @@ def left_out(limits: Limits, pinned: Parallelism, tried: Collection[Setting]) ->
 
 
 def text(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values))
+    """The first few of them."""
+    named = [str(value) for value in values]
+    return ", ".join(named if len(named) <= NAMED else [*named[:NAMED], "…"])
