@@ -17,12 +17,11 @@ from autoplan.options import Inference, Training
 from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed
-from autoplan.search.inter_op.chain_costs import Pieces
+from autoplan.search.inter_op.chain_costs import Pieces, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
-from autoplan.search.inter_op.interleaved_ranks import backwards_of, memory_of, pieces_of, stages_of, unties
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import Loads, memory_of
 from autoplan.search.intra_op.pareto import EASING, MOST_COLUMNS, between, duals, states_alone, steep
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.problem import Problem
@@ -280,7 +279,7 @@ class Evaluator:
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
-        stages = stages_of(found.division)
+        stages = found.division.choices
         if unties(loads, stages):
             return None
         return finish(setting, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))

@@ -10,7 +10,6 @@ from autoplan.cost.step import model_flops_per_s
 from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s
-from autoplan.search.inter_op.interleaved_ranks import of_rank
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import Loads
 from autoplan.search.intra_op.options import Prepared
@@ -80,7 +79,7 @@ def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int]]:
     for rank in range(found.setting.pp):
         counts: Counter[int] = Counter()
         recomputed: Counter[int] = Counter()
-        for _, stage in of_rank(found.stages, rank, found.setting.pp):
+        for stage in found.stages[rank :: found.setting.pp]:
             run = range(stage.first, stage.last)
             again = [i for i in run if repeated[i]][: stage.recompute]
             counts.update(model.segments[i].block for i in run)

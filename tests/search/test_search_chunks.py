@@ -12,6 +12,7 @@ import pytest
 from autoplan.cost.interleaved import least_chunk_rounds, least_held, rank_paths, rounds_of
 from autoplan.search.inter_op.chain_costs import Division, Pieces, even_stages
 from autoplan.search.inter_op.interleaved import choose_chunks
+from autoplan.search.inter_op.rank_memory import SegmentBytes
 from cost_models.pipeline import in_flight, simulate
 from cost_models.pipeline.shared import Sharing
 
@@ -31,19 +32,24 @@ def chain(seed: int, schedule: str, virtual_stages: int, recompute: str, segment
     forward, kept, inputs = along(1, 3), along(5, 10), np.ones(segments)
     weights = 2 * forward * along(0.3, 0.6) * (schedule == "zero-bubble")
     messages = np.array([[rng.uniform(0.05, 0.2) * (k > 0)] * segments for k in range(ranks * virtual_stages)])
-    buffers = microbatches * inputs * 0.5
-    return Pieces(
-        forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, along(10, 30), kept, inputs, 0.5 * kept,
-        0.8 * kept, along(0, 1), along(2, 6), along(0, 2), buffers, buffers, 0.1 * inputs, along(0, 3), along(0, 2),
-        along(0, 4), messages,
-        np.array([kind < kinds for kind in order]), recompute, schedule, ranks, virtual_stages, microbatches, 1e9,
-        rounds_of(schedule, ranks, microbatches, virtual_stages),
+    border = inputs * (np.arange(segments) > 0)  # none in front of the first segment
+    buffers = microbatches * border * 0.5
+    memory = SegmentBytes(
+        parameters=along(10, 30), kept=kept, inputs=inputs, selective=0.5 * kept, rebuilt=0.8 * kept,
+        constants=along(0, 1), working=along(2, 6), gathered=along(0, 2), alone=along(0, 5), received=buffers,
+        sent=buffers, leaving=0.1 * border, repeated=np.array([kind < kinds for kind in order]), ties=(),
+        state_share=1.0, update_share=0.1,
     )  # fmt: skip
+    return Pieces(
+        forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, messages, memory, recompute, schedule,
+        ranks, virtual_stages, microbatches, 1e9, rounds_of(schedule, ranks, microbatches, virtual_stages),
+    )
 
 
 def walled(pieces: Pieces, share: float) -> Pieces:
     """Under a wall of a share of what even stages hold."""
-    return replace(pieces, wall=share * (pieces.over(pieces.pinned(even_stages(pieces))) + pieces.wall))
+    limit = share * (pieces.over(pieces.pinned(even_stages(pieces))) + pieces.memory_limit)
+    return replace(pieces, memory_limit=limit)
 
 
 def divisions(pieces: Pieces) -> list[Division]:

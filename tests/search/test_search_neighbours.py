@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Divisions, Pieces, even_stages
+from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages
 from autoplan.search.inter_op.interleaved import choose_chunks
+from autoplan.search.inter_op.stage_model import FULL, PART
 from autoplan.search.inter_op.tabu_search import MENDED, elsewhere, fitting, neighbours
 from cost_models.pipeline.critical import script
 from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
@@ -41,7 +42,7 @@ def segments_of(pieces: Pieces, division: Division, stage: int) -> list[tuple[in
 
 def by_hand(pieces: Pieces, division: Division) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of each stage's actions, and bytes of each moment, segment by segment."""
-    p, last, spent = pieces, pieces.stages - 1, np.zeros((3, pieces.stages))
+    p, m, last, spent = pieces, pieces.memory, pieces.stages - 1, np.zeros((3, pieces.stages))
     held = [segments_of(p, division, k) for k in range(p.stages)]
     for k, mine in enumerate(held):
         again_s = sum({"full": p.full_s, "part": p.part_s, "": 0 * p.full_s}[kind][n] for n, kind in mine)
@@ -54,25 +55,25 @@ def by_hand(pieces: Pieces, division: Division) -> tuple[np.ndarray, np.ndarray]
                 spent[1:, k] = 0.0, sum(p.whole_s[n] for n, _ in mine) + again_s
         spent[0, k] += p.messages_s[k, mine[0][0]] if k else 0.0
         spent[1, k] += p.messages_s[k + 1, held[k + 1][0][0]] if k < last else 0.0
-    bytes_of = {"full": p.inputs, "part": p.selective, "": p.kept}
+    bytes_of = {"full": m.inputs, "part": m.selective, "": m.kept}
     moments, emptied = [], []
     for rank in range(p.ranks):
         mine = range(rank, p.stages, p.ranks)
         here = [n for k in mine for n, _ in held[k]]
-        standing = sum(p.states[n] for n in here)
-        standing += sum(p.received[held[k][0][0]] for k in mine if k)
-        standing += sum(p.sent[held[k + 1][0][0]] for k in mine if k < last)
-        stands = {"full": p.kept, "part": p.rebuilt, "": 0 * p.kept}
+        standing = sum(m.parameters[n] for n in here) * m.state_share
+        standing += sum(m.received[held[k][0][0]] for k in mine if k)
+        standing += sum(m.sent[held[k + 1][0][0]] for k in mine if k < last)
+        stands = {"full": m.kept, "part": m.rebuilt, "": 0 * m.kept}
         again = max(stands[kind][n] for k in mine for n, kind in held[k])
-        beside = max(p.working[here]) + max(p.gathered[here]) + again
+        beside = max(m.working[here]) + max(m.gathered[here]) + again
         for counts in p.rounds.held[rank]:
             total = standing + beside
             for count, k in zip(counts, mine, strict=True):
-                kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(p.constants[n] for n, _ in held[k])
-                total += count * (kept + (p.leaving[held[k + 1][0][0]] if k < last else 0.0))
+                kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(m.constants[n] for n, _ in held[k])
+                total += count * (kept + (m.leaving[held[k + 1][0][0]] if k < last else 0.0))
             moments.append(total)
-        updating = sum(p.updating[here]) + max(p.alone[here])
-        emptied.append(standing + max(updating, max(p.reduced[here])))
+        updating = sum(m.parameters[here]) * m.update_share
+        emptied.append(standing + max(updating, max(m.alone[here])))
     return spent, np.array([*moments, *emptied])
 
 
@@ -88,7 +89,7 @@ def test_many_divisions_are_each_its_segments(schedule: str, virtual: int) -> No
         spent_s, held = by_hand(pieces, division)
         assert spent[number] == pytest.approx(spent_s)
         assert moments[number] == pytest.approx(held)
-        assert max(running[number].max(), emptied[number].max()) == pytest.approx(held.max() - pieces.wall)
+        assert max(running[number].max(), emptied[number].max()) == pytest.approx(held.max() - pieces.memory_limit)
         assert steps[number] == pieces.step_s(division)
 
 

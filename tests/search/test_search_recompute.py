@@ -49,9 +49,9 @@ def held(found: Loads, stage: int, first: int, last: int, full: int, selective: 
     chain, run = found.chain, slice(first, last)
     whole, part = found.recomputed((first, last), full, selective)
     kept = np.where(whole, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
-    leaving = chain.outputs[last - 1] * (stage < found.setting.pp - 1)
+    leaving = chain.outputs[last - 1] * (last < len(chain))
     flying = found.in_flight[stage] * (kept.sum() + chain.constants[run].max() + leaving)
-    activations = flying + found.setting.microbatches * (chain.inputs[first] * (stage > 0) + leaving)
+    activations = flying + found.setting.microbatches * (chain.inputs[first] * (first > 0) + leaving)
     again = max(chain.kept[run][whole].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
     updating = 2 * chain.parameters[run].max()  # a root and a quotient, where parameters are updated one by one
     transients = max(chain.working[run].max() + again, updating - flying)  # buffers stand during the update, too

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from autoplan.search.inter_op.interleaved_ranks import pieces_of
 
 from autoplan.cost.step import straggling
 from autoplan.search.bounds.block_bounds import Known, rates_of
 from autoplan.search.bounds.knapsack import knapsack_bound
 from autoplan.search.candidate_costs import exposed
 from autoplan.search.inter_op.interleaved import choose_chunks
-from autoplan.search.inter_op.interleaved_ranks import pieces_of
 from autoplan.search.intra_op.solve import Weights
 from tests.support.pipelines import Pipeline, by_trial, random_pipeline, walls
 

@@ -32,8 +32,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import least_held, runs_rounds
 from autoplan.search.bounds.block_bounds import Known
-from autoplan.search.inter_op.interleaved_ranks import received_times
-from autoplan.search.inter_op.stage_model import Loads, parameter_share
+from autoplan.search.inter_op.stage_model import Loads, parameter_share, received_times
 
 HALVINGS = 14       # of what is open: 1e-4 of the bound
 ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.search.block_cost.account import BlockPrice
 from autoplan.search.block_cost.saved_tensors import Selective
+from autoplan.search.inter_op.rank_memory import Tie, ties_of
 from autoplan.search.space.candidates import Setting
 
 Held = tuple[tuple[tuple[str, int], ...], ...]
@@ -62,20 +63,15 @@ class Chain:
     def __len__(self) -> int:
         return len(self.forward_s)
 
-    @cached_property
+    @property
     def shares(self) -> bool:
         """Whether a parameter is read by more than one segment."""
-        names = [name for held in self.held for name, _ in held]
-        return len(set(names)) < len(names)
+        return bool(self.ties)
 
     @cached_property
-    def together(self) -> np.ndarray:
-        """[N+1, N+1]: bytes of the parameters of every run of segments, each once."""
-        total = np.concatenate([[0.0], np.cumsum(self.parameters)])
-        found = total[None, :] - total[:, None]
-        for place, again, size in rereads(self.held):
-            found[: place + 1, again + 1 :] -= size
-        return found
+    def ties(self) -> tuple[Tie, ...]:
+        """Parameters that are read more than once."""
+        return tuple(ties_of(self.held))
 
     @cached_property
     def largest_parameter(self) -> np.ndarray:
@@ -153,16 +149,6 @@ def chain_of(
         live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
         held=held,
     )
-
-
-def rereads(held: Held) -> Iterator[tuple[int, int, int]]:
-    """(segment, the next one that reads the same parameter, its bytes in the former)."""
-    last: dict[str, tuple[int, int]] = {}
-    for place, parameters in enumerate(held):
-        for name, size in parameters:
-            if name in last:
-                yield last[name][0], place, last[name][1]
-            last[name] = place, size
 
 
 def owned_by(held: Held, ranks: int) -> np.ndarray:

@@ -1,7 +1,9 @@
-"""A chain whose pipeline ranks hold several stages (chunks) each: seconds of its actions, bytes of its ranks.
+"""A chain cut into v·d stages, v on each of d pipeline ranks: seconds of its actions, bytes of its ranks.
 
-Stage k of v·d holds a run of segments and is on rank k mod d. A rank's memory is what all of its stages hold: states
-and buffers of each, activations at the moments of the schedule at which they are most, and one largest transient.
+Stage k of v·d holds a run of segments and is on rank k mod d. What is to be chosen is a ``Division``: where each stage
+ends, and of its segments that may be recomputed how many are, in full and then selectively. ``Pieces`` answers for many
+divisions at once how long the schedule takes (``all_steps_s``) and what ranks need at each moment (``all_moments``,
+which is ``rank_memory``'s account).
 """
 
 from __future__ import annotations
@@ -13,15 +15,11 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.cost.interleaved import CriticalPath, Rounds, splits
+from autoplan.cost.interleaved import CriticalPath, Rounds, split_backward, splits
+from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
-from autoplan.search.inter_op.recomputation import range_max
-
-FULL, PART = "full", "selective"
-LARGEST = ("constants", "working", "gathered", "alone", "reduced")
-"""Columns of which a stage has the largest of its segments."""
-SUMMED = ("forward_s", "backward_s", "weights_s", "states", "kept", "updating")
-"""Columns of which a stage has the sum of its segments."""
+from autoplan.search.inter_op.rank_memory import SegmentBytes, prefix
+from autoplan.search.inter_op.stage_model import FULL, PART, Loads
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,11 @@ class Division:
     stages: tuple[Interval, ...]
     full: tuple[int, ...]
     part: tuple[int, ...]
+
+    @property
+    def choices(self) -> tuple[StageChoice, ...]:
+        """The stages as a plan names them."""
+        return tuple(StageChoice(*at, *counts) for at, *counts in zip(self.stages, self.full, self.part, strict=True))
 
 
 @dataclass(frozen=True)
@@ -69,22 +72,15 @@ class Divisions:
 
 @dataclass(frozen=True)
 class Pieces:
-    """One number for each of the chain's N segments, and the schedule that is to run them.
+    """Seconds of each of the chain's N segments in one microbatch, its bytes, and the schedule that is to run them.
 
-    forward_s, backward_s, weights_s   of one microbatch; the last is the part of the second that waits where the
-                                       schedule splits the backward; ``whole_s`` is what the first stage then waits with
-    full_s, part_s                     seconds to run a segment again, in full or selectively
-    states                             bytes of its parameters' states
-    kept, inputs, selective            bytes kept of a microbatch: of everything, of its input alone, selectively
-    rebuilt                            bytes that stand whole while a segment that recomputes selectively runs again
-    constants, working, gathered       bytes, the largest of a stage's, or rank's, counts
-    received, sent                     bytes of the buffers of a stage that begins with it, of one that ends before it
-    leaving                            bytes of the result, of each microbatch in flight, of a stage that ends before it
-    updating, alone, reduced           bytes that stand where nothing is in flight (``Loads.emptied``): all of the first
-                                       and the largest of the second, or the largest of the third
-    messages_s                         [v·d, N]: of one message to a stage that begins with the segment
-    repeated                           whether it may be recomputed
-    recompute                          "none", "full", "selective" or "auto"
+    backward_s, weights_s   the second is the part of the first that waits where the schedule splits the backward
+    whole_s                 what waits on the first stage, which has no inputs' gradients
+    full_s, part_s          to run a segment again, in full or selectively
+    messages_s              [v·d, N] of one message to a stage that begins with the segment
+    memory                  the account of its bytes
+    recompute               "none", "full", "selective" or "auto"
+    memory_limit            bytes of a device
     """
 
     forward_s: np.ndarray
@@ -93,28 +89,14 @@ class Pieces:
     whole_s: np.ndarray
     full_s: np.ndarray
     part_s: np.ndarray
-    states: np.ndarray
-    kept: np.ndarray
-    inputs: np.ndarray
-    selective: np.ndarray
-    rebuilt: np.ndarray
-    constants: np.ndarray
-    working: np.ndarray
-    gathered: np.ndarray
-    received: np.ndarray
-    sent: np.ndarray
-    leaving: np.ndarray
-    updating: np.ndarray
-    alone: np.ndarray
-    reduced: np.ndarray
     messages_s: np.ndarray
-    repeated: np.ndarray
+    memory: SegmentBytes
     recompute: str
     schedule: str
     ranks: int
     virtual_stages: int
     microbatches: int
-    wall: float
+    memory_limit: float
     rounds: Rounds
 
     def __len__(self) -> int:
@@ -124,76 +106,44 @@ class Pieces:
     def stages(self) -> int:
         return self.ranks * self.virtual_stages
 
+    @property
+    def repeated(self) -> np.ndarray:
+        """Whether each segment may be recomputed."""
+        return self.memory.repeated.astype(bool)
+
     @cached_property
     def key(self) -> Hashable:
         """Equal for pieces that are; their rounds are those of the schedule and the sizes."""
-        columns = tuple(getattr(self, f.name).tobytes() for f in fields(self) if f.type == "np.ndarray")
-        sizes = (self.schedule, self.ranks, self.virtual_stages, self.microbatches)
-        return (*columns, *sizes, self.recompute, self.wall)
+        parts = [getattr(of, f.name) for of in (self, self.memory) for f in fields(of) if f.name not in ("memory", "rounds")]
+        return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
 
     @cached_property
     def held_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """(rank of each row, [rows, v]): the moments of all ranks."""
+        """(rank of each row, [rows, v]): the microbatches in flight at the moments of all ranks."""
         ranks = np.repeat(np.arange(self.ranks), [len(moments) for moments in self.rounds.held])
         return ranks, np.concatenate(self.rounds.held)
 
     @cached_property
     def sums(self) -> dict[str, np.ndarray]:
-        """Of each column the sums of the first 0, 1, … segments; of what recomputation costs and saves, those of the
-        first 0, 1, … that may be recomputed."""
-        places = self.repeated.astype(bool)
-        columns = {name: getattr(self, name) for name in SUMMED}
-        columns |= {"repeated": self.repeated.astype(float), "full_s": self.full_s[places]}
-        columns |= {"part_s": self.part_s[places], "full": (self.kept - self.inputs)[places]}
-        columns["part"] = (self.kept - self.selective)[places]
-        return {name: np.concatenate([[0.0], np.cumsum(column)]) for name, column in columns.items()}
+        """Seconds of the first 0, 1, … segments; of recomputation, of the first that may be recomputed."""
+        columns = {name: getattr(self, name) for name in ("forward_s", "backward_s", "weights_s", "whole_s")}
+        columns |= {name: getattr(self, name)[self.repeated] for name in ("full_s", "part_s")}
+        return {name: prefix(column) for name, column in columns.items()}
 
     def pinned(self, stages: Sequence[Interval]) -> Division:
         """These stages with as much recomputed as ``recompute`` asks for, nothing where it is free."""
-        none = (0,) * len(stages)
-        if self.recompute not in (FULL, PART):
-            return Division(tuple(stages), none, none)
-        counts = self.counts(stages)
-        full, part = (counts, none) if self.recompute == FULL else (none, counts)
-        return Division(tuple(stages), full, part)
+        none, counts = (0,) * len(stages), self.counts(stages)
+        return Division(
+            tuple(stages), counts if self.recompute == FULL else none, counts if self.recompute == PART else none
+        )
 
     def counts(self, stages: Sequence[Interval]) -> tuple[int, ...]:
         """Segments of each stage that may be recomputed."""
-        before = self.sums["repeated"]
-        return tuple(int(before[last] - before[first]) for first, last in stages)
+        return tuple(int(self.memory.index[last] - self.memory.index[first]) for first, last in stages)
 
     def counts_of(self, many: Divisions) -> np.ndarray:
         """[many, v·d]: segments of each stage that may be recomputed."""
-        return np.diff(self.sums["repeated"][many.ends], axis=1).astype(int)
-
-    def again(self, many: Divisions, full: str, part: str) -> np.ndarray:
-        """[many, v·d]: a cost or a saving of what each stage recomputes."""
-        begin, middle, end = self.recomputed(many)
-        return self.sums[full][middle] - self.sums[full][begin] + self.sums[part][end] - self.sums[part][middle]
-
-    def recomputed(self, many: Divisions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """[many, v·d] each: among the segments that may be recomputed, the first of each stage, the first after those
-        that are in full, and the first after those that are selectively."""
-        begin = self.sums["repeated"][many.ends[:, :-1]].astype(int)
-        middle = begin + many.full
-        return begin, middle, middle + many.part
-
-    def of_stages(self, name: str, many: Divisions) -> np.ndarray:
-        """[many, v·d]: a column's sum over each stage."""
-        return np.diff(self.sums[name][many.ends], axis=1)
-
-    @cached_property
-    def tops(self) -> dict[str, np.ndarray]:
-        """[N+1, N+1] each: a column's largest of every run of segments; "full" and "part" what stands while segments
-        that may be recomputed run again, of every run of these."""
-        places = self.repeated.astype(bool)
-        columns = {name: getattr(self, name) for name in LARGEST}
-        columns |= {"full": self.kept[places], "part": self.rebuilt[places]}
-        return {name: range_max(column) for name, column in columns.items()}
-
-    def top(self, name: str, many: Divisions) -> np.ndarray:
-        """[many, v·d]: a column's largest of each stage."""
-        return self.tops[name][many.ends[:, :-1], many.ends[:, 1:]]
+        return np.diff(self.memory.index[many.ends], axis=1)
 
     def durations_s(self, division: Division) -> np.ndarray:
         """[3, v·d]: as ``all_durations_s`` of one division."""
@@ -202,15 +152,19 @@ class Pieces:
     def all_durations_s(self, many: Divisions) -> np.ndarray:
         """[many, 3, v·d]: seconds of each stage's forward, backward or inputs' gradients, and weights' gradients, each
         with the message that it receives."""
-        again_s = self.again(many, "full_s", "part_s")
-        spent = np.zeros((len(many), 3, self.stages))
-        spent[:, 0] = self.of_stages("forward_s", many)
-        spent[:, 1] = self.of_stages("backward_s", many) + again_s
+        forward_s, backward_s, weights_s = (
+            np.diff(self.sums[name][many.ends], axis=1) for name in ("forward_s", "backward_s", "weights_s")
+        )
+        begin = self.memory.index[many.ends[:, :-1]]
+        middle = begin + many.full
+        full_s, part_s = self.sums["full_s"], self.sums["part_s"]
+        again_s = full_s[middle] - full_s[begin] + part_s[middle + many.part] - part_s[middle]
+        spent = np.stack([forward_s, backward_s + again_s, np.zeros_like(forward_s)], axis=1)
         if splits(self.schedule):
-            spent[:, 2] = self.of_stages("weights_s", many)
-            spent[:, 1] -= spent[:, 2]
+            spent[:, 1] -= weights_s
+            spent[:, 2] = weights_s
             spent[:, 1, 0] = 0.0
-            spent[:, 2, 0] = [self.whole_s[:end].sum() for end in many.ends[:, 1].tolist()] + again_s[:, 0]
+            spent[:, 2, 0] = self.sums["whole_s"][many.ends[:, 1]] + again_s[:, 0]
         messages_s = self.messages_s[np.arange(1, self.stages), many.ends[:, 1:-1]]
         spent[:, 0, 1:] += messages_s
         spent[:, 1, :-1] += messages_s
@@ -225,41 +179,24 @@ class Pieces:
         return np.asarray(self.all_moments(Divisions.of(division))[0])
 
     def all_moments(self, many: Divisions) -> np.ndarray:
-        """[many, rows of ``held_rows``, and one more for each rank, nothing in flight]: bytes on a device of a rank at
-        a moment; a tied parameter as often as it is read."""
-        begins = many.ends[:, 1:-1]
-        once = self.of_stages("kept", many) - self.again(many, "full", "part") + self.top("constants", many)
-        once[:, :-1] += self.leaving[begins]
-        rest = self.of_stages("states", many)
-        rest[:, 1:] += self.received[begins]
-        rest[:, :-1] += self.sent[begins]
-        standing = self.by_rank(rest).sum(axis=1)
-        fixed = standing + self.transients(many)
-        rank, held = self.held_rows
-        running = (held * self.by_rank(once).swapaxes(1, 2)[:, rank]).sum(axis=2) + fixed[:, rank]
-        alone, reduced = (self.by_rank(self.top(name, many)).max(axis=1) for name in ("alone", "reduced"))
-        updating = self.by_rank(self.of_stages("updating", many)).sum(axis=1)
-        return np.concatenate([running, standing + np.maximum(updating + alone, reduced)], axis=1)
-
-    def transients(self, many: Divisions) -> np.ndarray:
-        """[many, d]: the largest of each rank's."""
-        begin, middle, end = self.recomputed(many)
-        rebuilt = np.maximum(self.tops["full"][begin, middle], self.tops["part"][middle, end])
-        columns = (self.top("working", many), self.top("gathered", many), rebuilt)
-        working, gathered, again = (self.by_rank(column).max(axis=1) for column in columns)
-        return np.asarray(working + gathered + again)
+        """[many, rows of ``held_rows``, and one more for each rank, nothing in flight]: bytes that a device of the rank
+        needs then."""
+        each = self.memory.stages(many.ends[:, :-1], many.ends[:, 1:], many.full, many.part)
+        ranks, (rank, held) = each.by_rank(self.ranks), self.held_rows
+        flying = (held * self.by_rank(each.flight).swapaxes(1, 2)[:, rank]).sum(axis=2)
+        return np.concatenate([self.memory.running(ranks)[:, rank] + flying, self.memory.emptied(ranks)], axis=1)
 
     def excess(self, many: Divisions) -> tuple[np.ndarray, np.ndarray]:
-        """[many, d] each: bytes by which each rank exceeds the wall while it runs, less than nothing where it doesn't,
+        """[many, d] each: bytes by which each rank exceeds the limit while it runs, less than nothing where it doesn't,
         and with nothing in flight."""
         ranks, _ = self.held_rows
-        beyond = self.all_moments(many) - self.wall
+        beyond = self.all_moments(many) - self.memory_limit
         starts = np.searchsorted(ranks, np.arange(self.ranks))
         return np.maximum.reduceat(beyond[:, : len(ranks)], starts, axis=1), beyond[:, len(ranks) :]
 
     def over(self, division: Division) -> float:
-        """Bytes by which the fullest rank exceeds the wall."""
-        return float(self.moments(division).max()) - self.wall
+        """Bytes by which the fullest rank exceeds the limit."""
+        return float(self.moments(division).max()) - self.memory_limit
 
     def path(self, division: Division) -> CriticalPath:
         return self.rounds.script.path(self.durations_s(division))
@@ -271,30 +208,92 @@ class Pieces:
         """[many]"""
         return self.rounds.script.line.steps_s(self.all_durations_s(many).reshape(len(many), -1))
 
+    @cached_property
+    def most_held(self) -> np.ndarray:
+        """[d, v]: the most microbatches in flight on each stage of each rank."""
+        return np.stack([held.max(axis=0) for held in self.rounds.held])
+
+
+def pieces_of(loads: Loads, memory_limit: float) -> Pieces:
+    """The chain of a candidate, as its schedule runs it."""
+    chain, setting = loads.chain, loads.setting
+    (backward_s, weights_s), (whole_s, _) = (divided_backward(loads, first=first) for first in (False, True))
+    messages = np.tile([loads.border_s(rank)[:-1] for rank in range(setting.pp)], (setting.virtual_stages, 1))
+    messages[0] = 0.0
+    assert loads.rounds is not None
+    return Pieces(
+        forward_s=chain.forward_s,
+        backward_s=backward_s,
+        weights_s=weights_s,
+        whole_s=whole_s,
+        full_s=chain.forward_s,
+        part_s=chain.again_s,
+        messages_s=messages,
+        memory=loads.memory_account,
+        recompute=setting.recompute,
+        schedule=setting.schedule,
+        ranks=setting.pp,
+        virtual_stages=setting.virtual_stages,
+        microbatches=setting.microbatches,
+        memory_limit=memory_limit,
+        rounds=loads.rounds,
+    )
+
+
+def divided_backward(loads: Loads, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(seconds of each segment's backward, of these for its parameters' gradients) on the first stage, or a later."""
+    chain = loads.chain
+    if not splits(loads.setting.schedule):
+        return chain.backward_s, np.zeros(len(chain))
+    fuses = loads.data.prices.fuses
+    pairs = [
+        split_backward(float(b), float(w), first=first, fuses=fuses)
+        for b, w in zip(chain.backward_s, chain.weights_s, strict=True)
+    ]
+    backward_s, weights_s = np.array(pairs).T
+    return backward_s, weights_s
+
+
+def backwards_of(loads: Loads, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
+    """(seconds of each stage's backward, of these for its parameters' gradients)."""
+    whole_s, waits_s = [], []
+    distinct = len(stages) if loads.ranks else min(2, len(stages))
+    parts = [divided_backward(loads.at(number), first=number == 0) for number in range(distinct)]
+    for number, s in enumerate(stages):
+        run, (backward_s, weights_s) = slice(s.first, s.last), parts[min(number, distinct - 1)]
+        at, own = (s.first, s.last), loads.at(number)
+        again_s = own.backward_s(at, s.recompute, s.selective) - own.backward_s(at, 0)
+        whole_s.append(float(backward_s[run].sum()) + again_s)
+        waits_s.append(float(weights_s[run].sum()) + again_s * (splits(loads.setting.schedule) and number == 0))
+    return whole_s, waits_s
+
+
+def unties(loads: Loads, stages: Sequence[StageChoice]) -> bool:
+    """Whether ZeRO would hold as two a parameter that two stages of one rank read (``runtime.parallel.zero``)."""
+    setting = loads.setting
+    ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.ties]
+    readers = ({int(np.searchsorted(ends, at, side="right")) for at in places} for places in read)
+    apart = any(len({k % setting.pp for k in on}) < len(on) for on in readers)
+    return bool(loads.data.zero) and setting.virtual_stages > 1 and apart
+
 
 def fitted(pieces: Pieces, division: Division, *, late: bool = False) -> Division | None:
-    """The same stages with as many segments recomputed in full, where that is free, as the wall asks for; those first
-    of which most is held, of a rank's stages alike its first, or its last. None where all are not enough."""
+    """The same stages with as many segments recomputed in full, where that is free, as the memory limit asks for; those
+    first of which most is held, of a rank's stages alike its first, or its last. None where all are not enough."""
     if pieces.recompute != "auto":
         return division if pieces.over(division) <= 0 else None
     counts, full, part = pieces.counts(division.stages), list(division.full), list(division.part)
-    rank_of_row, held = pieces.held_rows
-    weight = np.zeros((pieces.ranks, pieces.virtual_stages))
-    np.maximum.at(weight, rank_of_row, held)
-    saving = max(1.0, float((pieces.kept - pieces.inputs).max()))
+    weight, memory = pieces.most_held, pieces.memory
+    saving = max(1.0, float((memory.kept - memory.inputs).max()))
     while True:
-        excess, beyond = np.zeros(pieces.ranks), pieces.moments(division) - pieces.wall
-        if beyond[len(held):].max() > 0:
+        running, emptied = pieces.excess(Divisions.of(division))
+        if emptied.max() > 0:
             return None
-        np.maximum.at(excess, rank_of_row, beyond[: len(held)])
-        if not excess.any():
+        if running.max() <= 0:
             return division
-        for rank in np.flatnonzero(excess).tolist():
-            mine = [k for k in range(rank, pieces.stages, pieces.ranks) if full[k] < counts[k]]
-            if not mine:
-                return None
-            for _ in range(max(1, int(excess[rank] / (saving * weight[rank].max())))):
-                free = [k for k in mine if full[k] < counts[k]]
+        for rank in np.flatnonzero(running[0] > 0).tolist():
+            for _ in range(max(1, int(running[0, rank] / (saving * weight[rank].max())))):
+                free = [k for k in range(rank, pieces.stages, pieces.ranks) if full[k] < counts[k]]
                 if not free:
                     return None
                 chosen = max(free, key=lambda k: (weight[rank, k // pieces.ranks], k if late else -k))

@@ -1,7 +1,7 @@
 """Where the chain is cut when pipeline ranks hold several stages each, by cutting planes (Kelley 1960).
 
 The schedule is run on some cuts; the longest path through it, as counts of each stage's actions, bounds the step of
-all cuts from below, and goes into the program of ``chunk_program``, whose answer is run next. First in fractions of
+all cuts from below, and goes into the program of ``interleaved_milp``, whose answer is run next. First in fractions of
 segments, which takes milliseconds and proves a bound for all counts of blocks; then, where that leaves a gap, in whole
 ones where these are few, and by going from neighbour to neighbour where they are many.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages, fitted
-from autoplan.search.inter_op.interleaved_milp import Found, Master
+from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp
 from autoplan.search.inter_op.partition import Cuts
 from autoplan.search.inter_op.tabu_search import elsewhere, neighbours
 
@@ -24,13 +24,13 @@ MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
-SETTLED = 12       # schedules run on what moves of recomputation lead to
+POLISHED = 12       # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
 PATIENCE = 10      # such steps without anything better
 CLOSE = 1.03       # times the limit, that the best may take after as many
 RUN = 32           # neighbours on which the schedule is run, of each step
 PATHS = 80         # the last known ones, by which neighbours are chosen
-MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.wander``, one after another
+MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.tabu_search``, one after another
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
 EMPTIED = -1       # the number of the moment at which nothing is in flight
 
@@ -55,7 +55,7 @@ def choose_chunks(
     allow, with the bound that is proven by then. None where none fits, all take ``limit_s`` or more, or even stages are
     far from it.
 
-    means  of each ``_Search.wander``; none where an answer shall be quick
+    means  of each ``_Search.tabu_search``; none where an answer shall be quick
     """
     if len(pieces) < pieces.stages:
         return None
@@ -88,65 +88,65 @@ class _Search:
 
     def run(self, whole_cuts: int, few_integers: int, means: Sequence[float]) -> ChunkCuts | None:
         even = self.pieces.pinned(even_stages(self.pieces))
-        if np.isfinite(self.limit_s) and self.far(even, wanders=bool(means)):
+        if np.isfinite(self.limit_s) and self.hopeless(even, searches=bool(means)):
             return None
         self.take(even)
-        master = self.begin(even)
-        self.relaxed(master)
-        if not self.done and master.integers <= few_integers:
+        milp = self.begin(even)
+        self.relaxed(milp)
+        if not self.done and milp.lp.integers <= few_integers:
             for _ in range(whole_cuts):
-                if not self.learn(master, master.solve(self.gap / 4)) or self.done:
+                if not self.add_cut(milp, milp.solve(self.gap / 4)) or self.done:
                     break
         elif not self.done:
-            self.settle()
+            self.polish()
             for mean in means:
-                self.wander(self.best or self.last or even, mean)
-        return self.result(master)
+                self.tabu_search(self.best or self.last or even, mean)
+        return self.result(milp)
 
-    def far(self, even: Division, *, wanders: bool) -> bool:
+    def hopeless(self, even: Division, *, searches: bool) -> bool:
         """Whether even stages take so much longer than the limit that no cuts will make up for it: by the paths that
         are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
         held = fitted(self.pieces, even)
         if held is None:
-            return not wanders
+            return not searches
         known_s = np.tensordot(self.pieces.rounds.paths, self.pieces.durations_s(held), 2).max()
         if known_s <= self.limit_s * NEAR:
             self.take(even)
         return self.best_s > self.limit_s * NEAR
 
-    def relaxed(self, master: Master) -> None:
+    def relaxed(self, milp: PartitionMilp) -> None:
         """Paths for as long as they raise the bound, in fractions of segments."""
         for _ in range(MOST_CUTS):
             before_s = self.bound_s
-            if not self.learn(master, master.relax()) or self.done:
+            if not self.add_cut(milp, milp.solve(relaxed=True)) or self.done:
                 break
             if self.bound_s <= before_s * (1 + STALLED):
                 break
 
-    def begin(self, even: Division) -> Master:
+    def begin(self, even: Division) -> PartitionMilp:
         """The program with the paths that are known, and that of even stages."""
         p, first = self.pieces, self.pieces.path(even)
-        master = Master(p, first.step_s)
+        milp = PartitionMilp(p, first.step_s)
         self.paths = [*p.rounds.paths, first.counts]
         for path in self.paths:
-            master.add_path(path)
-        if p.over(even) > -0.3 * p.wall:
-            self.hold(master, FEW_MOMENTS)
-        return master
+            milp.add_path(path)
+        if p.over(even) > -0.3 * p.memory_limit:
+            self.hold(milp, FEW_MOMENTS)
+        return milp
 
-    def learn(self, master: Master, found: Found) -> bool:
+    def add_cut(self, milp: PartitionMilp, found: Found) -> bool:
         """Takes the program's answer, and gives it what that shows; False where there is no more to learn."""
         self.bound_s = max(self.bound_s, found.bound_s)
         if found.division is None or self.bound_s >= self.limit_s:
             return False
         self.last = found.division
         self.paths.append(self.pieces.path(found.division).counts)
-        master.add_path(self.paths[-1])
-        self.hold_exceeded(master, found.division)
+        milp.add_path(self.paths[-1])
+        self.hold_exceeded(milp, found.division)
         self.take(found.division)
         return True
 
-    def wander(self, start: Division, mean: float) -> None:
+    def tabu_search(self, start: Division, mean: float) -> None:
         """From a division to the best of its neighbours that is new, also where that is slower, for as long as
         something better comes now and then (tabu search; Glover 1989).
 
@@ -177,14 +177,14 @@ class _Search:
             self.run_once(now)
             since = 0 if self.best_s < before_s * (1 - STALLED) else since + 1
 
-    def settle(self) -> None:
+    def polish(self) -> None:
         """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
         Begun from two ends, since of stages that hold as much either may be on the way of fewer others."""
         if self.best is None or not any(self.best.full):
             return
         for start in (self.best, fitted(self.pieces, self.pieces.pinned(self.best.stages), late=True)):
             now = start
-            for _ in range(SETTLED):
+            for _ in range(POLISHED):
                 if now is None or self.done:
                     break
                 self.run_once(now)
@@ -223,34 +223,34 @@ class _Search:
             if step_s < self.best_s:
                 self.best, self.best_s = held, step_s
 
-    def hold(self, master: Master, most: int) -> None:
+    def hold(self, milp: PartitionMilp, most: int) -> None:
         """Puts the fullest moments of all ranks into the program."""
         for rank, moments in enumerate(self.pieces.rounds.held):
             for number in (*range(min(most, len(moments))), EMPTIED):
-                self.add_moment(master, rank, number)
+                self.add_moment(milp, rank, number)
 
-    def hold_exceeded(self, master: Master, division: Division) -> None:
-        """Of each rank that exceeds the wall, the moment at which it does so most."""
+    def hold_exceeded(self, milp: PartitionMilp, division: Division) -> None:
+        """Of each rank that exceeds the memory limit, the moment at which it does so most."""
         rows = self.pieces.moments(division)
         ranks, _ = self.pieces.held_rows
         for rank in range(self.pieces.ranks):
             own = rows[: len(ranks)][ranks == rank]
-            if own.max() > self.pieces.wall:
-                self.add_moment(master, rank, int(own.argmax()))
-            if rows[len(ranks) + rank] > self.pieces.wall:
-                self.add_moment(master, rank, EMPTIED)
+            if own.max() > self.pieces.memory_limit:
+                self.add_moment(milp, rank, int(own.argmax()))
+            if rows[len(ranks) + rank] > self.pieces.memory_limit:
+                self.add_moment(milp, rank, EMPTIED)
 
-    def add_moment(self, master: Master, rank: int, number: int) -> None:
+    def add_moment(self, milp: PartitionMilp, rank: int, number: int) -> None:
         if (rank, number) not in self.moments:
             self.moments.add((rank, number))
             if number == EMPTIED:
-                master.add_emptied(rank)
+                milp.add_emptied(rank)
             else:
-                master.add_moment(rank, self.pieces.rounds.held[rank][number])
+                milp.add_moment(rank, self.pieces.rounds.held[rank][number])
 
-    def result(self, master: Master) -> ChunkCuts | None:
+    def result(self, milp: PartitionMilp) -> ChunkCuts | None:
         if self.best is None or self.bound_s >= self.limit_s:
             return None
-        cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *master.size)
+        cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *milp.size)
         return ChunkCuts(cuts, self.best)
 

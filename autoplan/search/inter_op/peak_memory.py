@@ -1,7 +1,7 @@
-"""The busiest moment of each pipeline rank: what its devices hold then, by what it is of.
+"""The peak that a plan predicts: what a device of each pipeline rank holds at its busiest moment.
 
-The search counts everything that may stand at once (``Loads.memory``), so that what it lets pass fits. A plan says what
-does stand at once, at the worst of these moments:
+``rank_memory`` adds up everything that may stand at once, so that what the search lets pass fits. Here are the moments
+themselves, each no more than that account; the worst of them is the prediction:
 
     forward   of a microbatch, those in flight before it held
     backward  of the first microbatch, gradients growing while activations are let go; of a later one, all of them there
@@ -15,15 +15,13 @@ go between steps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.cost import update_bytes
-from autoplan.cost.interleaved import runs_rounds, splits
+from autoplan.cost.interleaved import runs_rounds
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.search.inter_op.interleaved_ranks import of_rank
 from autoplan.search.inter_op.stage_model import Loads
 
 
@@ -58,62 +56,34 @@ class StagePeaks:
 
 def peaks_of(loads: Loads, stages: Sequence[StageChoice], ranks: int) -> tuple[StageMemory, ...]:
     """For each pipeline rank what one of its devices holds at its busiest moment."""
-    found = []
-    for rank in range(ranks):
-        numbers, mine = zip(*of_rank(stages, rank, ranks), strict=True)
-        found.append(rank_peak(loads.at(rank), mine, numbers, len(stages)))
-    return tuple(found)
+    return tuple(rank_peak(loads.at(rank), stages[rank::ranks], rank, len(stages)) for rank in range(ranks))
 
 
-def rank_peak(loads: Loads, stages: Sequence[StageChoice], numbers: Sequence[int], count: int) -> StageMemory:
-    """One rank's stages; ``numbers`` of ``count``."""
-    data, sizes = loads.data, parameters_of(loads, stages)
-    total = sum(sizes.values())
-    buffers = sum(buffers_of(loads, stage, number, count) for stage, number in zip(stages, numbers, strict=True))
-    parts = [stage_peaks(loads, stage, number, count) for stage, number in zip(stages, numbers, strict=True)]
-    moments = list(running(loads, stages, numbers, parts, total)) if data.prices.training else [
-        Moment(0.0, 0.0, max(part.forward for part in parts))
-    ]  # fmt: skip
+def rank_peak(loads: Loads, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
+    """Of the stages of one pipeline rank, of ``count`` in all."""
+    data, account = loads.data, loads.memory_account
+    need, whole = loads.rank_memory(rank, stages), loads.needs(stages).by_rank(1)
+    parts = [stage_peaks(loads, stage, rank + k * loads.setting.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
-        largest = max(sizes.values(), default=0) * data.optimizer_share
-        beside = update_bytes(total * data.optimizer_share, largest, not data.prices.device.composes)
-        if loads.whole is not None:
-            beside = max(beside, loads.whole.standing_bytes(max(sizes.values(), default=0), data))
-        moments.append(Moment(total * data.optimizer_share, 0.0, 0.0 if data.offloads else beside))
+        total = account.once(whole).item()
+        moments = list(running(loads, stages, rank, parts, total))
+        largest, unit = (
+            max(float(column[s.first : s.last].max()) for s in stages)
+            for column in (loads.chain.largest_parameter, loads.chain.parameters)
+        )
+        update = 0.0 if data.offloads else max(total * account.update_share, float(loads.largest_alone(largest)))
+        moments.append(Moment(total * data.optimizer_share, 0.0, update))
         if data.zero:
-            unit = max(float(loads.chain.parameters[s.first : s.last].max()) for s in stages)
             moments.append(Moment(total * data.gradient_share, 0.0, unit * data.prices.stored))
+    else:
+        moments = [Moment(0.0, 0.0, max(part.forward for part in parts))]
     worst = max(moments, key=lambda moment: moment.total)
-    return StageMemory(
-        round(total * data.parameter_share),
-        round(worst.gradients),
-        round(total * data.states_share(loads.states)),
-        round(worst.activations + buffers),
-        round(worst.transients),
-        round(total * data.host_share(loads.states) + hosted_of(loads, stages, numbers)),
+    return replace(
+        need,
+        gradients=round(worst.gradients),
+        activations=round(worst.activations + whole.buffers.item()),
+        transients=round(worst.transients),
     )
-
-
-def hosted_of(loads: Loads, stages: Sequence[StageChoice], numbers: Sequence[int]) -> float:
-    """Bytes of activations in a host's memory apart, where it holds most."""
-    found = [loads.hosted_bytes((s.first, s.last), loads.recomputed((s.first, s.last), s.recompute, s.selective)[1])
-             for s in stages]  # fmt: skip
-    moments = (held for held, _, _ in in_flight(loads, numbers))
-    return max(sum(n * bytes for n, bytes in zip(held, found, strict=True)) for held in moments)
-
-
-def parameters_of(loads: Loads, stages: Sequence[StageChoice]) -> dict[str, int]:
-    """Local bytes of each parameter that the stages read."""
-    return dict(pair for s in stages for held in loads.chain.held[s.first : s.last] for pair in held)
-
-
-def buffers_of(loads: Loads, stage: StageChoice, number: int, count: int) -> float:
-    """What torch's engine receives into, of all microbatches, as long as the program lives: activations, and gradients
-    of those that leave. Where the backward is split, the gradients that it sends back stay until the next step."""
-    chain, many = loads.chain, loads.setting.microbatches
-    entering = many * chain.inputs[stage.first] if number else 0.0
-    leaving = many * chain.outputs[stage.last - 1] if number < count - 1 else 0.0
-    return entering * (2 if splits(loads.setting.schedule) else 1) + leaving
 
 
 def stage_peaks(loads: Loads, stage: StageChoice, number: int, count: int) -> StagePeaks:
@@ -149,12 +119,12 @@ def stage_peaks(loads: Loads, stage: StageChoice, number: int, count: int) -> St
 
 
 def running(
-    loads: Loads, stages: Sequence[StageChoice], numbers: Sequence[int], parts: Sequence[StagePeaks], total: float
+    loads: Loads, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float
 ) -> Iterator[Moment]:
     """Moments of the forwards and backwards of one rank's stages."""
-    standing = bucketed(loads, stages)
+    standing = bucketed(loads, stages, total)
     whole = total * accumulated_share(loads.data)
-    for held, acting, backwards in in_flight(loads, numbers):
+    for held, acting, backwards in in_flight(loads, rank):
         mine = parts[acting]
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
         yield split(whole if backwards else standing, kept, mine.forward - mine.flight)
@@ -178,27 +148,26 @@ def split(gradients: float, kept: float, more: float) -> Moment:
     return Moment(gradients, kept + min(more, 0.0), max(more, 0.0))
 
 
-def bucketed(loads: Loads, stages: Sequence[StageChoice]) -> float:
-    """Bytes of gradients that lie in buckets: those that are summed over an axis beside fully_shard."""
+def bucketed(loads: Loads, stages: Sequence[StageChoice], total: float) -> float:
+    """Bytes of gradients that lie in buckets: those that are summed over an axis beside fully_shard.
+
+    total  bytes of the stages' parameters
+    """
     data = loads.data
-    if data.zero == 0 and data.size > 1:
-        return sum(parameters_of(loads, stages).values()) * data.gradient_share
-    summed = sum(loads.chain.summed[s.first : s.last].sum() for s in stages)
-    return float(summed) * data.gradient_share if data.zero == 0 else 0.0
+    if data.zero:
+        return 0.0
+    summed = total if data.size > 1 else float(sum(loads.chain.summed[s.first : s.last].sum() for s in stages))
+    return summed * data.gradient_share
 
 
-def in_flight(loads: Loads, numbers: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int, bool]]:
+def in_flight(loads: Loads, rank: int) -> Iterator[tuple[tuple[int, ...], int, bool]]:
     """(microbatches in flight of each of a rank's stages, the one that acts, whether a backward came before) at the
     moments at which they are most."""
-    setting, many = loads.setting, loads.setting.microbatches
-    if runs_rounds(setting.schedule):
-        assert loads.rounds is not None
-        for row in loads.rounds.held[numbers[0] % setting.pp]:
-            for acting in range(len(numbers)):
-                if row[acting]:
-                    yield tuple(int(n) for n in row), acting, many > 1
+    many, moments = loads.setting.microbatches, loads.moments[rank]
+    if runs_rounds(loads.setting.schedule):
+        yield from ((tuple(row), acting, many > 1) for row in moments.tolist() for acting, n in enumerate(row) if n)
         return
-    most = loads.in_flight[numbers[0]]
+    most = int(moments.max())
     yield (most,), 0, False
     if many > 1:
         again = most if most < many else most - 1

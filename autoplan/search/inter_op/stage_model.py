@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,13 +14,15 @@ from autoplan.cost.interleaved import Rounds, runs_rounds, splits
 from autoplan.cost.prices import Prices
 from autoplan.cost.step import held_microbatches, update_s
 from autoplan.cost.zero_costs import DataAxis
-from autoplan.ir.choice import StageMemory
+from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.recomputation import Mix, Savings, range_max, savings
+from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, prefix
+from autoplan.search.inter_op.recomputation import Mix, Savings, savings
 from autoplan.search.space.candidates import Setting
 
 Interval = tuple[int, int]
 Bytes = np.ndarray | float
+FULL, PART = "full", "selective"
 
 
 @dataclass(frozen=True)
@@ -51,26 +53,53 @@ class Loads:
         return self.ranks[stage % self.setting.pp] if self.ranks else self
 
     @cached_property
-    def largest(self) -> dict[str, np.ndarray]:
-        """[N+1, N+1]: the largest of every run of segments; of what is kept, where it may be recomputed."""
-        chain = self.chain
-        return {
-            "kept": range_max(np.where(chain.repeated, chain.kept, 0.0)),
-            "rebuilt": range_max(np.where(chain.repeated, chain.rebuilt, 0.0)),
-            "working": range_max(chain.working),
-            "constants": range_max(chain.constants),
-            "parameters": range_max(chain.parameters),
-            "parameter": range_max(chain.largest_parameter),
-        }
+    def moments(self) -> tuple[np.ndarray, ...]:
+        """For each pipeline rank [moments, stages on it]: microbatches in flight of each at the moments when most are."""
+        if runs_rounds(self.setting.schedule):
+            assert self.rounds is not None
+            return self.rounds.held
+        held = held_microbatches(self.setting.schedule, self.setting.pp, self.setting.microbatches)
+        return tuple(np.array([[most]]) for most in held)
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
         """Microbatches that each stage holds at most."""
-        if runs_rounds(self.setting.schedule):
-            assert self.rounds is not None
-            most = np.stack([held.max(axis=0) for held in self.rounds.held])
-            return tuple(most.T.ravel().tolist())
-        return held_microbatches(self.setting.schedule, self.setting.pp, self.setting.microbatches)
+        return tuple(np.stack([rows.max(axis=0) for rows in self.moments]).T.ravel().tolist())
+
+    @cached_property
+    def memory_account(self) -> SegmentBytes:
+        """What each segment adds to its rank's memory."""
+        chain, data, many = self.chain, self.data, self.setting.microbatches
+        leaving = np.concatenate([[0.0], chain.outputs[:-1]])
+        entering = np.concatenate([[0.0], chain.inputs[1:]])
+        reduced = chain.parameters * (data.prices.stored if data.zero and data.prices.training else 0.0)
+        return SegmentBytes(
+            parameters=chain.parameters,
+            kept=chain.kept,
+            inputs=chain.inputs,
+            selective=chain.selective,
+            rebuilt=chain.rebuilt,
+            constants=chain.constants,
+            working=chain.working,
+            gathered=sum(data.gathered_segments) * chain.parameters,
+            alone=np.maximum(self.largest_alone(chain.largest_parameter), reduced),
+            received=received_times(self) * entering,
+            sent=many * leaving,
+            leaving=leaving,
+            repeated=chain.repeated,
+            ties=chain.ties,
+            state_share=parameter_share(data, self.states),
+            update_share=float(self.updates(1.0, 0.0)),
+        )
+
+    @cached_property
+    def runs(self) -> StageBytes:
+        """[N+1, N+1] by first and last segment: what a stage needs, recomputed as far as that is pinned."""
+        account = self.memory_account
+        counts = np.maximum(account.index[None, :] - account.index[:, None], 0)
+        pinned = self.setting.recompute
+        places = np.arange(len(self.chain) + 1)
+        return account.stages(places[:, None], places[None, :], counts * (pinned == FULL), counts * (pinned == PART))
 
     @cached_property
     def savings(self) -> Savings:
@@ -84,83 +113,42 @@ class Loads:
 
         As cheap a mix as the wall allows; infinite seconds where even the leanest doesn't suffice.
         """
-        wall = wall + self.spare
-        size = len(self.chain) + 1
+        wall, account, flight = wall + self.spare, self.memory_account, self.in_flight[stage]
         total = prefix(self.chain.forward_s + self.chain.backward_s)
-        waits_s = self.messages_s(stage)
-        index = prefix(self.chain.repeated).astype(int)
-        begin = np.broadcast_to(index[:, None], (size, size))
-        count = index[None, :] - begin
-        runs = np.triu(self.within_host(wall) & (self.emptied_bytes(stage) <= wall), 1)
-        over = self.bytes_without_recompute(stage) - wall
-        if self.setting.recompute in ("full", "selective"):
-            mix = self.recomputed_alike(stage, begin, np.maximum(count, 0), over)
-        else:
-            none = np.zeros((size, size), dtype=int)
-            mix = Mix(np.where(over > 0, np.inf, 0.0), none, none.copy())
+        count = account.index[None, :] - account.index[:, None]
+        begin = np.broadcast_to(account.index[:, None], count.shape)
+        possible = np.triu(self.within_host(wall) & (account.emptied(self.runs) <= wall), 1)
+        over = account.running(self.runs) + flight * self.runs.flight - wall
+        mix = self.pinned_mix(begin, np.maximum(count, 0))
+        mix.seconds[over > 0] = np.inf
         if self.setting.recompute == "auto":
-            self.mix_into(mix, stage, begin, count, over, runs & (over > 0))
-        seconds = np.where(runs, total[None, :] - total[:, None] + waits_s + mix.seconds, np.inf)
+            most = self.savings.most_bytes
+            saved = (most[np.maximum(begin + count, 0)] - most[begin]) * flight
+            tight = possible & (over > 0) & (over <= saved)
+            found = self.savings.cheapest(begin[tight], count[tight], over[tight], flight)
+            mix.seconds[tight], mix.full[tight], mix.selective[tight] = found.seconds, found.full, found.selective
+        spent_s = total[None, :] - total[:, None] + self.messages_s(stage)
+        seconds = np.where(possible, spent_s + mix.seconds, np.inf)
         possible = np.isfinite(seconds)
         return Mix(seconds, np.where(possible, mix.full, 0), np.where(possible, mix.selective, 0))
 
-    def recomputed_alike(self, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray) -> Mix:
-        """Every repeated segment recomputed as the setting says; infinite where that isn't enough."""
-        full, none = self.setting.recompute == "full", np.zeros_like(count)
-        enough = self.excess(stage, begin, count, over, self.setting.recompute) <= 0
-        spent_s = self.savings.all_of(self.setting.recompute, begin, count)[1]
-        return Mix(np.where(enough, spent_s, np.inf), count if full else none, none if full else count)
-
-    def mix_into(
-        self, mix: Mix, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray, tight: np.ndarray
-    ) -> None:
-        """Sets the cheapest mix of the runs that exceed the wall, where any recomputation is enough."""
-        flight = self.in_flight[stage]
-        most = self.savings.most_bytes
-        tight = tight & (over <= (most[np.maximum(begin + count, 0)] - most[begin]) * flight)
-        found = self.savings.cheapest(begin[tight], count[tight], over[tight], flight)
-        mix.seconds[tight], mix.full[tight], mix.selective[tight] = found.seconds, found.full, found.selective
-
-    def excess(self, stage: int, begin: np.ndarray, count: np.ndarray, over: np.ndarray, kind: str) -> np.ndarray:
-        """Bytes over the wall where all repeated segments are recomputed, "full" or "selective"."""
-        saved = self.savings.all_of(kind, begin, count)[0] * self.in_flight[stage]
-        return over - saved + self.largest["kept" if kind == "full" else "rebuilt"]
+    def pinned_mix(self, begin: np.ndarray, count: np.ndarray) -> Mix:
+        """Every repeated segment recomputed as is pinned; none where nothing is."""
+        none, pinned = np.zeros_like(count), self.setting.recompute
+        if pinned not in (FULL, PART):
+            return Mix(np.zeros(count.shape), none, none.copy())
+        spent_s = self.savings.all_of(pinned, begin, count)[1]
+        return Mix(spent_s, count if pinned == FULL else none, none if pinned == FULL else count)
 
     def within_host(self, wall: float) -> np.ndarray:
         """Whether what every run of segments keeps in the host's memory fits there; all do where there is no wall."""
         share = self.data.host_share(self.states)
         if not share or np.isinf(wall):
             return np.ones((len(self.chain) + 1,) * 2, dtype=bool)
-        return self.chain.together * share <= self.data.host.memory_bytes
-
-    def emptied_bytes(self, stage: int) -> np.ndarray:
-        """Bytes of every run of segments on a stage with nothing in flight: however much is recomputed."""
-        total = self.chain.together
-        beside = self.emptied(total, self.largest["parameter"], self.largest["parameters"])
-        return total * parameter_share(self.data, self.states) + beside + self.buffers(stage)
-
-    def emptied(self, total: Bytes, largest: Bytes, unit: Bytes) -> Bytes:
-        """What stands beside states and buffers with nothing in flight: what the optimizer makes for a moment, or,
-        before that, the gradients of one segment on their way to their shards.
-
-        total    bytes of parameters
-        largest  the largest parameter's, at most
-        unit     the largest segment's
-        """
-        return np.maximum(total * self.updates_together + self.largest_alone(largest), self.reduced(unit))
-
-    def reduced(self, unit: Bytes) -> Bytes:
-        """Bytes of a segment's gradients while fully_shard sends them to their shards."""
-        data = self.data
-        return unit * (data.prices.stored if data.zero and data.prices.training else 0.0)
-
-    @property
-    def updates_together(self) -> float:
-        """Bytes that the optimizer makes for a moment, for each byte of parameters that it updates at once."""
-        return float(self.updates(1.0, 0.0))
+        return self.memory_account.once(self.runs) * share <= self.data.host.memory_bytes
 
     def largest_alone(self, parameter: Bytes) -> Bytes:
-        """The same of one parameter that is updated by itself."""
+        """Bytes that the optimizer makes for a moment for a parameter that it updates by itself."""
         standing = self.whole.standing_bytes(parameter, self.data) if self.whole is not None else 0.0
         return np.maximum(self.updates(0.0 * parameter, parameter), standing)
 
@@ -171,29 +159,6 @@ class Loads:
         share = data.optimizer_share
         return update_bytes(total * share, largest * share, together=not data.prices.device.composes)
 
-    def buffers(self, stage: int) -> np.ndarray:
-        """[N+1, N+1]: bytes that a stage receives into, and of the gradients of what leaves it, of all microbatches."""
-        many, chain = self.setting.microbatches, self.chain
-        first = np.append(chain.inputs, 0.0) * (many if stage > 0 else 0)
-        last = np.insert(chain.outputs, 0, 0.0) * (many if stage < self.setting.pp - 1 else 0)
-        return first[:, None] + last[None, :]
-
-    def bytes_without_recompute(self, stage: int) -> np.ndarray:
-        """[N+1, N+1]: bytes of every run of segments [first, last) on a stage, nothing recomputed."""
-        states = self.chain.together * parameter_share(self.data, self.states)
-        return states + self.bytes_beside_states(stage)
-
-    def bytes_beside_states(self, stage: int) -> np.ndarray:
-        """[N+1, N+1]: of these what isn't states of parameters."""
-        chain, data = self.chain, self.data
-        kept = prefix(chain.kept * self.in_flight[stage])
-        held = kept[None, :] - kept[:, None]
-        held = held + self.largest["working"] + self.largest["constants"] * self.in_flight[stage]
-        whole, grads = data.gathered_segments
-        held = held + (whole + grads) * self.largest["parameters"]
-        leaving = self.in_flight[stage] if stage < self.setting.pp - 1 else 0
-        return held + self.buffers(stage) + np.insert(chain.outputs, 0, 0.0)[None, :] * leaving
-
     def recomputed(self, at: Interval, recompute: int, selective: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each segment of a run, whether it is recomputed in full, and whether selectively."""
         places = np.flatnonzero(self.chain.repeated[slice(*at)])
@@ -202,39 +167,39 @@ class Loads:
         part[places[recompute : recompute + selective]] = True
         return full, part
 
+    def needs(self, stages: Sequence[StageChoice]) -> StageBytes:
+        """[stages]: what each needs."""
+        return self.memory_account.stages(*np.array([astuple(stage) for stage in stages]).T)
+
     def memory(self, stage: int, at: Interval, recompute: int, selective: int = 0) -> StageMemory:
-        """Bytes of one stage at its busiest, a parameter that it reads twice counted once."""
-        chain, data, flight = self.chain, self.data, self.in_flight[stage]
-        first, last = at
-        run = slice(first, last)
-        parameters = self.parameter_bytes(at)
-        full, part = self.recomputed(at, recompute, selective)
-        kept = np.where(full, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
-        leaving = chain.outputs[last - 1] if stage < self.setting.pp - 1 else 0.0
-        flying = flight * (kept.sum() + chain.constants[run].max() + leaving)
-        buffers = self.setting.microbatches * (leaving + (chain.inputs[first] if stage > 0 else 0.0))
-        whole, grads = data.gathered_segments
-        transients = chain.working[run].max() + (whole + grads) * chain.parameters[run].max()
-        transients += max(chain.kept[run][full].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
-        training = data.prices.training
-        most = max((size for held in chain.held[run] for _, size in held), default=0)
-        emptied = self.emptied(parameters, most, chain.parameters[run].max())
-        transients = max(transients, float(emptied) - flying)
+        """Bytes of a pipeline rank with one stage."""
+        return self.rank_memory(stage, (StageChoice(*at, recompute, selective),))
+
+    def rank_memory(self, rank: int, stages: Sequence[StageChoice]) -> StageMemory:
+        """Bytes of one device of a pipeline rank with these stages: at the moment with most in flight, and beside that
+        the transients, or as much of what it takes with nothing in flight as is more."""
+        account, data, each = self.memory_account, self.data, self.needs(stages)
+        whole = each.by_rank(1)
+        flying = float((self.moments[rank] @ each.flight).max())
+        hosted = float((self.moments[rank] @ [self.hosted_bytes(stage) for stage in stages]).max())
+        parameters = account.once(whole).item()
+        beside = max(whole.transients.item(), account.update(whole).item() - flying)
         return StageMemory(
             round(parameters * data.parameter_share),
-            round(parameters * data.gradient_share) if training else 0,
+            round(parameters * data.gradient_share) if data.prices.training else 0,
             round(parameters * data.states_share(self.states)),
-            round(flying + buffers),
-            round(transients),
-            round(parameters * data.host_share(self.states) + flight * self.hosted_bytes(at, part)),
+            round(flying + whole.buffers.item()),
+            round(beside),
+            round(parameters * data.host_share(self.states) + hosted),
         )
 
-    def hosted_bytes(self, at: Interval, part: np.ndarray) -> float:
-        """Of a run of segments what lies in a host's memory apart, of one microbatch: of those that are in the place of
-        selective recomputation."""
+    def hosted_bytes(self, stage: StageChoice) -> float:
+        """Of a stage what lies in a host's memory apart, of one microbatch: what segments keep that are offloaded, which
+        is in the place of selective recomputation."""
         if self.data.offload != "activations" or self.data.host.own:
             return 0.0
-        return float(self.chain.kept[slice(*at)][part].sum())
+        at = (stage.first, stage.last)
+        return float(self.chain.kept[slice(*at)][self.recomputed(at, stage.recompute, stage.selective)[1]].sum())
 
     def parameter_bytes(self, at: Interval) -> int:
         """Local bytes of the parameters of a run of segments, each once."""
@@ -356,6 +321,12 @@ def parameter_share(data: DataAxis, states: float) -> float:
     return data.parameter_share + gradients + data.states_share(states)
 
 
-def prefix(values: np.ndarray) -> np.ndarray:
-    """Sums of the first 0, 1, … of them."""
-    return np.concatenate([[0.0], np.cumsum(values)])
+def memory_of(loads: Loads, stages: Sequence[StageChoice]) -> tuple[StageMemory, ...]:
+    """What one device of each pipeline rank needs."""
+    return tuple(loads.rank_memory(rank, stages[rank :: loads.setting.pp]) for rank in range(loads.setting.pp))
+
+
+def received_times(loads: Loads) -> int:
+    """Buffers of what enters a stage: one for each microbatch; where the backward is split, also the gradients that it
+    sends back, which stay until the next step (torch.distributed.pipelining, ``stage_backward_input``)."""
+    return loads.setting.microbatches * (2 if splits(loads.setting.schedule) else 1)

@@ -13,7 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from autoplan.cost.interleaved import splits
-from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Divisions, Pieces
+from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces
+from autoplan.search.inter_op.stage_model import FULL, PART
 
 LOOKED_AT = 64  # of the moves of segments, and of the changes of what is recomputed
 ELSEWHERE = 48  # of a division
@@ -22,7 +23,7 @@ CHANGES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # of a stage's c
 
 
 def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[Divisions, np.ndarray]:
-    """(divisions, bytes by which the fullest rank of each exceeds the wall)
+    """(divisions, bytes by which the fullest rank of each exceeds the memory limit)
 
     paths  [paths, 3, v·d]
     """
@@ -37,7 +38,7 @@ def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[D
 
 def saves(pieces: Pieces) -> bool:
     """Whether selective recomputation keeps less."""
-    return bool((pieces.kept > pieces.selective)[pieces.repeated.astype(bool)].any())
+    return bool((pieces.memory.kept > pieces.memory.selective)[pieces.repeated].any())
 
 
 def joined(*parts: Divisions) -> Divisions:
@@ -107,24 +108,21 @@ def changed(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.nd
 
 def again_s(pieces: Pieces, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[paths, v·d] each: what a segment that runs again on a stage adds to each path, in full and selectively."""
-    backward, places = paths[:, 1].astype(float), pieces.repeated.astype(bool)
+    backward, places = paths[:, 1].astype(float), pieces.repeated
     if splits(pieces.schedule):
         backward[:, 0] = paths[:, 2, 0]
     return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
 
 
 def fitting(pieces: Pieces, many: Divisions, kind: str) -> Divisions:
-    """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the wall, of those
+    """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of those
     stages of which most is held; and fewer, of those of which least is, where they fit without."""
     if not len(many):
         return many
-    ranks, held = pieces.held_rows
-    weight = np.zeros((pieces.ranks, pieces.virtual_stages))
-    np.maximum.at(weight, ranks, held)
-    most, counts = weight.T.ravel(), pieces.counts_of(many)
+    most, counts, memory = pieces.most_held.T.ravel(), pieces.counts_of(many), pieces.memory
     more, other = (many.full.copy(), many.part) if kind == FULL else (many.part.copy(), many.full)
-    keeps = pieces.inputs if kind == FULL else pieces.selective
-    saved = float((pieces.kept - keeps)[pieces.repeated.astype(bool)].max())
+    keeps = memory.inputs if kind == FULL else memory.selective
+    saved = float((memory.kept - keeps)[pieces.repeated].max())
     over, _ = pieces.excess(many)
 
     def now() -> Divisions:

@@ -1,0 +1,197 @@
+"""The memory account: what one device of a pipeline rank needs. The whole search reads it, and so does the report.
+
+A stage is a run of segments of which some are recomputed. Its rank needs for it, all in bytes of one device,
+
+    states      parameters, gradients and the optimizer's state, between microbatches
+    buffers     messages that the pipeline's engine receives and sends, of all microbatches
+    flight      for each microbatch in flight: what the backward reads, the constants, and the stage's result
+    transients  the largest of a segment's working memory, of its gathered parameters (ZeRO), and of what stands whole
+                while a recomputed segment runs again
+    update      with nothing in flight: what the optimizer makes for a moment, or before that the gradients of one
+                segment on their way to their shards (fully_shard)
+
+A rank with stages k, of which n_k microbatches are in flight at a moment, needs then, and between two steps,
+
+    running  =  Σ_k (states + buffers + n_k·flight) + transients          emptied  =  Σ_k (states + buffers) + update
+
+Partition, interleaved search, the rows of its integer program and the memory of a finished candidate all derive from
+``SegmentBytes``. What stands at once at the busiest moment is less (``peak_memory``): that is what a plan predicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autoplan.search.inter_op.recomputation import range_max
+
+LARGEST = ("constants", "working", "gathered", "alone")
+"""Columns of which a stage has the largest of its segments."""
+Tie = tuple[tuple[int, ...], float]
+"""The segments that read one parameter, and its bytes."""
+
+
+@dataclass(frozen=True)
+class StageBytes:
+    """Bytes of stages, or of ranks: arrays of one shape, but for ``reads``.
+
+    parameters          of its segments, one that several read as often as they do
+    reads               [ties, …] how many of its segments read each tied parameter
+    flight, buffers     as in the module's docstring
+    working, gathered, again   the transients
+    alone               what of ``update`` a segment takes by itself
+    """
+
+    parameters: np.ndarray
+    reads: np.ndarray
+    flight: np.ndarray
+    buffers: np.ndarray
+    working: np.ndarray
+    gathered: np.ndarray
+    again: np.ndarray
+    alone: np.ndarray
+
+    @property
+    def transients(self) -> np.ndarray:
+        return self.working + self.gathered + self.again
+
+    def by_rank(self, ranks: int) -> StageBytes:
+        """[…, d] of […, v·d]: stage k is on rank k modulo d. A rank has the sum of its stages' states, buffers and
+        flights (of one microbatch in flight on each), and the largest of their transients."""
+        parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        shaped = {name: part.reshape(*part.shape[:-1], part.shape[-1] // ranks, ranks) for name, part in parts.items()}
+        summed = ("parameters", "reads", "flight", "buffers")
+        return StageBytes(**{n: part.sum(axis=-2) if n in summed else part.max(axis=-2) for n, part in shaped.items()})
+
+
+@dataclass(frozen=True)
+class SegmentBytes:
+    """Bytes that each of the chain's N segments adds to its rank.
+
+    parameters          in the dtype in which they are used
+    kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
+    rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
+    constants           for each microbatch in flight, the largest of a stage's
+    working, gathered   the largest of a rank's
+    alone               what its largest parameter takes whose update is computed by itself, or its gradients on their
+                        way to their shards
+    received, sent, leaving    at the border in front of each segment, nothing in front of the first: buffers of the
+                        stage behind it and of the one before it, and the latter's result for each microbatch in flight
+    repeated            whether its block repeats, so that it may be recomputed
+    ties                parameters that several segments read
+    state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
+    """
+
+    parameters: np.ndarray
+    kept: np.ndarray
+    inputs: np.ndarray
+    selective: np.ndarray
+    rebuilt: np.ndarray
+    constants: np.ndarray
+    working: np.ndarray
+    gathered: np.ndarray
+    alone: np.ndarray
+    received: np.ndarray
+    sent: np.ndarray
+    leaving: np.ndarray
+    repeated: np.ndarray
+    ties: tuple[Tie, ...]
+    state_share: float
+    update_share: float
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    @cached_property
+    def index(self) -> np.ndarray:
+        """[N+1]: how many of the first 0, 1, … segments may be recomputed."""
+        return prefix(self.repeated).astype(int)
+
+    @cached_property
+    def sums(self) -> dict[str, np.ndarray]:
+        """Of the first 0, 1, … segments; "full" and "part" of what recomputation saves of those that may be."""
+        places = self.repeated.astype(bool)
+        saved = {"full": (self.kept - self.inputs)[places], "part": (self.kept - self.selective)[places]}
+        columns = {"parameters": self.parameters, "kept": self.kept} | saved
+        return {name: prefix(column) for name, column in columns.items()}
+
+    @cached_property
+    def tops(self) -> dict[str, np.ndarray]:
+        """By first and last segment the largest of the run; "full" and "part" of what stands while segments that may
+        be recomputed run again, by the numbers of these."""
+        places = self.repeated.astype(bool)
+        columns = {name: getattr(self, name) for name in LARGEST}
+        columns |= {"full": self.kept[places], "part": self.rebuilt[places]}
+        return {name: range_max(column) for name, column in columns.items()}
+
+    @cached_property
+    def borders(self) -> dict[str, np.ndarray]:
+        """[N+1] of the border in front of each segment, and behind the last."""
+        return {name: np.append(getattr(self, name), 0.0) for name in ("received", "sent", "leaving")}
+
+    def stages(self, first: np.ndarray, last: np.ndarray, full: np.ndarray | int, part: np.ndarray | int) -> StageBytes:
+        """Of stages that hold segments [first, last): arrays of one shape. ``full`` and ``part`` count the segments
+        that each recomputes: the first of those that may be in full, and those after them selectively."""
+        begin = self.index[first]
+        middle = begin + full
+        end, sums, borders = middle + part, self.sums, self.borders
+        top = {name: self.tops[name][first, last] for name in LARGEST}
+        kept = sums["kept"][last] - sums["kept"][first]
+        kept = kept - (sums["full"][middle] - sums["full"][begin]) - (sums["part"][end] - sums["part"][middle])
+        reads = [sum((first <= at) & (at < last) for at in places) for places, _ in self.ties]
+        return StageBytes(
+            parameters=sums["parameters"][last] - sums["parameters"][first],
+            reads=np.array(reads) if reads else np.zeros((0, *kept.shape)),
+            flight=kept + top.pop("constants") + borders["leaving"][last],
+            buffers=borders["received"][first] + borders["sent"][last],
+            again=np.maximum(self.tops["full"][begin, middle], self.tops["part"][middle, end]),
+            **top,
+        )
+
+    def once(self, held: StageBytes) -> np.ndarray:
+        """Bytes of parameters, one that several segments read counted once."""
+        total = held.parameters
+        for (_, size), reads in zip(self.ties, held.reads, strict=True):
+            total = total - size * np.maximum(reads - 1, 0)
+        return total
+
+    def running(self, held: StageBytes) -> np.ndarray:
+        """Bytes of each stage or rank while the schedule runs, beside what is in flight."""
+        return self.once(held) * self.state_share + held.buffers + held.transients
+
+    def emptied(self, held: StageBytes) -> np.ndarray:
+        """Bytes of each stage or rank with nothing in flight."""
+        return self.once(held) * self.state_share + held.buffers + self.update(held)
+
+    def update(self, held: StageBytes) -> np.ndarray:
+        """What stands then beside states and buffers."""
+        return np.maximum(self.once(held) * self.update_share, held.alone)
+
+    def shared_by(self, ranks: int) -> np.ndarray:
+        """[ranks]: bytes of tied parameters that its segments may read again, at most: a rank may have any segments,
+        but of several ranks only one has the chain's first, and only one its last."""
+        found = np.zeros(ranks)
+        for places, size in self.ties:
+            for rank in range(ranks):
+                barred = {0: rank > 0, len(self) - 1: rank < ranks - 1}
+                found[rank] += size * max(0, sum(not barred.get(at, False) for at in places) - 1)
+        return found
+
+
+def ties_of(held: tuple[tuple[tuple[str, int], ...], ...]) -> Iterator[Tie]:
+    """From (name, bytes) of each segment's parameters those that several segments read."""
+    readers: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for place, parameters in enumerate(held):
+        for name, size in parameters:
+            readers.setdefault(name, []).append(place)
+            sizes[name] = size
+    yield from ((tuple(places), float(sizes[name])) for name, places in readers.items() if len(places) > 1)
+
+
+def prefix(values: np.ndarray) -> np.ndarray:
+    """Sums of the first 0, 1, … of them."""
+    return np.concatenate([[0.0], np.cumsum(values)])
