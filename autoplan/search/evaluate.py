@@ -223,7 +223,7 @@ class Evaluator:
 
     def leanest(self, setting: Setting) -> Evaluated | None:
         """The plan of a candidate that needs the fewest bytes: every segment recomputed that may be. None where it has
-        none that runs (``interleaved_ranks.unties``)."""
+        none that runs (``chain_costs.unties``)."""
         recompute = "full" if setting.recompute == "auto" else setting.recompute
         setting = replace(setting, recompute=recompute)
         fastest = self.operators.fastest(setting)

@@ -17,8 +17,8 @@ from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.options import Prepared, prepare
 from autoplan.search.operator_problems import Operators, uses_tensor_axis
-from autoplan.search.space.candidates import Limits, Setting, check_pinned, no_setting, settings
-from autoplan.search.space.offload import check_offload
+from autoplan.search.space.candidates import Limits, Setting, settings
+from autoplan.search.space.pinned_checks import check_offload, check_pinned, no_setting
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A mixed-integer program in arrays, for those that grow row by row: HiGHS where it is installed, else CBC through PuLP.
+"""A mixed-integer program in arrays that grows row by row: HiGHS where it is installed, else CBC through PuLP.
 
 minimise v[0] subject to A·v + c ≥ 0, low ≤ v ≤ high; some variables are whole numbers.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoplan import ClusterSpec, Parallelism
-from autoplan.search.space.candidates import check_product
+from autoplan.search.space.pinned_checks import check_product
 from tests.bench.live.cases import AUTO, PLANS, ROWS
 from tests.bench.live.clusters import CLUSTERS, Missing
 from tests.bench.live.measured import Measured, Row

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoplan.search.inter_op.interleaved_ranks import pieces_of
 
 from autoplan.cost.step import straggling
 from autoplan.search.bounds.block_bounds import Known, rates_of
 from autoplan.search.bounds.knapsack import knapsack_bound
 from autoplan.search.candidate_costs import exposed
+from autoplan.search.inter_op.chain_costs import pieces_of
 from autoplan.search.inter_op.interleaved import choose_chunks
 from autoplan.search.intra_op.solve import Weights
 from tests.support.pipelines import Pipeline, by_trial, random_pipeline, walls
@@ -78,7 +78,7 @@ def test_no_cuts_into_several_stages_a_rank_undercut_it() -> None:
         ample = pieces_of(pipeline.loads, 1e12)
         free = choose_chunks(ample)
         assert free is not None
-        held = ample.over(free.division) + ample.wall
+        held = ample.over(free.division) + ample.memory_limit
         for share in (0.6, 0.75, 0.9):
             rough_s, schedule_s = bounded_s(pipeline, share * held)
             found = choose_chunks(pieces_of(pipeline.loads, share * held))

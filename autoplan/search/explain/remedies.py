@@ -23,7 +23,7 @@ from autoplan.search.inter_op.stage_model import data_axis
 from autoplan.search.predict import units
 from autoplan.search.result import parallelism_of
 from autoplan.search.space.candidates import Setting
-from autoplan.search.space.offload import check_offload
+from autoplan.search.space.pinned_checks import check_offload
 from autoplan.search.state import Work, begin, candidates
 from autoplan.trace.rescale import rescale
 

@@ -1,1 +1,16 @@
-"""Pipeline stages: the chain of segments, where it is cut, what each rank holds, what is recomputed."""
+"""Pipeline stages: where the chain of segments is cut, what is recomputed, and what a pipeline rank has to hold.
+
+The operators of every block are chosen before (``intra_op``). What is left are arrays, one number for each segment:
+
+    recomputation      the cheapest mix of kept, selectively and fully recomputed segments that fits
+    rank_memory        the memory account: what one device of a pipeline rank needs, read by all that follows
+    chain              seconds and bytes of each segment, in one microbatch on one device
+    stage_model        what any run of segments costs as a stage: seconds, bytes, messages, what happens once a step
+    peak_memory        what of the account stands at once at the busiest moment: what a plan predicts
+    partition          one stage on each rank: the best cuts, by dynamic programming
+    local_search       and from there by the schedule's own time
+    chain_costs        v stages on each rank, or a split backward: what is to be divided, and what that costs
+    interleaved_milp   its integer program
+    tabu_search        its neighbourhoods
+    interleaved        its search: the program where it is small, else from neighbour to neighbour
+"""

@@ -114,7 +114,8 @@ class Pieces:
     @cached_property
     def key(self) -> Hashable:
         """Equal for pieces that are; their rounds are those of the schedule and the sizes."""
-        parts = [getattr(of, f.name) for of in (self, self.memory) for f in fields(of) if f.name not in ("memory", "rounds")]
+        parts = [getattr(self, f.name) for f in fields(self) if f.name not in ("memory", "rounds")]
+        parts += [getattr(self.memory, f.name) for f in fields(self.memory)]
         return tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in parts)
 
     @cached_property

@@ -53,6 +53,11 @@ class Found:
     division: Division | None
 
 
+def column(variables: np.ndarray, factors: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """A term with one variable in each of many rows."""
+    return variables[:, None], np.broadcast_to(factors, variables.shape)[:, None]
+
+
 class PartitionMilp:
     """The program, which grows by paths and moments.
 
@@ -79,7 +84,7 @@ class PartitionMilp:
 
     def borders(self) -> None:
         """q and c [v·d + 1, runs], of the border in front of each stage and behind the last."""
-        stages, runs = self.pieces.stages, len(self.sizes)
+        stages = self.pieces.stages
         border = np.arange(stages + 1)
         least = np.where(border == stages, len(self.pieces), border)[:, None] - self.starts[:-1]
         most = np.where(border == 0, 0, len(self.pieces) - (stages - border))[:, None] - self.starts[:-1]
@@ -90,13 +95,13 @@ class PartitionMilp:
         self.c[~single] = self.lp.variables((least == self.sizes)[~single], (most == self.sizes)[~single], whole=True)
         self.longest, self.sure = most[1:] - least[:-1], least[1:] - most[:-1]  # segments of a run that a stage holds
         n = np.broadcast_to(self.sizes, self.q.shape)
-        open_ = ~single & (least < most) & (most == self.sizes)
-        pairs = np.stack([self.q, self.c], axis=-1)
-        self.lp.add(np.zeros(open_.sum()), (pairs[open_], np.stack([np.ones_like(n), -n], axis=-1)[open_]))
-        self.lp.add(n[open_] - 1, (pairs[open_], np.array([-1.0, 1.0])))
-        later = (most[:, 1:] > 0) & (least[:, :-1] < self.sizes[:-1]) if runs > 1 else np.zeros((stages + 1, 0), bool)
-        pairs = np.stack([self.c[:, :-1], self.q[:, 1:]], axis=-1)
-        self.lp.add(np.zeros(later.sum()), (pairs[later], np.stack([n[:, 1:], -np.ones_like(n[:, 1:])], axis=-1)[later]))
+        may = ~single & (least < most) & (most == self.sizes)
+        q, c, n_may, none = self.q[may], self.c[may], n[may], np.zeros(may.sum())
+        self.lp.add(none, column(q, 1.0), column(c, -n_may))
+        self.lp.add(n_may - 1, column(q, -1.0), column(c, 1.0))
+        later = (most[:, 1:] > 0) & (least[:, :-1] < self.sizes[:-1])
+        full, next_ = self.c[:, :-1][later], self.q[:, 1:][later]
+        self.lp.add(np.zeros(later.sum()), column(full, n[:, 1:][later]), column(next_, -1.0))
         self.lp.add(-np.ones(stages), (self.q[1:], 1.0), (self.q[:-1], -1.0))
 
     def recompute(self) -> None:
@@ -105,23 +110,23 @@ class PartitionMilp:
         most = self.longest[k, r]
         goes_on = k[1:] == k[:-1]  # a cell's next is of the same stage
         before, after = np.append(False, goes_on), np.append(goes_on, False)
-        ends = np.stack([self.q[k + 1, r], self.q[k, r]], axis=-1)
-        one, none = np.ones(len(k)), np.zeros(len(k))
+        first, last, none = self.q[k, r], self.q[k + 1, r], np.zeros(len(k))
         made = []
         for _ in range(2):
             count = self.lp.variables(none, most, whole=True)
             made.append(count)
-            self.lp.add(none, (np.column_stack([ends, count]), np.array([1.0, -1.0, -1.0])))
-            through = np.full(len(k), -1)  # whether all of the cell's segments are recomputed
-            through[after] = self.lp.variables(none[after], one[after], whole=True)
-            factors = np.stack([-one, one, one, -most], axis=-1)
-            self.lp.add(most[after], (np.column_stack([ends, count, through])[after], factors[after]))
-            last = np.append(-1, through[:-1])
-            self.lp.add(none[before], (np.stack([last, count], axis=-1)[before], np.stack([most, -one], axis=-1)[before]))
-            both = before & after
-            self.lp.add(none[both], (np.stack([last, through], axis=-1)[both], np.array([1.0, -1.0])))
+            self.lp.add(none, column(last, 1.0), column(first, -1.0), column(count, -1.0))
+            all_ = np.full(len(k), -1)  # whether all of the cell's segments are recomputed
+            all_[after] = self.lp.variables(none[after], 1.0, whole=True)
+            self.lp.add(
+                most[after], column(all_[after], -most[after]), column(last[after], -1.0), column(first[after], 1.0),
+                column(count[after], 1.0),
+            )  # fmt: skip
+            earlier, both = np.append(-1, all_[:-1]), before & after
+            self.lp.add(none[before], column(earlier[before], most[before]), column(count[before], -1.0))
+            self.lp.add(none[both], column(earlier[both], 1.0), column(all_[both], -1.0))
         self.a, self.b = made
-        self.lp.add(none, (np.stack([self.b, self.a], axis=-1), np.array([1.0, -1.0])))
+        self.lp.add(none, column(self.b, 1.0), column(self.a, -1.0))
 
     def moved(self, values: np.ndarray, stages: Sequence[int] | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
         """The term Σ values[k,r]·d[k,r] of some stages."""

@@ -54,7 +54,7 @@ class Loads:
 
     @cached_property
     def moments(self) -> tuple[np.ndarray, ...]:
-        """For each pipeline rank [moments, stages on it]: microbatches in flight of each at the moments when most are."""
+        """For each pipeline rank [moments, stages on it]: microbatches in flight of each, when most are."""
         if runs_rounds(self.setting.schedule):
             assert self.rounds is not None
             return self.rounds.held
@@ -194,8 +194,8 @@ class Loads:
         )
 
     def hosted_bytes(self, stage: StageChoice) -> float:
-        """Of a stage what lies in a host's memory apart, of one microbatch: what segments keep that are offloaded, which
-        is in the place of selective recomputation."""
+        """Of one microbatch what lies in a host's memory apart: all that offloaded segments keep, in the place
+        of selective recomputation."""
         if self.data.offload != "activations" or self.data.host.own:
             return 0.0
         at = (stage.first, stage.last)

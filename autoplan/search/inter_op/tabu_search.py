@@ -115,8 +115,8 @@ def again_s(pieces: Pieces, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fitting(pieces: Pieces, many: Divisions, kind: str) -> Divisions:
-    """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of those
-    stages of which most is held; and fewer, of those of which least is, where they fit without."""
+    """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of
+    those stages of which most is held; and fewer, of those of which least is, where they fit without."""
     if not len(many):
         return many
     most, counts, memory = pieces.most_held.T.ravel(), pieces.counts_of(many), pieces.memory

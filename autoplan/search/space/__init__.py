@@ -1,1 +1,13 @@
-"""The candidates: axes and their roles, named systems, constraints, several kinds of device."""
+"""The search space: what a plan may be, before anything is priced.
+
+    batch_axes         axes that split the batch's rows (data parallelism, microbatches): every operator's part follows
+    batch_reductions   makes partial sums over the batch whole where a loss needs them whole
+    tensor_axes        axes over which operators are split, and what named systems ask of several (2d, 2.5d, 3d)
+    context_parallel   and of one, along which rows are split: sequence, vocabulary, experts, tables
+    candidates         every combination of mesh, microbatch, schedule, ZeRO level, recomputation and offload
+    pinned_checks      the errors for what a user pins and can't be
+    text, systems      a parallelism as a user writes it, and the named systems as sets of pinned fields
+    heterogeneous      clusters of several kinds of device: which kind each pipeline rank is on
+    coverage           what of all this a search tried, and what it left out
+    sizes              bytes of a whole model that bound what any candidate holds
+"""

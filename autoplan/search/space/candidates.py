@@ -1,4 +1,16 @@
-"""The candidates to be tried: meshes, microbatches, ZeRO levels, schedules, recomputation."""
+"""The candidates: every combination of sizes and options that the cluster, the batch and what is pinned allow.
+
+A candidate lays the devices out as a mesh of axes. Each axis has a role:
+
+    pp    pipeline parallelism: the chain of segments is cut into stages, one or several on each rank
+    dp    data parallelism: ranks have rows of the batch each, and with ZeRO a share of the states
+    tp    the tensor axes: operators are split over them, in ways that ``intra_op`` chooses or a named system asks for;
+          one axis, or several of which tp is the product
+    mb    no devices: the microbatches that go through the pipeline one after another
+
+and beside the mesh a candidate fixes the schedule, the ZeRO level, what may be recomputed and what the host keeps. How
+operators are split and where the chain is cut is left to ``intra_op`` and ``inter_op``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
-from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
@@ -15,15 +26,16 @@ from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """One combination of sizes and options; what is left is how operators and segments lie.
+    """One candidate.
 
     micro_batch     rows of one microbatch on one data-parallel rank
-    recompute       "none", "selective", "full", or "auto": as many segments as the wall asks for, each as cheaply;
-                    "selective" where activations are offloaded, which takes its place (``load.chain_of``)
+    recompute       "none", "selective", "full", or "auto": as many segments as memory asks for, each as cheaply;
+                    "selective" where activations are offloaded, which takes its place (``chain.chain_of``)
     virtual_stages  stages on one pipeline rank: stage k of the chain runs on rank k modulo pp
     offload         "none", "optimizer", "parameters" or "activations": what the host's memory holds
     tensor          factors of tp, outermost first, one mesh axis for each; () is one axis
-    tensor_system   how tensors lie over these axes, by the name of a system (``rows``, ``tensor``); "": as is cheapest
+    tensor_system   how tensors lie over these axes, by a system's name (``context_parallel.LAYOUTS``); "": as is
+                    cheapest
     local_steps     steps from one average of the replicas to the next; 1: gradients are summed in every step
     versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
     """
@@ -61,7 +73,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the settings.
+    """What bounds the candidates.
 
     devices, node   of the cluster, and of one of its nodes
     rows            of the batch
@@ -90,10 +102,7 @@ def divisors(number: int) -> list[int]:
 
 
 def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
-    """Every setting that the cluster, the batch and what is pinned allow.
-
-    A tensor axis stays within a node unless it is pinned.
-    """
+    """Every candidate. A tensor axis stays within a node unless it is pinned."""
     for pp, dp, tp in meshes(limits, pinned):
         for micro_batch in micro_batches(limits, pinned, dp):
             microbatches = limits.rows // (dp * micro_batch)
@@ -104,11 +113,10 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
                     recompute = "selective" if pinned.offload == "activations" else recompute
                     for tensor in factorings(limits, pinned, tp):
-                        system = pinned.tensor_system or ""
                         yield Setting(
                             pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, virtual_stages,
-                            tensor=tensor, tensor_system=system, offload=pinned.offload or "none",
-                            local_steps=pinned.local_steps or 1, versions=1 + pinned.two_versions,
+                            pinned.offload or "none", tensor, pinned.tensor_system or "", pinned.local_steps or 1,
+                            1 + pinned.two_versions,
                         )  # fmt: skip
 
 
@@ -200,144 +208,3 @@ def zero_levels(pinned: Parallelism, pp: int, dp: int) -> list[int]:
     if dp == 1:
         return [0]
     return [0, 1, 2, 3] if pp == 1 else [0, 1, 3]
-
-
-def check_pinned(limits: Limits, pinned: Parallelism) -> None:
-    """ParallelismError, with the nearest remedy, for what is pinned and can't be."""
-    check_supported(pinned)
-    check_product(limits.devices, pinned)
-    check_batch(limits, pinned)
-    if pinned.pp is not None and pinned.pp > limits.segments:
-        raise ParallelismError(
-            f"pp={pinned.pp}", f"the model is a chain of {limits.segments} parts", f"give pp<={limits.segments}"
-        )
-
-
-def check_supported(pinned: Parallelism) -> None:
-    if pinned.virtual_stages not in (None, 1) and pinned.pipeline_schedule in ("gpipe", "1f1b", "pipedream-2bw"):
-        raise ParallelismError(
-            f"virtual_stages={pinned.virtual_stages}", "1f1b, gpipe and pipedream-2bw have one stage on a rank",
-            "leave it out",
-        )
-    if pinned.virtual_stages == 1 and pinned.pipeline_schedule == "interleaved":
-        raise ParallelismError(
-            "virtual_stages=1 with pipeline_schedule='interleaved'", "with one stage on a rank that is 1f1b",
-            "give 2 or more",
-        )
-    if pinned.pipeline_schedule == "zero-bubble":
-        check_zero_bubble(pinned)
-    if pinned.asynchronous:
-        check_asynchronous(pinned)
-
-
-def check_zero_bubble(pinned: Parallelism) -> None:
-    """What can't wait for the weights' gradients, which are computed later from what is held until then."""
-    if pinned.zero == 3:
-        raise ParallelismError(
-            "zero=3 with pipeline_schedule='zero-bubble'",
-            "parameters would be given back between the two passes of a backward, and gradients come out wrong",
-            "use zero=2, or pipeline_schedule='interleaved'",
-        )
-    if pinned.recompute in ("full", "selective"):
-        raise ParallelismError(
-            f"recompute={pinned.recompute!r} with pipeline_schedule='zero-bubble'",
-            "each of the two passes of a backward would run the segment again",
-            "use recompute='none', or pipeline_schedule='interleaved'",
-        )
-
-
-def check_asynchronous(pinned: Parallelism) -> None:
-    """What replicas that step by themselves, and what two versions of the weights, can't go with."""
-    name = "local_steps" if pinned.steps_locally else "pipeline_schedule"
-    what = f"{name}={getattr(pinned, name)!r}"
-    if pinned.zero:
-        cause = "ranks whose weights differ" if pinned.steps_locally else "a second version of the weights"
-        raise ParallelismError(
-            f"{what} with zero={pinned.zero}",
-            f"fully_shard keeps one version of each weight, not {cause}",
-            "use zero=0",
-        )
-    if pinned.offload not in (None, "none"):
-        raise ParallelismError(
-            f"{what} with offload={pinned.offload!r}",
-            "what lies with the host is one version of the weights, alike on all replicas",
-            "leave offload out",
-        )
-    if pinned.steps_locally and pinned.two_versions:
-        raise ParallelismError(what, "with two versions of the weights there is no rule of it", "use one or the other")
-    if pinned.steps_locally and pinned.dp == 1:
-        raise ParallelismError(f"{what} with dp=1", "there are no replicas to average", "give dp=2 or more")
-    if pinned.two_versions and pinned.pp == 1:
-        raise ParallelismError(f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more")
-
-
-def check_product(devices: int, pinned: Parallelism) -> None:
-    """The pinned sizes have to divide the device count, and to be it where all three are given."""
-    sizes = {name: getattr(pinned, name) for name in ("pp", "dp", "tp") if getattr(pinned, name) is not None}
-    product = 1
-    for size in sizes.values():
-        product *= size
-    if (product == devices) if len(sizes) == 3 else (devices % product == 0):
-        return
-    text = " ".join(f"{name}={size}" for name, size in sizes.items())
-    raise ParallelismError(
-        text, f"they multiply to {product}, and the cluster has {devices} devices", nearest_product(devices, sizes)
-    )
-
-
-def nearest_product(devices: int, sizes: dict[str, int]) -> str:
-    """The remedy: one of the sizes changed, or left out."""
-    for name in ("dp", "tp", "pp"):
-        if name in sizes:
-            rest = 1
-            for other, size in sizes.items():
-                rest *= size if other != name else 1
-            if devices % rest == 0:
-                return f"give {name}={devices // rest}" + (", or leave it out" if len(sizes) < 3 else "")
-    return f"give sizes that multiply to {devices}"
-
-
-def check_batch(limits: Limits, pinned: Parallelism) -> None:
-    for axis, reason in limits.only_one:
-        if axis == "dp" and (pinned.dp or 1) > 1:
-            raise ParallelismError(f"dp={pinned.dp}", reason, "use tp or pp instead")
-    dp, micro = pinned.dp or 1, pinned.micro_batch or 1
-    if limits.rows % (dp * micro):
-        named = [f"{n}={v}" for n, v in (("dp", pinned.dp), ("micro_batch", pinned.micro_batch)) if v is not None]
-        raise ParallelismError(
-            f"a batch of {limits.rows} rows",
-            f"it does not divide by {dp * micro} ({' '.join(named)})",
-            f"give a batch of {max(1, round(limits.rows / (dp * micro))) * dp * micro} rows",
-        )
-
-
-def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
-    """The error where the pinned fields, each possible alone, leave nothing together."""
-    text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
-    reasons = "; ".join(f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one)
-    reasons = "; ".join(filter(None, (reasons, too_few_parts(limits, pinned))))
-    if order_of(pinned) == "1f1b":
-        reasons = "; ".join(filter(None, (reasons, "1f1b needs at least as many microbatches as stages")))
-    cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
-    return ParallelismError(
-        text, f"{cause}; {reasons}" if reasons else cause, remedy_for(limits, pinned)
-    )
-
-
-def too_few_parts(limits: Limits, pinned: Parallelism) -> str:
-    """Why there are no rounds of several stages on a rank, where the chain or the pipeline is why."""
-    if pinned.pipeline_schedule not in ("interleaved", "zero-bubble") and (pinned.virtual_stages or 1) == 1:
-        return ""
-    if pinned.pp == 1:
-        return f"{pinned.pipeline_schedule or 'several stages on a rank'} needs a pipeline"
-    stages = (pinned.pp or 2) * (pinned.virtual_stages or (2 if pinned.pipeline_schedule == "interleaved" else 1))
-    said = f"{stages} stages need as many parts, and the model has {limits.segments}"
-    return said if stages > limits.segments else ""
-
-
-def remedy_for(limits: Limits, pinned: Parallelism) -> str:
-    if pinned.micro_batch is not None and any(axis == "mb" for axis, _ in limits.only_one):
-        return "leave micro_batch out: all rows of a rank are one microbatch"
-    if limits.rows % limits.devices and not pinned.tp and not pinned.pp:
-        return f"give a batch that divides by {limits.devices}, or pin fewer fields"
-    return "pin fewer fields, or give a larger batch"

@@ -12,7 +12,8 @@ from typing import Any
 
 from autoplan.errors import ParallelismError
 from autoplan.options import OFFLOADS, SCHEDULES, Parallelism
-from autoplan.search.space.candidates import Limits, Setting, check_pinned, divisors, settings
+from autoplan.search.space.candidates import Limits, Setting, divisors, settings
+from autoplan.search.space.pinned_checks import check_pinned
 
 MOST_STAGES = 8  # on a rank, up to which it is asked whether they were tried
 

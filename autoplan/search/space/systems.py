@@ -13,9 +13,8 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
-from autoplan.search.space.candidates import check_product, check_supported
 from autoplan.search.space.context_parallel import ROW_SYSTEMS
-from autoplan.search.space.offload import check_offload
+from autoplan.search.space.pinned_checks import check_offload, check_product, check_supported
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 from autoplan.search.space.tensor_axes import system_factors
 from autoplan.search.space.text import read_text

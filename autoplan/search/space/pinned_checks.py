@@ -1,0 +1,183 @@
+"""What a user pins and can't be: each error names the value, the cause and the remedy.
+
+Three kinds: fields that exclude each other (``conflicts``), sizes that don't multiply to the cluster or divide the
+batch, and what the host's memory is asked to keep. Where each field is possible alone and nothing is together,
+``no_setting`` says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import ParallelismError
+from autoplan.options import Inference, Parallelism, Training
+from autoplan.search.space.candidates import Limits, order_of
+
+Conflict = tuple[object, str, str, str]
+"""Whether it is there, what is given, why that can't be, and the remedy."""
+
+
+def check_pinned(limits: Limits, pinned: Parallelism) -> None:
+    """ParallelismError for what is pinned and can't be on this cluster, with this batch and model."""
+    check_supported(pinned)
+    check_product(limits.devices, pinned)
+    check_batch(limits, pinned)
+    if pinned.pp is not None and pinned.pp > limits.segments:
+        raise ParallelismError(
+            f"pp={pinned.pp}", f"the model is a chain of {limits.segments} parts", f"give pp<={limits.segments}"
+        )
+
+
+def check_supported(pinned: Parallelism) -> None:
+    """ParallelismError for fields that exclude each other, whatever the cluster."""
+    raise_first(schedule_conflicts(pinned))
+    if pinned.asynchronous:
+        raise_first(asynchronous_conflicts(pinned))
+
+
+def raise_first(conflicts: Iterator[Conflict]) -> None:
+    for there, *error in conflicts:
+        if there:
+            raise ParallelismError(*error)
+
+
+def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
+    """Stages on a rank, and what can't wait for the weights' gradients of a split backward."""
+    count, recompute = pinned.virtual_stages, pinned.recompute
+    yield (
+        count not in (None, 1) and pinned.pipeline_schedule in ("gpipe", "1f1b", "pipedream-2bw"), f"virtual_stages={count}",
+        "1f1b, gpipe and pipedream-2bw have one stage on a rank", "leave it out",
+    )  # fmt: skip
+    yield (
+        count == 1 and pinned.pipeline_schedule == "interleaved", "virtual_stages=1 with pipeline_schedule='interleaved'",
+        "with one stage on a rank that is 1f1b", "give 2 or more",
+    )  # fmt: skip
+    splits = pinned.pipeline_schedule == "zero-bubble"
+    yield (
+        splits and pinned.zero == 3, "zero=3 with pipeline_schedule='zero-bubble'",
+        "parameters would be given back between the two passes of a backward, and gradients come out wrong",
+        "use zero=2, or pipeline_schedule='interleaved'",
+    )  # fmt: skip
+    yield (
+        splits and recompute in ("full", "selective"), f"recompute={recompute!r} with pipeline_schedule='zero-bubble'",
+        "each of the two passes of a backward would run the segment again",
+        "use recompute='none', or pipeline_schedule='interleaved'",
+    )  # fmt: skip
+
+
+def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
+    """What replicas that step by themselves, and what two versions of the weights, can't go with."""
+    locally, two = pinned.steps_locally, pinned.two_versions
+    what = f"local_steps={pinned.local_steps}" if locally else f"pipeline_schedule={pinned.pipeline_schedule!r}"
+    weights = "ranks whose weights differ" if locally else "a second version of the weights"
+    yield (
+        pinned.zero, f"{what} with zero={pinned.zero}", f"fully_shard keeps one version of each weight, not {weights}",
+        "use zero=0",
+    )  # fmt: skip
+    yield (
+        pinned.offload not in (None, "none"), f"{what} with offload={pinned.offload!r}",
+        "what lies with the host is one version of the weights, alike on all replicas", "leave offload out",
+    )  # fmt: skip
+    yield locally and two, what, "with two versions of the weights there is no rule of it", "use one or the other"
+    yield locally and pinned.dp == 1, f"{what} with dp=1", "there are no replicas to average", "give dp=2 or more"
+    yield two and pinned.pp == 1, f"{what} with pp=1", "without a pipeline nothing is in flight", "give pp=2 or more"
+
+
+def check_product(devices: int, pinned: Parallelism) -> None:
+    """The pinned sizes have to divide the device count, and to be it where all three are given."""
+    sizes = {name: size for name in ("pp", "dp", "tp") if (size := getattr(pinned, name)) is not None}
+    product = math.prod(sizes.values())
+    if (product == devices) if len(sizes) == 3 else (devices % product == 0):
+        return
+    text = " ".join(f"{name}={size}" for name, size in sizes.items())
+    cause = f"they multiply to {product}, and the cluster has {devices} devices"
+    raise ParallelismError(text, cause, nearest_product(devices, sizes))
+
+
+def nearest_product(devices: int, sizes: dict[str, int]) -> str:
+    """The remedy: one of the sizes changed, or left out."""
+    for name in ("dp", "tp", "pp"):
+        rest = math.prod(size for other, size in sizes.items() if other != name)
+        if name in sizes and devices % rest == 0:
+            return f"give {name}={devices // rest}" + (", or leave it out" if len(sizes) < 3 else "")
+    return f"give sizes that multiply to {devices}"
+
+
+def check_batch(limits: Limits, pinned: Parallelism) -> None:
+    for axis, reason in limits.only_one:
+        if axis == "dp" and (pinned.dp or 1) > 1:
+            raise ParallelismError(f"dp={pinned.dp}", reason, "use tp or pp instead")
+    ways = (pinned.dp or 1) * (pinned.micro_batch or 1)
+    if limits.rows % ways:
+        named = [f"{n}={v}" for n, v in (("dp", pinned.dp), ("micro_batch", pinned.micro_batch)) if v is not None]
+        raise ParallelismError(
+            f"a batch of {limits.rows} rows",
+            f"it does not divide by {ways} ({' '.join(named)})",
+            f"give a batch of {max(1, round(limits.rows / ways)) * ways} rows",
+        )
+
+
+def check_offload(pinned: Parallelism, cluster: ClusterSpec, training: Training | Inference | None = None) -> None:
+    """ParallelismError for an offload without a host, without training, or of what wouldn't be there."""
+    if pinned.offload not in (None, "none"):
+        raise_first(offload_conflicts(pinned, cluster, training))
+
+
+def offload_conflicts(
+    pinned: Parallelism, cluster: ClusterSpec, training: Training | Inference | None
+) -> Iterator[Conflict]:
+    value, device = f"offload={pinned.offload!r}", cluster.profile()[0]
+    activations, recompute = pinned.offload == "activations", pinned.recompute
+    yield (
+        device.host is None, value,
+        f"the profile of {device.name} has no figures of a host (host.memory, host.link, host.bandwidth; of a device "
+        "whose memory is the host's, host.own)",
+        "add a table [host] to the profile, or leave offload out",
+    )  # fmt: skip
+    yield (
+        activations and recompute in ("full", "selective"), f"{value} with recompute={recompute!r}",
+        "what the host keeps isn't computed again", "give one of the two",
+    )  # fmt: skip
+    yield (
+        activations and pinned.pipeline_schedule == "zero-bubble", f"{value} with pipeline_schedule='zero-bubble'",
+        "each of the two passes of a backward would fetch what the host keeps",
+        "use pipeline_schedule='interleaved', or '1f1b'",
+    )  # fmt: skip
+    yield (
+        isinstance(training, Inference), value, "a forward alone keeps no optimizer state and no activations",
+        "leave it out, or use more devices",
+    )  # fmt: skip
+    yield (
+        pinned.offload == "parameters" and pinned.zero not in (None, 3), f"{value} with zero={pinned.zero}",
+        "parameters go to the host shard by shard, between uses", "give zero=3, or offload='optimizer'",
+    )  # fmt: skip
+
+
+def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
+    """The error where the pinned fields, each possible alone, leave nothing together."""
+    text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
+    reasons = [f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one] + [too_few_parts(limits, pinned)]
+    if order_of(pinned) == "1f1b":
+        reasons.append("1f1b needs at least as many microbatches as stages")
+    cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
+    return ParallelismError(text, "; ".join(filter(None, [cause, *reasons])), remedy_for(limits, pinned))
+
+
+def too_few_parts(limits: Limits, pinned: Parallelism) -> str:
+    """Why there are no rounds of several stages on a rank, where the chain or the pipeline is why."""
+    if pinned.pipeline_schedule not in ("interleaved", "zero-bubble") and (pinned.virtual_stages or 1) == 1:
+        return ""
+    if pinned.pp == 1:
+        return f"{pinned.pipeline_schedule or 'several stages on a rank'} needs a pipeline"
+    stages = (pinned.pp or 2) * (pinned.virtual_stages or (2 if pinned.pipeline_schedule == "interleaved" else 1))
+    return f"{stages} stages need as many parts, and the model has {limits.segments}" * (stages > limits.segments)
+
+
+def remedy_for(limits: Limits, pinned: Parallelism) -> str:
+    if pinned.micro_batch is not None and any(axis == "mb" for axis, _ in limits.only_one):
+        return "leave micro_batch out: all rows of a rank are one microbatch"
+    if limits.rows % limits.devices and not pinned.tp and not pinned.pp:
+        return f"give a batch that divides by {limits.devices}, or pin fewer fields"
+    return "pin fewer fields, or give a larger batch"

@@ -1,0 +1,114 @@
+"""One account of memory: the search's arrays, the rows of its program and a finished candidate count the same bytes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoplan.cost.interleaved import rounds_of, runs_rounds
+from autoplan.search.block_cost.account import BlockPrice
+from autoplan.search.block_cost.live import Live
+from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, pieces_of
+from autoplan.search.inter_op.interleaved_milp import PartitionMilp
+from autoplan.search.inter_op.peak_memory import peaks_of
+from autoplan.search.inter_op.stage_model import Loads, memory_of
+from tests.support.pipelines import random_pipeline
+
+SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("zero-bubble", 2)]
+ROUNDED = 3.0  # bytes by which the parts of a StageMemory are rounded, together
+SEEDS = range(12)
+
+
+def lively(price: BlockPrice, rng: random.Random) -> BlockPrice:
+    """The block with bytes at its moments, of which ``working_bytes`` is the account."""
+    kept = price.kept_bytes
+    entering = min(price.input_bytes, kept) * rng.randint(0, 1)
+    adding = kept + rng.randint(0, 10**6)
+    forward = kept - entering + rng.randint(0, 10**6)
+    live = Live(kept, entering, forward, adding + sum(price.parameter_bytes), adding)
+    return replace(price, live=live, working_bytes=live.working)
+
+
+def at_random(seed: int, schedule: str, virtual: int) -> tuple[Loads, Division]:
+    """A chain, some of whose parameters are tied, and a division of it."""
+    rng, pipeline = random.Random(seed), random_pipeline(seed)
+    prices = tuple(lively(price, rng) for price in pipeline.point.prices)
+    recompute = "none" if schedule == "zero-bubble" else "auto"
+    setting = replace(
+        pipeline.setting, pp=2, microbatches=4, schedule=schedule, virtual_stages=virtual, recompute=recompute
+    )
+    loads = replace(pipeline, setting=setting, point=replace(pipeline.point, prices=prices)).loads
+    rounds = rounds_of(schedule, 2, 4, virtual) if runs_rounds(schedule) else None
+    loads, size = replace(loads, rounds=rounds), len(loads.chain)
+    stages = tuple(itertools.pairwise((0, *sorted(rng.sample(range(1, size), 2 * virtual - 1)), size)))
+    counts = [int(loads.chain.repeated[slice(*at)].sum()) * (recompute == "auto") for at in stages]
+    full = tuple(rng.randint(0, n) for n in counts)
+    return loads, Division(stages, full, tuple(rng.randint(0, n - a) for n, a in zip(counts, full, strict=True)))
+
+
+@pytest.mark.parametrize(("schedule", "virtual"), SCHEDULES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule: str, virtual: int) -> None:
+    """And at its busiest moment holds no more."""
+    loads, division = at_random(seed, schedule, virtual)
+    finished = memory_of(loads, division.choices)
+    if runs_rounds(schedule):
+        counted = Divisions.of(division)
+        ranks = np.maximum(*pieces_of(loads, 0.0).excess(counted))[0]
+    else:
+        each, account = loads.needs(division.choices), loads.memory_account
+        ranks = np.maximum(account.running(each) + np.array(loads.in_flight) * each.flight, account.emptied(each))
+    assert [one.total for one in finished] == pytest.approx(ranks.tolist(), abs=ROUNDED, rel=0)
+    peaks = peaks_of(loads, division.choices, 2)
+    assert all(peak.total <= one.total + ROUNDED for peak, one in zip(peaks, finished, strict=True))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("recompute", ["none", "full", "selective"])
+def test_every_run_of_segments_needs_what_its_stage_would(seed: int, recompute: str) -> None:
+    loads, _ = at_random(seed, "1f1b", 1)
+    loads = replace(loads, setting=replace(loads.setting, recompute=recompute))
+    account, runs = loads.memory_account, loads.runs
+    for stage, first, last in itertools.product(range(2), range(len(loads.chain)), range(len(loads.chain) + 1)):
+        if first < last:
+            count = int(loads.chain.repeated[first:last].sum())
+            mix = (count * (recompute == "full"), count * (recompute == "selective"))
+            held = account.running(runs) + loads.in_flight[stage] * runs.flight
+            counted = np.maximum(held, account.emptied(runs))[first, last]
+            assert loads.memory(stage, (first, last), *mix).total == pytest.approx(counted, abs=ROUNDED, rel=0)
+
+
+def rules_out(pieces: Pieces, division: Division) -> bool:
+    """Whether the program has no solution where it is held to a division, with every moment of every rank in it."""
+    milp = PartitionMilp(pieces, 1.0)
+    for rank, moments in enumerate(pieces.rounds.held):
+        milp.add_emptied(rank)
+        for held in moments:
+            milp.add_moment(rank, held)
+    for k, (first, _) in enumerate(division.stages):
+        before = np.clip(first - milp.starts[:-1], 0, milp.sizes)
+        milp.lp.low[milp.q[k]] = milp.lp.high[milp.q[k]] = before
+    for stage, full, part in zip(range(pieces.stages), division.full, division.part, strict=True):
+        first, last = division.stages[stage]
+        again = [n for n in range(first, last) if pieces.repeated[n]]
+        for of, count in ((milp.a, full), (milp.b, full + part)):
+            for cell, (k, run) in enumerate(zip(*milp.cells, strict=True)):
+                if k == stage:
+                    mine = sum(milp.starts[run] <= n < milp.starts[run + 1] for n in again[:count])
+                    milp.lp.low[of[cell]] = milp.lp.high[of[cell]] = mine
+    return bool(np.isinf(milp.solve().bound_s))
+
+
+@pytest.mark.parametrize(("schedule", "virtual"), SCHEDULES[2:])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_program_lets_a_division_pass_where_its_ranks_have_room(seed: int, schedule: str, virtual: int) -> None:
+    loads, division = at_random(seed, schedule, virtual)
+    pieces = pieces_of(loads, 1.0)
+    needed = pieces.over(division) + pieces.memory_limit
+    assert not rules_out(replace(pieces, memory_limit=needed * 1.00001), division)
+    if not any(pieces.memory.shared_by(pieces.ranks)):
+        assert rules_out(replace(pieces, memory_limit=needed * 0.9999), division)
