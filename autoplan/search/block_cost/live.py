@@ -5,8 +5,8 @@ that what its operators save. The backward goes through the operators in reverse
 makes those of its operands, and lets go of what it saved. Values that are views of one another are one storage, and
 gradients that pass through an operator as they are (a sum's, a view's) are one, too.
 
-What an operator makes beside its results is in the table of ``cost.operators.eager``. Compiled segments run as their
-compiler has it: for these ``search.block_cost.account`` counts what is kept and one largest value.
+What an operator makes beside its results is in the table of ``cost.operators.eager_temporaries``. Compiled segments
+run as their compiler has it: for these ``search.block_cost.account`` counts what is kept and one largest value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
-"""Where the chain is cut when pipeline ranks hold several stages each, by cutting planes (Kelley 1960).
+"""The search for the best division of a chain into v·d stages: interleaved schedules, or a split backward.
 
-The schedule is run on some cuts; the longest path through it, as counts of each stage's actions, bounds the step of
-all cuts from below, and goes into the program of ``interleaved_milp``, whose answer is run next. First in fractions of
-segments, which takes milliseconds and proves a bound for all counts of blocks; then, where that leaves a gap, in whole
-ones where these are few, and by going from neighbour to neighbour where they are many.
+The step time of a division (``chain_costs``) is the longest path through the actions of its schedule. The search is of
+three parts:
+
+1. Even stages, with as much recomputed as the memory limit asks for, are a first answer. Where they take far longer
+   than the limit on time, no other division will make up for it, and the search is given up.
+2. Cutting planes (Kelley 1960). The longest path of one division, as counts of each stage's actions, bounds the step of
+   every division from below. It becomes a row of the integer program (``interleaved_milp``), whose answer is run next
+   and gives another row. In fractions of segments that takes milliseconds, and its optimum bounds all divisions.
+3. If the best is not within the gap of that bound: where the program has few whole numbers it is solved in these, which
+   proves the optimum; where it has many, tabu search (Glover 1989) goes from division to neighbour (``tabu_search``).
 """
 
 from __future__ import annotations
@@ -19,12 +25,12 @@ from autoplan.search.inter_op.partition import Cuts
 from autoplan.search.inter_op.tabu_search import elsewhere, neighbours
 
 GAP = 0.005
-NEAR = 1.2         # times the limit that even stages may take: better cuts seldom gain more
+NEAR = 1.2         # times the limit that even stages may take: better divisions seldom gain more
 MOST_CUTS = 6      # programs solved in fractions
 STALLED = 2e-4     # less than that, as a share, and a further cut is not worth its time
 FEW_INTEGERS = 12  # up to which the program is solved in whole numbers
 WHOLE_CUTS = 10    # such programs solved
-POLISHED = 12       # schedules run on what moves of recomputation lead to
+POLISHED = 12      # schedules run on what moves of recomputation lead to
 STEPS = 80         # from one division to the next
 PATIENCE = 10      # such steps without anything better
 CLOSE = 1.03       # times the limit, that the best may take after as many
@@ -32,7 +38,7 @@ RUN = 32           # neighbours on which the schedule is run, of each step
 PATHS = 80         # the last known ones, by which neighbours are chosen
 MEANS = (1.0, 0.3)  # as ``mean`` of ``_Search.tabu_search``, one after another
 FEW_MOMENTS = 2    # of a rank's, those with most in flight, are in the program from the start
-EMPTIED = -1       # the number of the moment at which nothing is in flight
+TIGHT = 0.7        # of the memory limit, beyond which they are
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,10 @@ def choose_chunks(
     few_integers: int = FEW_INTEGERS,
     means: Sequence[float] = MEANS,
 ) -> ChunkCuts | None:
-    """The best cuts of the chain into the stages of all ranks, to a relative gap, or as near as the counts above
-    allow, with the bound that is proven by then. None where none fits, all take ``limit_s`` or more, or even stages are
-    far from it.
+    """The best division that is found, and the bound that is proven by then. None where none fits, all take ``limit_s``
+    or more, or even stages are far from it.
 
+    gap    relative, at which the search ends
     means  of each ``_Search.tabu_search``; none where an answer shall be quick
     """
     if len(pieces) < pieces.stages:
@@ -72,15 +78,20 @@ def evenly(pieces: Pieces) -> ChunkCuts | None:
 
 
 class _Search:
+    """best    the quickest division that fits, and ``best_s`` of it
+    bound_s    which no division undercuts
+    last       the last answer of the program
+    paths      those known, as counts of actions
+    tried      divisions that were run
+    """
+
     def __init__(self, pieces: Pieces, limit_s: float, gap: float) -> None:
         self.pieces, self.limit_s, self.gap = pieces, limit_s, gap
         self.best: Division | None = None
-        self.best_s = np.inf
-        self.bound_s = 0.0
-        self.moments: set[tuple[int, int]] = set()
-        self.tried: set[Division] = set()
-        self.paths: list[np.ndarray] = []
+        self.best_s, self.bound_s = np.inf, 0.0
         self.last: Division | None = None
+        self.paths: list[np.ndarray] = []
+        self.tried: set[Division] = set()
 
     @property
     def done(self) -> bool:
@@ -91,7 +102,7 @@ class _Search:
         if np.isfinite(self.limit_s) and self.hopeless(even, searches=bool(means)):
             return None
         self.take(even)
-        milp = self.begin(even)
+        milp = self.program(even)
         self.relaxed(milp)
         if not self.done and milp.lp.integers <= few_integers:
             for _ in range(whole_cuts):
@@ -101,11 +112,14 @@ class _Search:
             self.polish()
             for mean in means:
                 self.tabu_search(self.best or self.last or even, mean)
-        return self.result(milp)
+        if self.best is None or self.bound_s >= self.limit_s:
+            return None
+        cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *milp.size)
+        return ChunkCuts(cuts, self.best)
 
     def hopeless(self, even: Division, *, searches: bool) -> bool:
-        """Whether even stages take so much longer than the limit that no cuts will make up for it: by the paths that
-        are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
+        """Whether even stages take so much longer than the limit that no division will make up for it: by the paths
+        that are known, and, if not by these, by running the schedule; or don't fit, where nobody goes on from there."""
         held = fitted(self.pieces, even)
         if held is None:
             return not searches
@@ -114,8 +128,19 @@ class _Search:
             self.take(even)
         return self.best_s > self.limit_s * NEAR
 
+    def program(self, even: Division) -> PartitionMilp:
+        """The integer program with the paths that are known, and that of even stages."""
+        p, first = self.pieces, self.pieces.path(even)
+        milp = PartitionMilp(p, first.step_s)
+        self.paths = [*p.rounds.paths, first.counts]
+        for path in self.paths:
+            milp.add_path(path)
+        if p.over(even) > (TIGHT - 1) * p.memory_limit:
+            milp.hold(FEW_MOMENTS)
+        return milp
+
     def relaxed(self, milp: PartitionMilp) -> None:
-        """Paths for as long as they raise the bound, in fractions of segments."""
+        """Cuts for as long as they raise the bound, in fractions of segments."""
         for _ in range(MOST_CUTS):
             before_s = self.bound_s
             if not self.add_cut(milp, milp.solve(relaxed=True)) or self.done:
@@ -123,26 +148,16 @@ class _Search:
             if self.bound_s <= before_s * (1 + STALLED):
                 break
 
-    def begin(self, even: Division) -> PartitionMilp:
-        """The program with the paths that are known, and that of even stages."""
-        p, first = self.pieces, self.pieces.path(even)
-        milp = PartitionMilp(p, first.step_s)
-        self.paths = [*p.rounds.paths, first.counts]
-        for path in self.paths:
-            milp.add_path(path)
-        if p.over(even) > -0.3 * p.memory_limit:
-            self.hold(milp, FEW_MOMENTS)
-        return milp
-
     def add_cut(self, milp: PartitionMilp, found: Found) -> bool:
-        """Takes the program's answer, and gives it what that shows; False where there is no more to learn."""
+        """Takes the program's answer, and gives it the answer's path and the moments at which it doesn't fit; False
+        where there is no more to learn."""
         self.bound_s = max(self.bound_s, found.bound_s)
         if found.division is None or self.bound_s >= self.limit_s:
             return False
         self.last = found.division
         self.paths.append(self.pieces.path(found.division).counts)
         milp.add_path(self.paths[-1])
-        self.hold_exceeded(milp, found.division)
+        milp.hold_exceeded(found.division)
         self.take(found.division)
         return True
 
@@ -222,35 +237,3 @@ class _Search:
             step_s = self.pieces.step_s(held)
             if step_s < self.best_s:
                 self.best, self.best_s = held, step_s
-
-    def hold(self, milp: PartitionMilp, most: int) -> None:
-        """Puts the fullest moments of all ranks into the program."""
-        for rank, moments in enumerate(self.pieces.rounds.held):
-            for number in (*range(min(most, len(moments))), EMPTIED):
-                self.add_moment(milp, rank, number)
-
-    def hold_exceeded(self, milp: PartitionMilp, division: Division) -> None:
-        """Of each rank that exceeds the memory limit, the moment at which it does so most."""
-        rows = self.pieces.moments(division)
-        ranks, _ = self.pieces.held_rows
-        for rank in range(self.pieces.ranks):
-            own = rows[: len(ranks)][ranks == rank]
-            if own.max() > self.pieces.memory_limit:
-                self.add_moment(milp, rank, int(own.argmax()))
-            if rows[len(ranks) + rank] > self.pieces.memory_limit:
-                self.add_moment(milp, rank, EMPTIED)
-
-    def add_moment(self, milp: PartitionMilp, rank: int, number: int) -> None:
-        if (rank, number) not in self.moments:
-            self.moments.add((rank, number))
-            if number == EMPTIED:
-                milp.add_emptied(rank)
-            else:
-                milp.add_moment(rank, self.pieces.rounds.held[rank][number])
-
-    def result(self, milp: PartitionMilp) -> ChunkCuts | None:
-        if self.best is None or self.bound_s >= self.limit_s:
-            return None
-        cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *milp.size)
-        return ChunkCuts(cuts, self.best)
-

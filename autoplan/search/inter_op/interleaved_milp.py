@@ -28,6 +28,7 @@ from autoplan.cost.interleaved import splits
 from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Pieces
 from autoplan.solver.arrays import ArrayProgram, Solved
 
+EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
 BYTES = (
     "parameters", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered", "alone", "received",
@@ -61,7 +62,9 @@ def column(variables: np.ndarray, factors: np.ndarray | float) -> tuple[np.ndarr
 class PartitionMilp:
     """The program, which grows by paths and moments.
 
-    T is in ``scale_s``, so that its numbers are about 1.
+    scale_s  what T is counted in, so that the program's numbers are about 1
+    cells    (stage, run) of each of ``a`` and ``b``
+    held     (rank, moment) of those in the program
     """
 
     def __init__(self, pieces: Pieces, scale_s: float) -> None:
@@ -79,6 +82,7 @@ class PartitionMilp:
         self.cells = (self.a, self.b)
         if pieces.recompute == "auto":
             self.recompute()
+        self.held: set[tuple[int, int]] = set()
         self.there: dict[tuple[int, int], int] = {}
         self.largest: dict[tuple[str, int], np.ndarray] = {}
 
@@ -191,6 +195,31 @@ class PartitionMilp:
             states = self.moved(-np.tile(self.of["parameters"] * share * unit, (len(mine), 1)), mine)
             constant, buffers = self.buffers(mine, np.tile(self.of["sent"], (self.pieces.stages, 1)))
             self.lp.add(1.0 + constant + self.tied[rank] * share * unit, states, *buffers, beside)
+
+    def hold(self, most: int) -> None:
+        """Puts the fullest moments of all ranks into the program, so many of each, and those with nothing in flight."""
+        for rank, moments in enumerate(self.pieces.rounds.held):
+            for number in (*range(min(most, len(moments))), EMPTIED):
+                self.hold_at(rank, number)
+
+    def hold_exceeded(self, division: Division) -> None:
+        """Of each rank that a division overfills, the moment at which it does so most."""
+        p, (ranks, _), rows = self.pieces, self.pieces.held_rows, self.pieces.moments(division)
+        for rank in range(p.ranks):
+            own = rows[: len(ranks)][ranks == rank]
+            if own.max() > p.memory_limit:
+                self.hold_at(rank, int(own.argmax()))
+            if rows[len(ranks) + rank] > p.memory_limit:
+                self.hold_at(rank, EMPTIED)
+
+    def hold_at(self, rank: int, number: int) -> None:
+        if (rank, number) in self.held:
+            return
+        self.held.add((rank, number))
+        if number == EMPTIED:
+            self.add_emptied(rank)
+        else:
+            self.add_moment(rank, self.pieces.rounds.held[rank][number])
 
     def of_rank(self, rank: int) -> list[int]:
         return list(range(rank, self.pieces.stages, self.pieces.ranks))

@@ -1,4 +1,4 @@
-"""How much of a stage is recomputed: the cheapest mix of kept, selectively and fully recomputed segments under a wall.
+"""How much of a stage is recomputed: the cheapest mix of kept, selectively and fully recomputed segments that fits.
 
 Of a stage's repeated segments, in the order of the chain, the first c keep their inputs alone and run again in the
 backward, the next e keep what is dear to compute (``kept``) and run the rest again. With f_i and g_i the bytes that
@@ -6,7 +6,7 @@ segment i saves either way, α_i and β_i the seconds that it runs again, n the 
 
     minimise  Σ_{i<c} α_i + Σ_{c≤i<c+e} β_i   subject to   n·(Σ_{i<c} f_i + Σ_{c≤i<c+e} g_i) ≥ need(c, e)
 
-need(c, e) is by how much the stage exceeds its wall with everything kept, and what stands beside that while one
+need(c, e) is by how much the stage exceeds the memory limit with everything kept, and what stands beside that while one
 segment's backward runs: the largest of what autograd keeps of one of the c, or a selective one of the e computes
 again.
 
@@ -74,7 +74,7 @@ class Savings:
         """The cheapest mix of each run of segments, all arrays [runs].
 
         begin, count  its repeated segments
-        over          bytes by which it exceeds its wall with everything kept
+        over          bytes by which it exceeds the limit with everything kept
         flight        microbatches in flight
         """
         mix = self.selective_alone(begin, count, over, flight)

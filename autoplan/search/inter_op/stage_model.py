@@ -32,7 +32,7 @@ class Loads:
     states   elements of optimizer state for each parameter element
     passes   of the optimizer over a parameter's bytes
     rounds   of a schedule that gives a rank several stages, or splits the backward
-    spare    bytes of a device beyond the wall: those that the cluster's smallest lacks
+    spare    bytes of a device beyond the memory limit: those that the cluster's smallest lacks
     ranks    where there are several kinds of device, the loads of each pipeline rank on its own (``kinds``): seconds
              differ, bytes don't; what stands beside them here is then for the slowest
     whole    what an optimizer that looks at whole matrices takes beside
@@ -108,17 +108,17 @@ class Loads:
         columns = (chain.kept, chain.inputs, chain.selective, chain.rebuilt, chain.forward_s, chain.again_s)
         return savings(*(column[chain.repeated] for column in columns))
 
-    def options(self, stage: int, wall: float) -> Mix:
+    def options(self, stage: int, memory_limit: float) -> Mix:
         """Seconds of a microbatch, and how many segments are recomputed, each [N+1, N+1] by first and last segment.
 
-        As cheap a mix as the wall allows; infinite seconds where even the leanest doesn't suffice.
+        As cheap a mix as the memory limit allows; infinite seconds where even the leanest doesn't suffice.
         """
-        wall, account, flight = wall + self.spare, self.memory_account, self.in_flight[stage]
+        memory_limit, account, flight = memory_limit + self.spare, self.memory_account, self.in_flight[stage]
         total = prefix(self.chain.forward_s + self.chain.backward_s)
         count = account.index[None, :] - account.index[:, None]
         begin = np.broadcast_to(account.index[:, None], count.shape)
-        possible = np.triu(self.within_host(wall) & (account.emptied(self.runs) <= wall), 1)
-        over = account.running(self.runs) + flight * self.runs.flight - wall
+        possible = np.triu(self.within_host(memory_limit) & (account.emptied(self.runs) <= memory_limit), 1)
+        over = account.running(self.runs) + flight * self.runs.flight - memory_limit
         mix = self.pinned_mix(begin, np.maximum(count, 0))
         mix.seconds[over > 0] = np.inf
         if self.setting.recompute == "auto":
@@ -140,10 +140,10 @@ class Loads:
         spent_s = self.savings.all_of(pinned, begin, count)[1]
         return Mix(spent_s, count if pinned == FULL else none, none if pinned == FULL else count)
 
-    def within_host(self, wall: float) -> np.ndarray:
-        """Whether what every run of segments keeps in the host's memory fits there; all do where there is no wall."""
+    def within_host(self, memory_limit: float) -> np.ndarray:
+        """Whether what every run of segments keeps in the host's memory fits there; all do under no limit."""
         share = self.data.host_share(self.states)
-        if not share or np.isinf(wall):
+        if not share or np.isinf(memory_limit):
             return np.ones((len(self.chain) + 1,) * 2, dtype=bool)
         return self.memory_account.once(self.runs) * share <= self.data.host.memory_bytes
 
@@ -273,7 +273,7 @@ class Loads:
     def hidden_s(self, stage: int) -> np.ndarray | float:
         """[N+1, N+1] or 0: what 1F1B hides of a stage's forwards for each microbatch after the first. The forwards that
         warm a stage up, one for each stage behind it, run while the first microbatch goes on to the end and comes back
-        (``refine.least_line_s``)."""
+        (``local_search.least_line_s``)."""
         setting, more = self.setting, self.setting.microbatches - 1
         warm = min(more, setting.pp - 1 - stage)
         if setting.schedule != "1f1b" or not warm:

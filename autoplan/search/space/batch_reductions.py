@@ -1,8 +1,8 @@
 """Partial sums over the batch, made whole where the loss needs them whole.
 
 A loss is a sum over the rows of the batch, but for parts of it that aren't: a load-balancing loss is a product of two
-such sums. Data parallelism would stop at that product. So where the walk of ``batch`` stops at an operator that meets
-partial sums, they are made whole by an operator of their own, and where a whole value is to be added to a partial sum
+such sums. Data parallelism would stop at that product. So where the walk of ``batch_axes`` stops at an operator that
+meets partial sums, they are made whole by an operator of their own, and where a whole value is to be added to a partial sum
 it is made a summand. Microbatches can exchange nothing, so on their axis such a model still stays whole.
 """
 

@@ -122,7 +122,7 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
 
 def factorings(limits: Limits, pinned: Parallelism, tp: int) -> list[tuple[int, ...]]:
     """The factors of the tensor axis to be tried, () for one axis: those that are pinned; one axis, and, where it
-    spans several nodes, one axis across them and one inside (``work`` tries more where they can win)."""
+    spans several nodes, one axis across them and one inside (``factoring`` tries more where they can win)."""
     if pinned.tensor is not None:
         return [pinned.tensor if len(pinned.tensor) > 1 else ()] if math.prod(pinned.tensor) == tp else []
     spans = tp > limits.node > 1 and tp % limits.node == 0
