@@ -21,7 +21,7 @@ from autoplan.search.inter_op.chain_costs import Pieces, backwards_of, pieces_of
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
-from autoplan.search.inter_op.stage_model import Loads, memory_of
+from autoplan.search.inter_op.stage_model import Loads
 from autoplan.search.intra_op.pareto import EASING, MOST_COLUMNS, between, duals, states_alone, steep
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.problem import Problem
@@ -315,7 +315,7 @@ def finish(
         setting.virtual_stages,
         weights_s,
     )
-    memory = memory_of(loads, stages)
+    memory = loads.memory_of(stages)
     nodes = topology.devices // topology.levels[0].size
     step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
     return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))

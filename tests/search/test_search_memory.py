@@ -15,7 +15,7 @@ from autoplan.search.block_cost.live import Live
 from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, pieces_of
 from autoplan.search.inter_op.interleaved_milp import PartitionMilp
 from autoplan.search.inter_op.peak_memory import peaks_of
-from autoplan.search.inter_op.stage_model import Loads, memory_of
+from autoplan.search.inter_op.stage_model import Loads
 from tests.support.pipelines import random_pipeline
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("zero-bubble", 2)]
@@ -55,7 +55,7 @@ def at_random(seed: int, schedule: str, virtual: int) -> tuple[Loads, Division]:
 def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule: str, virtual: int) -> None:
     """And at its busiest moment holds no more."""
     loads, division = at_random(seed, schedule, virtual)
-    finished = memory_of(loads, division.choices)
+    finished = loads.memory_of(division.choices)
     if runs_rounds(schedule):
         counted = Divisions.of(division)
         ranks = np.maximum(*pieces_of(loads, 0.0).excess(counted))[0]

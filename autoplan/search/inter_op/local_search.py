@@ -1,8 +1,8 @@
 """Cuts made better by the schedule's own time.
 
 ``partition.choose_cuts`` minimises (m-1)·max t + Σ t, which no schedule takes exactly: under 1F1B the forwards that
-warm a stage up hide behind what the stages after it do, GPipe's slowest forward and slowest backward may be of two stages,
-messages are part of the stages that wait for them, and what follows the last backward is that of the slowest stage.
+warm a stage up hide behind what the stages after it do, GPipe's slowest forward and slowest backward may be of two
+stages, messages are part of the stages that wait for them, and what follows the last backward is that of the slowest.
 With f and b the times of stage k for one microbatch, messages included, t = f + b and p stages, no schedule is done
 before ``least_line_s``:
 

@@ -62,7 +62,7 @@ def peaks_of(loads: Loads, stages: Sequence[StageChoice], ranks: int) -> tuple[S
 def rank_peak(loads: Loads, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
     """Of the stages of one pipeline rank, of ``count`` in all."""
     data, account = loads.data, loads.memory_account
-    need, whole = loads.rank_memory(rank, stages), loads.needs(stages).by_rank(1)
+    (need,), whole = loads.memory_of(stages, (loads.moments[rank],)), loads.needs(stages).by_rank(1)
     parts = [stage_peaks(loads, stage, rank + k * loads.setting.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
         total = account.once(whole).item()

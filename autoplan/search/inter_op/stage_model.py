@@ -172,25 +172,36 @@ class Loads:
         return self.memory_account.stages(*np.array([astuple(stage) for stage in stages]).T)
 
     def memory(self, stage: int, at: Interval, recompute: int, selective: int = 0) -> StageMemory:
-        """Bytes of a pipeline rank with one stage."""
-        return self.rank_memory(stage, (StageChoice(*at, recompute, selective),))
+        """What one device of a pipeline rank with one stage needs."""
+        return self.memory_of((StageChoice(*at, recompute, selective),), (self.moments[stage],))[0]
 
-    def rank_memory(self, rank: int, stages: Sequence[StageChoice]) -> StageMemory:
-        """Bytes of one device of a pipeline rank with these stages: at the moment with most in flight, and beside that
-        the transients, or as much of what it takes with nothing in flight as is more."""
-        account, data, each = self.memory_account, self.data, self.needs(stages)
-        whole = each.by_rank(1)
-        flying = float((self.moments[rank] @ each.flight).max())
-        hosted = float((self.moments[rank] @ [self.hosted_bytes(stage) for stage in stages]).max())
-        parameters = account.once(whole).item()
-        beside = max(whole.transients.item(), account.update(whole).item() - flying)
-        return StageMemory(
-            round(parameters * data.parameter_share),
-            round(parameters * data.gradient_share) if data.prices.training else 0,
-            round(parameters * data.states_share(self.states)),
-            round(flying + whole.buffers.item()),
-            round(beside),
-            round(parameters * data.host_share(self.states) + hosted),
+    def memory_of(
+        self, stages: Sequence[StageChoice], moments: Sequence[np.ndarray] | None = None
+    ) -> tuple[StageMemory, ...]:
+        """What one device of each pipeline rank needs: at the moment with most in flight, and beside that the
+        transients, or as much of what it takes with nothing in flight as is more.
+
+        moments  of ranks among which the stages are dealt; None: of all
+        """
+        account, data, moments = self.memory_account, self.data, self.moments if moments is None else moments
+        each = self.needs(stages)
+        ranks, hosted = each.by_rank(len(moments)), np.array([self.hosted_bytes(stage) for stage in stages])
+        flying, with_host = (
+            np.array([(rows @ held[rank :: len(moments)]).max() for rank, rows in enumerate(moments)])
+            for held in (each.flight, hosted)
+        )
+        parameters = account.once(ranks)
+        return tuple(
+            StageMemory(*map(round, row))
+            for row in zip(
+                (parameters * data.parameter_share).tolist(),
+                (parameters * (data.gradient_share if data.prices.training else 0.0)).tolist(),
+                (parameters * data.states_share(self.states)).tolist(),
+                (flying + ranks.buffers).tolist(),
+                np.maximum(ranks.transients, account.update(ranks) - flying).tolist(),
+                (parameters * data.host_share(self.states) + with_host).tolist(),
+                strict=True,
+            )
         )
 
     def hosted_bytes(self, stage: StageChoice) -> float:
@@ -319,11 +330,6 @@ def parameter_share(data: DataAxis, states: float) -> float:
     """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
     gradients = data.gradient_share if data.prices.training else 0.0
     return data.parameter_share + gradients + data.states_share(states)
-
-
-def memory_of(loads: Loads, stages: Sequence[StageChoice]) -> tuple[StageMemory, ...]:
-    """What one device of each pipeline rank needs."""
-    return tuple(loads.rank_memory(rank, stages[rank :: loads.setting.pp]) for rank in range(loads.setting.pp))
 
 
 def received_times(loads: Loads) -> int:

@@ -2,8 +2,8 @@
 
 A loss is a sum over the rows of the batch, but for parts of it that aren't: a load-balancing loss is a product of two
 such sums. Data parallelism would stop at that product. So where the walk of ``batch_axes`` stops at an operator that
-meets partial sums, they are made whole by an operator of their own, and where a whole value is to be added to a partial sum
-it is made a summand. Microbatches can exchange nothing, so on their axis such a model still stays whole.
+meets partial sums, they are made whole by an operator of their own, and where a whole value is to be added to a partial
+sum it is made a summand. Microbatches can exchange nothing, so on their axis such a model still stays whole.
 """
 
 from __future__ import annotations
