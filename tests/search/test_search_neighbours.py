@@ -13,7 +13,7 @@ import pytest
 from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages
 from autoplan.search.inter_op.interleaved import choose_chunks
 from autoplan.search.inter_op.stage_model import FULL, PART
-from autoplan.search.inter_op.tabu_search import MENDED, elsewhere, fitting, neighbours
+from autoplan.search.inter_op.tabu_search import MENDED, fitting, neighbours, recomputed_otherwise
 from cost_models.pipeline.critical import script
 from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
 
@@ -169,15 +169,16 @@ def test_going_from_neighbour_to_neighbour_finds_what_trying_everything_does(see
 
 
 @pytest.mark.parametrize("virtual", [2, 3])
-def test_what_is_recomputed_moves_within_its_rank(virtual: int) -> None:
+def test_what_is_recomputed_changes_on_a_stage_or_moves_within_its_rank(virtual: int) -> None:
     pieces = chain(5, "interleaved", virtual, "auto", 12, 6)
     division = replace(pieces.pinned(even_stages(pieces)), full=(1, 0) * virtual)
-    near = list(elsewhere(pieces, division, pieces.rounds.paths))
-    assert near and len(set(near)) == len(near)
-    for moved in near:
-        assert moved.stages == division.stages and moved.part == division.part
-        assert all(0 <= n <= most for n, most in zip(moved.full, pieces.counts(division.stages), strict=True))
-        assert [sum(moved.full[r::2]) for r in range(2)] == [sum(division.full[r::2]) for r in range(2)]
-        assert sum(abs(a - b) for a, b in zip(moved.full, division.full, strict=True)) == 2
-    lengths = [float(np.tensordot(pieces.rounds.paths, pieces.durations_s(moved), 2).max()) for moved in near]
-    assert lengths[0] == pytest.approx(min(lengths), rel=0.02)
+    here, paths = Divisions.of(division), pieces.rounds.paths
+    near = recomputed_otherwise(pieces, here, paths, np.tensordot(paths, pieces.durations_s(division), 2))
+    assert len(near) and len(set(near.keys)) == len(near)
+    assert (near.ends == here.ends).all() and (near.full + near.part <= pieces.counts_of(here)).all()
+    moves = 0
+    for full, part in zip(near.full - here.full, near.part - here.part, strict=True):
+        stages = np.flatnonzero((full != 0) | (part != 0))
+        assert len(stages) == 1 or (len(stages) == 2 and len(set(stages % pieces.ranks)) == 1 and not full.sum())
+        moves += len(stages) == 2
+    assert moves

@@ -195,9 +195,13 @@ class Pieces:
         starts = np.searchsorted(ranks, np.arange(self.ranks))
         return np.maximum.reduceat(beyond[:, : len(ranks)], starts, axis=1), beyond[:, len(ranks) :]
 
+    def most_excess(self, many: Divisions) -> np.ndarray:
+        """[many]: bytes by which the fullest rank exceeds the limit."""
+        return self.all_moments(many).max(axis=1) - self.memory_limit
+
     def over(self, division: Division) -> float:
-        """Bytes by which the fullest rank exceeds the limit."""
-        return float(self.moments(division).max()) - self.memory_limit
+        """The same of one division."""
+        return float(self.most_excess(Divisions.of(division))[0])
 
     def path(self, division: Division) -> CriticalPath:
         return self.rounds.script.path(self.durations_s(division))

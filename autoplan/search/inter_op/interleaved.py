@@ -22,7 +22,7 @@ import numpy as np
 from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages, fitted
 from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp
 from autoplan.search.inter_op.partition import Cuts
-from autoplan.search.inter_op.tabu_search import elsewhere, neighbours
+from autoplan.search.inter_op.tabu_search import neighbours, recomputed_otherwise
 
 GAP = 0.005
 NEAR = 1.2         # times the limit that even stages may take: better divisions seldom gain more
@@ -114,8 +114,7 @@ class _Search:
                 self.tabu_search(self.best or self.last or even, mean)
         if self.best is None or self.bound_s >= self.limit_s:
             return None
-        cuts = Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s), *milp.size)
-        return ChunkCuts(cuts, self.best)
+        return ChunkCuts(Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s)), self.best)
 
     def hopeless(self, even: Division, *, searches: bool) -> bool:
         """Whether even stages take so much longer than the limit that no division will make up for it: by the paths
@@ -183,7 +182,7 @@ class _Search:
                 been.update(Divisions.of(now).keys)
                 continue
             near = near.picked(fits)
-            lengths_s = np.tensordot(self.pieces.all_durations_s(near), paths, ((1, 2), (1, 2)))
+            lengths_s = self.lengths_s(near, paths)
             beside_s = mean * lengths_s.mean(axis=1)
             chosen = np.argsort(lengths_s.max(axis=1) + beside_s, kind="stable")[:RUN]
             near = near.picked(chosen)
@@ -218,14 +217,18 @@ class _Search:
             self.best, self.best_s = held, path.step_s
 
     def recomputed_elsewhere(self, division: Division, paths: np.ndarray) -> Division | None:
-        """The most promising of such neighbours that fit and shorten the longest path, if any."""
-        longest_s = np.tensordot(paths, self.pieces.durations_s(division), 2).max()
-        for near in elsewhere(self.pieces, division, paths):
-            if np.tensordot(paths, self.pieces.durations_s(near), 2).max() >= longest_s * (1 - 1e-9):
-                return None
-            if self.pieces.over(near) <= 0:
-                return near
-        return None
+        """The neighbour by another recomputation whose longest path is shortest, of those that fit; None where that
+        isn't shorter."""
+        here = Divisions.of(division)
+        lengths_s = self.lengths_s(here, paths)[0]
+        near = recomputed_otherwise(self.pieces, here, paths, lengths_s)
+        longest_s = np.where(self.pieces.most_excess(near) <= 0, self.lengths_s(near, paths).max(axis=1), np.inf)
+        chosen = int(longest_s.argmin()) if len(near) else -1
+        return near.one(chosen) if chosen >= 0 and longest_s[chosen] < lengths_s.max() * (1 - 1e-9) else None
+
+    def lengths_s(self, many: Divisions, paths: np.ndarray) -> np.ndarray:
+        """[many, paths]: seconds of each path."""
+        return np.tensordot(self.pieces.all_durations_s(many), paths, ((1, 2), (1, 2)))
 
     def take(self, division: Division) -> None:
         """Keeps a division where it fits, or what recomputation makes of it, and is the best so far."""

@@ -307,8 +307,3 @@ class PartitionMilp:
         full = np.minimum(full, counts)
         part = np.maximum(np.minimum(both, counts) - full, 0)
         return Division(stages, tuple(full.tolist()), tuple(part.tolist()))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(variables, constraints)."""
-        return len(self.lp.low), len(self.lp.constants)

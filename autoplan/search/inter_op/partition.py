@@ -35,8 +35,6 @@ class Cuts:
     stages: tuple[Interval, ...]
     objective_s: float
     bound_s: float
-    variables: int = 0
-    constraints: int = 0
 
 
 def choose_cuts(

@@ -7,7 +7,6 @@ segment stays near: with the next stage, or on its rank, where other microbatche
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces
 from autoplan.search.inter_op.stage_model import FULL, PART
 
 LOOKED_AT = 64  # of the moves of segments, and of the changes of what is recomputed
-ELSEWHERE = 48  # of a division
 MENDED = 4      # segments on each rank that are recomputed beside, or that needn't be any more
 CHANGES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # of a stage's counts, in full and selectively
 
@@ -31,9 +29,9 @@ def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[D
     lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)
     found = moved(pieces, here, paths, lengths_s)
     if pieces.recompute == "auto" and pieces.repeated.any():
-        found = joined(found, changed(pieces, here, paths, lengths_s))
+        found = joined(found, recomputed_otherwise(pieces, here, paths, lengths_s))
         found = joined(fitting(pieces, found, FULL), *([fitting(pieces, found, PART)] if saves(pieces) else []))
-    return found, np.maximum(*pieces.excess(found)).max(axis=1)
+    return found, pieces.most_excess(found)
 
 
 def saves(pieces: Pieces) -> bool:
@@ -79,7 +77,7 @@ def moved(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndar
     return replace(found, full=full, part=np.minimum(part, counts - full))
 
 
-def changed(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
+def recomputed_otherwise(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
     """A stage recomputes a segment more, less or otherwise; or less, and another one of its rank more. Their paths are
     looked at as if all segments were alike."""
     stages = np.arange(pieces.stages)
@@ -144,24 +142,3 @@ def fitting(pieces: Pieces, many: Divisions, kind: str) -> Divisions:
         if not change(able, able.argmin(axis=1), over + saved * able.min(axis=1) <= 0, -1):
             break
     return now()
-
-
-def elsewhere(pieces: Pieces, division: Division, paths: np.ndarray) -> Iterator[Division]:
-    """Divisions in which a rank recomputes a segment less in full on one of its stages, and one more on another, by the
-    length of their longest path, were all segments alike."""
-    full, free = np.array(division.full), np.array(pieces.counts(division.stages)) - np.array(division.full)
-    free = free - np.array(division.part)
-    if not full.any() or pieces.recompute != "auto":
-        return
-    spent = pieces.by_rank(again_s(pieces, paths)[0])                       # [paths, v, ranks]
-    lengths = np.tensordot(paths, pieces.durations_s(division), 2)[:, None, None, None]
-    reached = (lengths - spent[:, :, None] + spent[:, None, :]).max(axis=0)  # [from v, to v, ranks]
-    possible = (pieces.by_rank(full) > 0)[:, None] & (pieces.by_rank(free) > 0)[None]
-    reached[~possible | np.eye(len(reached), dtype=bool)[:, :, None]] = np.inf
-    for place in np.argsort(reached, axis=None, kind="stable")[:ELSEWHERE].tolist():
-        source, target, rank = np.unravel_index(place, reached.shape)
-        if not np.isfinite(reached[source, target, rank]):
-            return
-        moved = full.copy()
-        moved[[source * pieces.ranks + rank, target * pieces.ranks + rank]] += -1, 1
-        yield replace(division, full=tuple(moved.tolist()))
