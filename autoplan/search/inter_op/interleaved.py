@@ -110,8 +110,12 @@ class _Search:
                     break
         elif not self.done:
             self.polish()
+            start, known = self.best or self.last or even, list(self.paths)
             for mean in means:
-                self.tabu_search(self.best or self.last or even, mean)
+                self.tabu_search(self.best or start, mean)
+            if means and self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
+                self.paths = known
+                self.tabu_search(start, means[-1])
         if self.best is None or self.bound_s >= self.limit_s:
             return None
         return ChunkCuts(Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s)), self.best)
@@ -168,6 +172,7 @@ class _Search:
               shortened after another
         """
         now, since, been = start, 0, set(Divisions.of(start).keys)
+        reached_s = self.pieces.step_s(start) if self.pieces.over(start) <= 0 else np.inf
         for step in range(STEPS):
             if self.done or since > PATIENCE or (step >= PATIENCE and self.best_s > self.limit_s * CLOSE):
                 break
@@ -186,10 +191,11 @@ class _Search:
             beside_s = mean * lengths_s.mean(axis=1)
             chosen = np.argsort(lengths_s.max(axis=1) + beside_s, kind="stable")[:RUN]
             near = near.picked(chosen)
-            now, before_s = near.one(int((self.pieces.all_steps_s(near) + beside_s[chosen]).argmin())), self.best_s
+            now = near.one(int((self.pieces.all_steps_s(near) + beside_s[chosen]).argmin()))
             been.update(Divisions.of(now).keys)
-            self.run_once(now)
-            since = 0 if self.best_s < before_s * (1 - STALLED) else since + 1
+            step_s = self.run_once(now)
+            since = 0 if step_s < reached_s * (1 - STALLED) else since + 1
+            reached_s = min(reached_s, step_s)
 
     def polish(self) -> None:
         """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
@@ -208,13 +214,14 @@ class _Search:
                 if moved is None:
                     break
 
-    def run_once(self, held: Division) -> None:
-        """The schedule on a division that fits; its path is known from then on."""
+    def run_once(self, held: Division) -> float:
+        """The schedule's seconds on a division that fits; its path is known from then on."""
         path = self.pieces.path(held)
         self.tried.add(held)
         self.paths.append(path.counts)
         if path.step_s < self.best_s:
             self.best, self.best_s = held, path.step_s
+        return path.step_s
 
     def recomputed_elsewhere(self, division: Division, paths: np.ndarray) -> Division | None:
         """The neighbour by another recomputation whose longest path is shortest, of those that fit; None where that
