@@ -45,16 +45,16 @@ def raise_first(conflicts: Iterator[Conflict]) -> None:
 
 def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
     """Stages on a rank, and what can't wait for the weights' gradients of a split backward."""
-    count, recompute = pinned.virtual_stages, pinned.recompute
+    count, recompute, order = pinned.virtual_stages, pinned.recompute, pinned.pipeline_schedule
     yield (
-        count not in (None, 1) and pinned.pipeline_schedule in ("gpipe", "1f1b", "pipedream-2bw"), f"virtual_stages={count}",
+        count not in (None, 1) and order in ("gpipe", "1f1b", "pipedream-2bw"), f"virtual_stages={count}",
         "1f1b, gpipe and pipedream-2bw have one stage on a rank", "leave it out",
     )  # fmt: skip
     yield (
-        count == 1 and pinned.pipeline_schedule == "interleaved", "virtual_stages=1 with pipeline_schedule='interleaved'",
+        count == 1 and order == "interleaved", "virtual_stages=1 with pipeline_schedule='interleaved'",
         "with one stage on a rank that is 1f1b", "give 2 or more",
     )  # fmt: skip
-    splits = pinned.pipeline_schedule == "zero-bubble"
+    splits = order == "zero-bubble"
     yield (
         splits and pinned.zero == 3, "zero=3 with pipeline_schedule='zero-bubble'",
         "parameters would be given back between the two passes of a backward, and gradients come out wrong",
