@@ -126,7 +126,8 @@ def setting_of(record: PlanRecord) -> Setting:
     """The setting that a plan was found for."""
     known = {name: value for name, value in vars(record.chosen.parallelism).items() if value is not None}
     given = {f.name: known[f.name] for f in fields(Setting) if f.name in known}
-    return Setting(**{**given, "microbatches": record.chosen.microbatches, "recompute": "auto"})
+    beside = {"schedule": known["pipeline_schedule"], "microbatches": record.chosen.microbatches, "recompute": "auto"}
+    return Setting(**{**given, **beside})
 
 
 def simulated(record: PlanRecord) -> Evaluated:

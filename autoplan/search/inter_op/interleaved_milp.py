@@ -84,7 +84,7 @@ class PartitionMilp:
             self.recompute()
         self.held: set[tuple[int, int]] = set()
         self.there: dict[tuple[int, int], int] = {}
-        self.largest: dict[tuple[str, int], np.ndarray] = {}
+        self.largest: dict[tuple[str, int], int] = {}
 
     def borders(self) -> None:
         """q and c [v·d + 1, runs], of the border in front of each stage and behind the last."""
@@ -110,7 +110,8 @@ class PartitionMilp:
 
     def recompute(self) -> None:
         """a and b of each cell: a stage, and a run of which it may hold segments that may be recomputed."""
-        k, r = self.cells = np.nonzero((self.longest > 0) & (self.of["repeated"] > 0))
+        k, r = np.nonzero((self.longest > 0) & (self.of["repeated"] > 0))
+        self.cells = (k, r)
         most = self.longest[k, r]
         goes_on = k[1:] == k[:-1]  # a cell's next is of the same stage
         before, after = np.append(False, goes_on), np.append(goes_on, False)
