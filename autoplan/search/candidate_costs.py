@@ -3,7 +3,6 @@ and that problem under a memory limit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Device, Prices
@@ -15,12 +14,10 @@ from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.chain import Chain, Held, chain_of, held_by
 from autoplan.search.inter_op.stage_model import Loads, data_axis, parameter_share
-from autoplan.search.intra_op.joint_updates import MATTERS, apart_s, begins_s, farthest_s, together, without_sums
-from autoplan.search.intra_op.memory_constrained import HeldBytes, Joint
+from autoplan.search.intra_op.joint_updates import MATTERS, apart_s, begins_s, farthest_s, without_sums
+from autoplan.search.intra_op.milp import HeldBytes
 from autoplan.search.intra_op.plan import Point
-from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Solver, Weights
-from autoplan.search.intra_op.template import Decision
 from autoplan.search.operator_problems import Key, Operators
 from autoplan.search.space.candidates import Setting
 from autoplan.search.space.heterogeneous import devices_of, spare_bytes
@@ -36,7 +33,6 @@ class Together:
     apart_s  of a microbatch, by which it differs at most from one that has each updated by itself
     """
 
-    problem: Problem
     fastest: Point
     least_s: float
     apart_s: float
@@ -79,12 +75,11 @@ class CandidateCosts:
             fastest, decisions = self.operators.fastest(setting), self.operators.decisions(setting)
             prices = self.operators.prices(tensor_mesh(setting.mesh))
             matters = apart_s(decisions, prices) > MATTERS * fastest.solution.time_s * setting.microbatches
-            self.others[key] = self.solved(setting, decisions, prices) if matters else None
+            self.others[key] = self.solved(setting, prices) if matters else None
         return self.others[key]
 
-    def solved(self, setting: Setting, decisions: Sequence[Decision], prices: Prices) -> Together:
-        problem = self.operators.problem(setting)
-        other = together(problem, decisions, prices, setting.microbatches)
+    def solved(self, setting: Setting, prices: Prices) -> Together:
+        problem, other = (self.operators.problem(setting, together) for together in (0, setting.microbatches))
         solution = Solver(other).solve(Weights())
         with_s = solution.bound + begins_s(prices) / setting.microbatches
         try:
@@ -92,7 +87,7 @@ class CandidateCosts:
         except Infeasible:  # something has to be summed
             without_s = with_s
         point = self.operators.taken(setting, solution)
-        return Together(other, point, min(with_s, without_s), farthest_s(problem, other))
+        return Together(point, min(with_s, without_s), farthest_s(problem, other))
 
     def loads(self, setting: Setting, point: Point) -> Loads:
         """What each stage holds and takes with these operators, wherever the chain is cut."""
@@ -125,13 +120,12 @@ class CandidateCosts:
         few = 2 * len(model.blocks) > len(model.segments)
         return few or setting.recompute == "none" or not self.operators.prepared.training
 
-    def joint(self, setting: Setting, problem: Problem | None = None) -> Joint:
-        """An operator problem under limits of what a setting of one stage holds; None: the setting's."""
-        problem = self.operators.problem(setting) if problem is None else problem
+    def joint(self, setting: Setting, together: int = 0) -> Solver:
+        """The operator problem under limits of what a candidate of one stage holds (``Operators.joint``)."""
         loads = self.loads(setting, self.operators.fastest(setting))
         flight = float(max(loads.in_flight)) if self.operators.prepared.training else 0.0
         states = parameter_share(loads.data, loads.states) + flight * loads.data.cast_share
-        return self.operators.joint(setting, HeldBytes(states, flight), problem)
+        return self.operators.joint(setting, HeldBytes(states, flight), together)
 
     def chain(self, setting: Setting, point: Point, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""

@@ -24,7 +24,6 @@ from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import Loads
 from autoplan.search.intra_op.pareto import EASING, MOST_COLUMNS, between, duals, states_alone, steep
 from autoplan.search.intra_op.plan import Point
-from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.operator_problems import Operators
 from autoplan.search.space.candidates import Setting
@@ -174,10 +173,9 @@ class Evaluator:
         self, setting: Setting, best: Evaluated | None, memory_limit: float, limit_s: float
     ) -> Evaluated | None:
         """The best of what is known and of operators chosen for what they hold altogether."""
-        other = self.costs.together(setting)
-        problems = [self.operators.problem(setting), *([other.problem] if other else [])]
+        ways = (0, setting.microbatches) if self.costs.together(setting) else (0,)
         try:
-            for point in (p for problem in problems for p in self.fitting(setting, problem, memory_limit)):
+            for point in (p for together in ways for p in self.fitting(setting, together, memory_limit)):
                 if self.idle(setting, point) or self.bounds.of_point_s(setting, point) >= limit_s:
                     continue
                 found = self.with_point(setting, point, memory_limit, limit_s)
@@ -187,14 +185,14 @@ class Evaluator:
             return best
         return best
 
-    def fitting(self, setting: Setting, problem: Problem, memory_limit: float) -> Iterator[Point]:
+    def fitting(self, setting: Setting, together: int, memory_limit: float) -> Iterator[Point]:
         """The operators that hold least, with which recomputation may do; and the fastest of those that fit without.
 
         The operator problem doesn't count all that is held, so they are sought for one room after another: that which
         leaves the last ones what they need beside, between the largest that was small enough and the smallest that
         was too large.
         """
-        fastest, joint = self.operators.fastest(setting), self.costs.joint(setting, problem)
+        fastest, joint = self.operators.fastest(setting), self.costs.joint(setting, together)
         lean = self.operators.taken(setting, joint.leanest)
         yield lean
         beside = [self.total(setting, p) - joint.bytes(p.solution) for p in (fastest, lean)]

@@ -1,119 +1,80 @@
-"""A mixed-integer program in arrays that grows row by row: HiGHS where it is installed, else CBC through PuLP.
-
-minimise v[0] subject to A·v + c ≥ 0, low ≤ v ≤ high; some variables are whole numbers.
-"""
+"""A program in arrays under construction: variables and rows are added in blocks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import pulp
 from scipy.sparse import csr_matrix
 
-from autoplan.solver.engines import INSTALLED, pick_solver
-
-if INSTALLED:
-    import highspy
-
-TIME_LIMIT_S = 30.0  # of what takes far less: a backstop
-
-
-@dataclass(frozen=True)
-class Solved:
-    """bound: what no values undercut, infinite where there are none; values: those found, None where none were."""
-
-    bound: float
-    values: np.ndarray | None = None
+from autoplan.solver.engines import engine
+from autoplan.solver.program import Answer, Infeasible, Program
 
 
 class ArrayProgram:
-    """A program under construction: variables and rows are added in blocks."""
+    """Entries in one place of the matrix add up."""
 
     def __init__(self) -> None:
-        self.low, self.high = np.zeros(0), np.zeros(0)
-        self.whole = np.zeros(0, dtype=bool)
-        self.entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # of each block: row, variable, factor
-        self.constants: list[float] = []
+        self.count = self.rows = 0  # variables and rows so far
+        self.bounds: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # of each block: low, high, whole
+        self.limits: list[tuple[np.ndarray, np.ndarray]] = []  # least, most
+        self.entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # row, variable, factor
 
-    def variables(
-        self, low: np.ndarray | float, high: np.ndarray | float, *, whole: bool = False
-    ) -> np.ndarray:
+    def variables(self, low: np.ndarray | float, high: np.ndarray | float, *, whole: bool = False) -> np.ndarray:
         """The numbers of new variables, in the shape of their bounds."""
         low, high = np.broadcast_arrays(np.asarray(low, dtype=float), np.asarray(high, dtype=float))
-        first = len(self.low)
-        self.low, self.high = np.append(self.low, low), np.append(self.high, high)
-        self.whole = np.append(self.whole, np.full(low.size, whole))
-        return first + np.arange(low.size).reshape(low.shape)
+        self.bounds.append((low.ravel(), high.ravel(), np.full(low.size, whole)))
+        self.count += low.size
+        return self.count - low.size + np.arange(low.size).reshape(low.shape)
+
+    def add_rows(self, count: int, least: np.ndarray | float, most: np.ndarray | float) -> int:
+        """The number of the first of so many rows, which have no entries yet."""
+        self.limits.append((np.broadcast_to(least, count), np.broadcast_to(most, count)))
+        self.rows += count
+        return self.rows - count
+
+    def enter(self, rows: np.ndarray | int, variables: np.ndarray, factors: np.ndarray | float) -> None:
+        """Factors of variables, each in its row."""
+        shape = np.shape(variables)
+        rows, factors = np.broadcast_to(rows, shape), np.broadcast_to(np.asarray(factors, dtype=float), shape)
+        self.entries.append((rows.ravel(), np.ravel(variables), factors.ravel()))
 
     def add(self, constants: np.ndarray | float, *terms: tuple[np.ndarray, np.ndarray | float]) -> None:
         """Rows Σ factors·variables + constants ≥ 0; of each term (variables, factors), its last dim is summed over and
         the first goes over the rows. One row: arrays without that."""
-        constants = np.atleast_1d(np.asarray(constants, dtype=float))
+        least = -np.atleast_1d(np.asarray(constants, dtype=float))
+        first = self.add_rows(len(least), least, np.inf)
         for variables, factors in terms:
             numbers = np.atleast_2d(variables)
             values = np.broadcast_to(np.asarray(factors, dtype=float), np.shape(variables)).reshape(numbers.shape)
-            rows = np.broadcast_to(len(self.constants) + np.arange(len(numbers))[:, None], numbers.shape)
-            self.entries.append((rows.ravel(), numbers.ravel(), values.ravel()))
-        self.constants += constants.tolist()
+            self.enter(first + np.arange(len(numbers))[:, None], numbers, values)
 
     @property
     def integers(self) -> int:
         """Whole numbers that are open."""
-        return int((self.whole & (self.low < self.high)).sum())
+        return sum(int((whole & (low < high)).sum()) for low, high, whole in self.bounds)
 
-    @property
-    def matrix(self) -> csr_matrix:
+    def program(self, *, limited: bool = False) -> Program:
+        """What stands so far, without rows that are empty and hold.
+
+        limited  whether the last row gets limits later
+        """
+        low, high, whole = (np.concatenate(parts) for parts in zip(*self.bounds, strict=True))
+        least, most = (np.concatenate(parts) for parts in zip(*self.limits, strict=True))
         rows, columns, factors = (np.concatenate(parts) for parts in zip(*self.entries, strict=True))
-        found = csr_matrix((factors, (rows, columns)), shape=(len(self.constants), len(self.low)))
-        found.eliminate_zeros()
-        return found
+        matrix = csr_matrix((factors, (rows, columns)), shape=(self.rows, self.count))
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+        kept = (np.diff(matrix.indptr) > 0) | (least > 0) | (most < 0)
+        starts = np.append(matrix.indptr[:-1][kept], matrix.nnz)
+        return Program(low, high, whole, starts, matrix.indices, matrix.data, least[kept], most[kept], limited)
 
-    def solve(self, *, relaxed: bool = False, gap: float = 0.0) -> Solved:
-        """To a relative gap; ``relaxed``: in fractions."""
-        whole = self.whole & (not relaxed)
-        return self.by_highs(whole, gap) if INSTALLED else self.by_cbc(whole, gap)
+    def solve(self, *, relaxed: bool = False, gap: float = 0.0) -> Answer:
+        """The least v[0], to a relative gap; its bound is infinite where there is none.
 
-    def by_highs(self, whole: np.ndarray, gap: float) -> Solved:
-        inside, matrix = highspy.Highs(), self.matrix
-        for option, value in (
-            ("output_flag", False), ("threads", 1), ("time_limit", TIME_LIMIT_S), ("mip_rel_gap", gap),
-        ):  # fmt: skip
-            inside.setOptionValue(option, value)
-        cost = np.zeros(len(self.low))
+        relaxed  in fractions
+        """
+        cost = np.zeros(self.count)
         cost[0] = 1.0
-        inside.passModel(
-            len(cost), len(self.constants), matrix.nnz, highspy.MatrixFormat.kRowwise.value,
-            highspy.ObjSense.kMinimize.value, 0.0, cost, self.low, self.high, -np.array(self.constants),
-            np.full(len(self.constants), np.inf), matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32),
-            matrix.data, whole.astype(np.int32),
-        )  # fmt: skip
-        inside.run()
-        status, info = inside.getModelStatus(), inside.getInfo()
-        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
-            return Solved(np.inf)
-        optimal = status == highspy.HighsModelStatus.kOptimal
-        values = np.array(inside.getSolution().col_value) if optimal else None
-        if whole.any():
-            return Solved(max(float(info.mip_dual_bound), 0.0), values)
-        return Solved(float(info.objective_function_value) if optimal else 0.0, values)
-
-    def by_cbc(self, whole: np.ndarray, gap: float) -> Solved:
-        model, matrix = pulp.LpProblem("arrays", pulp.LpMinimize), self.matrix
-        bounds = zip(self.low.tolist(), self.high.tolist(), whole.tolist(), strict=True)
-        variables = [
-            pulp.LpVariable(f"v{i}", low, None if np.isinf(high) else high, pulp.LpInteger if n else pulp.LpContinuous)
-            for i, (low, high, n) in enumerate(bounds)
-        ]
-        model += variables[0]
-        for number, constant in enumerate(self.constants):
-            here = slice(matrix.indptr[number], matrix.indptr[number + 1])
-            terms = zip(matrix.indices[here].tolist(), matrix.data[here].tolist(), strict=True)
-            model += pulp.LpAffineExpression([(variables[i], factor) for i, factor in terms]) >= -constant
-        status = model.solve(pick_solver(TIME_LIMIT_S, gap))
-        if status == pulp.LpStatusInfeasible:
-            return Solved(np.inf)
-        if status != pulp.LpStatusOptimal or model.sol_status != pulp.LpSolutionOptimal:
-            return Solved(0.0)
-        values = np.array([variable.varValue or 0.0 for variable in variables])
-        return Solved(float(values[0]) * (1 - gap if whole.any() else 1.0), values)
+        try:
+            return engine(self.program()).run(cost, relaxed=relaxed, gap=gap)
+        except Infeasible:
+            return Answer(None, np.inf)

@@ -59,7 +59,7 @@ def points_of(work: Work, setting: Setting) -> list[Point]:
 
 def measured(work: Work, setting: Setting, picked: Sequence[int]) -> Iterator[Solution]:
     try:
-        yield measure(work.operators.problem(setting), Weights(), picked, -math.inf, (0, 0), 0.0)
+        yield measure(work.operators.problem(setting), Weights(), picked, -math.inf)
     except Infeasible:
         return
 

@@ -15,10 +15,11 @@ from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism, Training
 from autoplan.search.candidate_costs import CandidateCosts
 from autoplan.search.driver import fastest
-from autoplan.search.intra_op.memory_constrained import HeldBytes, Joint
+from autoplan.search.intra_op.milp import HeldBytes, Memory
 from autoplan.search.intra_op.problem import Problem
+from autoplan.search.intra_op.solve import Solver
 from autoplan.search.state import Work, begin, candidates
-from autoplan.solver import engines
+from autoplan.solver import program
 from autoplan.trace.initialise import given
 from tests.search.test_search_optimal import random_problem, real_problem
 from tests.support.everything import along, everything
@@ -62,7 +63,7 @@ def check(problem: Problem, seed: int) -> int:
     time_s, total = tried(problem, held, working)
     if not len(time_s):
         return 0
-    joint = Joint(problem, working, held)
+    joint = Solver(problem, Memory(held, working))
     least = float(total.min())
     assert joint.bytes(joint.leanest) == pytest.approx(least, rel=1e-6, abs=1.0)
     assert least == 0 or joint.quickest(least * (1 - 1e-5)) is None
@@ -91,7 +92,7 @@ def test_real_operators_under_walls_are_solved_as_by_trying_everything(part: int
 
 @pytest.mark.parametrize("seed", range(6))
 def test_so_they_are_by_cbc(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "INSTALLED", False)
+    monkeypatch.setattr(program, "INSTALLED", False)
     check(random_problem(seed), seed)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.search.intra_op.options import formulate, prepare
 from autoplan.search.intra_op.problem import Group, Problem, Tensor, build
-from autoplan.search.intra_op.pruning import chosen, prune
+from autoplan.search.intra_op.pruning import prune
 from autoplan.search.intra_op.solve import Infeasible, Solver, Weights, solve
 from tests.support.everything import Everything, everything, trees_by_branches, trees_by_subsets
 from tests.support.hand_made import chain, f32, node
@@ -132,16 +131,7 @@ def thinned(problem: Problem, random: np.random.Generator) -> Problem:
     while math.prod(map(len, kept)) > MOST:
         largest = max(kept, key=len)
         largest.pop(int(random.integers(0, len(largest))))
-    tensors = tuple(
-        replace(
-            tensor,
-            given=tensor.given[kept[tensor.source]],
-            sinks=tuple((g, taken[kept[g]]) for g, taken in tensor.sinks),
-            keepers=tuple((g, places[kept[g]]) for g, places in tensor.keepers),
-        )
-        for tensor in problem.tensors
-    )
-    return Problem(tuple(chosen(g, np.array(keep)) for g, keep in zip(problem.groups, kept, strict=True)), tensors)
+    return problem.with_options([np.array(keep) for keep in kept])
 
 
 def prices_of(known: Everything) -> list[Weights]:

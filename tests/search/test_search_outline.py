@@ -19,7 +19,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.intra_op.inputs import Formulation
 from autoplan.search.intra_op.options import Prepared, divisibility, formulate, prepare, split_sizes
 from autoplan.search.intra_op.problem import Problem, build
-from autoplan.search.intra_op.template import outline_of
+from autoplan.search.intra_op.template import template_of
 from autoplan.search.space.candidates import Setting
 from autoplan.search.state import begin
 from tests.support.hand_made import llama, mlp
@@ -55,7 +55,7 @@ def test_where_the_same_divides_a_problem_is_the_outline_of_another(
     assume(divisibility(sizes, one) == divisibility(sizes, other) and (one.size("tp") > 1) == (other.size("tp") > 1))
     first, own = formulated(prepared, one, split), formulated(prepared, other, split)
     assert own.options == first.options
-    alone, shared = build(own), build(own, outline_of(first))
+    alone, shared = build(own), build(own, template_of(first))
     assert [(g.key, g.options) for g in shared.groups] == [(g.key, g.options) for g in alone.groups]
     assert [t.layouts for t in shared.tensors] == [t.layouts for t in alone.tensors]
     for found, expected in zip(arrays(shared), arrays(alone), strict=True):

@@ -18,8 +18,8 @@ from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.steiner_tree import cheapest_tree
 from autoplan.search.block_cost.account import price_block
 from autoplan.search.intra_op.classes import alike_operators
-from autoplan.search.intra_op.decode import block_choices
 from autoplan.search.intra_op.options import formulate, prepare
+from autoplan.search.intra_op.plan import block_choices
 from autoplan.search.intra_op.problem import Formulation, Problem, Tensor, build, operators_s
 from autoplan.search.intra_op.solve import Weights, kept_layouts, solve
 from tests.support.hand_made import chain, f32, llama, mlp, node

@@ -21,9 +21,9 @@ from autoplan.search import search
 from autoplan.search.block_cost.account import price_block
 from autoplan.search.explain.dp_axis_check import checked
 from autoplan.search.factoring import parts_that_divide
-from autoplan.search.intra_op.decode import block_choices
-from autoplan.search.intra_op.flows import Flows
+from autoplan.search.intra_op.flows import ways_of
 from autoplan.search.intra_op.options import formulate, prepare
+from autoplan.search.intra_op.plan import block_choices
 from autoplan.search.intra_op.problem import Formulation, build
 from autoplan.search.intra_op.solve import solve
 from autoplan.search.space.candidates import Limits, factorings
@@ -146,7 +146,7 @@ def test_ways_over_two_axes_are_composed_of_arcs_that_change_one_or_both_alike()
         return Layout.of(2, {"tp": one, "tp2": other}, mesh)
 
     given, taken = layout(S(0), S(1)), layout(S(1), S(0))
-    flow = Flows(mesh, ("tp", "tp2"), lambda *_: 1.0).flow(f32(4, 4), [given], [taken], True, None)
+    flow = ways_of(f32(4, 4), [given], [taken], True, None, ("tp", "tp2"), mesh)
     assert set(flow.layouts) == {layout(a, b) for a in (S(0), S(1)) for b in (S(0), S(1))}
     for here, there in flow.arcs.tolist():
         before, after = flow.layouts[here].states(), flow.layouts[there].states()

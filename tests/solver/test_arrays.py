@@ -8,11 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from autoplan.solver import arrays, engines
+from autoplan.solver import program
 from autoplan.solver.arrays import ArrayProgram
 
 
-def program(seed: int) -> tuple[ArrayProgram, float]:
+def random_program(seed: int) -> tuple[ArrayProgram, float]:
     """The least T over x in 0..3 with T ≥ each of some random sums and a row of weights, and that T by trying all."""
     rng, made = random.Random(seed), ArrayProgram()
     step = made.variables(0.0, np.inf)[None]
@@ -27,14 +27,13 @@ def program(seed: int) -> tuple[ArrayProgram, float]:
 
 @pytest.fixture(params=[True, False], ids=["HiGHS", "CBC"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (arrays, engines):
-        monkeypatch.setattr(module, "INSTALLED", request.param)
+    monkeypatch.setattr(program, "INSTALLED", request.param)
 
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("seed", range(5))
 def test_the_optimum_is_that_of_trying_all(seed: int) -> None:
-    made, best = program(seed)
+    made, best = random_program(seed)
     found = made.solve()
     assert found.values is not None and found.bound == pytest.approx(best, abs=1e-6) == found.values[0]
     assert made.solve(relaxed=True).bound <= best + 1e-6
@@ -42,7 +41,7 @@ def test_the_optimum_is_that_of_trying_all(seed: int) -> None:
 
 @pytest.mark.usefixtures("engine")
 def test_what_has_no_solution_has_an_infinite_bound() -> None:
-    made, _ = program(0)
+    made, _ = random_program(0)
     made.add(-100.0, (np.arange(1, 4), np.ones(3)))
     found = made.solve()
     assert np.isinf(found.bound) and found.values is None

@@ -138,7 +138,7 @@ def simulated(record: PlanRecord) -> Evaluated:
     blocks = tuple(
         as_emitted(price_block(block, choice, known, prices), found, prices) for block, choice, known, found in parts
     )
-    point = Point(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0, 0, 0, 0))
+    point = Point(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0))
     stages = tuple(stage_of(stage) for stage in lowered.stages)
     return finish(setting, point, work.evaluator.costs.loads(setting, point), stages, 0.0)
 

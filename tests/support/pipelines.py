@@ -22,7 +22,7 @@ from autoplan.search.intra_op.solve import Solution
 from autoplan.search.operator_problems import Operators
 from autoplan.search.space.candidates import Setting
 
-NOTHING = Solution((), (), 0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING = Solution((), (), 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import numpy as np
 import pulp
 
 from autoplan.search.inter_op.partition import SLACK, Interval
-from autoplan.search.intra_op.solve import pick_solver
+from autoplan.solver.program import Infeasible
+from autoplan.solver.pulp_problem import PulpProblem
 
 TIME_LIMIT_S = 300.0  # of what takes a second, but for a machine that does much else
 
@@ -30,9 +31,9 @@ def least_objective(seconds: Sequence[np.ndarray], microbatches: int) -> float:
     thresholds = sorted({float(part[at]) for part, row in zip(seconds, kept, strict=True) for at in row})
     if not thresholds:
         return np.inf
-    lp = pulp.LpProblem("stages", pulp.LpMinimize)
-    w = [pulp.LpVariable(f"w{t}", 0, 1, pulp.LpBinary) for t in range(len(thresholds))]
-    y = [{at: pulp.LpVariable(f"y{k}_{at}", 0, 1, pulp.LpBinary) for at in row} for k, row in enumerate(kept)]
+    lp = PulpProblem("stages")
+    w = [lp.make(0, 1, pulp.LpInteger) for _ in thresholds]
+    y = [{at: lp.make(0, 1, pulp.LpInteger) for at in row} for row in kept]
     terms = [(w[t], (microbatches - 1) * tau) for t, tau in enumerate(thresholds)]
     terms += [(v, float(seconds[k][at])) for k, row in enumerate(y) for at, v in row.items()]
     lp += pulp.LpAffineExpression(terms)
@@ -40,10 +41,11 @@ def least_objective(seconds: Sequence[np.ndarray], microbatches: int) -> float:
     connect(lp, y, size - 1)
     for k, row in enumerate(y):
         bound(lp, row, seconds[k], w, thresholds)
-    status = lp.solve(pick_solver(TIME_LIMIT_S, 1e-9))
-    if status == pulp.LpStatusInfeasible:
+    try:
+        answer = lp.run(TIME_LIMIT_S, 1e-9)
+    except Infeasible:
         return np.inf
-    assert status == pulp.LpStatusOptimal, f"the oracle has no answer after {TIME_LIMIT_S} s"
+    assert lp.sol_status == pulp.LpSolutionOptimal and answer.values is not None, f"none after {TIME_LIMIT_S} s"
     return float(pulp.value(lp.objective))
 
 

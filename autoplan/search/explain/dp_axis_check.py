@@ -16,7 +16,6 @@ from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.inputs import Formulation
 from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.problem import Problem, build
-from autoplan.search.intra_op.pruning import variables
 from autoplan.search.intra_op.solve import Infeasible, Solution, Solver, Weights
 from autoplan.search.operator_problems import Operators
 from autoplan.search.space.candidates import Setting
@@ -65,13 +64,13 @@ def check_data_axis(operators: Operators, setting: Setting, spent_s: float) -> s
         return ""
     start = time.perf_counter()
     pinned_form, shared = operators.form(single_steps(operators, setting), operators.split_weights)
-    problem = build(pinned_form, shared.outline(pinned_form))
+    problem = build(pinned_form, shared.of(pinned_form))
     pinned = Solver(problem).solve(Weights(), LIMIT_S)
     each_s, members = time.perf_counter() - start, setting.dp * setting.tp
     if each_s * (1 + SLOWER * max(1.0, members / PAIRED) ** 2) > SHARE * spent_s:
         return (
-            f"with the data axis free: not checked, {variables(problem)} variables become about "
-            f"{GROWTH * variables(problem)}, more than a tenth of the search's time"
+            f"with the data axis free: not checked, {problem.variables} variables become about "
+            f"{GROWTH * problem.variables}, more than a tenth of the search's time"
         )
     return str(checked(pinned_form, pinned, freed(operators, setting)))
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import splits
 from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Pieces
-from autoplan.solver.arrays import ArrayProgram, Solved
+from autoplan.solver.arrays import ArrayProgram
 
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
@@ -290,7 +290,7 @@ class PartitionMilp:
     def solve(self, gap: float = 0.0, *, relaxed: bool = False) -> Found:
         """The best divisions for the paths and moments there are; ``relaxed``: in fractions of segments, and then the
         nearest whole ones."""
-        found: Solved = self.lp.solve(relaxed=relaxed, gap=gap)
+        found = self.lp.solve(relaxed=relaxed, gap=gap)
         bound_s = found.bound * self.scale_s
         return Found(bound_s, None if found.values is None else self.division(found.values))
 

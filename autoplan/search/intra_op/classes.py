@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from autoplan.cost import Operator
 from autoplan.ir.graph import Argument, Model, Node, Ref
@@ -14,33 +15,36 @@ from autoplan.ir.graph import Argument, Model, Node, Ref
 GroupKey = tuple[str, int, str]  # kind ("node", "boundary", "stored", "given"), block (-1: of the model), name
 
 
-def boundary_classes(model: Model) -> dict[tuple[int, str, int], int]:
-    """(block, "in" or "out", position) -> number of its boundary: what leaves a segment enters the next."""
-    union = Union()
+@dataclass(frozen=True)
+class Classes:
+    """The decisions that several places of a model share.
+
+    boundaries  (block, "in" or "out", position) -> number of its boundary: what leaves a segment enters the next
+    stored      ("stored", block, local name) -> a name for how it is stored, one for all that share a parameter
+    sharers     of each of these names, the parameters of the model that it stands for
+    """
+
+    boundaries: Mapping[tuple[int, str, int], int]
+    stored: Mapping[GroupKey, str]
+    sharers: Mapping[str, int]
+
+
+def classes_of(model: Model) -> Classes:
+    boundaries, stored = Union(), Union()
     for index, block in enumerate(model.blocks):
         for side, count in (("in", len(block.inputs)), ("out", len(block.outputs))):
             for position in range(count):
-                union.find((index, side, position))
+                boundaries.find((index, side, position))
     for before, after in zip(model.segments, model.segments[1:], strict=False):
         for position in range(len(model.blocks[after.block].inputs)):
-            union.join((before.block, "out", position), (after.block, "in", position))
-    return union.numbers()
-
-
-def stored_classes(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
-    """("stored", block, local name) -> a name for how it is stored, one for all that share a parameter; and how many
-    parameters of the model each of these names stands for."""
-    names = [name for segment in model.segments for name in segment.parameters]
-    if len(set(names)) == len(names):
-        return apart(model)
-    union = Union()
+            boundaries.join((before.block, "out", position), (after.block, "in", position))
     for segment in model.segments:
-        block = model.blocks[segment.block]
-        for local, name in zip(block.parameters, segment.parameters, strict=True):
-            union.join(("stored", segment.block, local.name), name)
-    numbers = union.numbers()
-    counts = Counter(str(number) for item, number in numbers.items() if isinstance(item, str))
-    return {item: str(number) for item, number in numbers.items() if isinstance(item, tuple)}, dict(counts)
+        for local, name in zip(model.blocks[segment.block].parameters, segment.parameters, strict=True):
+            stored.join(("stored", segment.block, local.name), name)
+    names = stored.numbers()
+    sharers = Counter(str(number) for item, number in names.items() if isinstance(item, str))
+    ways = {item: str(number) for item, number in names.items() if isinstance(item, tuple)}
+    return Classes(boundaries.numbers(), ways, sharers)
 
 
 def readers(model: Model, block: int) -> int:
@@ -48,18 +52,6 @@ def readers(model: Model, block: int) -> int:
     count = Counter(name for segment in model.segments for name in set(segment.parameters))
     mine = (name for segment in model.segments if segment.block == block for name in segment.parameters)
     return max((count[name] for name in mine), default=1)
-
-
-def apart(model: Model) -> tuple[dict[GroupKey, str], dict[str, int]]:
-    """The same where each parameter is read by one segment alone."""
-    uses = Counter(segment.block for segment in model.segments)
-    found: dict[GroupKey, str] = {}
-    counts = {}
-    for index, count in uses.items():
-        for parameter in model.blocks[index].parameters:
-            found["stored", index, parameter.name] = number = str(len(found))
-            counts[number] = count
-    return found, counts
 
 
 OperatorKey = tuple[int, str]  # block, name

@@ -28,15 +28,18 @@ PriceOf = Callable[[TensorType, Layout, Layout, bool], float | None]
 
 @dataclass(frozen=True)
 class Ways:
-    """Where one value may go, whatever its size.
+    """Where values of one type may go, on any mesh on which the same divides.
 
-    layouts  in which it may be
+    carries  whether a gradient comes back
+    layouts  in which the value may be
     splits   of each layout the searched axes that split it
     arcs     [n, 2] as indices of layouts, from and to, in ascending order
     of       [n] the number of each arc among ``firsts``
     firsts   one arc of each kind, as the two layouts with their states; those of a kind cost the same
     """
 
+    kind: TensorType
+    carries: bool
     layouts: tuple[Layout, ...]
     splits: tuple[tuple[str, ...], ...]
     arcs: np.ndarray
@@ -44,18 +47,9 @@ class Ways:
     firsts: tuple[tuple[Located, Located], ...]
 
 
-@dataclass(frozen=True)
-class Flow:
-    """Layouts of one value; arcs [n, 2] as indices of theirs, from and to, in ascending order; their seconds [n]."""
-
-    layouts: tuple[Layout, ...]
-    arcs: np.ndarray
-    arc_s: np.ndarray
-
-
 @dataclass
-class Flows:
-    """Finds the flows of the values on one mesh. Arcs that differ in nothing that is priced are priced once.
+class ArcPrices:
+    """Prices arcs on one mesh; those that differ in nothing that is priced are priced once.
 
     axes   those that are searched
     price  seconds of a redistribution; None where there is no way
@@ -69,23 +63,10 @@ class Flows:
     def __post_init__(self) -> None:
         self.sizes = {axis.name: axis.size for axis in self.mesh.axes}
 
-    def flow(
-        self, kind: TensorType, given: Sequence[Layout], taken: Iterable[Layout], carries: bool, step: Step | None
-    ) -> Flow:
-        """The way from every layout in which a value is given to those in which it is taken.
-
-        step  which changes there are; None: all
-        """
-        return self.priced(ways_of(kind, given, taken, step, self.axes, self.mesh), kind, carries)
-
-    def priced(self, ways: Ways, kind: TensorType, carries: bool) -> Flow:
-        """The arcs on which there is a way, with their seconds."""
-        found = [self.arc_s(kind, here, there, carries) for here, there in ways.firsts]
-        seconds = np.array([np.inf if one is None else one for one in found], dtype=float)[ways.of]
-        finite = np.isfinite(seconds)
-        if finite.all():
-            return Flow(ways.layouts, ways.arcs, seconds)
-        return Flow(ways.layouts, ways.arcs[finite], seconds[finite])
+    def arcs_s(self, ways: Ways) -> np.ndarray:
+        """[arcs] seconds, infinite where there is no way."""
+        found = [self.arc_s(ways.kind, here, there, ways.carries) for here, there in ways.firsts]
+        return np.array([np.inf if one is None else one for one in found], dtype=float)[ways.of]
 
     def arc_s(self, kind: TensorType, here: Located, there: Located, carries: bool) -> float | None:
         if len(self.axes) == 1:
@@ -115,6 +96,7 @@ def ways_of(
     kind: TensorType,
     given: Sequence[Layout],
     taken: Iterable[Layout],
+    carries: bool,
     step: Step | None,
     axes: Sequence[str],
     mesh: Mesh,
@@ -130,7 +112,7 @@ def ways_of(
     splits = tuple(tuple(a for dim in layout.dims for a in dim if a in axes) for layout in layouts)
     moving = [a for a in axes if len({layout.state(a) for layout in layouts}) > 1]
     if not moving:
-        return Ways(layouts, splits, np.zeros((0, 2), dtype=int), np.zeros(0, dtype=int), ())
+        return Ways(kind, carries, layouts, splits, np.zeros((0, 2), dtype=int), np.zeros(0, dtype=int), ())
     states = list(dict.fromkeys(layout.state(a) for layout in layouts for a in moving))
     number = {state: n for n, state in enumerate(states)}
     codes = np.array([[number[layout.state(a)] for a in moving] for layout in layouts], dtype=int)
@@ -143,7 +125,8 @@ def ways_of(
     arcs = np.argwhere(possible)
     first, of = alike(codes, np.array([ways(split, mesh) for split in splits], dtype=int), arcs)
     located = {n: (layouts[n], layouts[n].states()) for n in set(arcs[first].ravel().tolist())}
-    return Ways(layouts, splits, arcs, of, tuple((located[a], located[b]) for a, b in arcs[first].tolist()))
+    firsts = tuple((located[a], located[b]) for a, b in arcs[first].tolist())
+    return Ways(kind, carries, layouts, splits, arcs, of, firsts)
 
 
 def alike(codes: np.ndarray, parts: np.ndarray, arcs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

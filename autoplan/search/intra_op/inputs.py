@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import numpy as np
-
-from autoplan.cost import Operator
+from autoplan.cost import Operator, Prices
 from autoplan.ir.graph import Model, TensorType
-from autoplan.ir.layout import Layout, State
+from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
 from autoplan.rules.strategies import Strategy
+from autoplan.search.intra_op.classes import Classes
 from autoplan.search.space.tensor_axes import System
 
 SEQUENCE = 1  # the dim of an activation [batch, sequence, features]
-
-
-class Prices(Protocol):
-    """What the problem asks of pricing; seconds are of one microbatch, forward and backward."""
-
-    def operators_s(self, operator: Operator, strategies: Sequence[Strategy]) -> np.ndarray: ...
-
-    def move_s(self, kind: TensorType, source: Layout, target: Layout, carries: bool) -> float | None: ...
-
-    def move_steps(
-        self, kind: TensorType, source: Layout, target: Layout, carries: bool
-    ) -> tuple[Collective, ...] | None: ...
-
-    def stored_s(self, kind: TensorType, layout: Layout, count: int = 1) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +22,9 @@ class Formulation:
 
     operators   of every block, by name
     options     the strategies of every node, by (block, name)
+    classes     decisions that several places share
     states      (axis, state) of every value on the batch's axes, by (block, name)
+    prices      seconds are of one microbatch, forward and backward
     searched    names of the axes whose layouts are searched, in the mesh's order
     sequence    whether activations between segments are split along the sequence; None: whatever is cheaper
     system      what a named system asks of the tensor axes
@@ -51,6 +36,7 @@ class Formulation:
     mesh: Mesh
     operators: tuple[Mapping[str, Operator], ...]
     options: Mapping[tuple[int, str], tuple[Strategy, ...]]
+    classes: Classes
     states: Callable[[int, str], Mapping[str, State]]
     prices: Prices
     searched: tuple[str, ...] = ("tp",)

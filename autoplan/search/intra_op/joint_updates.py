@@ -10,44 +10,24 @@ has about no sums, the other as many as are worth it once there is one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from autoplan.cost import Prices
 from autoplan.ir.layout import Layout, R
-from autoplan.search.intra_op.problem import Group, Problem
-from autoplan.search.intra_op.pruning import with_options
+from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.template import Decision
 
 MATTERS = 0.05  # of a step, that the difference can be at most where nothing is asked of it
 
 
-def together(problem: Problem, decisions: Sequence[Decision], prices: Prices, microbatches: int) -> Problem:
-    """The same problem, of a step of so many microbatches."""
-    stored = {decision.key: decision for decision in decisions if decision.stored is not None}
-
-    def group(found: Group) -> Group:
-        if found.key not in stored:
-            return found
-        decision = stored[found.key]
-        assert decision.stored is not None
-        layouts = [option for option in found.options if isinstance(option, Layout)]
-        each = [prices.stored_at_least_s(decision.stored, layout, microbatches) for layout in layouts]
-        return replace(found, time_s=decision.count * np.array(each))
-
-    return replace(problem, groups=tuple(group(found) for found in problem.groups))
-
-
 def without_sums(problem: Problem, prices: Prices) -> Problem:
     """The same where no gradient is summed over a tensor axis, so that no such collective begins."""
-
-    def alone(found: Group) -> np.ndarray:
-        states = [[o.state(a) for a in prices.mesh.tensor_axes] for o in found.options if isinstance(o, Layout)]
-        sums = np.array([R in of and found.key[0] == "stored" for of in states] or [False] * len(found.options))
-        return np.flatnonzero(~sums)
-
-    return with_options(problem, [alone(group) for group in problem.groups])
+    axes, kept = prices.mesh.tensor_axes, []
+    for group in problem.groups:
+        summed = [isinstance(o, Layout) and R in [o.state(a) for a in axes] for o in group.options]
+        kept.append(np.flatnonzero([group.key[0] != "stored" or not sums for sums in summed]))
+    return problem.with_options(kept)
 
 
 def begins_s(prices: Prices) -> float:

@@ -6,8 +6,9 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from autoplan.cost import Operator, operators_of, weights_of
+from autoplan.cost import Operator, Prices, operators_of, weights_of
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Block, Model, Node
 from autoplan.ir.layout import R, S, State
@@ -15,8 +16,8 @@ from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.constraints import Constraint, permitted
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy, strategies
-from autoplan.search.intra_op.classes import OperatorKey, alike_operators
-from autoplan.search.intra_op.inputs import Formulation, Prices
+from autoplan.search.intra_op.classes import Classes, OperatorKey, alike_operators, classes_of
+from autoplan.search.intra_op.inputs import Formulation
 from autoplan.search.space.batch_axes import BatchSplit, split_batch
 from autoplan.search.space.tensor_axes import Asked, System, routers, splitting
 
@@ -46,6 +47,10 @@ class Prepared:
     constraints: tuple[Constraint, ...]
     training: bool
     alike: Mapping[OperatorKey, OperatorKey] = field(default_factory=dict)
+
+    @cached_property
+    def classes(self) -> Classes:
+        return classes_of(self.model)
 
     def whole(self, node: Node) -> AxisStrategy:
         """A constant on an axis that doesn't split the batch: whole on every rank."""
@@ -81,7 +86,7 @@ def formulate(
     free           an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
     options        those of another mesh on which the same divides (``divisibility``)
     """
-    batch = prepared.batch
+    batch, classes = prepared.batch, prepared.classes
     prepared = replace(prepared, batch={axis: split for axis, split in batch.items() if axis != free})
     known: Known = {}
     roles: Mapping[tuple[int, str], str] = {}
@@ -109,6 +114,7 @@ def formulate(
         mesh,
         prepared.operators,
         options,
+        classes,
         states,
         prices,
         searched=(*((free,) if free else ()), *mesh.tensor_axes),

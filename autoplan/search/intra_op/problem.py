@@ -7,42 +7,43 @@ one of its options taken: an operator's strategy, a boundary's layout, the layou
 With x[g,o] = 1 where group g takes option o, f[t,c,a] the flow of tensor t to its consumer c along arc a, y[t,a] = 1
 where arc a is paid, and z[t,l] = 1 where t is kept for the backward in layout l:
 
-    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·arc  +  w_act Σ z·kept        program.cost
-    Σ_o x[g,o] = 1                                            for each group g               program.choose_one
-    given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                program.conserve
-    f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      program.share
-    z[t,l] ≥ Σ_{o keeps t in l} x[g,o]                        for each keeper g of t         program.keep
+    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·arc  +  w_act Σ z·kept        milp.cost
+    Σ_o x[g,o] = 1                                            for each group g               milp.choose_one
+    given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                milp.conserve
+    f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      milp.share
+    z[t,l] ≥ Σ_{o keeps t in l} x[g,o]                        for each keeper g of t         milp.keep
 
 given(t,l) = Σ x[g,o] over the options of t's producer that give it in l; taken likewise. The arcs that one tensor pays
 for form a tree over its layouts (shared flow), so a redistribution that two consumers need is paid once.
 
 One to three axes are searched. An operator's strategies are products of those on the single axes, and a tensor's
-layouts mixtures of the states met on them (``flows.between``); an arc changes one axis, or several alike, and costs
-its single step (``Prices.direct``), or over one axis the cheapest way (``flows.Flows``). What a named system asks
-narrows the options (``tensor.as_asked``) and the boundary's and the stored layouts; ``prune.prune`` drops options and
+layouts mixtures of the states met on them (``flows.mixtures``); an arc changes one axis, or several alike, and costs
+its single step (``Prices.direct``), or over one axis the cheapest way. What a named system asks
+narrows the options (``System.ways``) and the boundary's and the stored layouts; ``pruning.prune`` drops options and
 arcs that no optimum needs.
 
 The output of a segment and the input of the next are one tensor in one layout: both are the same boundary group, also
 where a block follows itself. A parameter that several blocks or segments share has one group for how it is stored.
 Collectives from a parameter other than I -> R are left out: a parameter is not gathered inside a microbatch, but over
-the axis over which a named system gathers it (``TensorSystem.gathered``).
+the axis over which a named system gathers it (``System.gathered``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.cost import Operator
+from autoplan.cost import Operator, Prices
+from autoplan.cost.prices import layout_bytes
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.classes import GroupKey
-from autoplan.search.intra_op.flows import Flow, Flows, Ways, local_bytes, local_elements, ways
-from autoplan.search.intra_op.inputs import Formulation, Prices
-from autoplan.search.intra_op.template import Decision, Outline, Value, outline_of
+from autoplan.search.intra_op.flows import ArcPrices, Ways, local_bytes, local_elements, ways
+from autoplan.search.intra_op.inputs import Formulation
+from autoplan.search.intra_op.template import Decision, Template, Value, template_of
 
 
 @dataclass(frozen=True)
@@ -91,29 +92,84 @@ class Problem:
     groups: tuple[Group, ...]
     tensors: tuple[Tensor, ...]
 
+    @property
+    def variables(self) -> int:
+        """About as many as the integer program will have."""
+        flows = sum(len(t.arcs) * (len(t.sinks) + (len(t.sinks) > 1)) for t in self.tensors)
+        return flows + sum(len(g.options) for g in self.groups)
+
     def index(self, key: GroupKey) -> int:
-        for i, group in enumerate(self.groups):
-            if group.key == key:
-                return i
-        raise KeyError(key)
+        return next(i for i, group in enumerate(self.groups) if group.key == key)
+
+    def with_options(self, kept: Sequence[np.ndarray]) -> Problem:
+        """The same with some of each group's options alone, by their numbers."""
+        tensors = (
+            replace(
+                tensor,
+                given=tensor.given[kept[tensor.source]],
+                sinks=tuple((g, taken[kept[g]]) for g, taken in tensor.sinks),
+                keepers=tuple((g, places[kept[g]]) for g, places in tensor.keepers),
+            )
+            for tensor in self.tensors
+        )
+        groups = (
+            Group(g.key, tuple(g.options[i] for i in keep), g.time_s[keep], g.state_bytes[keep], g.kept_bytes[keep])
+            for g, keep in zip(self.groups, kept, strict=True)
+        )
+        return Problem(tuple(groups), tuple(tensors))
+
+    def of_block(self, block: int, shares: Mapping[GroupKey, float]) -> Problem:
+        """The part that belongs to one block: its operators and the ways of its values. Boundaries cost nothing, nor
+        does what a parameter costs once a step, however it is stored: a stage's gradients are summed together.
+
+        shares  of each way to store parameters, how much of what is stored so is the block's
+        """
+        tensors = [t for t in self.tensors if t.block == block]
+        mine = {t.source for t in tensors} | {g for t in tensors for g, _ in t.sinks}
+        mine |= {i for i, group in enumerate(self.groups) if group.key[:2] == ("node", block)}
+        place = {old: new for new, old in enumerate(sorted(mine))}
+        groups = [
+            replace(g, time_s=0 * g.time_s, state_bytes=g.state_bytes * shares[g.key]) if g.key[0] == "stored" else g
+            for g in (self.groups[old] for old in place)
+        ]
+        moved = (
+            replace(
+                t,
+                source=place[t.source],
+                sinks=tuple((place[g], taken) for g, taken in t.sinks),
+                keepers=tuple((place[g], kept) for g, kept in t.keepers),
+            )
+            for t in tensors
+        )
+        return Problem(tuple(groups), tuple(moved))
 
 
 Seconds = Mapping[tuple[int, str], np.ndarray]
 """Of every operator, by (block, name): seconds of each of its options in one microbatch."""
 
 
-def build(form: Formulation, outline: Outline | None = None, seconds: Seconds | None = None) -> Problem:
-    """The arrays.
+def build(form: Formulation, template: Template | None = None, seconds: Seconds | None = None) -> Problem:
+    """A template with its prices.
 
-    outline  of a formulation that differs in sizes alone; None: the form's own
-    seconds  of the operators, where they are known
+    template  of a formulation that differs in sizes alone; None: the form's own
+    seconds   of the operators, where they are known
     """
-    outline = outline_of(form) if outline is None else outline
+    template = template_of(form) if template is None else template
     seconds = operators_s(form, form.prices) if seconds is None else seconds
-    flows = Flows(form.mesh, form.searched, form.prices.move_s)
-    priced = [flows.priced(*found) for found in outline.ways]
-    tensors = (tensor(form, value, outline.ways[value.ways][0], priced[value.ways]) for value in outline.values)
-    return Problem(tuple(group(form, decision, seconds) for decision in outline.decisions), tuple(tensors))
+    prices = ArcPrices(form.mesh, form.searched, form.prices.move_s)
+    arcs_s = [prices.arcs_s(ways) for ways in template.ways]
+    tensors = (tensor(form, value, template.ways[value.ways], arcs_s[value.ways]) for value in template.values)
+    return Problem(tuple(group(form, decision, seconds) for decision in template.decisions), tuple(tensors))
+
+
+def updated_together(problem: Problem, form: Formulation, template: Template, microbatches: int) -> Problem:
+    """The same in a step of so many microbatches, what parameters cost once a step as if it were done for all of them
+    together (``joint_updates``)."""
+    groups = (
+        stored(form, decision, microbatches) if decision.stored is not None else group
+        for decision, group in zip(template.decisions, problem.groups, strict=True)
+    )
+    return replace(problem, groups=tuple(groups))
 
 
 def operators_s(form: Formulation, prices: Prices) -> Seconds:
@@ -130,19 +186,31 @@ def operators_s(form: Formulation, prices: Prices) -> Seconds:
 
 def group(form: Formulation, decision: Decision, seconds: Seconds) -> Group:
     """A decision with its prices."""
+    if decision.stored is not None:
+        return stored(form, decision)
     kind, block, name = decision.key
     zeros = np.zeros(len(decision.options))
-    if kind == "node":
-        operator, count = form.operators[block][name], decision.count
-        options = [option for option in decision.options if isinstance(option, Strategy)]
-        kept = np.array([count * extra_bytes(operator, option, form.mesh) for option in options])
-        return Group(decision.key, decision.options, count * seconds[block, name], zeros, kept)
-    if decision.stored is None:
+    if kind != "node":
         return Group(decision.key, decision.options, zeros, zeros, zeros)
+    operator, count = form.operators[block][name], decision.count
+    kept = [count * extra_bytes(operator, o, form.mesh) for o in decision.options if isinstance(o, Strategy)]
+    return Group(decision.key, decision.options, count * seconds[block, name], zeros, np.array(kept))
+
+
+def stored(form: Formulation, decision: Decision, microbatches: int = 0) -> Group:
+    """How a parameter is stored, with its prices.
+
+    microbatches  of a step in which all parameters are updated together; 0: each by itself
+    """
+    kind, count = decision.stored, decision.count
+    assert kind is not None
     layouts = [option for option in decision.options if isinstance(option, Layout)]
-    time_s = np.array([form.prices.stored_s(decision.stored, layout, decision.count) for layout in layouts])
-    state = [decision.count * local_bytes(decision.stored, layout, form.mesh) for layout in layouts]
-    return Group(decision.key, decision.options, time_s, np.array(state, dtype=float), zeros)
+    if microbatches:
+        time_s = [count * form.prices.stored_at_least_s(kind, layout, microbatches) for layout in layouts]
+    else:
+        time_s = [form.prices.stored_s(kind, layout, count) for layout in layouts]
+    state = [float(count * local_bytes(kind, layout, form.mesh)) for layout in layouts]
+    return Group(decision.key, decision.options, np.array(time_s), np.array(state), np.zeros(len(layouts)))
 
 
 def extra_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
@@ -153,41 +221,30 @@ def extra_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
     return operator.rule.saved_bytes_per_element * local_elements(operator.node.type, layout, mesh)
 
 
-def tensor(form: Formulation, value: Value, way: Ways, flow: Flow) -> Tensor:
-    """A value with its prices."""
+def working_bytes(form: Formulation, problem: Problem) -> list[np.ndarray]:
+    """Of each group, bytes of an operator's result and of its gradient: as ``account`` counts those of compiled
+    blocks."""
+    found = []
+    for group in problem.groups:
+        kind, block, name = group.key
+        sizes = []
+        if kind == "node":
+            result = form.operators[block][name].node.type
+            layouts = [o.output(len(result.shape), form.mesh) for o in group.options if isinstance(o, Strategy)]
+            sizes = [2.0 * layout_bytes(result, layout, form.mesh) for layout in layouts]
+        found.append(np.array(sizes))
+    return found
+
+
+def tensor(form: Formulation, value: Value, way: Ways, arc_s: np.ndarray) -> Tensor:
+    """A value with its prices; without the arcs on which there is no way."""
     beside = ways((a for axes in way.layouts[0].dims for a in axes if a not in form.searched), form.mesh)
     itemsize = value.kind.bytes // max(value.kind.elements, 1)
     parts = np.array([ways(split, form.mesh) for split in way.splits], dtype=int)
     kept = (value.count * itemsize * (value.kind.elements // (beside * parts))).astype(float)
     kept[value.whole] = 0.0
+    there = np.isfinite(arc_s)
     return Tensor(
-        value.block, value.name, flow.layouts, value.source, value.given, value.sinks, flow.arcs,
-        value.count * flow.arc_s, value.keepers, kept,
+        value.block, value.name, way.layouts, value.source, value.given, value.sinks, way.arcs[there],
+        value.count * arc_s[there], value.keepers, kept,
     )  # fmt: skip
-
-
-def alone(problem: Problem, block: int, shares: Mapping[GroupKey, float]) -> Problem:
-    """The part of a problem that belongs to one block: its operators and the ways of its values. Borders cost nothing,
-    nor does what a parameter costs once a step, however it is stored: a stage's gradients are summed together.
-
-    shares  of each way to store parameters, how much of what is stored so is the block's
-    """
-    tensors = [t for t in problem.tensors if t.block == block]
-    mine = {t.source for t in tensors} | {g for t in tensors for g, _ in t.sinks}
-    mine |= {i for i, group in enumerate(problem.groups) if group.key[:2] == ("node", block)}
-    place = {old: new for new, old in enumerate(sorted(mine))}
-    groups = [problem.groups[old] for old in sorted(mine)]
-    groups = [
-        replace(g, time_s=0 * g.time_s, state_bytes=g.state_bytes * shares[g.key]) if g.key[0] == "stored" else g
-        for g in groups
-    ]
-    return Problem(tuple(groups), tuple(moved(t, place) for t in tensors))
-
-
-def moved(tensor: Tensor, place: dict[int, int]) -> Tensor:
-    return replace(
-        tensor,
-        source=place[tensor.source],
-        sinks=tuple((place[g], taken) for g, taken in tensor.sinks),
-        keepers=tuple((place[g], kept) for g, kept in tensor.keepers),
-    )

@@ -18,57 +18,28 @@ ViT-22B's on three), and finding it takes as long as a solution, so it is for pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from autoplan.search.intra_op.problem import Group, Problem, Tensor
+from autoplan.search.intra_op.problem import Problem, Tensor
 
 SAME = 1e-12  # relative: rounding of sums of seconds
 TIE = 1e-13  # of the dearest arc: for each axis that an arc changes, so that of ways that cost alike one is left
 LARGE = 100_000  # variables, below which a problem is solved sooner than it is pruned
 
 
-def variables(problem: Problem) -> int:
-    """About as many as the solver's model will have."""
-    flows = sum(len(t.arcs) * (len(t.sinks) + (len(t.sinks) > 1)) for t in problem.tensors)
-    return flows + sum(len(g.options) for g in problem.groups)
-
-
 def pruned_if_large(problem: Problem) -> Problem:
     """Without what is needless, where finding that takes less than it saves."""
-    return prune(problem) if variables(problem) >= LARGE else problem
+    return prune(problem) if problem.variables >= LARGE else problem
 
 
 def prune(problem: Problem) -> Problem:
     """The smaller problem; its optimum is the same at every price of bytes."""
     distances = [distances_of(t) for t in problem.tensors]
-    smaller = with_options(problem, [options_kept(problem, index, distances) for index in range(len(problem.groups))])
+    smaller = problem.with_options([options_kept(problem, i, distances) for i in range(len(problem.groups))])
     pairs = zip(smaller.tensors, distances, strict=True)
     return Problem(smaller.groups, tuple(with_arcs(t, needed_arcs(t, distance)) for t, distance in pairs))
-
-
-def with_options(problem: Problem, kept: Sequence[np.ndarray]) -> Problem:
-    """The same with some of each group's options alone, by their numbers."""
-    tensors = (
-        replace(
-            tensor,
-            given=tensor.given[kept[tensor.source]],
-            sinks=tuple((g, taken[kept[g]]) for g, taken in tensor.sinks),
-            keepers=tuple((g, places[kept[g]]) for g, places in tensor.keepers),
-        )
-        for tensor in problem.tensors
-    )
-    groups = (chosen(group, keep) for group, keep in zip(problem.groups, kept, strict=True))
-    return Problem(tuple(groups), tuple(tensors))
-
-
-def chosen(group: Group, keep: np.ndarray) -> Group:
-    return Group(
-        group.key, tuple(group.options[i] for i in keep), group.time_s[keep], group.state_bytes[keep],
-        group.kept_bytes[keep],
-    )  # fmt: skip
 
 
 def with_arcs(tensor: Tensor, keep: np.ndarray) -> Tensor:

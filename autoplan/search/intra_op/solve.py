@@ -1,41 +1,39 @@
-"""The operator problem handed to a solver, as a linear program in arrays (``program``), and its answer read back.
+"""The operator problem handed to a solver, as an integer program in arrays (``milp``), and its answer read back.
 
-The linear relaxation comes first: without a memory wall it is integral nearly always, and then it is the answer.
+The linear relaxation comes first: without a memory limit it is integral nearly always, and then it is the answer.
 Otherwise the same problem is solved again in integers. Only what was chosen is read back; the redistributions and the
 objective are computed anew from it, since a solver's own figures are off by its tolerances.
+
+Prices of bytes (``pareto``) give answers on a convex hull alone. Where segments may be recomputed that is enough: how
+many of them are fills what lies between two answers. Where none may be, what lies between are other operators, and
+what a block makes for a moment counts as much as what it keeps. There the same program has one row of all bytes that
+are held at once (``milp.Memory``), and its limit is what changes from solve to solve.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from autoplan.redistribution.steiner_tree import cheapest_tree
-from autoplan.search.intra_op.milp import program
+from autoplan.search.intra_op.milp import NO_WEIGHT, Memory, Milp, Weights, milp
 from autoplan.search.intra_op.problem import Problem, Tensor
-from autoplan.solver.engines import Answer, Engine, Infeasible, engine, pick_solver, solver_name
-from autoplan.solver.program import Program
+from autoplan.solver.engines import TIME_LIMIT_S, Engine, Infeasible, engine, solver_name
 
-__all__ = ["Infeasible", "Solution", "Solver", "Weights", "pick_solver", "solve", "solver_name"]
+__all__ = ["FloorOf", "Infeasible", "Solution", "Solver", "Weights", "solve", "solver_name"]
 
 SCALE = 1e4  # the largest coefficient of the objective; far larger ones cost solvers minutes
 WHOLE = 1e-5  # how far from 1 the variable of an option that is taken may be
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Seconds that a byte is worth, for parameters' states and for what is kept for the backward."""
-
-    state: float = 0.0
-    kept: float = 0.0
-
+ROUNDING = 1e-9  # relative, of bytes: what just fits may be said to need so much more
+GAP = 1e-6  # relative, of a problem without a memory limit
+SMALL, LIMITED_GAP = 1_000, 1e-3  # variables up to which one under a limit is solved to the end; the gap of larger ones
 
 FloorOf = Callable[[int, Weights], float]
-"""Seconds that no operators of one segment of a block undercut, at prices of bytes."""
+"""Seconds of a microbatch that no operators of one segment of a block undercut, at prices of bytes."""
 
 
 @dataclass(frozen=True)
@@ -56,69 +54,113 @@ class Solution:
     kept_bytes: float
     objective: float
     bound: float
-    variables: int
-    constraints: int
-    seconds: float
+    variables: int = 0
+    constraints: int = 0
 
 
-def solve(problem: Problem, weights: Weights = Weights(), time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
+def solve(problem: Problem, weights: Weights = NO_WEIGHT, time_limit_s: float = TIME_LIMIT_S) -> Solution:
     """The cheapest assignment. Raises Infeasible where there is none."""
-    return Solver(problem).solve(weights, time_limit_s, gap)
+    return Solver(problem).solve(weights, time_limit_s)
 
 
 class Solver:
-    """One problem, solved as often as its bytes are priced anew; the constraints are built once."""
+    """One problem, solved as often as its bytes are priced anew, or its memory limited; the constraints are built once.
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.program: Program | None = None
-        self.engine: Engine | None = None
+    Each method raises Infeasible where there is no assignment, and where the solver has none in time.
+    """
 
-    def solve(self, weights: Weights, time_limit_s: float = 30.0, gap: float = 1e-6) -> Solution:
-        """As the function of that name."""
-        start = time.perf_counter()
+    def __init__(self, problem: Problem, memory: Memory | None = None) -> None:
+        self.problem, self.memory = problem, memory
+        self.under: dict[float, Solution | None] = {}
+
+    def solve(self, weights: Weights = NO_WEIGHT, time_limit_s: float = TIME_LIMIT_S) -> Solution:
+        """The cheapest assignment at these prices of bytes."""
         if self.decided:
-            return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf, (0, 0), start)
-        answer = self.run(weights, time_limit_s, gap, integers=False)
-        picked, bound = options_of(answer, self.program), answer.bound
-        if picked is None:
-            answer = self.run(weights, time_limit_s, gap, integers=True)
-            picked, bound = options_of(answer, self.program), max(bound, answer.bound)
-        if picked is None or self.program is None:
-            raise Infeasible(f"the solver found nothing in {time_limit_s} s")
-        sizes = (self.program.variables, self.program.constraints)
-        return measure(self.problem, weights, picked, bound, sizes, start)
+            return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf)
+        cost = self.milp.cost(weights)
+        options, bound = self.answer(cost, GAP, time_limit_s, relaxed=True)
+        if options is None:
+            options, better = self.answer(cost, GAP, time_limit_s)
+            bound = max(bound, better)
+        return self.measured(weights, options, bound)
 
-    def bound(self, weights: Weights, time_limit_s: float = 30.0) -> float:
+    def bound(self, weights: Weights) -> float:
         """What no assignment undercuts: the relaxation's value."""
         if self.decided:
             return self.solve(weights).objective
-        return self.run(weights, time_limit_s, 0.0, integers=False).bound
+        return self.answer(self.milp.cost(weights), relaxed=True)[1]
+
+    def quickest(self, limit: float) -> Solution | None:
+        """The quickest assignment that holds so many bytes at most; None where none does."""
+        if limit not in self.under:
+            self.engine.limit(limit / self.milp.unit)
+            try:
+                options, bound = self.answer(self.milp.time_s, self.limited_gap)
+            except Infeasible:
+                self.under[limit] = None
+            else:
+                self.under[limit] = self.measured(NO_WEIGHT, options, bound)
+        return self.under[limit]
+
+    @cached_property
+    def leanest(self) -> Solution:
+        """The assignment that holds fewest bytes, and of those that do the quickest."""
+        assert self.memory is not None
+        self.engine.limit(math.inf)
+        options, _ = self.answer(self.milp.held(self.memory.held), self.limited_gap)
+        least = self.measured(NO_WEIGHT, options, 0.0)
+        return self.quickest(self.bytes(least) * (1 + ROUNDING)) or least
+
+    def bytes(self, solution: Solution) -> float:
+        """That an assignment holds at once."""
+        assert self.memory is not None
+        held, pairs = self.memory.held, zip(self.memory.working, solution.options, strict=True)
+        working = max((float(sizes[option]) for sizes, option in pairs if len(sizes)), default=0.0)
+        return held.state * solution.state_bytes + held.kept * solution.kept_bytes + working
 
     @property
     def decided(self) -> bool:
         return all(len(group.options) == 1 for group in self.problem.groups)
 
-    def run(self, weights: Weights, time_limit_s: float, gap: float, *, integers: bool) -> Answer:
-        """The solver's answer, its costs scaled for it and its bound scaled back."""
-        if self.program is None or self.engine is None:
-            if not all(group.options for group in self.problem.groups):
-                raise Infeasible("a group has no options")
-            self.program = program(self.problem)
-            self.engine = engine(self.program)
-        cost = self.program.cost(weights.state, weights.kept)
+    @cached_property
+    def milp(self) -> Milp:
+        if not all(group.options for group in self.problem.groups):
+            raise Infeasible("a group has no options")
+        return milp(self.problem, self.memory)
+
+    @cached_property
+    def engine(self) -> Engine:
+        return engine(self.milp.program)
+
+    @property
+    def limited_gap(self) -> float:
+        return LIMITED_GAP if self.problem.variables > SMALL else 0.0
+
+    def answer(
+        self, cost: np.ndarray, gap: float = 0.0, time_limit_s: float = TIME_LIMIT_S, *, relaxed: bool = False
+    ) -> tuple[list[int] | None, float]:
+        """(the option taken in each group, None where some is a fraction; what no assignment costs less than).
+
+        The relaxation is of flows, so HiGHS takes it as it is (``Engine.run``).
+        """
         largest = float(cost.max())
         scale = SCALE / largest if largest > 0 else 1.0
-        answer = self.engine.run(cost * scale, np.full(self.program.options, integers), time_limit_s, gap)
-        return Answer(answer.values, answer.bound / scale)
+        run = self.engine.run
+        found = run(cost * scale, relaxed=relaxed, gap=gap, time_limit_s=time_limit_s, presolve=not relaxed)
+        return options_of(found.values, self.milp.first), found.bound / scale
+
+    def measured(self, weights: Weights, options: Sequence[int] | None, bound: float) -> Solution:
+        if options is None:
+            raise Infeasible("the solver found nothing in time")
+        program = self.milp.program
+        return measure(self.problem, weights, options, bound, (program.variables, program.constraints))
 
 
-def options_of(answer: Answer, program: Program | None) -> list[int] | None:
+def options_of(values: np.ndarray | None, first: np.ndarray) -> list[int] | None:
     """The option taken in each group; None where one is fractional, or nothing was found."""
-    if answer.values is None or program is None:
+    if values is None:
         return None
-    first = program.first
-    options = answer.values[: first[-1]]
+    options = values[: first[-1]]
     largest = np.maximum.reduceat(options, first[:-1])
     if (largest < 1 - WHOLE).any():
         return None
@@ -128,17 +170,15 @@ def options_of(answer: Answer, program: Program | None) -> list[int] | None:
 
 
 def measure(
-    problem: Problem, weights: Weights, picked: Sequence[int], bound: float, sizes: tuple[int, int], start: float
+    problem: Problem, weights: Weights, picked: Sequence[int], bound: float, sizes: tuple[int, int] = (0, 0)
 ) -> Solution:
+    """An assignment with its cheapest redistributions. Raises Infeasible where a tensor can't be redistributed."""
     trees = decode_trees(problem, picked)
     if trees is None:
         raise Infeasible("a tensor can't be brought where it is wanted")
     time_s, state, kept = totals(problem, picked, trees)
     objective = time_s + weights.state * state + weights.kept * kept
-    return Solution(
-        tuple(picked), trees, time_s, state, kept, objective, min(bound, objective), *sizes,
-        time.perf_counter() - start,
-    )  # fmt: skip
+    return Solution(tuple(picked), trees, time_s, state, kept, objective, min(bound, objective), *sizes)
 
 
 def decode_trees(problem: Problem, picked: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], ...] | None:

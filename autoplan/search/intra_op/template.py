@@ -1,6 +1,6 @@
 """An operator problem without its prices: what may be chosen, and the ways of every value.
 
-An outline depends on the tensor axes, and on the rows of a microbatch only by what of them divides: problems of other
+A template depends on the tensor axes, and on the rows of a microbatch only by what of them divides: problems of other
 rows and other data axes share it, and are it with the prices filled in (``problem.build``).
 """
 
@@ -16,7 +16,7 @@ from autoplan.cost import Operator, weights_of
 from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import I, Layout, P, R, S, State
 from autoplan.rules.strategies import Strategy
-from autoplan.search.intra_op.classes import GroupKey, boundary_classes, stored_classes
+from autoplan.search.intra_op.classes import GroupKey
 from autoplan.search.intra_op.flows import Step, Ways, divides, states_on, ways_of
 from autoplan.search.intra_op.inputs import SEQUENCE, Formulation, has_sequence
 
@@ -41,7 +41,7 @@ class Decision:
 class Value:
     """A tensor without its prices (``problem.Tensor``).
 
-    ways   the number of its ways in the outline
+    ways   the number of its ways in the template
     count  segments that have it
     whole  the layouts in which nothing is kept of it, since it stands there anyway
     """
@@ -59,18 +59,15 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Outline:
-    """Decisions in the order: operators, boundaries, stored parameters, what is given.
-
-    ways  each with the type of the values that have it, and whether they carry a gradient
-    """
+class Template:
+    """Decisions in the order: operators, boundaries, stored parameters, what is given."""
 
     decisions: tuple[Decision, ...]
     values: tuple[Value, ...]
-    ways: tuple[tuple[Ways, TensorType, bool], ...]
+    ways: tuple[Ways, ...]
 
 
-def outline_of(form: Formulation) -> Outline:
+def template_of(form: Formulation) -> Template:
     return _Builder(form).build()
 
 
@@ -80,22 +77,20 @@ class _Builder:
         self.groups: list[Decision] = []
         self.position: dict[GroupKey, int] = {}
         self.weights = [sum(s.block == i for s in form.model.segments) for i in range(len(form.model.blocks))]
-        self.boundaries = boundary_classes(form.model)
-        self.stored, self.sharers = stored_classes(form.model)
+        self.boundaries, self.stored = form.classes.boundaries, form.classes.stored
         self.ways: dict[tuple, tuple[int, Ways]] = {}
         self.known: dict[tuple, Layout] = {}
         self.kept = [keepers_of(operators) if form.training else {} for operators in form.operators]
         pairs = zip(form.model.blocks, form.operators, strict=True)
         self.products = [frozenset(product_weights(block, operators)) for block, operators in pairs]
 
-    def build(self) -> Outline:
+    def build(self) -> Template:
         for index, block in enumerate(self.model.blocks):
             for node in block.nodes:
                 key = ("node", index, node.name)
                 self.add(Decision(key, self.form.options[index, node.name], count=self.weights[index]))
         values = [v for index, block in enumerate(self.model.blocks) for v in self.values(index, block)]
-        ways = tuple((ways, kind, carries) for (kind, carries, *_), (_, ways) in self.ways.items())
-        return Outline(tuple(self.groups), tuple(values), ways)
+        return Template(tuple(self.groups), tuple(values), tuple(ways for _, ways in self.ways.values()))
 
     def add(self, group: Decision) -> int:
         self.position[group.key] = len(self.groups)
@@ -106,7 +101,7 @@ class _Builder:
         """The group of a layout; of a stored parameter where its type is given."""
         if key in self.position:
             return self.position[key]
-        return self.add(Decision(key, tuple(options), kind, 0 if kind is None else self.sharers[key[2]]))
+        return self.add(Decision(key, tuple(options), kind, 0 if kind is None else self.form.classes.sharers[key[2]]))
 
     def values(self, index: int, block: Block) -> list[Value]:
         """Every value of a block that something reads."""
@@ -238,7 +233,7 @@ class _Builder:
         """The ways of a value, and their number; values that start and end alike have the same."""
         key = (kind, carries, tuple(dict.fromkeys(given)), tuple(dict.fromkeys(taken)), step)
         if key not in self.ways:
-            ways = ways_of(kind, given, taken, step, self.form.searched, self.mesh)
+            ways = ways_of(kind, given, taken, carries, step, self.form.searched, self.mesh)
             self.ways[key] = (len(self.ways), ways)
         return self.ways[key]
 

@@ -22,7 +22,8 @@ import pulp
 
 from autoplan.errors import DoesNotFitError
 from autoplan.ir.tables import Box, Placed, Table
-from autoplan.solver.engines import pick_solver
+from autoplan.solver.program import Infeasible
+from autoplan.solver.pulp_problem import PulpProblem
 
 PRIMES = 2 * 3 * 5 * 7 * 11 * 13
 TIME_LIMIT_S, GAP = 20.0, 1e-4
@@ -123,14 +124,9 @@ def place(
     """
     options = [[c for c in traffic.choices(t) if kinds is None or c[0] in kinds] for t in tables]
     options = [found or traffic.choices(table) for table, found in zip(tables, options, strict=True)]
-    problem = pulp.LpProblem("tables", pulp.LpMinimize)
-    pick = {
-        (t, choice): pulp.LpVariable(f"x_{t}_{choice[0]}_{choice[1] + 1}", cat="Binary")
-        for t, found in enumerate(options)
-        for choice in found
-    }
-    per = rates.each
-    most = {name: pulp.LpVariable(f"most_{name}", lowBound=0) for name in per}
+    problem, per = PulpProblem("tables"), rates.each
+    pick = {(t, choice): problem.make(0, 1, pulp.LpInteger) for t, found in enumerate(options) for choice in found}
+    most = {name: problem.make() for name in per}
     loads = {key: traffic.loads(tables[key[0]], key[1]) for key in pick}
     units = {name: max(1.0, sum(getattr(each[0], name) for each in loads.values())) for name in most}
     scale = max((per[name] * units[name] for name in most), default=1.0) or 1.0
@@ -143,9 +139,11 @@ def place(
             problem += pulp.lpSum(factor * x for factor, x in own if factor) <= variable
     if math.isfinite(rates.most_elements):
         problem += most["elements"] <= rates.most_elements / units["elements"]
-    problem.solve(pick_solver(TIME_LIMIT_S, GAP))
-    if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-        raise does_not_fit(tables, traffic, rates)
+    try:
+        if problem.run(TIME_LIMIT_S, GAP).values is None:
+            raise Infeasible("the solver found nothing in time")
+    except Infeasible:
+        raise does_not_fit(tables, traffic, rates) from None
     return tuple(max(found, key=lambda choice: pick[t, choice].value() or 0.0) for t, found in enumerate(options))
 
 
