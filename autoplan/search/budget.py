@@ -17,6 +17,8 @@ class SearchBudget:
     host_saves      share of a step that an offload nobody asked for has to save. The host has other uses.
     last_resorts    where nothing fits, candidates that are laid out with their leanest operators. They are sorted by
                     a bound on their bytes, which is close enough for the first few.
+    leaner          plans at prices of bytes that are tried beside the fastest operators. What they gain falls off
+                    quickly.
     memory_budgets  times that the quickest operators under a memory limit are sought. Each moves the limit by what the
                     operator problem doesn't count; the last changes are below a percent.
     quick           operators are solved once for each tensor axis and priced for other microbatches. Bounds that solve
@@ -31,6 +33,7 @@ class SearchBudget:
     runner_up: float = 1.25
     host_saves: float = 0.01
     last_resorts: int = 6
+    leaner: int = 6
     memory_budgets: int = 8
     quick: bool = False
     micro_batches: tuple[int, int] | None = None

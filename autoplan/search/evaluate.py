@@ -17,12 +17,13 @@ from autoplan.options import Inference, Training
 from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed
+from autoplan.search.inter_op.byte_prices import EASING, duals, steep
 from autoplan.search.inter_op.chain_costs import Pieces, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import Loads
-from autoplan.search.intra_op.pareto import EASING, MOST_COLUMNS, between, duals, states_alone, steep
+from autoplan.search.intra_op.pareto import between, states_alone
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.operator_problems import Operators
@@ -137,7 +138,7 @@ class Evaluator:
         fastest = self.operators.fastest(setting)
         loads, tried, last, ease = self.costs.loads(setting, fastest), [fastest], best, 1.0
         fast, lean, leanest = fastest, None, iter((steep(fastest.solution, loads), states_alone(fastest.solution)))
-        for _ in range(MOST_COLUMNS):
+        for _ in range(self.budget.leaner):
             weights = next(leanest, None) if last is None else duals(last.loads, last.stages)
             if weights is None and last is None:
                 break  # bytes alone counted, and still nothing fits

@@ -21,7 +21,7 @@ class ArrayProgram:
     def variables(self, low: np.ndarray | float, high: np.ndarray | float, *, whole: bool = False) -> np.ndarray:
         """The numbers of new variables, in the shape of their bounds."""
         low, high = np.broadcast_arrays(np.asarray(low, dtype=float), np.asarray(high, dtype=float))
-        self.bounds.append((low.ravel(), high.ravel(), np.full(low.size, whole)))
+        self.bounds.append((np.array(low).ravel(), np.array(high).ravel(), np.full(low.size, whole)))
         self.count += low.size
         return self.count - low.size + np.arange(low.size).reshape(low.shape)
 
@@ -48,16 +48,32 @@ class ArrayProgram:
             self.enter(first + np.arange(len(numbers))[:, None], numbers, values)
 
     @property
+    def low(self) -> np.ndarray:
+        """[variables] may be written to, as may ``high``."""
+        return self.joined[0]
+
+    @property
+    def high(self) -> np.ndarray:
+        return self.joined[1]
+
+    @property
     def integers(self) -> int:
         """Whole numbers that are open."""
-        return sum(int((whole & (low < high)).sum()) for low, high, whole in self.bounds)
+        low, high, whole = self.joined
+        return int((whole & (low < high)).sum())
+
+    @property
+    def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        low, high, whole = (np.concatenate(parts) for parts in zip(*self.bounds, strict=True))
+        self.bounds = [(low, high, whole)]
+        return low, high, whole
 
     def program(self, *, limited: bool = False) -> Program:
         """What stands so far, without rows that are empty and hold.
 
         limited  whether the last row gets limits later
         """
-        low, high, whole = (np.concatenate(parts) for parts in zip(*self.bounds, strict=True))
+        low, high, whole = self.joined
         least, most = (np.concatenate(parts) for parts in zip(*self.limits, strict=True))
         rows, columns, factors = (np.concatenate(parts) for parts in zip(*self.entries, strict=True))
         matrix = csr_matrix((factors, (rows, columns)), shape=(self.rows, self.count))

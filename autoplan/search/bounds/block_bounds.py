@@ -2,7 +2,7 @@
 
 A plan of a candidate chooses a way to run the operators, cuts of the chain, and for each segment whether it keeps
 everything, recomputes selectively or in full. Let λ be the price of a byte that is kept of one microbatch. A segment
-of block b that recomputes nothing takes at least B_b(λ), the bound of its block's operator problem (``Problem.of_block``)
+of block b that recomputes nothing takes at least B_b(λ), the bound of its block's problem (``Problem.of_block``)
 
     minimise  time + λ·kept bytes
 

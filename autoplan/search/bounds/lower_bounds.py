@@ -18,8 +18,9 @@ from autoplan.search.bounds.block_bounds import Known, leanest_of, rates_of
 from autoplan.search.bounds.floors import lower_bound, rounds, uneven_rounds
 from autoplan.search.bounds.knapsack import knapsack_bound, short_of_bytes
 from autoplan.search.candidate_costs import CandidateCosts, exposed
+from autoplan.search.inter_op.byte_prices import steep
 from autoplan.search.inter_op.stage_model import Loads
-from autoplan.search.intra_op.pareto import kept_alone, states_alone, steep
+from autoplan.search.intra_op.pareto import kept_alone, states_alone
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.solve import FloorOf, Weights
 from autoplan.search.space.candidates import Setting
