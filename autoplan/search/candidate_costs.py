@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from autoplan.cost import Device, Prices
+from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
 from autoplan.cost.interleaved import Rounds, rounds_of, runs_rounds
 from autoplan.cost.step import optimizer_passes, optimizer_states, straggling
@@ -14,22 +14,28 @@ from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.chain import Chain, Held, chain_of, held_by
 from autoplan.search.inter_op.stage_model import Loads, data_axis, parameter_share
-from autoplan.search.intra_op.joint_updates import MATTERS, apart_s, begins_s, farthest_s, without_sums
 from autoplan.search.intra_op.milp import HeldBytes
 from autoplan.search.intra_op.plan import Point
-from autoplan.search.intra_op.solve import Solver, Weights
+from autoplan.search.intra_op.solve import Solver
 from autoplan.search.operator_problems import Key, Operators
 from autoplan.search.space.candidates import Setting
 from autoplan.search.space.heterogeneous import devices_of, spare_bytes
-from autoplan.solver.engines import Infeasible
+
+MATTERS = 0.05  # of a step, that updating parameters together can save at most where it isn't asked for
 
 
 @dataclass(frozen=True)
 class Together:
-    """A problem as if all parameters were updated together.
+    """The operator problem with what parameters cost once a step as if it were done for all of them together.
+
+    The problem prices the sum of each parameter's gradients over the tensor axes as a collective of its own, its update
+    as a kernel of its own (``Prices.stored_s``). A plan has one collective for all of a stage. Where layers are many or
+    large the difference is nothing; in a tiny model it decides which operators are the fastest. There the problem is
+    solved with bytes alone counted, too: no plan undercuts that, and the better of the two answers is taken, each at
+    its price. One has about no sums, the other as many as are worth it once there is one.
 
     fastest  by it
-    least_s  of a microbatch, with a beginning of the sums where there are any
+    least_s  of a microbatch
     apart_s  of a microbatch, by which it differs at most from one that has each updated by itself
     """
 
@@ -74,20 +80,17 @@ class CandidateCosts:
         if key not in self.others:
             fastest, decisions = self.operators.fastest(setting), self.operators.decisions(setting)
             prices = self.operators.prices(tensor_mesh(setting.mesh))
-            matters = apart_s(decisions, prices) > MATTERS * fastest.solution.time_s * setting.microbatches
-            self.others[key] = self.solved(setting, prices) if matters else None
+            begins_s = sum(prices.collective_s("all-reduce", 1, axis) for axis in prices.mesh.tensor_axes)
+            saved_s = begins_s * sum(decision.stored is not None for decision in decisions)
+            matters = saved_s > MATTERS * fastest.solution.time_s * setting.microbatches
+            self.others[key] = self.solved(setting) if matters else None
         return self.others[key]
 
-    def solved(self, setting: Setting, prices: Prices) -> Together:
+    def solved(self, setting: Setting) -> Together:
         problem, other = (self.operators.problem(setting, together) for together in (0, setting.microbatches))
-        solution = Solver(other).solve(Weights())
-        with_s = solution.bound + begins_s(prices) / setting.microbatches
-        try:
-            without_s = Solver(without_sums(other, prices)).bound(Weights())
-        except Infeasible:  # something has to be summed
-            without_s = with_s
-        point = self.operators.taken(setting, solution)
-        return Together(point, min(with_s, without_s), farthest_s(problem, other))
+        solution, pairs = Solver(other).solve(), zip(problem.groups, other.groups, strict=True)
+        apart_s = sum(float((one.time_s - two.time_s).max(initial=0.0)) for one, two in pairs)
+        return Together(self.operators.taken(setting, solution), solution.bound, apart_s)
 
     def loads(self, setting: Setting, point: Point) -> Loads:
         """What each stage holds and takes with these operators, wherever the chain is cut."""

@@ -1,5 +1,7 @@
-"""Linear and mixed-integer programs: HiGHS as arrays if it is installed, else CBC through PuLP.
+"""Linear and integer programs, solved by HiGHS where it is installed, else by CBC.
 
-Order: `program` (a mixed-integer program in arrays), `engines` (HiGHS and CBC), `linear` (a linear program and its
-lower bound), `pulp_problem` (a PuLP problem that knows its variables).
+    program        one in arrays, an answer, Infeasible
+    pulp_problem   one that is written, and read, as PuLP's expressions: ``PulpProblem.run``
+    engines        arrays handed to HiGHS, or to CBC through PuLP: ``engine(program).run``
+    arrays         arrays under construction: ``ArrayProgram``
 """

@@ -68,11 +68,8 @@ class ArrayProgram:
         self.bounds = [(low, high, whole)]
         return low, high, whole
 
-    def program(self, *, limited: bool = False) -> Program:
-        """What stands so far, without rows that are empty and hold.
-
-        limited  whether the last row gets limits later
-        """
+    def program(self, *, limited: bool = False, flows: bool = False) -> Program:
+        """What stands so far, without rows that are empty and hold; the rest as of ``Program``."""
         low, high, whole = self.joined
         least, most = (np.concatenate(parts) for parts in zip(*self.limits, strict=True))
         rows, columns, factors = (np.concatenate(parts) for parts in zip(*self.entries, strict=True))
@@ -81,7 +78,7 @@ class ArrayProgram:
         matrix.eliminate_zeros()
         kept = (np.diff(matrix.indptr) > 0) | (least > 0) | (most < 0)
         starts = np.append(matrix.indptr[:-1][kept], matrix.nnz)
-        return Program(low, high, whole, starts, matrix.indices, matrix.data, least[kept], most[kept], limited)
+        return Program(low, high, whole, starts, matrix.indices, matrix.data, least[kept], most[kept], limited, flows)
 
     def solve(self, *, relaxed: bool = False, gap: float = 0.0) -> Answer:
         """The least v[0], to a relative gap; its bound is infinite where there is none.

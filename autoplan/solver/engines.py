@@ -27,20 +27,11 @@ ONE_BY_ONE = (("presolve_rule_off", 1 << 13),)
 class Engine(Protocol):
     program: Program
 
-    def run(
-        self,
-        cost: np.ndarray,
-        *,
-        relaxed: bool,
-        gap: float,
-        time_limit_s: float = TIME_LIMIT_S,
-        presolve: bool = True,
-    ) -> Answer:
+    def run(self, cost: np.ndarray, *, relaxed: bool, gap: float) -> Answer:
         """The least cost·v, of costs none of which is negative. Raises Infeasible.
 
-        relaxed   whole numbers may be any
-        gap       relative, at which a search for whole numbers ends
-        presolve  whether HiGHS first makes the program smaller: in flows it finds little to take away
+        relaxed  whole numbers may be any
+        gap      relative, at which a search for whole numbers ends
         """
         ...
 
@@ -49,15 +40,16 @@ class Engine(Protocol):
         ...
 
 
-def engine(program: Program) -> Engine:
-    return Highs(program) if solver_name() == "HiGHS" else Cbc(program)
+def engine(program: Program, time_limit_s: float = TIME_LIMIT_S) -> Engine:
+    """time_limit_s: of each run."""
+    return (Highs if solver_name() == "HiGHS" else Cbc)(program, time_limit_s)
 
 
 class Highs:
     """A program inside HiGHS."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.relaxed = program, False
+    def __init__(self, program: Program, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self.program, self.time_limit_s, self.relaxed = program, time_limit_s, False
         self.inside = highspy.Highs()
         for option, value in (("output_flag", False), ("threads", 1), *(ONE_BY_ONE if program.limited else ())):
             self.inside.setOptionValue(option, value)
@@ -68,15 +60,7 @@ class Highs:
             program.factors, program.whole.astype(np.int32),
         )  # fmt: skip
 
-    def run(
-        self,
-        cost: np.ndarray,
-        *,
-        relaxed: bool,
-        gap: float,
-        time_limit_s: float = TIME_LIMIT_S,
-        presolve: bool = True,
-    ) -> Answer:
+    def run(self, cost: np.ndarray, *, relaxed: bool, gap: float) -> Answer:
         """As ``Engine.run``."""
         each = np.arange(len(cost), dtype=np.int32)
         self.inside.changeColsCost(len(cost), each, cost)
@@ -84,9 +68,9 @@ class Highs:
             kinds = self.program.whole & (not relaxed)
             self.inside.changeColsIntegrality(len(cost), each, kinds.astype(np.uint8))
             self.relaxed = relaxed
-        self.inside.setOptionValue("presolve", "choose" if presolve else "off")
+        self.inside.setOptionValue("presolve", "off" if relaxed and self.program.flows else "choose")
         self.inside.setOptionValue("mip_rel_gap", gap)
-        self.inside.setOptionValue("time_limit", self.inside.getRunTime() + time_limit_s)  # it counts all runs
+        self.inside.setOptionValue("time_limit", self.inside.getRunTime() + self.time_limit_s)  # it counts all runs
         self.inside.run()
         status, info = self.inside.getModelStatus(), self.inside.getInfo()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
@@ -105,8 +89,8 @@ class Highs:
 class Cbc:
     """A program as a PuLP problem, solved by CBC."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.problem = program, PulpProblem("arrays", cbc=True)
+    def __init__(self, program: Program, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self.program, self.time_limit_s, self.problem = program, time_limit_s, PulpProblem("arrays", cbc=True)
         columns, factors, starts = program.columns.tolist(), program.factors.tolist(), program.starts.tolist()
         for low, high, whole in zip(program.low.tolist(), program.high.tolist(), program.whole.tolist(), strict=True):
             self.problem.make(low, None if np.isinf(high) else high, pulp.LpInteger if whole else pulp.LpContinuous)
@@ -124,19 +108,11 @@ class Cbc:
             if np.isfinite(most):
                 self.problem += terms <= most
 
-    def run(
-        self,
-        cost: np.ndarray,
-        *,
-        relaxed: bool,
-        gap: float,
-        time_limit_s: float = TIME_LIMIT_S,
-        presolve: bool = True,
-    ) -> Answer:
+    def run(self, cost: np.ndarray, *, relaxed: bool, gap: float) -> Answer:
         """As ``Engine.run``."""
         prices = zip(self.problem.made, cost.tolist(), strict=True)
         self.problem.setObjective(pulp.LpAffineExpression([(v, price) for v, price in prices if price]))
-        return self.problem.run(time_limit_s, gap, integers=not relaxed)
+        return self.problem.run(self.time_limit_s, gap, integers=not relaxed)
 
     def limit(self, most: float) -> None:
         """As ``Engine.limit``."""

@@ -35,6 +35,7 @@ class Program:
     whole                     [variables] which are whole numbers
     starts, columns, factors  A's rows, compressed: row r has entries [starts[r], starts[r + 1])
     limited                   whether the last row gets another limit from run to run
+    flows                     whether the relaxation is about one of flows: to presolve it takes little away
     """
 
     low: np.ndarray
@@ -46,6 +47,7 @@ class Program:
     least: np.ndarray
     most: np.ndarray
     limited: bool = False
+    flows: bool = False
 
     @property
     def variables(self) -> int:

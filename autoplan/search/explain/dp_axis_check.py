@@ -16,7 +16,7 @@ from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.inputs import Formulation
 from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.problem import Problem, build
-from autoplan.search.intra_op.solve import Infeasible, Solution, Solver, Weights
+from autoplan.search.intra_op.solve import Infeasible, Solution, Solver
 from autoplan.search.operator_problems import Operators
 from autoplan.search.space.candidates import Setting
 
@@ -65,7 +65,7 @@ def check_data_axis(operators: Operators, setting: Setting, spent_s: float) -> s
     start = time.perf_counter()
     pinned_form, shared = operators.form(single_steps(operators, setting), operators.split_weights)
     problem = build(pinned_form, shared.of(pinned_form))
-    pinned = Solver(problem).solve(Weights(), LIMIT_S)
+    pinned = Solver(problem, time_limit_s=LIMIT_S).solve()
     each_s, members = time.perf_counter() - start, setting.dp * setting.tp
     if each_s * (1 + SLOWER * max(1.0, members / PAIRED) ** 2) > SHARE * spent_s:
         return (
@@ -91,7 +91,7 @@ def single_steps(operators: Operators, setting: Setting) -> Prices:
 def checked(pinned_form: Formulation, pinned: Solution, form: Formulation) -> DataCheck:
     problem = build(form)
     try:
-        free = Solver(problem).solve(Weights(), LIMIT_S)
+        free = Solver(problem, time_limit_s=LIMIT_S).solve()
     except Infeasible:  # nothing found within the limit
         return DataCheck(pinned.time_s, pinned.time_s, 0.0, ())
     return DataCheck(pinned.time_s, free.time_s, free.bound, tuple(leaving(pinned_form, problem, free)))

@@ -1,1 +1,16 @@
-"""The operators of one block: which strategy each takes, as an integer program."""
+"""The operators of all blocks: which strategy each takes on one mesh, as an integer program.
+
+In the order in which a problem is made, solved and read:
+
+    classes           decisions that several places of a model share, and operators that are alike
+    inputs            what a problem is made of: a model, a mesh, what each operator may do, a price list
+    options           what each operator may do: its strategies, less what constraints and named systems rule out
+    flows             where a value may go from its producer to its consumers: redistributions, as arcs
+    template          the problem without prices, shared by meshes on which the same divides
+    problem           the template with its prices: groups of options, tensors that flow between them; the equations
+    milp              the equations as arrays; a memory limit is one more row
+    solve             the arrays solved: at prices of bytes, or under a limit
+    pareto            prices of bytes that lead to leaner and to faster solutions
+    plan              a solution as layouts, strategies and redistributions of each block, priced
+    operator_problem  one problem with every answer to it
+"""

@@ -100,7 +100,8 @@ class _Builder:
             self.keep(tensor)
         unit = 1.0 if memory is None else self.hold(memory)
         time_s, state, kept = (np.concatenate(parts) for parts in (self.time_s, self.state, self.kept))
-        return Milp(self.arrays.program(limited=memory is not None), self.first, time_s, state, kept, unit)
+        program = self.arrays.program(limited=memory is not None, flows=True)
+        return Milp(program, self.first, time_s, state, kept, unit)
 
     def variables(self, time_s: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """The numbers of new ones."""

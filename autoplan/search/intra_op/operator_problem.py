@@ -13,7 +13,6 @@ from autoplan.search.intra_op.milp import HeldBytes, Memory, Weights
 from autoplan.search.intra_op.options import Options
 from autoplan.search.intra_op.plan import Point, block_choices, priced_plan, with_steps
 from autoplan.search.intra_op.problem import Problem, Seconds, build, operators_s, updated_together, working_bytes
-from autoplan.search.intra_op.pruning import pruned_if_large
 from autoplan.search.intra_op.solve import Solution, Solver
 from autoplan.search.intra_op.template import Template, template_of
 
@@ -55,7 +54,7 @@ class OperatorProblem:
 
     @cached_property
     def problem(self) -> Problem:
-        return pruned_if_large(build(self.form, self.template, self.seconds_on(self.form.prices.device)))
+        return build(self.form, self.template, self.seconds_on(self.form.prices.device))
 
     @property
     def built(self) -> bool:

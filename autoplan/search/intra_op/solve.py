@@ -58,9 +58,9 @@ class Solution:
     constraints: int = 0
 
 
-def solve(problem: Problem, weights: Weights = NO_WEIGHT, time_limit_s: float = TIME_LIMIT_S) -> Solution:
+def solve(problem: Problem, weights: Weights = NO_WEIGHT) -> Solution:
     """The cheapest assignment. Raises Infeasible where there is none."""
-    return Solver(problem).solve(weights, time_limit_s)
+    return Solver(problem).solve(weights)
 
 
 class Solver:
@@ -69,18 +69,20 @@ class Solver:
     Each method raises Infeasible where there is no assignment, and where the solver has none in time.
     """
 
-    def __init__(self, problem: Problem, memory: Memory | None = None) -> None:
-        self.problem, self.memory = problem, memory
+    def __init__(
+        self, problem: Problem, memory: Memory | None = None, time_limit_s: float = TIME_LIMIT_S
+    ) -> None:
+        self.problem, self.memory, self.time_limit_s = problem, memory, time_limit_s
         self.under: dict[float, Solution | None] = {}
 
-    def solve(self, weights: Weights = NO_WEIGHT, time_limit_s: float = TIME_LIMIT_S) -> Solution:
+    def solve(self, weights: Weights = NO_WEIGHT) -> Solution:
         """The cheapest assignment at these prices of bytes."""
         if self.decided:
             return measure(self.problem, weights, [0] * len(self.problem.groups), math.inf)
         cost = self.milp.cost(weights)
-        options, bound = self.answer(cost, GAP, time_limit_s, relaxed=True)
+        options, bound = self.answer(cost, GAP, relaxed=True)
         if options is None:
-            options, better = self.answer(cost, GAP, time_limit_s)
+            options, better = self.answer(cost, GAP)
             bound = max(bound, better)
         return self.measured(weights, options, bound)
 
@@ -130,23 +132,19 @@ class Solver:
 
     @cached_property
     def engine(self) -> Engine:
-        return engine(self.milp.program)
+        return engine(self.milp.program, self.time_limit_s)
 
     @property
     def limited_gap(self) -> float:
         return LIMITED_GAP if self.problem.variables > SMALL else 0.0
 
     def answer(
-        self, cost: np.ndarray, gap: float = 0.0, time_limit_s: float = TIME_LIMIT_S, *, relaxed: bool = False
+        self, cost: np.ndarray, gap: float = 0.0, *, relaxed: bool = False
     ) -> tuple[list[int] | None, float]:
-        """(the option taken in each group, None where some is a fraction; what no assignment costs less than).
-
-        The relaxation is of flows, so HiGHS takes it as it is (``Engine.run``).
-        """
+        """(the option taken in each group, None where some is a fraction; what no assignment costs less than)."""
         largest = float(cost.max())
         scale = SCALE / largest if largest > 0 else 1.0
-        run = self.engine.run
-        found = run(cost * scale, relaxed=relaxed, gap=gap, time_limit_s=time_limit_s, presolve=not relaxed)
+        found = self.engine.run(cost * scale, relaxed=relaxed, gap=gap)
         return options_of(found.values, self.milp.first), found.bound / scale
 
     def measured(self, weights: Weights, options: Sequence[int] | None, bound: float) -> Solution:
