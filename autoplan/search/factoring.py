@@ -21,7 +21,7 @@ from autoplan.options import Parallelism
 from autoplan.rules.strategies import axis_strategies
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.intra_op.options import Prepared
+from autoplan.search.intra_op.inputs import Prepared
 from autoplan.search.operator_problems import uses_tensor_axis
 from autoplan.search.space.candidates import Setting
 from autoplan.search.state import Work

@@ -18,10 +18,10 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.options import Parallelism
-from autoplan.search.intra_op.inputs import Formulation
+from autoplan.search.intra_op.inputs import Formulation, Prepared
 from autoplan.search.intra_op.milp import HeldBytes, Weights
 from autoplan.search.intra_op.operator_problem import OperatorProblem, SharedTemplate
-from autoplan.search.intra_op.options import Prepared, SplitSizes, divisibility, formulate, split_sizes
+from autoplan.search.intra_op.options import SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import FloorOf, Infeasible, Solution, Solver
@@ -93,12 +93,6 @@ class Operators:
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
         )  # fmt: skip
-
-    def on(self, device: Device) -> Operators:
-        """The same problems were all devices of one kind, with nothing solved."""
-        return replace(
-            self, topology=replace(self.topology, device=device, groups=()), known={}, lines={}, listed={}, wider=None
-        )
 
     def prices(self, mesh: Mesh) -> Prices:
         """The price list of a mesh without its pipeline axis."""

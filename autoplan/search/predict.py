@@ -12,7 +12,7 @@ from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import Loads
-from autoplan.search.intra_op.options import Prepared
+from autoplan.search.intra_op.inputs import Prepared
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
 

@@ -15,7 +15,7 @@ from autoplan.rules.constraints import Constraint, check_targets
 from autoplan.search.bounds.floors import least_bytes
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.intra_op.options import Prepared, prepare
+from autoplan.search.intra_op.inputs import Prepared, prepare
 from autoplan.search.operator_problems import Operators, uses_tensor_axis
 from autoplan.search.space.candidates import Limits, Setting, settings
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, no_setting

@@ -20,7 +20,8 @@ from autoplan.ir.typed import Move
 from autoplan.lower.program import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.search.inter_op.peak_memory import peaks_of
-from autoplan.search.intra_op.options import formulate, prepare
+from autoplan.search.intra_op.inputs import prepare
+from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.problem import build
 from autoplan.search.intra_op.solve import solve
 from tests.support import zoo

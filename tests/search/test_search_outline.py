@@ -16,8 +16,8 @@ from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import I, Layout, P, R, S
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Parallelism, Training
-from autoplan.search.intra_op.inputs import Formulation
-from autoplan.search.intra_op.options import Prepared, divisibility, formulate, prepare, split_sizes
+from autoplan.search.intra_op.inputs import Formulation, Prepared, prepare
+from autoplan.search.intra_op.options import divisibility, formulate, split_sizes
 from autoplan.search.intra_op.problem import Problem, build
 from autoplan.search.intra_op.template import template_of
 from autoplan.search.space.candidates import Setting

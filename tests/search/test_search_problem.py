@@ -18,7 +18,8 @@ from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.steiner_tree import cheapest_tree
 from autoplan.search.block_cost.account import price_block
 from autoplan.search.intra_op.classes import alike_operators
-from autoplan.search.intra_op.options import formulate, prepare
+from autoplan.search.intra_op.inputs import prepare
+from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.plan import block_choices
 from autoplan.search.intra_op.problem import Formulation, Problem, Tensor, build, operators_s
 from autoplan.search.intra_op.solve import Weights, kept_layouts, solve
@@ -202,9 +203,9 @@ def test_operators_that_are_alike_cost_the_same_whatever_they_are_called() -> No
 def test_prices_of_alike_operators_are_each_its_own() -> None:
     form = formulation(llama(), cluster="1x4 a100-sxm-80gb")
     seconds = operators_s(form, form.prices)
-    assert any(form.alike[key] != key for key in seconds)
+    assert any(form.prepared.alike[key] != key for key in seconds)
     for (index, name), found in seconds.items():
         own = form.prices.operators_s(form.operators[index][name], form.options[index, name])
         assert found.tolist() == own.tolist()
-        first = form.alike[index, name]
+        first = form.prepared.alike[index, name]
         assert form.options[first] == form.options[index, name]

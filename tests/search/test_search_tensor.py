@@ -22,7 +22,8 @@ from autoplan.search.block_cost.account import price_block
 from autoplan.search.explain.dp_axis_check import checked
 from autoplan.search.factoring import parts_that_divide
 from autoplan.search.intra_op.flows import ways_of
-from autoplan.search.intra_op.options import formulate, prepare
+from autoplan.search.intra_op.inputs import prepare
+from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.plan import block_choices
 from autoplan.search.intra_op.problem import Formulation, build
 from autoplan.search.intra_op.solve import solve

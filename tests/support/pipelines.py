@@ -16,7 +16,7 @@ from autoplan.search.block_cost.account import BlockPrice
 from autoplan.search.block_cost.saved_tensors import Selective
 from autoplan.search.evaluate import Evaluated, Evaluator, finish
 from autoplan.search.inter_op.stage_model import Loads
-from autoplan.search.intra_op.options import Prepared
+from autoplan.search.intra_op.inputs import Prepared
 from autoplan.search.intra_op.plan import Point
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.operator_problems import Operators

@@ -189,15 +189,6 @@ def ways(axes: Iterable[str], mesh: Mesh) -> int:
     return product
 
 
-def local_elements(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
-    """Elements of one rank's part."""
-    return kind.elements // ways((axis for axes in layout.dims for axis in axes), mesh)
-
-
-def local_bytes(kind: TensorType, layout: Layout, mesh: Mesh) -> int:
-    return local_elements(kind, layout, mesh) * (kind.bytes // max(kind.elements, 1))
-
-
 def states_on(axes: Iterable[str], states: Mapping[str, Sequence[State]]) -> list[dict[str, State]]:
     """Every mixture of these states of the single axes."""
     names = tuple(axes)

@@ -8,9 +8,8 @@ from functools import cached_property
 
 from autoplan.cost import Device
 from autoplan.search.intra_op.classes import readers
-from autoplan.search.intra_op.inputs import Formulation
+from autoplan.search.intra_op.inputs import Formulation, Options
 from autoplan.search.intra_op.milp import HeldBytes, Memory, Weights
-from autoplan.search.intra_op.options import Options
 from autoplan.search.intra_op.plan import Point, block_choices, priced_plan, with_steps
 from autoplan.search.intra_op.problem import Problem, Seconds, build, operators_s, updated_together, working_bytes
 from autoplan.search.intra_op.solve import Solution, Solver

@@ -4,66 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
 
-from autoplan.cost import Operator, Prices, operators_of, weights_of
+from autoplan.cost import Prices, weights_of
 from autoplan.errors import ParallelismError
-from autoplan.ir.graph import Block, Model, Node
-from autoplan.ir.layout import R, S, State
+from autoplan.ir.graph import Block, Node
+from autoplan.ir.layout import S
 from autoplan.ir.mesh import MICROBATCH, Mesh
-from autoplan.rules.constraints import Constraint, permitted
-from autoplan.rules.registry import AxisStrategy
+from autoplan.rules.constraints import permitted
 from autoplan.rules.strategies import Strategy, strategies
-from autoplan.search.intra_op.classes import Classes, OperatorKey, alike_operators, classes_of
-from autoplan.search.intra_op.inputs import Formulation
-from autoplan.search.space.batch_axes import BatchSplit, split_batch
+from autoplan.search.intra_op.classes import OperatorKey
+from autoplan.search.intra_op.inputs import Formulation, Options, Prepared
 from autoplan.search.space.tensor_axes import Asked, System, routers, splitting
-
-Options = Mapping[tuple[int, str], tuple[Strategy, ...]]
-"""The strategies of every node, by (block, name)."""
-
-Known = dict[tuple, tuple[Strategy, ...]]
-"""The strategies of operators that are alike, under the same pins."""
 
 SplitSizes = frozenset[tuple[int, frozenset[str]]]
 """Sizes, each with the batch's axes that split it."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A model with all that doesn't depend on the mesh's sizes.
-
-    operators  of each block, by name
-    batch      how the batch lies on each of its axes
-    constraints  what the user rules out
-    alike      of each operator, the first that may be split as it may, by (block, name)
-    """
-
-    model: Model
-    operators: tuple[Mapping[str, Operator], ...]
-    batch: Mapping[str, BatchSplit]
-    constraints: tuple[Constraint, ...]
-    training: bool
-    alike: Mapping[OperatorKey, OperatorKey] = field(default_factory=dict)
-
-    @cached_property
-    def classes(self) -> Classes:
-        return classes_of(self.model)
-
-    def whole(self, node: Node) -> AxisStrategy:
-        """A constant on an axis that doesn't split the batch: whole on every rank."""
-        return AxisStrategy(tuple(R for _ in node.operands), R)
-
-
-def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool) -> Prepared:
-    operators = tuple(operators_of(block, fuses=fuses) for block in model.blocks)
-    batch = {
-        "dp": split_batch(model, virtual=False, loss=training),
-        MICROBATCH: split_batch(model, virtual=True, loss=training),
-    }
-    return Prepared(model, operators, batch, tuple(constraints), training, alike_operators(operators))
 
 
 def formulate(
@@ -77,53 +32,17 @@ def formulate(
     free: str = "",
     options: Options | None = None,
 ) -> Formulation:
-    """The operator problem's parts on one mesh (without the pipeline's axis).
+    """The operator problem's parts on one mesh; fields as of ``Formulation``.
 
     split_weights  matmuls must split a weight on every tensor axis where sizes allow: what a pinned ``tp`` asks for;
                    not an experts' router (``routers``)
-    sequence       whether activations between segments are split along the sequence; None: whatever is cheaper
-    system         a named system on the tensor axes, all of which have several members
-    free           an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
+    system         asks that all tensor axes have several members
     options        those of another mesh on which the same divides (``divisibility``)
     """
-    batch, classes = prepared.batch, prepared.classes
-    prepared = replace(prepared, batch={axis: split for axis, split in batch.items() if axis != free})
-    known: Known = {}
-    roles: Mapping[tuple[int, str], str] = {}
     if system is not None:
         system.check(prepared.model, prepared.operators, mesh)
-        roles = system.special(prepared.model, prepared.operators)
-    unsplit = [
-        routers(block, operators) if split_weights else None
-        for block, operators in zip(prepared.model.blocks, prepared.operators, strict=True)
-    ]
-    options = options or {
-        (index, node.name): node_options(prepared, index, block, node, mesh, unsplit[index], system, known, roles)
-        for index, block in enumerate(prepared.model.blocks)
-        for node in block.nodes
-    }
-
-    def states(index: int, name: str) -> Mapping[str, State]:
-        return {axis: split.states[index, name] for axis, split in prepared.batch.items()}
-
-    def entering(index: int, name: str) -> Mapping[str, State]:
-        return {free: batch[free].states[index, name]} if free else {}
-
-    return Formulation(
-        prepared.model,
-        mesh,
-        prepared.operators,
-        options,
-        classes,
-        states,
-        prices,
-        searched=(*((free,) if free else ()), *mesh.tensor_axes),
-        training=prepared.training,
-        sequence=sequence,
-        system=system,
-        entering=entering,
-        alike=prepared.alike,
-    )
+    found = options or _Finder(prepared, mesh, split_weights, system, free).options()
+    return Formulation(prepared, mesh, found, prices, sequence, system, free)
 
 
 def split_sizes(prepared: Prepared) -> SplitSizes:
@@ -155,44 +74,50 @@ def divisibility(sizes: SplitSizes, mesh: Mesh) -> tuple[bool, ...] | None:
     return tuple(size % ways == 0 for size in local for ways in together)
 
 
-def node_options(
-    prepared: Prepared,
-    index: int,
-    block: Block,
-    node: Node,
-    mesh: Mesh,
-    unsplit: frozenset[str] | None,
-    system: System | None,
-    known: Known,
-    roles: Mapping[tuple[int, str], str],
-) -> tuple[Strategy, ...]:
-    """The strategies of one operator.
+class _Finder:
+    """Finds the strategies of every operator; those that are alike, under the same pins, once."""
 
-    unsplit  operators that needn't split a weight, where the others must; None where none has to
-    known    those of others on the same mesh
-    roles    what certain ones are to the system
-    """
-    operator = prepared.operators[index][node.name]
-    pinned = {axis: split.strategies[index, node.name] for axis, split in prepared.batch.items()}
-    pinned |= {axis: pinned["dp"] for axis in system.whole} if system is not None else {}
-    here = (index, node.name)
-    key = (prepared.alike.get(here, here), tuple(pinned.items()))
-    if key not in known:
-        known[key] = strategies(operator.rule, operator.operands, node.type, operator.carries, mesh, pinned)
-    found = known[key]
-    if not found:
-        raise ParallelismError(
-            f"mesh {mesh}",
-            f"the rows of {node.name} ({node.op}, result {node.type.shape}) don't divide by dp={mesh.size('dp')} and "
-            f"{mesh.size(MICROBATCH)} microbatches",
-            "give a batch that does, or pin a smaller dp or a smaller micro_batch",
-        )
-    if mesh.tensor_size == 1:
+    def __init__(self, prepared: Prepared, mesh: Mesh, split_weights: bool, system: System | None, free: str) -> None:
+        self.prepared, self.mesh, self.split_weights, self.system = prepared, mesh, split_weights, system
+        self.batch = {axis: split for axis, split in prepared.batch.items() if axis != free}
+        self.known: dict[tuple, tuple[Strategy, ...]] = {}
+        self.roles: Mapping[OperatorKey, str] = {}  # what certain operators are to the system
+        if system is not None:
+            self.roles = system.special(prepared.model, prepared.operators)
+
+    def options(self) -> Options:
+        found = {}
+        for index, block in enumerate(self.prepared.model.blocks):
+            unsplit = routers(block, self.prepared.operators[index]) if self.split_weights else None
+            for node in block.nodes:
+                found[index, node.name] = self.strategies(index, block, node, unsplit)
         return found
-    found = permitted(prepared.constraints, node, found)
-    if system is not None:
-        rows = prepared.batch["dp"].strategies[here].factor if "dp" in prepared.batch else ""
-        return system.ways(Asked(operator, weights_of(block), mesh, rows, roles.get(here, "")), found)
-    if unsplit is None or node.name in unsplit:
-        return found
-    return splitting(operator, weights_of(block), found, [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1])
+
+    def strategies(
+        self, index: int, block: Block, node: Node, unsplit: frozenset[str] | None
+    ) -> tuple[Strategy, ...]:
+        """unsplit: operators that needn't split a weight, where the others must; None where none has to."""
+        here, mesh, system = (index, node.name), self.mesh, self.system
+        operator = self.prepared.operators[index][node.name]
+        pinned = {axis: split.strategies[here] for axis, split in self.batch.items()}
+        pinned |= {axis: pinned["dp"] for axis in system.whole} if system is not None else {}
+        key = (self.prepared.alike.get(here, here), tuple(pinned.items()))
+        if key not in self.known:
+            self.known[key] = strategies(operator.rule, operator.operands, node.type, operator.carries, mesh, pinned)
+        found = self.known[key]
+        if not found:
+            raise ParallelismError(
+                f"mesh {mesh}",
+                f"the rows of {node.name} ({node.op}, result {node.type.shape}) don't divide by dp={mesh.size('dp')} "
+                f"and {mesh.size(MICROBATCH)} microbatches",
+                "give a batch that does, or pin a smaller dp or a smaller micro_batch",
+            )
+        if mesh.tensor_size == 1:
+            return found
+        found = permitted(self.prepared.constraints, node, found)
+        if system is not None:
+            rows = self.batch["dp"].strategies[here].factor if "dp" in self.batch else ""
+            return system.ways(Asked(operator, weights_of(block), mesh, rows, self.roles.get(here, "")), found)
+        if unsplit is None or node.name in unsplit:
+            return found
+        return splitting(operator, weights_of(block), found, [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1])

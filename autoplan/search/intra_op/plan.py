@@ -80,7 +80,7 @@ class _Reader:
         self.taken: dict[GroupKey, Layout | Strategy] = {g.key: g.options[o] for g, o in pairs}
 
     def block(self, index: int, block: Block) -> BlockChoice:
-        types, classes = block.types(), self.form.classes
+        types, classes = block.types(), self.form.prepared.classes
 
         def layout(key: GroupKey, name: str) -> Layout:
             """The layout taken; whole on the searched axes where nothing reads the value."""

@@ -30,6 +30,7 @@ the axis over which a named system gathers it (``System.gathered``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,7 +42,7 @@ from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.classes import GroupKey
-from autoplan.search.intra_op.flows import ArcPrices, Ways, local_bytes, local_elements, ways
+from autoplan.search.intra_op.flows import ArcPrices, Ways, ways
 from autoplan.search.intra_op.inputs import Formulation
 from autoplan.search.intra_op.template import Decision, Template, Value, template_of
 
@@ -178,7 +179,7 @@ def operators_s(form: Formulation, prices: Prices) -> Seconds:
     for index, operators in enumerate(form.operators):
         for name, operator in operators.items():
             here = (index, name)
-            first, options = form.alike.get(here, here), form.options[here]
+            first, options = form.prepared.alike.get(here, here), form.options[here]
             known = found[first] if first in found and form.options[first] == options else None
             found[here] = prices.operators_s(operator, options) if known is None else known
     return found
@@ -209,7 +210,7 @@ def stored(form: Formulation, decision: Decision, microbatches: int = 0) -> Grou
         time_s = [count * form.prices.stored_at_least_s(kind, layout, microbatches) for layout in layouts]
     else:
         time_s = [form.prices.stored_s(kind, layout, count) for layout in layouts]
-    state = [float(count * local_bytes(kind, layout, form.mesh)) for layout in layouts]
+    state = [float(count * layout_bytes(kind, layout, form.mesh)) for layout in layouts]
     return Group(decision.key, decision.options, np.array(time_s), np.array(state), np.zeros(len(layouts)))
 
 
@@ -218,7 +219,7 @@ def extra_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
     if not operator.rule.saved_bytes_per_element or not operator.result_carries:
         return 0.0
     layout = strategy.output(len(operator.node.type.shape), mesh)
-    return operator.rule.saved_bytes_per_element * local_elements(operator.node.type, layout, mesh)
+    return operator.rule.saved_bytes_per_element * math.prod(layout.local_shape(operator.node.type.shape, mesh))
 
 
 def working_bytes(form: Formulation, problem: Problem) -> list[np.ndarray]:

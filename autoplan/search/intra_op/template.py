@@ -77,10 +77,10 @@ class _Builder:
         self.groups: list[Decision] = []
         self.position: dict[GroupKey, int] = {}
         self.weights = [sum(s.block == i for s in form.model.segments) for i in range(len(form.model.blocks))]
-        self.boundaries, self.stored = form.classes.boundaries, form.classes.stored
+        self.classes = form.prepared.classes
         self.ways: dict[tuple, tuple[int, Ways]] = {}
         self.known: dict[tuple, Layout] = {}
-        self.kept = [keepers_of(operators) if form.training else {} for operators in form.operators]
+        self.kept = [keepers_of(operators) if form.prepared.training else {} for operators in form.operators]
         pairs = zip(form.model.blocks, form.operators, strict=True)
         self.products = [frozenset(product_weights(block, operators)) for block, operators in pairs]
 
@@ -101,7 +101,7 @@ class _Builder:
         """The group of a layout; of a stored parameter where its type is given."""
         if key in self.position:
             return self.position[key]
-        return self.add(Decision(key, tuple(options), kind, 0 if kind is None else self.form.classes.sharers[key[2]]))
+        return self.add(Decision(key, tuple(options), kind, 0 if kind is None else self.classes.sharers[key[2]]))
 
     def values(self, index: int, block: Block) -> list[Value]:
         """Every value of a block that something reads."""
@@ -146,15 +146,15 @@ class _Builder:
         return self.known[key]
 
     def boundary_sink(self, index: int, block: Block, name: str, kind: TensorType) -> tuple[int, list[Layout]]:
-        number = self.boundaries[index, "out", block.outputs.index(name)]
+        number = self.classes.boundaries[index, "out", block.outputs.index(name)]
         group = self.boundary(number, index, name, kind)
         return group, [o for o in self.groups[group].options if isinstance(o, Layout)]
 
     def boundary(self, number: int, index: int, name: str, kind: TensorType) -> int:
-        last = self.boundaries[self.model.segments[-1].block, "out", 0]
+        last = self.classes.boundaries[self.model.segments[-1].block, "out", 0]
         states: Iterable[State] = [S(d) for d in range(len(kind.shape))] + [I, R]
         system = self.form.system
-        if number == last and self.form.training:
+        if number == last and self.form.prepared.training:
             states, system = [I, P], None
         elif self.form.sequence is not None:
             states = [S(SEQUENCE)] if self.form.sequence and has_sequence(kind, self.mesh) else [I, R]
@@ -196,10 +196,10 @@ class _Builder:
             return group, [self.met(s, RESULT, len(kind.shape)) for s in options if isinstance(s, Strategy)]
         names = [v.name for v in block.inputs]
         if name in names:
-            group = self.boundary(self.boundaries[index, "in", names.index(name)], index, name, kind)
-        elif ("stored", index, name) in self.stored:
+            group = self.boundary(self.classes.boundaries[index, "in", names.index(name)], index, name, kind)
+        elif ("stored", index, name) in self.classes.stored:
             states = [S(d) for d in range(len(kind.shape))] + [I, R]
-            key: GroupKey = ("stored", -1, self.stored["stored", index, name])
+            key: GroupKey = ("stored", -1, self.classes.stored["stored", index, name])
             asked = self.asked_of(index, name, kind)
             group = self.layout_group(key, self.layouts(index, name, kind, states, asked), kind)
         else:
