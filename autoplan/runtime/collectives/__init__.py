@@ -1,5 +1,5 @@
 """Collectives of a program.
 
 `mesh_axes` are this rank's process groups; `raw` the calls without gradients; `typed` each call with its backward;
-`exchange` and `redistribution` execute what the planner wrote; `raising` raises one rank's error on all.
+`exchange` moves what the planner's exchanges name; `raising` raises one rank's error on all.
 """
