@@ -15,7 +15,7 @@ from cost_models.hardware import Link, LinkPath, Topology
 
 @dataclass(frozen=True)
 class ClusterLinks:
-    """``redistribute.Links`` of a topology, for axes with the strides that they have there."""
+    """``redistribution.links.Links`` of a topology, for axes with the strides that they have there."""
 
     topology: Topology
 

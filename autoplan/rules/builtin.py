@@ -1,13 +1,11 @@
 """The rules of all canonical operators: importing this package registers them."""
 
-from autoplan.rules.nn import attention, bags, batch_sums, convolution, embedding, experts, lookups, loss, norm, pooling
+from autoplan.rules.nn import attention, batch_sums, convolution, embedding, experts, loss, norm, pooling
 from autoplan.rules.tensor import (
     constant,
-    einsum,
     elementwise,
     indexing,
     matmul,
-    recurrence,
     reduction,
     scan,
     scatter,
@@ -18,7 +16,6 @@ from autoplan.rules.tensor import (
 )
 
 __all__ = [
-    "attention", "bags", "batch_sums", "constant", "convolution", "einsum", "elementwise", "embedding", "experts",
-    "indexing", "lookups", "loss", "matmul", "norm", "pooling", "recurrence", "reduction", "scan", "scatter",
-    "slicing", "sorting", "spectral", "view",
+    "attention", "batch_sums", "constant", "convolution", "elementwise", "embedding", "experts", "indexing", "loss",
+    "matmul", "norm", "pooling", "reduction", "scan", "scatter", "slicing", "sorting", "spectral", "view",
 ]  # fmt: skip

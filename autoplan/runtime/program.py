@@ -17,8 +17,7 @@ from autoplan.runtime import own_state
 from autoplan.runtime.agreement.agreement import Agreement, Call
 from autoplan.runtime.checkpoint import checkpoint
 from autoplan.runtime.checkpoint.saving import Saver
-from autoplan.runtime.collectives.mesh_axes import mesh_axes, release
-from autoplan.runtime.collectives.redistribution import groups_of
+from autoplan.runtime.collectives.mesh_axes import groups_of, mesh_axes, release
 from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, stacked
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN

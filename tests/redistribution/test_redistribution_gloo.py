@@ -4,7 +4,7 @@ collectives that cross the links counted against those that the plan names."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,8 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution import UNIFORM, AxisLinks, Planner
 from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
-from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
-from autoplan.runtime.collectives.redistribution import groups_of, run
+from autoplan.runtime.collectives import typed
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, groups_of, mesh_axes
 from autoplan.verify.local_ranks import RankPool
 from tests.oracles import redistribution as simulate
 from tests.oracles.redistribution import deal, dual
@@ -91,6 +91,27 @@ def run_case(case: Case, rank: int, axes: dict[str, MeshAxis]) -> Result:
     with Record() as backward:
         (gradient,) = torch.autograd.grad(y, x, torch.tensor(case.gradients[rank]))
     return Result(y.detach().numpy(), gradient.numpy(), tuple(forward.kinds), tuple(backward.kinds))
+
+
+def run(steps: Iterable[Collective], x: torch.Tensor, axes: Mapping[str, MeshAxis]) -> torch.Tensor:
+    """This rank's part of a tensor after these collectives; gradients pass back through them.
+
+    x     its part before
+    axes  by name, every group that is used among them (``mesh_axes(…, groups=groups_of(steps))``)
+    """
+    for step in steps:
+        x = apply(step, x, axes[step.axis])
+    return x
+
+
+def apply(step: Collective, x: torch.Tensor, axis: MeshAxis) -> torch.Tensor:
+    """One collective: the function of autoplan.runtime.collectives.typed that it names."""
+    function: Callable[..., torch.Tensor] = getattr(typed, step.op)
+    if step.op == "permute":
+        return function(x, step.spec, axis)
+    if step.spec:
+        return function(x, step.shape, step.spec, axis)
+    return function(x, *step.dims, axis)
 
 
 def random_cases(meshes: Sequence[Mesh], count: int, seed: int) -> list[Case]:

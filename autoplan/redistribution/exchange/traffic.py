@@ -1,7 +1,7 @@
 """What direct exchanges and permutes put on the links: who is busiest, and for how long.
 
 A placement is how the dims are split, without the states beside them. Between two placements each member sends every
-other the intersection of what it holds with what that one wants (``exchange.sending``); a pair's messages cross the
+other the intersection of what it holds with what that one wants (``messages.sending_of``); a pair's messages cross the
 outermost axis on which the two differ. The exchange takes as long as its busiest member, sending or receiving.
 """
 

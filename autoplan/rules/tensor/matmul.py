@@ -1,4 +1,7 @@
-"""Products: linear and matmul. Every factor splits, the contracted ones into partial sums."""
+"""Products: linear, matmul, and einsum, whose equation is a rule's notation already.
+
+Every factor splits, the contracted ones into partial sums.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,26 @@ def leading(x: TensorType, shape: tuple[int, ...]) -> str:
     """The terms of an operand's dims before its last two, broadcast to a shape."""
     batch = TensorType(x.shape[:-2], x.dtype)
     return f"{broadcast(batch, shape)} " if batch.shape else ""
+
+
+@rule("aten.einsum.default")
+def einsum(equation: str, tensors: tuple[TensorType, ...]) -> Rule:
+    """The equation has no dots and names its result. Where one operand has size one in a letter that is larger in
+    another, it is broadcast there."""
+    left, result = equation.replace(" ", "").split("->")
+    names = left.split(",")
+    sizes: dict[str, int] = {}
+    for term, x in zip(names, tensors, strict=True):
+        for letter, size in zip(term, x.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    terms = [
+        " ".join("1" if size != sizes[letter] else letter for letter, size in zip(term, x.shape, strict=True))
+        or "[]"
+        for term, x in zip(names, tensors, strict=True)
+    ]
+    return Rule(
+        f"{', '.join(terms)} -> {' '.join(result) or '[]'}",
+        linear=tuple((i,) for i in range(len(tensors))),
+        cost="matmul" if len(tensors) == 2 else "memory",
+        saved=tuple(range(len(tensors))) if len(tensors) > 1 else (),
+    )

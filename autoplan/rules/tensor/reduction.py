@@ -15,25 +15,15 @@ def reduced(x: TensorType, dims: tuple[int, ...], keepdim: bool) -> str:
     return f"{letters(x)} -> {' '.join(left) or '[]'}"
 
 
-@rule("aten.sum.dim_IntList")
-def sum_dims(x: TensorType, dims: tuple[int, ...] | None, keepdim: bool = False, dtype: object = None) -> Rule:
+@rule("aten.sum.dim_IntList", "aten.sum.default")
+def sum_dims(x: TensorType, dims: tuple[int, ...] | None = None, keepdim: bool = False, dtype: object = None) -> Rule:
     return Rule(reduced(x, dims or (), keepdim), linear=PASSES)
 
 
-@rule("aten.sum.default")
-def sum_all(x: TensorType, dtype: object = None) -> Rule:
-    return Rule(reduced(x, (), False), linear=PASSES)
-
-
-@rule("aten.mean.dim")
-def mean_dims(x: TensorType, dims: tuple[int, ...] | None, keepdim: bool = False, dtype: object = None) -> Rule:
+@rule("aten.mean.dim", "aten.mean.default")
+def mean_dims(x: TensorType, dims: tuple[int, ...] | None = None, keepdim: bool = False, dtype: object = None) -> Rule:
     """The mean over a split dim is the sum of the ranks' means, each divided by the number of ranks."""
     return Rule(reduced(x, dims or (), keepdim), linear=PASSES, reduce="mean")
-
-
-@rule("aten.mean.default")
-def mean_all(x: TensorType, dtype: object = None) -> Rule:
-    return Rule(reduced(x, (), False), linear=PASSES, reduce="mean")
 
 
 @rule("aten.amax.default")
@@ -68,14 +58,9 @@ def logsumexp(x: TensorType, dims: tuple[int, ...], keepdim: bool = False) -> Ru
     return whole_reduction(x, dims, keepdim, saved=(0, "out"))
 
 
-@rule("aten.prod.dim_int")
-def product(x: TensorType, dim: int, keepdim: bool = False, dtype: object = None) -> Rule:
-    return whole_reduction(x, (dim,), keepdim, saved=(0, "out"))
-
-
-@rule("aten.prod.default")
-def product_all(x: TensorType, dtype: object = None) -> Rule:
-    return whole_reduction(x, (), False, saved=(0, "out"))
+@rule("aten.prod.dim_int", "aten.prod.default")
+def product(x: TensorType, dim: int | None = None, keepdim: bool = False, dtype: object = None) -> Rule:
+    return whole_reduction(x, () if dim is None else (dim,), keepdim, saved=(0, "out"))
 
 
 @rule("aten.linalg_vector_norm.default")

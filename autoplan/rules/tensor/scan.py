@@ -1,4 +1,7 @@
-"""Running sums and products along a dim. Where it is split each rank scans its part, and takes in what comes before."""
+"""Running sums and products along a dim, and linear recurrences.
+
+Where the dim of a scan is split each rank scans its part, and takes in what comes before.
+"""
 
 from __future__ import annotations
 
@@ -39,3 +42,10 @@ def logcumsumexp(x: TensorType, dim: int) -> Rule:
 def running_extreme(x: TensorType, dim: int, largest: bool) -> Rule:
     """Where the greatest (or least) so far stands; no gradient goes through it."""
     return scanned(x, dim)
+
+
+@rule("autoplan.recurrence")
+def recurrence(factor: TensorType, added: TensorType, dim: int) -> Rule:
+    """state[t] = factor[t] · state[t - 1] + added[t] along ``dim``: linear in what is added."""
+    terms = letters(added)
+    return Rule(f"{terms}, {terms} -> {terms}", whole=f"d{dim}", linear=((1,),), saved=(0, "out"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoplan.errors import AutoplanError, InputsError
+from autoplan.runtime.elastic.rendezvous import ranks_text
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def values_differ(
     for name in of(ranks[0]):
         found = groups(ranks, lambda facts, name=name: of(facts)[name])  # type: ignore[misc]
         if len(found) > 1:
-            value = f"{name} of step {ranks[0].step + 1} differs between {' and '.join(map(these, found.values()))}"
+            apart = " and ".join(map(ranks_text, found.values()))
+            value = f"{name} of step {ranks[0].step + 1} differs between {apart}"
             return InputsError(value, cause, "give every rank the same batch, in the same order")
     return None
 
@@ -91,7 +93,7 @@ def of_peers(ranks: Sequence[Facts]) -> InputsError | None:
             if len(set(peers.values())) > 1:
                 apart = [[rank for rank in peers if peers[rank] == one] for one in dict.fromkeys(peers.values())]
                 return InputsError(
-                    f"{name} of step {ranks[0].step + 1} differs between {' and '.join(map(these, apart))}",
+                    f"{name} of step {ranks[0].step + 1} differs between {' and '.join(map(ranks_text, apart))}",
                     f"they are data rank {place} together, and split the work on the same rows",
                     "give ranks whose program.axes['dp'].rank is the same the same rows",
                 )
@@ -103,7 +105,7 @@ def of_copies(ranks: Sequence[Facts]) -> InputsError:
     ways = len({facts.place for facts in ranks})
     found = groups(ranks, lambda facts: tuple(facts.split.values()))
     return InputsError(
-        f"the same {ranks[0].rows} rows on {' and on '.join(map(these, found.values()))}",
+        f"the same {ranks[0].rows} rows on {' and on '.join(map(ranks_text, found.values()))}",
         f"the plan takes them as the own rows of {ways} data ranks, and would count them more than once; a short last "
         "batch looks so, and a sampler that doesn't know its rank",
         "give the whole batch, or each data rank its own rows; leave a short batch out "
@@ -120,16 +122,4 @@ def groups(ranks: Sequence[Facts], of: Callable[[Facts], Hashable]) -> dict[Hash
 
 
 def said(ranks: Sequence[Facts], of: Callable[[Facts], Hashable]) -> str:
-    return ", ".join(f"{value} on {these(members)}" for value, members in groups(ranks, of).items())
-
-
-def these(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0-2, 5"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+    return ", ".join(f"{value} on {ranks_text(members)}" for value, members in groups(ranks, of).items())

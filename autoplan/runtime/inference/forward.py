@@ -16,8 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
-from autoplan.runtime.collectives.redistribution import groups_of
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, groups_of, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, microbatches
 from autoplan.runtime.inference.given import gathered, planned_rows, whole_batch
 from autoplan.runtime.inference.lending import Loan, lent, loans

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from autoplan.errors import ForwardOnlyError
 from autoplan.runtime.agreement.agreement import Agreement, Call
-from autoplan.runtime.collectives.mesh_axes import mesh_axes
-from autoplan.runtime.collectives.redistribution import groups_of
+from autoplan.runtime.collectives.mesh_axes import groups_of, mesh_axes
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN

@@ -14,14 +14,14 @@ from autoplan.ops.recurrence import recurrence
 from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.ops.attention.ring import ring_attention
 from autoplan.runtime.ops.batch_sums import batch_count, batch_part, batch_total
-from autoplan.runtime.ops.embedding.bags import (
+from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
+from autoplan.runtime.ops.embedding.vocab_parallel import (
     embedding_bag,
     ragged_bag,
+    vocab_parallel_embedding,
     vocab_parallel_embedding_bag,
     vocab_parallel_ragged_bag,
 )
-from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
-from autoplan.runtime.ops.embedding.vocab_parallel import vocab_parallel_embedding
 from autoplan.runtime.ops.experts.local import experts, local_experts, scattered, top_indices
 from autoplan.runtime.ops.experts.routed import routed_experts
 from autoplan.runtime.ops.loss.cross_entropy import (
