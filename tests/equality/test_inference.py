@@ -144,7 +144,8 @@ def test_a_plan_of_many_ranks_is_verified_in_small() -> None:
 def test_the_exported_folder_runs(mlp: Planned, tmp_path: Path) -> None:
     save_file(dict(mlp.weights), tmp_path / "weights.safetensors")
     save_file({name: x.contiguous() for name, x in mlp.rows(5).items()}, tmp_path / "batch.safetensors")
-    assert sorted(p.name for p in mlp.folder.iterdir()) == ["plan.json", "program.py", "report.html", "run.py"]
+    exported = ["plan.json", "program.py", "report.html", "run.py", "weights"]
+    assert sorted(p.name for p in mlp.folder.iterdir()) == exported
     files = [f"--{n}={tmp_path / n}.safetensors" for n in ("weights", "result")]
     command = [
         sys.executable,
