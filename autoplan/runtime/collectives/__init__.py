@@ -1,6 +1,6 @@
 """Collectives of a program: typed pairs of a forward and its backward, over this rank's groups.
 
 Order: `mesh_axes` (this rank's process groups), `raw` (calls without gradients), `exchange` (permutes and exchanges of
-boxes), `typed` (each call with its backward), `redistribution` (a planned redistribution, run from data), `transfer`
-(from one stage's ranks to another's), `raising` (one rank's error raised on all).
+boxes), `typed` (each call with its backward), `redistribution` (a planned redistribution, run from data), `raising`
+(one rank's error raised on all).
 """
