@@ -1,5 +1,5 @@
 """Linear and mixed-integer programs: HiGHS as arrays if it is installed, else CBC through PuLP.
 
-Order: `program` (a mixed-integer program in arrays), `engines` (HiGHS and CBC), `linear` (a linear program and its
-lower bound), `pulp_problem` (a PuLP problem that knows its variables).
+Order: `program` (a mixed-integer program in arrays), `engines` (HiGHS and CBC), `arrays` (a program that grows row by
+row).
 """
