@@ -38,7 +38,7 @@ def test_the_list_of_modules_is_what_the_command_writes() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=name_of)
 def test_a_package_names_its_modules_in_their_order(package: Path) -> None:
-    """In the docstring's paragraph that begins with "Order:"; a module imports none that is named after it."""
+    """A module imports none that is named after it."""
     names = named_in_order(package)
     assert sorted(names) == sorted(children(package)), f"{package.name}: its docstring has another list of modules"
     for place, name in enumerate(names):
@@ -55,9 +55,13 @@ def children(package: Path) -> Iterator[str]:
 
 
 def named_in_order(package: Path) -> list[str]:
+    """The modules of a docstring: those in backticks behind "Order:", or the first column of its table."""
     told = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     order = next((part for part in told.split("\n\n") if part.startswith("Order:")), "")
-    return re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", order))
+    if order:
+        return re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", order))
+    rows = re.findall(r"^ *([a-z_]+(?:, [a-z_]+)*) {2,}\S", told, re.MULTILINE)
+    return [name for row in rows for name in row.split(", ")]
 
 
 def imports(package: Path, child: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The optimizer and what surrounds its step: accumulation, clipping, loss scale, learning rate, averaging.
 
 Order: `accumulation` (which batches the gradients are of), `clip` (the global norm), `grouping` (parameter groups),
-`lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `lr_scheduler` (torch's schedulers), `optimizer`
-(the optimizer over this rank's parameters), `loss_scaling` (float16's loss scale), `updates` (around each update),
-`local_sgd` (replicas averaged every few steps), `weight_stashing` (PipeDream-2BW's two versions).
+`lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `optimizer_options` (which optimizers there are, and
+what each takes), `lr_scheduler` (torch's schedulers), `optimizer` (the optimizer over this rank's parameters),
+`loss_scaling` (float16's loss scale), `updates` (around each update), `local_sgd` (replicas averaged every few steps),
+`weight_stashing` (PipeDream-2BW's two versions).
 """
