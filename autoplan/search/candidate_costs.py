@@ -13,12 +13,12 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.chain import Chain, Held, chain_of, held_by
-from autoplan.search.inter_op.stage_model import Loads, data_axis, parameter_share
+from autoplan.search.inter_op.stage_model import StageModel, data_axis, parameter_share
 from autoplan.search.intra_op.milp import HeldBytes
-from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solver
-from autoplan.search.operator_problems import Key, Operators
-from autoplan.search.space.candidates import Setting
+from autoplan.search.operator_problems import Key, OperatorProblems
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, spare_bytes
 
 MATTERS = 0.05  # of a step, that updating parameters together can save at most where it isn't asked for
@@ -39,7 +39,7 @@ class Together:
     apart_s  of a microbatch, by which it differs at most from one that has each updated by itself
     """
 
-    fastest: Point
+    fastest: IntraOpPlan
     least_s: float
     apart_s: float
 
@@ -55,11 +55,11 @@ class CandidateCosts:
     others     problems with all updates together, by problem and microbatches; None where that doesn't matter
     """
 
-    operators: Operators
+    operators: OperatorProblems
     training: Training | Inference
     schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
-    chains: dict[tuple[Setting, bool, Point, Device], Chain] = field(default_factory=dict)
-    held: dict[Point, Held] = field(default_factory=dict)
+    chains: dict[tuple[Candidate, bool, IntraOpPlan, Device], Chain] = field(default_factory=dict)
+    held: dict[IntraOpPlan, Held] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
     others: dict[tuple[Key, int], Together | None] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ class CandidateCosts:
         topology = self.operators.topology
         return straggling(topology.devices // topology.levels[0].size, topology.device)
 
-    def together(self, setting: Setting) -> Together | None:
+    def together(self, setting: Candidate) -> Together | None:
         """The operator problem as if all parameters were updated together, and its answer, where that matters. Of one
         stage: what several have once a step says little of the slowest. And of a tensor axis that has to split weights:
         where it hasn't, to split nothing is the answer, which the same on fewer devices does better."""
@@ -86,13 +86,13 @@ class CandidateCosts:
             self.others[key] = self.solved(setting) if matters else None
         return self.others[key]
 
-    def solved(self, setting: Setting) -> Together:
+    def solved(self, setting: Candidate) -> Together:
         problem, other = (self.operators.problem(setting, together) for together in (0, setting.microbatches))
         solution, pairs = Solver(other).solve(), zip(problem.groups, other.groups, strict=True)
         apart_s = sum(float((one.time_s - two.time_s).max(initial=0.0)) for one, two in pairs)
         return Together(self.operators.taken(setting, solution), solution.bound, apart_s)
 
-    def loads(self, setting: Setting, point: Point) -> Loads:
+    def loads(self, setting: Candidate, point: IntraOpPlan) -> StageModel:
         """What each stage holds and takes with these operators, wherever the chain is cut."""
         topology = self.operators.topology
         loads = self.loads_on(setting, point, topology.device)
@@ -100,7 +100,7 @@ class CandidateCosts:
         own = {d: self.loads_on(setting, point, d) for d in dict.fromkeys(devices)}
         return replace(loads, ranks=tuple(own[device] for device in devices)) if devices else loads
 
-    def loads_on(self, setting: Setting, point: Point, device: Device) -> Loads:
+    def loads_on(self, setting: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
         """The same on one kind of device."""
         prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
         ways = setting.tp * (setting.dp if setting.zero else 1)
@@ -112,9 +112,9 @@ class CandidateCosts:
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
         whole = self.whole[device]
-        return Loads(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
+        return StageModel(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
 
-    def rigid(self, setting: Setting) -> bool:
+    def rigid(self, setting: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none
         may be recomputed. Of one stage: what several hold together says little of the fullest."""
         if setting.tp == 1 or setting.pp > 1 or devices_of(self.operators.topology, setting):
@@ -123,14 +123,14 @@ class CandidateCosts:
         few = 2 * len(model.blocks) > len(model.segments)
         return few or setting.recompute == "none" or not self.operators.prepared.training
 
-    def joint(self, setting: Setting, together: int = 0) -> Solver:
-        """The operator problem under limits of what a candidate of one stage holds (``Operators.joint``)."""
+    def joint(self, setting: Candidate, together: int = 0) -> Solver:
+        """The operator problem under limits of what a candidate of one stage holds (``OperatorProblems.joint``)."""
         loads = self.loads(setting, self.operators.fastest(setting))
         flight = float(max(loads.in_flight)) if self.operators.prepared.training else 0.0
         states = parameter_share(loads.data, loads.states) + flight * loads.data.cast_share
         return self.operators.joint(setting, HeldBytes(states, flight), together)
 
-    def chain(self, setting: Setting, point: Point, device: Device, data: DataAxis) -> Chain:
+    def chain(self, setting: Candidate, point: IntraOpPlan, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""
         alike = replace(setting, schedule="", virtual_stages=1, recompute="")
         key = (alike, data.late, point, device)
@@ -141,7 +141,7 @@ class CandidateCosts:
             self.chains[key] = chain_of(model, prices, setting, data, self.held[point])
         return self.chains[key]
 
-    def rounds(self, setting: Setting) -> Rounds | None:
+    def rounds(self, setting: Candidate) -> Rounds | None:
         """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search."""
         if not runs_rounds(setting.schedule):
             return None

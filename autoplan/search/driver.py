@@ -16,11 +16,11 @@ from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.factoring import beside_whole_weights, refined
 from autoplan.search.host_memory import hosted
-from autoplan.search.space.candidates import Setting
-from autoplan.search.state import Work, candidates
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState, candidates
 
 
-def best_plan(work: Work, parallelism: Parallelism) -> Evaluated | None:
+def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
     memory_limit, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
     best = fastest(work, possible, memory_limit) or last_resort(work, possible, memory_limit)
@@ -33,7 +33,11 @@ def best_plan(work: Work, parallelism: Parallelism) -> Evaluated | None:
 
 
 def fastest(
-    work: Work, possible: Sequence[Setting], memory_limit: float, best: Evaluated | None = None, saves: float = 0.0
+    work: SearchState,
+    possible: Sequence[Candidate],
+    memory_limit: float,
+    best: Evaluated | None = None,
+    saves: float = 0.0,
 ) -> Evaluated | None:
     """The fastest plan of these candidates, or ``best`` where none saves more than a share of it, ``saves``. A quick
     search tries a few sizes of microbatches of each mesh, and more where bytes are short."""
@@ -49,7 +53,7 @@ def fastest(
 
 
 def best_first(
-    work: Work, possible: Sequence[Setting], memory_limit: float, best: Evaluated | None, under_s: float
+    work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float
 ) -> Evaluated | None:
     """The fastest plan of these candidates that takes less than ``under_s``, or ``best``.
 
@@ -59,7 +63,7 @@ def best_first(
     queue = [(lower_bound(work.operators, s), s, work.budget.quick) for s in possible]
     work.bounds |= {setting: bound_s for bound_s, setting, _ in queue}
     heapq.heapify(queue)
-    waiting: list[tuple[float, Setting, bool]] = []
+    waiting: list[tuple[float, Candidate, bool]] = []
     waits = True
     while queue or waiting:
         if waiting and (best is not None or not queue):
@@ -80,12 +84,12 @@ def best_first(
     return best
 
 
-def is_dear(setting: Setting) -> bool:
+def is_dear(setting: Candidate) -> bool:
     """Whether pricing a candidate takes seconds: the stages of an interleaved schedule are searched."""
     return runs_rounds(setting.schedule)
 
 
-def subsample(possible: Sequence[Setting], most: int) -> list[Setting]:
+def subsample(possible: Sequence[Candidate], most: int) -> list[Candidate]:
     """Those with so many of the smallest microbatches of each mesh, and with the largest: of long sequences larger ones
     gain little and need more memory; of vectors and short sequences small ones leave a device idle."""
     rows: dict[tuple, set[int]] = {}
@@ -95,7 +99,7 @@ def subsample(possible: Sequence[Setting], most: int) -> list[Setting]:
     return [s for s in possible if s.micro_batch in tried[s.pp, s.dp, s.factors]]
 
 
-def last_resort(work: Work, possible: Sequence[Setting], memory_limit: float) -> Evaluated | None:
+def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: float) -> Evaluated | None:
     """Where nothing was found to fit: of the candidates that hold least, the fastest plan of the operators that do, if
     any fits."""
     sized = sorted((work.least_bytes(s), s) for s in possible)
@@ -111,7 +115,7 @@ def last_resort(work: Work, possible: Sequence[Setting], memory_limit: float) ->
     return best
 
 
-def solved_anew(work: Work, best: Evaluated, memory_limit: float) -> Evaluated:
+def solved_anew(work: SearchState, best: Evaluated, memory_limit: float) -> Evaluated:
     """A quick best, and what came near it on other meshes, with operators of their own where those are faster."""
     priced = [found for found in work.found.values() if found and found.step_s <= work.budget.near * best.step_s]
     nearest: dict[tuple[int, int, int], Evaluated] = {}

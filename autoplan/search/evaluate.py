@@ -18,16 +18,16 @@ from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.byte_prices import EASING, duals, steep
-from autoplan.search.inter_op.chain_costs import Pieces, backwards_of, pieces_of, unties
+from autoplan.search.inter_op.chain_costs import ChainCosts, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.pareto import between, states_alone
-from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution
-from autoplan.search.operator_problems import Operators
-from autoplan.search.space.candidates import Setting
+from autoplan.search.operator_problems import OperatorProblems
+from autoplan.search.space.candidates import Candidate
 from autoplan.solver.engines import Infeasible
 
 
@@ -40,9 +40,9 @@ class Evaluated:
     bound_s  that no cuts undercut under the same memory limit, with these operators or slower ones that keep as much
     """
 
-    setting: Setting
-    point: Point
-    loads: Loads
+    setting: Candidate
+    point: IntraOpPlan
+    loads: StageModel
     stages: tuple[StageChoice, ...]
     memory: tuple[StageMemory, ...]
     timeline: Timeline
@@ -86,17 +86,17 @@ class Evaluator:
     divided: dict[Hashable, tuple[float, ChunkCuts | None]] = field(default_factory=dict)
 
     @staticmethod
-    def of(operators: Operators, training: Training | Inference, budget: SearchBudget = FULL) -> Evaluator:
+    def of(operators: OperatorProblems, training: Training | Inference, budget: SearchBudget = FULL) -> Evaluator:
         """With nothing priced yet."""
         costs = CandidateCosts(operators, training)
         return Evaluator(costs, LowerBounds(costs), budget)
 
     @property
-    def operators(self) -> Operators:
+    def operators(self) -> OperatorProblems:
         return self.costs.operators
 
     def evaluate(
-        self, setting: Setting, memory_limit: float, limit_s: float = float("inf"), known_s: float = 0.0
+        self, setting: Candidate, memory_limit: float, limit_s: float = float("inf"), known_s: float = 0.0
     ) -> Evaluated | None:
         """The fastest plan of a candidate under a memory limit; None where none fits or takes less than ``limit_s``.
 
@@ -125,13 +125,13 @@ class Evaluator:
             return best
         return self.within_limit(setting, best, memory_limit, limit_s) if self.costs.rigid(setting) else best
 
-    def suffices(self, setting: Setting, best: Evaluated | None) -> bool:
+    def suffices(self, setting: Candidate, best: Evaluated | None) -> bool:
         """Whether leaner operators aren't sought beside a plan of some other setting: they seldom win where several
         stages on a rank have lost; and of a quick answer where those that are fastest needn't recompute."""
         return runs_rounds(setting.schedule) if best is None else self.budget.quick and not best.recomputes
 
     def with_columns(
-        self, setting: Setting, best: Evaluated | None, memory_limit: float, limit_s: float, least_s: float
+        self, setting: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float, least_s: float
     ) -> Evaluated | None:
         """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before; then of
         those between what is too fast to fit and what fits."""
@@ -171,7 +171,7 @@ class Evaluator:
         return best
 
     def within_limit(
-        self, setting: Setting, best: Evaluated | None, memory_limit: float, limit_s: float
+        self, setting: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float
     ) -> Evaluated | None:
         """The best of what is known and of operators chosen for what they hold altogether."""
         ways = (0, setting.microbatches) if self.costs.together(setting) else (0,)
@@ -186,7 +186,7 @@ class Evaluator:
             return best
         return best
 
-    def fitting(self, setting: Setting, together: int, memory_limit: float) -> Iterator[Point]:
+    def fitting(self, setting: Candidate, together: int, memory_limit: float) -> Iterator[IntraOpPlan]:
         """The operators that hold least, with which recomputation may do; and the fastest of those that fit without.
 
         The operator problem doesn't count all that is held, so they are sought for one room after another: that which
@@ -210,17 +210,17 @@ class Evaluator:
             room = joint.bytes(solution) - over
             room = room if fits < room < exceeds else (fits + exceeds) / 2
 
-    def total(self, setting: Setting, point: Point) -> float:
+    def total(self, setting: Candidate, point: IntraOpPlan) -> float:
         """Bytes that these operators need where nothing is recomputed."""
         found = self.with_point(setting, point, float("inf"))
         assert found is not None
         return found.memory[found.fullest].total - found.loads.at(found.fullest).spare
 
-    def idle(self, setting: Setting, point: Point) -> bool:
+    def idle(self, setting: Candidate, point: IntraOpPlan) -> bool:
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
         return setting.tp > 1 and point.idle and not self.operators.split_weights
 
-    def leanest(self, setting: Setting) -> Evaluated | None:
+    def leanest(self, setting: Candidate) -> Evaluated | None:
         """The plan of a candidate that needs the fewest bytes: every segment recomputed that may be. None where it has
         none that runs (``chain_costs.unties``)."""
         recompute = "full" if setting.recompute == "auto" else setting.recompute
@@ -237,7 +237,7 @@ class Evaluator:
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0), default=None)
 
     def with_point(
-        self, setting: Setting, point: Point, memory_limit: float, limit_s: float = float("inf")
+        self, setting: Candidate, point: IntraOpPlan, memory_limit: float, limit_s: float = float("inf")
     ) -> Evaluated | None:
         """The best cuts for these operators, or None where none fits or the schedule takes far more than a limit."""
         start = time.perf_counter()
@@ -267,7 +267,9 @@ class Evaluator:
         found = refine(first, cuts.stages, bound, price)
         return replace(found, bound_s=found.step_s * (1 - point.gap)) if has_few_cuts(bound) else found
 
-    def with_chunks(self, loads: Loads, point: Point, memory_limit: float, limit_s: float) -> Evaluated | None:
+    def with_chunks(
+        self, loads: StageModel, point: IntraOpPlan, memory_limit: float, limit_s: float
+    ) -> Evaluated | None:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
         start, setting = time.perf_counter(), loads.setting
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
@@ -283,13 +285,13 @@ class Evaluator:
             return None
         return finish(setting, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))
 
-    def bound_s(self, loads: Loads, point: Point, schedule_s: float) -> float:
+    def bound_s(self, loads: StageModel, point: IntraOpPlan, schedule_s: float) -> float:
         """Seconds of a step by a bound on its schedule. What happens once a step takes at least an even share of what
         it takes for the whole chain."""
         once_s = min(exposed(*own.once_s((0, len(own.chain)))) for own in loads.ranks or (loads,))
         return (schedule_s + once_s / loads.setting.pp) * self.costs.slowdown * (1 - point.gap)
 
-    def chunks(self, pieces: Pieces, limit_s: float) -> ChunkCuts | None:
+    def chunks(self, pieces: ChainCosts, limit_s: float) -> ChunkCuts | None:
         """``choose_chunks``; what it found under a higher limit is as good."""
         known = self.divided.get(pieces.key)
         if known is None or known[0] < limit_s:
@@ -299,7 +301,7 @@ class Evaluator:
 
 
 def finish(
-    setting: Setting, point: Point, loads: Loads, stages: tuple[StageChoice, ...], bound_s: float = 0.0
+    setting: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
 ) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
     topology = loads.data.prices.topology
@@ -320,7 +322,7 @@ def finish(
     return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
 
 
-def once_s(loads: Loads, stages: tuple[StageChoice, ...]) -> float:
+def once_s(loads: StageModel, stages: tuple[StageChoice, ...]) -> float:
     """Seconds after the last backward that nothing hides: reductions and the update, on the slowest rank."""
     ranks = loads.setting.pp
     spent = [exposed(*loads.at(k).once_s((s.first, s.last))) for k, s in enumerate(stages)]

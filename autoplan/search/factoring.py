@@ -23,14 +23,14 @@ from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.intra_op.inputs import Prepared
 from autoplan.search.operator_problems import uses_tensor_axis
-from autoplan.search.space.candidates import Setting
-from autoplan.search.state import Work
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState
 
 DATA = "dp"
 TABLES = "vocab-parallel"
 
 
-def refined(work: Work, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
+def refined(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
     """The best plan, or the same setting on a factored tensor axis where that is quicker."""
     if pinned.tensor is not None or pinned.tensor_system is not None or best.setting.tensor:
         return best
@@ -43,7 +43,7 @@ def refined(work: Work, best: Evaluated, pinned: Parallelism, memory_limit: floa
     return beside_whole_weights(work, best, pinned, memory_limit)
 
 
-def beside_whole_weights(work: Work, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
+def beside_whole_weights(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
     """The best plan, or, where that is quicker, its mesh with tables split alone."""
     asked = pinned.tensor is not None or pinned.tensor_system is not None
     if asked or uses_tensor_axis(pinned) or best.setting.tp == 1 or best.setting.tensor or best.setting.pp > 1:
@@ -57,7 +57,7 @@ def beside_whole_weights(work: Work, best: Evaluated, pinned: Parallelism, memor
     return found if found is not None and found.step_s < limit_s else best
 
 
-def factored(prepared: Prepared, setting: Setting) -> Iterator[Setting]:
+def factored(prepared: Prepared, setting: Candidate) -> Iterator[Candidate]:
     """The setting on two tensor axes, for every part of its tensor axis over which something more divides."""
     parts = sorted({part for part in parts_that_divide(prepared, setting.tp)})
     for part in parts:

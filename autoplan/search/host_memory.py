@@ -9,11 +9,11 @@ whose ranks hold a part of the states each, the host is used where it is asked f
 from __future__ import annotations
 
 from autoplan.options import OFFLOADS, Inference, Parallelism
-from autoplan.search.space.candidates import Setting, settings
-from autoplan.search.state import Work
+from autoplan.search.space.candidates import Candidate, settings
+from autoplan.search.state import SearchState
 
 
-def hosted(work: Work, pinned: Parallelism) -> list[Setting]:
+def hosted(work: SearchState, pinned: Parallelism) -> list[Candidate]:
     """Every setting that offloads; none where something is pinned, or devices have no host with memory of its own."""
     host = work.cluster.profile()[0].host
     if pinned.pinned() or isinstance(work.training, Inference) or host is None or host.own:

@@ -18,15 +18,15 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.options import Parallelism
-from autoplan.search.intra_op.inputs import Formulation, Prepared
+from autoplan.search.intra_op.inputs import OperatorInputs, Prepared
 from autoplan.search.intra_op.milp import HeldBytes, Weights
 from autoplan.search.intra_op.operator_problem import OperatorProblem, SharedTemplate
 from autoplan.search.intra_op.options import SplitSizes, divisibility, formulate, split_sizes
-from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import FloorOf, Infeasible, Solution, Solver
 from autoplan.search.intra_op.template import Decision
-from autoplan.search.space.candidates import Setting
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.context_parallel import LAYOUTS
 from autoplan.search.space.sizes import Sizes, sizes_of
 
@@ -41,7 +41,7 @@ Key = tuple[tuple[int, ...], str, int, int]
 
 
 @dataclass
-class Operators:
+class OperatorProblems:
     """The operator problems of one search, kept until it ends.
 
     split_weights  a tensor axis that is pinned has to be used
@@ -66,7 +66,7 @@ class Operators:
     variables: int = 0
     constraints: int = 0
     known: dict[Key, OperatorProblem] = field(default_factory=dict)
-    wider: Operators | None = None
+    wider: OperatorProblems | None = None
     templates: dict[tuple, SharedTemplate] = field(default_factory=dict)
     lines: dict[Line, float | None] = field(default_factory=dict)
     collectives: dict[Links, float] = field(default_factory=dict)
@@ -82,13 +82,13 @@ class Operators:
         """Of the whole model."""
         return sizes_of(self.prepared.model, self.prepared.operators)
 
-    def pinned_to(self, parallelism: Parallelism) -> Operators:
+    def pinned_to(self, parallelism: Parallelism) -> OperatorProblems:
         """The problems under other pinned fields: these, where the fields say the same, else with nothing solved."""
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
         if (split, sequence) == (self.split_weights, self.sequence):
             return self
         asks_more = (split or not self.split_weights) and self.sequence in (None, sequence)
-        return Operators(
+        return OperatorProblems(
             self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
@@ -104,7 +104,7 @@ class Operators:
             )  # fmt: skip
         return self.listed[mesh]
 
-    def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[Formulation, SharedTemplate]:
+    def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[OperatorInputs, SharedTemplate]:
         """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides."""
         mesh = prices.mesh
         sizes = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
@@ -118,18 +118,18 @@ class Operators:
         )  # fmt: skip
         return form, self.templates.setdefault(key, SharedTemplate(form.options))
 
-    def entry(self, setting: Setting) -> OperatorProblem:
+    def entry(self, setting: Candidate) -> OperatorProblem:
         key = self.key(setting)
         if key not in self.known:
             self.known[key] = self.made(setting, self.split_weights)
         return self.known[key]
 
-    def made(self, setting: Setting, split_weights: bool) -> OperatorProblem:
+    def made(self, setting: Candidate, split_weights: bool) -> OperatorProblem:
         key, prices = self.key(setting), self.prices(tensor_mesh(setting.mesh))
         form, shared = self.form(prices, split_weights, setting.tensor_system)
         return OperatorProblem(form, shared, (*key[:2], key[-1]))
 
-    def key(self, setting: Setting) -> Key:
+    def key(self, setting: Candidate) -> Key:
         return (setting.factors, setting.tensor_system, setting.micro_batch, setting.dp if self.communicates else 0)
 
     @cached_property
@@ -137,19 +137,19 @@ class Operators:
         """Whether some operator does so along the data axis."""
         return any(s.communicates for s in self.prepared.batch["dp"].strategies.values())
 
-    def floor_s(self, setting: Setting) -> float:
+    def floor_s(self, setting: Candidate) -> float:
         """Seconds of a microbatch through the chain, every operator at its quickest and nothing redistributed."""
         return sum(self.floors_s(setting, self.topology.device))
 
-    def floors_s(self, setting: Setting, device: Device) -> tuple[float, ...]:
+    def floors_s(self, setting: Candidate, device: Device) -> tuple[float, ...]:
         """The same of all segments of each block, on one kind of device."""
         return self.entry(setting).floors_s(device)
 
-    def fastest(self, setting: Setting) -> Point:
+    def fastest(self, setting: Candidate) -> IntraOpPlan:
         """The operators of the least time, whatever they hold."""
         return self.priced(setting, Weights())
 
-    def priced(self, setting: Setting, weights: Weights) -> Point:
+    def priced(self, setting: Candidate, weights: Weights) -> IntraOpPlan:
         """The best operators at these prices of bytes; the same object where an answer is one that is known."""
         entry = self.entry(setting)
         if weights not in entry.points:
@@ -163,7 +163,7 @@ class Operators:
                 entry.points[weights] = known
         return self.entry(setting).points[weights]
 
-    def from_wider(self, setting: Setting, weights: Weights) -> Point | None:
+    def from_wider(self, setting: Candidate, weights: Weights) -> IntraOpPlan | None:
         """The point that is known where less is asked, if it does what is asked here."""
         known = self.wider.known.get(self.key(setting)) if self.wider is not None else None
         point = known.points.get(weights) if known is not None else None
@@ -171,7 +171,7 @@ class Operators:
             return None
         return point if self.entry(setting).allows(known.problem, point.solution) else None
 
-    def resized(self, entry: OperatorProblem) -> Point | None:
+    def resized(self, entry: OperatorProblem) -> IntraOpPlan | None:
         """The operators that are the fastest for another microbatch, priced for this one, where that can be."""
         for known in self.known.values():
             point = known.points.get(Weights()) if known.tensor == entry.tensor and known.built else None
@@ -180,7 +180,7 @@ class Operators:
                 return found
         return None
 
-    def solve(self, setting: Setting, weights: Weights) -> None:
+    def solve(self, setting: Candidate, weights: Weights) -> None:
         entry, axes = self.entry(setting), "x".join(map(str, setting.factors))
         try:
             try:
@@ -203,13 +203,13 @@ class Operators:
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
 
-    def solved_anew(self, setting: Setting) -> Operators:
+    def solved_anew(self, setting: Candidate) -> OperatorProblems:
         """The same problems but this setting's, to be solved for itself."""
         own = self.entry(setting)
         known = {key: entry for key, entry in self.known.items() if entry is not own}
         return replace(self, quick=False, known=known)
 
-    def floor(self, setting: Setting) -> FloorOf:
+    def floor(self, setting: Candidate) -> FloorOf:
         """What no operators of one segment of a block undercut, at prices of bytes."""
         self.fastest(setting)  # which may find that weights can't be split, and put another problem in its place
         entry = self.entry(setting)
@@ -222,21 +222,21 @@ class Operators:
 
         return floor_of
 
-    def joint(self, setting: Setting, held: HeldBytes, together: int = 0) -> Solver:
+    def joint(self, setting: Candidate, held: HeldBytes, together: int = 0) -> Solver:
         """A setting's problem under limits of what is held.
 
         together  microbatches of a step in which all parameters are updated together; 0: each by itself
         """
         return self.entry(setting).under_limits(held, together)
 
-    def problem(self, setting: Setting, together: int = 0) -> Problem:
+    def problem(self, setting: Candidate, together: int = 0) -> Problem:
         """The same under no limit."""
         return self.entry(setting).updated_together(together)
 
-    def decisions(self, setting: Setting) -> tuple[Decision, ...]:
+    def decisions(self, setting: Candidate) -> tuple[Decision, ...]:
         """Of a setting's problem, before any was left out."""
         return self.entry(setting).template.decisions
 
-    def taken(self, setting: Setting, solution: Solution) -> Point:
+    def taken(self, setting: Candidate, solution: Solution) -> IntraOpPlan:
         """What an answer to a setting's problem says of how every block runs; the same object where that is known."""
         return self.entry(setting).taken(solution)

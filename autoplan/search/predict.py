@@ -11,7 +11,7 @@ from autoplan.ir.choice import Predicted, PricedCollective
 from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s
 from autoplan.search.inter_op.peak_memory import peaks_of
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.inputs import Prepared
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
@@ -124,7 +124,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
 
 
 def sharded(
-    loads: Loads, runs: Sequence[tuple[int, int]], size: int, hidden_s: float
+    loads: StageModel, runs: Sequence[tuple[int, int]], size: int, hidden_s: float
 ) -> Iterator[PricedCollective]:
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 

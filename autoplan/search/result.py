@@ -13,10 +13,10 @@ from autoplan.search.evaluate import Evaluated
 from autoplan.search.intra_op.inputs import SEQUENCE
 from autoplan.search.predict import predict
 from autoplan.search.space.batch_axes import CONSTANTS
-from autoplan.search.state import Work
+from autoplan.search.state import SearchState
 
 
-def choose(best: Evaluated, work: Work) -> Chosen:
+def choose(best: Evaluated, work: SearchState) -> Chosen:
     """The result in the words that lowering reads."""
     model, setting = work.prepared.model, best.setting
     mesh = tensor_mesh(setting.mesh)

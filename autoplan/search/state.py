@@ -16,13 +16,13 @@ from autoplan.search.bounds.floors import least_bytes
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.inputs import Prepared, prepare
-from autoplan.search.operator_problems import Operators, uses_tensor_axis
-from autoplan.search.space.candidates import Limits, Setting, settings
+from autoplan.search.operator_problems import OperatorProblems, uses_tensor_axis
+from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, no_setting
 
 
 @dataclass
-class Work:
+class SearchState:
     """What a search knows.
 
     found   every candidate that was priced, None where nothing of it fits or all of it takes too long
@@ -32,23 +32,23 @@ class Work:
     prepared: Prepared
     cluster: ClusterSpec
     training: Training | Inference
-    limits: Limits
-    operators: Operators
+    limits: SpaceLimits
+    operators: OperatorProblems
     evaluator: Evaluator
     budget: SearchBudget = FULL
-    found: dict[Setting, Evaluated | None] = field(default_factory=dict)
-    bounds: dict[Setting, float] = field(default_factory=dict)
+    found: dict[Candidate, Evaluated | None] = field(default_factory=dict)
+    bounds: dict[Candidate, float] = field(default_factory=dict)
 
-    def least_bytes(self, setting: Setting) -> float:
+    def least_bytes(self, setting: Candidate) -> float:
         """Bytes that the fullest device holds at least."""
         return least_bytes(self.operators, setting, self.training)
 
-    def tightened(self, setting: Setting, memory_limit: float, enough_s: float) -> float:
+    def tightened(self, setting: Candidate, memory_limit: float, enough_s: float) -> float:
         """The tightest lower bound on a candidate's step time, or the first that reaches ``enough_s``."""
         bound_s = self.evaluator.bounds.unlimited_s(setting)
         return bound_s if bound_s >= enough_s else self.evaluator.bounds.limited_s(setting, memory_limit)
 
-    def evaluate(self, setting: Setting, memory_limit: float, limit_s: float = math.inf) -> Evaluated | None:
+    def evaluate(self, setting: Candidate, memory_limit: float, limit_s: float = math.inf) -> Evaluated | None:
         """The fastest plan of a candidate that fits and takes less than ``limit_s``, if any is found."""
         found = self.evaluator.evaluate(setting, memory_limit, limit_s, self.bounds.get(setting, 0.0))
         if found is not None and found.exceeds_host:
@@ -62,7 +62,7 @@ class Work:
         least_s = min((self.proven_s(setting) for setting in self.bounds), default=0.0)
         return max(0.0, 1 - least_s / best.step_s)
 
-    def proven_s(self, setting: Setting) -> float:
+    def proven_s(self, setting: Candidate) -> float:
         found, bound_s = self.found.get(setting), self.bounds[setting]
         return bound_s if found is None or not self.is_cut_alone(found) else max(bound_s, found.bound_s)
 
@@ -78,7 +78,7 @@ class Work:
         fastest, other = self.operators.fastest(found.setting), self.evaluator.costs.together(found.setting)
         return found.point is fastest and other is None
 
-    def pinned_to(self, parallelism: Parallelism) -> Work:
+    def pinned_to(self, parallelism: Parallelism) -> SearchState:
         """The same model and cluster under other pinned fields, sharing what doesn't depend on them. Operators of other
         fields are solved as in a full search, for the few candidates that stand beside a plan."""
         operators = self.operators.pinned_to(parallelism)
@@ -96,7 +96,7 @@ def begin(
     parallelism: Parallelism,
     constraints: Sequence[Constraint] = (),
     budget: SearchBudget = FULL,
-) -> Work:
+) -> SearchState:
     """Everything that stands before the first candidate: rules, the batch's axes, checks of what is pinned."""
     trains = isinstance(training, Training)
     check_offload(parallelism, cluster, training)
@@ -104,19 +104,19 @@ def begin(
     prepared = prepare(model, constraints, fuses=training.compile, training=trains)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
     sizes = (cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments))
-    limits = Limits(*sizes, only_one, training.compile or not trains)
+    limits = SpaceLimits(*sizes, only_one, training.compile or not trains)
     candidates(limits, parallelism)
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
-    operators = Operators(
+    operators = OperatorProblems(
         prepared, cluster.topology(), training.compile, passes, split, sequence, stored_ratio(training), budget.quick,
         reduced_ratio(training),
     )  # fmt: skip
     evaluator = Evaluator.of(operators, training, budget)
-    return Work(prepared, cluster, training, limits, operators, evaluator, budget)
+    return SearchState(prepared, cluster, training, limits, operators, evaluator, budget)
 
 
-def candidates(limits: Limits, parallelism: Parallelism) -> list[Setting]:
+def candidates(limits: SpaceLimits, parallelism: Parallelism) -> list[Candidate]:
     """Every candidate that is left; ParallelismError where what is pinned leaves none."""
     check_pinned(limits, parallelism)
     found = list(settings(limits, parallelism))

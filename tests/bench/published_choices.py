@@ -23,7 +23,7 @@ from autoplan.search.driver import fastest
 from autoplan.search.explain.fit import leanest, needs
 from autoplan.search.factoring import refined
 from autoplan.search.result import choose
-from autoplan.search.state import Work, begin, candidates
+from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.initialise import given
 from cost_models.validation.tables.sc21 import step_flops
 
@@ -175,7 +175,7 @@ def plan_both(case: Case) -> Found:
     return Found(priced(ours, work), told, notes, cluster.devices, peak, cluster.usable_bytes)
 
 
-def as_published(case: Case, work: Work) -> tuple[Chosen | None, tuple[str, ...]]:
+def as_published(case: Case, work: SearchState) -> tuple[Chosen | None, tuple[str, ...]]:
     """The plan under the published fields, ``case.opens`` left open one after the other until it fits, with stages
     about as even as theirs; and why."""
     pins, notes, found = case.published, [], None
@@ -195,7 +195,7 @@ def as_published(case: Case, work: Work) -> tuple[Chosen | None, tuple[str, ...]
     return (None, tuple(notes)) if found is None else (choose(*found), told)
 
 
-def priced(chosen: Chosen, work: Work) -> Priced:
+def priced(chosen: Chosen, work: SearchState) -> Priced:
     """What the table tells of a choice."""
     predicted, p = chosen.predicted, chosen.parallelism
     uses = [segment.block for segment in work.prepared.model.segments]

@@ -11,8 +11,8 @@ from autoplan.cluster import ClusterSpec
 from autoplan.ir.graph import Block, Model, Typed
 from autoplan.options import OFFLOADS, RECOMPUTE, Parallelism, Training
 from autoplan.search.intra_op.solve import Weights
-from autoplan.search.space.candidates import Setting
-from autoplan.search.state import Work, begin, candidates
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState, begin, candidates
 from tests.support.hand_made import chain, f32, llama, node, sharing
 
 
@@ -56,7 +56,7 @@ def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
     assert plans >= 10 and more >= 2
 
 
-def bounds(work: Work, setting: Setting, wall: float) -> tuple[float, float]:
+def bounds(work: SearchState, setting: Candidate, wall: float) -> tuple[float, float]:
     """Without a memory limit, and under it."""
     return work.evaluator.bounds.unlimited_s(setting), work.evaluator.bounds.limited_s(setting, wall)
 
@@ -133,7 +133,7 @@ def test_the_leanest_are_found_by_bytes_and_time_together() -> None:
     assert work.evaluate(setting, spec.usable_bytes) is not None
 
 
-def check_walls(work: Work, pins: Parallelism, usable: float) -> None:
+def check_walls(work: SearchState, pins: Parallelism, usable: float) -> None:
     plans = 0
     for setting in candidates(work.limits, pins):
         leanest, ample = work.evaluator.leanest(setting), work.evaluator.evaluate(setting, usable)

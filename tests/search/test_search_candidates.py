@@ -6,29 +6,29 @@ import pytest
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
-from autoplan.search.space.candidates import Limits, settings
+from autoplan.search.space.candidates import SpaceLimits, settings
 from autoplan.search.state import candidates
 
 
-def schedules_of(limits: Limits, pinned: Parallelism) -> set[str]:
+def schedules_of(limits: SpaceLimits, pinned: Parallelism) -> set[str]:
     return {setting.schedule for setting in settings(limits, pinned)}
 
 
 def test_one_microbatch_is_not_interleaved() -> None:
-    found = list(settings(Limits(devices=4, node=4, rows=16, segments=10), Parallelism()))
+    found = list(settings(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))
     assert {setting.schedule for setting in found} == {"1f1b", "gpipe", "interleaved"}
     assert min(setting.microbatches for setting in found if setting.schedule == "interleaved") > 1
 
 
 def test_every_level_of_zero_is_tried_where_it_differs() -> None:
     """An engine of pipelines reduces gradients once, whether or not they are to be split: ZeRO-2 is ZeRO-1 there."""
-    found = list(settings(Limits(devices=4, node=4, rows=16, segments=10), Parallelism()))
+    found = list(settings(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))
     assert {s.zero for s in found if s.pp == 1 and s.dp > 1} == {0, 1, 2, 3}
     assert {s.zero for s in found if s.pp > 1 and s.dp > 1} == {0, 1, 3}
 
 
 def test_zero_bubble_has_to_be_asked_for() -> None:
-    eager, compiled = (Limits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
+    eager, compiled = (SpaceLimits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
     assert "zero-bubble" not in schedules_of(eager, Parallelism())
     assert "zero-bubble" not in schedules_of(compiled, Parallelism())
     assert schedules_of(compiled, Parallelism(pipeline_schedule="zero-bubble")) == {"zero-bubble"}
@@ -47,4 +47,4 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
 )
 def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> None:
     with pytest.raises(ParallelismError, match=said):
-        candidates(Limits(devices=8, node=8, rows=16, segments=10), pinned)
+        candidates(SpaceLimits(devices=8, node=8, rows=16, segments=10), pinned)

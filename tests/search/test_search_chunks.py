@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoplan.cost.interleaved import least_chunk_rounds, least_held, rank_paths, rounds_of
-from autoplan.search.inter_op.chain_costs import Division, Pieces, even_stages
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stages
 from autoplan.search.inter_op.interleaved import choose_chunks
 from autoplan.search.inter_op.rank_memory import SegmentBytes
 from cost_models.pipeline import in_flight, simulate
@@ -20,7 +20,9 @@ SCHEDULES = [("interleaved", 2), ("zero-bubble", 1), ("zero-bubble", 2)]
 EXACTLY = {"gap": 1e-10, "whole_cuts": 200, "few_integers": 1000}
 
 
-def chain(seed: int, schedule: str, virtual_stages: int, recompute: str, segments: int, microbatches: int) -> Pieces:
+def chain(
+    seed: int, schedule: str, virtual_stages: int, recompute: str, segments: int, microbatches: int
+) -> ChainCosts:
     """A random chain, its first and last segment unlike the others, under no wall."""
     rng, ranks = random.Random(seed), 2
     kinds = rng.choice([1, 2])
@@ -40,19 +42,19 @@ def chain(seed: int, schedule: str, virtual_stages: int, recompute: str, segment
         sent=buffers, leaving=0.1 * border, repeated=np.array([kind < kinds for kind in order]), ties=(),
         state_share=1.0, update_share=0.1,
     )  # fmt: skip
-    return Pieces(
+    return ChainCosts(
         forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, messages, memory, recompute, schedule,
         ranks, virtual_stages, microbatches, 1e9, rounds_of(schedule, ranks, microbatches, virtual_stages),
     )
 
 
-def walled(pieces: Pieces, share: float) -> Pieces:
+def walled(pieces: ChainCosts, share: float) -> ChainCosts:
     """Under a wall of a share of what even stages hold."""
     limit = share * (pieces.over(pieces.pinned(even_stages(pieces))) + pieces.memory_limit)
     return replace(pieces, memory_limit=limit)
 
 
-def divisions(pieces: Pieces) -> list[Division]:
+def divisions(pieces: ChainCosts) -> list[Division]:
     """Every cut, and every count that may be recomputed."""
     found = []
     for cuts in itertools.combinations(range(1, len(pieces)), pieces.stages - 1):

@@ -6,14 +6,14 @@ import pytest
 
 from autoplan.options import Parallelism
 from autoplan.search.space import candidates
-from autoplan.search.space.candidates import Limits, settings
+from autoplan.search.space.candidates import SpaceLimits, settings
 from autoplan.search.space.coverage import left_out, searched
 
-TWO_NODES = Limits(devices=16, node=8, rows=64, segments=20)
+TWO_NODES = SpaceLimits(devices=16, node=8, rows=64, segments=20)
 FREE = Parallelism()
 
 
-def told(pinned: Parallelism, limits: Limits = TWO_NODES) -> tuple[str, ...]:
+def told(pinned: Parallelism, limits: SpaceLimits = TWO_NODES) -> tuple[str, ...]:
     return left_out(limits, pinned, set(settings(limits, pinned)))
 
 
@@ -46,7 +46,7 @@ def test_some_candidates_are_not_all() -> None:
 
 
 def test_one_device_leaves_nothing_to_split() -> None:
-    one = Limits(devices=1, node=1, rows=8, segments=4)
+    one = SpaceLimits(devices=1, node=1, rows=8, segments=4)
     assert told(FREE, one) == ("offload of optimizer, parameters, activations",)
 
 

@@ -16,10 +16,10 @@ from autoplan.ir.choice import StageMemory
 from autoplan.options import Parallelism, Training
 from autoplan.search.driver import fastest, last_resort
 from autoplan.search.evaluate import Evaluated, finish
-from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Infeasible, Solution, Weights, measure
-from autoplan.search.space.candidates import Setting
-from autoplan.search.state import Work, begin, candidates
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState, begin, candidates
 from tests.search.test_search_optimal import random_model
 from tests.support.sampling import slow
 
@@ -41,12 +41,12 @@ def asked(seed: int) -> tuple[ClusterSpec, Parallelism, Training]:
     return spec, Parallelism(tp=tp, pp=1, zero=zero, micro_batch=rows), training
 
 
-def begun(seed: int) -> Work:
+def begun(seed: int) -> SearchState:
     spec, pins, training = asked(seed)
     return begin(random_model(seed), spec, training, pins)
 
 
-def points_of(work: Work, setting: Setting) -> list[Point]:
+def points_of(work: SearchState, setting: Candidate) -> list[IntraOpPlan]:
     """Every way to run the operators; none where there are too many."""
     problem = work.operators.problem(setting)
     sizes = [range(len(group.options)) for group in problem.groups]
@@ -57,14 +57,14 @@ def points_of(work: Work, setting: Setting) -> list[Point]:
     return [point for point in points if not work.evaluator.idle(setting, point)]
 
 
-def measured(work: Work, setting: Setting, picked: Sequence[int]) -> Iterator[Solution]:
+def measured(work: SearchState, setting: Candidate, picked: Sequence[int]) -> Iterator[Solution]:
     try:
         yield measure(work.operators.problem(setting), Weights(), picked, -math.inf)
     except Infeasible:
         return
 
 
-def tried(work: Work, setting: Setting, points: Sequence[Point], wall: float) -> list[Evaluated]:
+def tried(work: SearchState, setting: Candidate, points: Sequence[IntraOpPlan], wall: float) -> list[Evaluated]:
     found = [work.evaluator.with_point(setting, point, wall) for point in points]
     return [one for one in found if one is not None]
 

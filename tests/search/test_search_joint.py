@@ -18,7 +18,7 @@ from autoplan.search.driver import fastest
 from autoplan.search.intra_op.milp import HeldBytes, Memory
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Solver
-from autoplan.search.state import Work, begin, candidates
+from autoplan.search.state import SearchState, begin, candidates
 from autoplan.solver import program
 from autoplan.trace.initialise import given
 from tests.search.test_search_optimal import random_problem, real_problem
@@ -97,7 +97,7 @@ def test_so_they_are_by_cbc(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def unet() -> Callable[[], Work]:
+def unet() -> Callable[[], SearchState]:
     """Searches of one traced model, each from the beginning."""
     made = resolve_model(f"{EXAMPLES}/unet.py:make_model", (), batch=8, seq=None)
     training = Training(precision="bf16-mixed")
@@ -106,7 +106,7 @@ def unet() -> Callable[[], Work]:
 
 
 def test_a_chain_that_does_not_repeat_needs_less_and_is_quicker_under_a_wall(
-    unet: Callable[[], Work], monkeypatch: pytest.MonkeyPatch
+    unet: Callable[[], SearchState], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Than by prices of bytes alone."""
     sought, priced = unet(), unet()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from autoplan.cost.interleaved import rounds_of, runs_rounds
-from autoplan.search.block_cost.account import BlockPrice
-from autoplan.search.block_cost.live import Live
-from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, pieces_of
+from autoplan.search.block_cost.account import BlockCost
+from autoplan.search.block_cost.live import LiveBytes
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, pieces_of
 from autoplan.search.inter_op.interleaved_milp import PartitionMilp
 from autoplan.search.inter_op.peak_memory import peaks_of
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import StageModel
 from tests.support.pipelines import random_pipeline
 
 SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1), ("zero-bubble", 2)]
@@ -23,17 +23,17 @@ ROUNDED = 3.0  # bytes by which the parts of a StageMemory are rounded, together
 SEEDS = range(12)
 
 
-def lively(price: BlockPrice, rng: random.Random) -> BlockPrice:
+def lively(price: BlockCost, rng: random.Random) -> BlockCost:
     """The block with bytes at its moments, of which ``working_bytes`` is the account."""
     kept = price.kept_bytes
     entering = min(price.input_bytes, kept) * rng.randint(0, 1)
     adding = kept + rng.randint(0, 10**6)
     forward = kept - entering + rng.randint(0, 10**6)
-    live = Live(kept, entering, forward, adding + sum(price.parameter_bytes), adding)
+    live = LiveBytes(kept, entering, forward, adding + sum(price.parameter_bytes), adding)
     return replace(price, live=live, working_bytes=live.working)
 
 
-def at_random(seed: int, schedule: str, virtual: int) -> tuple[Loads, Division]:
+def at_random(seed: int, schedule: str, virtual: int) -> tuple[StageModel, Division]:
     """A chain, some of whose parameters are tied, and a division of it."""
     rng, pipeline = random.Random(seed), random_pipeline(seed)
     prices = tuple(lively(price, rng) for price in pipeline.point.prices)
@@ -82,7 +82,7 @@ def test_every_run_of_segments_needs_what_its_stage_would(seed: int, recompute: 
             assert loads.memory(stage, (first, last), *mix).total == pytest.approx(counted, abs=ROUNDED, rel=0)
 
 
-def rules_out(pieces: Pieces, division: Division) -> bool:
+def rules_out(pieces: ChainCosts, division: Division) -> bool:
     """Whether the program has no solution where it is held to a division, with every moment of every rank in it."""
     milp = PartitionMilp(pieces, 1.0)
     for rank, moments in enumerate(pieces.rounds.held):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages
 from autoplan.search.inter_op.interleaved import choose_chunks
 from autoplan.search.inter_op.stage_model import FULL, PART
 from autoplan.search.inter_op.tabu_search import MENDED, fitting, neighbours, recomputed_otherwise
@@ -19,7 +19,7 @@ from tests.search.test_search_chunks import SCHEDULES, chain, divisions, walled
 from tests.support.sampling import sampled
 
 
-def at_random(pieces: Pieces, rng: random.Random) -> Division:
+def at_random(pieces: ChainCosts, rng: random.Random) -> Division:
     cuts = (0, *sorted(rng.sample(range(1, len(pieces)), pieces.stages - 1)), len(pieces))
     stages = tuple(itertools.pairwise(cuts))
     full = [rng.randint(0, n) for n in pieces.counts(stages)]
@@ -32,7 +32,7 @@ def joined(found: list[Division]) -> Divisions:
     return Divisions(*(np.concatenate([getattr(one, name) for one in each]) for name in ("ends", "full", "part")))
 
 
-def segments_of(pieces: Pieces, division: Division, stage: int) -> list[tuple[int, str]]:
+def segments_of(pieces: ChainCosts, division: Division, stage: int) -> list[tuple[int, str]]:
     """(segment, how it is kept) of a stage."""
     kinds = ["full"] * division.full[stage] + ["part"] * division.part[stage]
     found = []
@@ -41,7 +41,7 @@ def segments_of(pieces: Pieces, division: Division, stage: int) -> list[tuple[in
     return found
 
 
-def by_hand(pieces: Pieces, division: Division) -> tuple[np.ndarray, np.ndarray]:
+def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of each stage's actions, and bytes of each moment, segment by segment."""
     p, m, last, spent = pieces, pieces.memory, pieces.stages - 1, np.zeros((3, pieces.stages))
     held = [segments_of(p, division, k) for k in range(p.stages)]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoplan.cost import timeline
 from autoplan.search.inter_op.local_search import least_line_s
-from autoplan.search.space.candidates import Setting
+from autoplan.search.space.candidates import Candidate
 from cost_models.pipeline.shared import Sharing
 from tests.support.pipelines import by_trial, random_pipeline, walls
 
@@ -47,7 +47,7 @@ times = st.floats(0.1, 10.0)
 @given(st.lists(st.tuples(times, times), min_size=2, max_size=5), st.integers(1, 12), st.booleans())
 def test_no_schedule_is_done_before_its_bound(stages: list[tuple[float, float]], count: int, piped: bool) -> None:
     schedule = "1f1b" if piped and count >= len(stages) else "gpipe"
-    setting = Setting(len(stages), 1, 1, 1, count, 0, schedule, "none")
+    setting = Candidate(len(stages), 1, 1, 1, count, 0, schedule, "none")
     forward_s, backward_s = zip(*stages, strict=True)
     line = timeline(schedule, forward_s, backward_s, [0.0] * (len(stages) - 1), count, Sharing())
     assert least_line_s(setting, forward_s, backward_s) <= line.step_s * (1 + 1e-9)
@@ -55,6 +55,6 @@ def test_no_schedule_is_done_before_its_bound(stages: list[tuple[float, float]],
 
 def test_the_bound_is_what_an_even_pipeline_takes() -> None:
     for schedule in ("1f1b", "gpipe"):
-        setting = Setting(4, 1, 1, 1, 8, 0, schedule, "none")
+        setting = Candidate(4, 1, 1, 1, 8, 0, schedule, "none")
         line = timeline(schedule, [1.0] * 4, [2.0] * 4, [0.0] * 3, 8, Sharing())
         assert least_line_s(setting, [1.0] * 4, [2.0] * 4) == pytest.approx(line.step_s)

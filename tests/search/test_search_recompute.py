@@ -15,8 +15,8 @@ from autoplan.cost import DataAxis, Prices
 from autoplan.ir.choice import tensor_mesh
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.recomputation import savings
-from autoplan.search.inter_op.stage_model import Loads
-from autoplan.search.space.candidates import Setting
+from autoplan.search.inter_op.stage_model import StageModel
+from autoplan.search.space.candidates import Candidate
 
 CPU = ClusterSpec.parse("1x4 cpu").topology()
 COLUMNS = (
@@ -25,7 +25,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def loads(random: np.random.Generator, segments: int, classes: int, recompute: str, pp: int = 2) -> Loads:
+def loads(random: np.random.Generator, segments: int, classes: int, recompute: str, pp: int = 2) -> StageModel:
     """A chain between two segments that stand there once, its others of so many classes, in no order; some that are of
     one class read one parameter."""
     tables = {name: random.integers(5, 100, classes + 1).astype(float) for name in COLUMNS}
@@ -39,13 +39,13 @@ def loads(random: np.random.Generator, segments: int, classes: int, recompute: s
     stored = tuple(((name, int(size)),) for name, size in zip(names, columns["parameters"], strict=True))
     rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in (*COLUMNS, "repeated", "held")}
     chain = Chain(**columns, **rest, repeated=order > 0, held=stored)  # type: ignore[arg-type]
-    setting = Setting(pp, 1, 1, 1, 4, 0, "1f1b", recompute)
+    setting = Candidate(pp, 1, 1, 1, 4, 0, "1f1b", recompute)
     mesh = tensor_mesh(setting.mesh)
-    return Loads(chain, setting, DataAxis(0, 1, Prices(mesh, CPU, False, True, 4), pp > 1), 2, 4.0)
+    return StageModel(chain, setting, DataAxis(0, 1, Prices(mesh, CPU, False, True, 4), pp > 1), 2, 4.0)
 
 
-def held(found: Loads, stage: int, first: int, last: int, full: int, selective: int) -> float:
-    """Bytes of a stage as ``Loads.memory`` counts them, not rounded."""
+def held(found: StageModel, stage: int, first: int, last: int, full: int, selective: int) -> float:
+    """Bytes of a stage as ``StageModel.memory`` counts them, not rounded."""
     chain, run = found.chain, slice(first, last)
     whole, part = found.recomputed((first, last), full, selective)
     kept = np.where(whole, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
@@ -61,7 +61,7 @@ def held(found: Loads, stage: int, first: int, last: int, full: int, selective: 
     return memory.total - memory.transients - memory.activations + activations + transients
 
 
-def by_trial(found: Loads, stage: int, first: int, last: int, wall: float) -> float:
+def by_trial(found: StageModel, stage: int, first: int, last: int, wall: float) -> float:
     """The fewest seconds over every number of full and selective segments."""
     repeated = int(found.chain.repeated[first:last].sum())
     best = math.inf

@@ -12,8 +12,8 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluator
 from autoplan.search.intra_op.solve import Weights
-from autoplan.search.space.candidates import Setting
-from autoplan.search.state import Work, begin, candidates
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState, begin, candidates
 from tests.support.hand_made import llama
 
 CLUSTERS = ("1x4 h100-sxm", "1x4 a100-sxm-80gb", "1x8 h100-sxm", "2x4 a100-sxm-80gb", "2x8 h100-sxm")
@@ -22,7 +22,7 @@ LOST = 1e-3  # of a step, at most
 STATES = (0.0, 0.01, 0.1, 1.0)  # times all the time, that all bytes of parameters cost
 
 
-def random_work(seed: int, pins: Parallelism) -> tuple[Work, float]:
+def random_work(seed: int, pins: Parallelism) -> tuple[SearchState, float]:
     """A search, and its wall."""
     rng = random.Random(seed)
     spec, hidden = ClusterSpec.parse(rng.choice(CLUSTERS)), rng.choice((768, 1024, 2048, 4096))
@@ -34,7 +34,7 @@ def random_work(seed: int, pins: Parallelism) -> tuple[Work, float]:
     return begin(model, spec, training, pins), spec.usable_bytes
 
 
-def own_s(work: Work, setting: Setting, wall: float, limit_s: float) -> float:
+def own_s(work: SearchState, setting: Candidate, wall: float, limit_s: float) -> float:
     """Seconds of the best plan with operators that are this setting's alone."""
     anew = Evaluator.of(work.operators.solved_anew(setting), work.training)
     quickest = anew.operators.fastest(setting).solution

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoplan.cost.step import straggling
-from autoplan.search.bounds.block_bounds import Known, rates_of
+from autoplan.search.bounds.block_bounds import BlockBounds, rates_of
 from autoplan.search.bounds.knapsack import knapsack_bound
 from autoplan.search.candidate_costs import exposed
 from autoplan.search.inter_op.chain_costs import pieces_of
@@ -19,7 +19,7 @@ from tests.support.pipelines import Pipeline, by_trial, random_pipeline, walls
 PIPELINES, MOST = 36, 1 + 1e-9
 
 
-def known(pipeline: Pipeline) -> Known:
+def known(pipeline: Pipeline) -> BlockBounds:
     """Of a pipeline whose operators run in one way."""
     prices, loads = pipeline.point.prices, pipeline.loads
     blocks = tuple(segment.block for segment in pipeline.evaluator.costs.operators.prepared.model.segments)
@@ -31,7 +31,7 @@ def known(pipeline: Pipeline) -> Known:
         return price.forward_s + price.backward_s + weights.kept * price.kept_bytes + states
 
     uses = {block: blocks.count(block) for block in blocks}
-    return Known(loads, loads.chain, own_s, blocks, floor, rates_of(prices, uses), loads.chain.forward_s)
+    return BlockBounds(loads, loads.chain, own_s, blocks, floor, rates_of(prices, uses), loads.chain.forward_s)
 
 
 def bounded_s(pipeline: Pipeline, wall: float) -> tuple[float, float]:

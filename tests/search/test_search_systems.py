@@ -18,7 +18,7 @@ from autoplan.search.budget import FULL
 from autoplan.search.driver import best_plan
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.space.systems import ASYNCHRONOUS, SYSTEMS, resolve
-from autoplan.search.state import Work, begin
+from autoplan.search.state import SearchState, begin
 from tests.support.hand_made import llama, mlp
 from tests.support.sampling import sampled
 
@@ -44,7 +44,7 @@ class Pair:
     found: dict[str, Evaluated | None] = field(default_factory=dict)
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> SearchState:
         return begin(self.model, self.cluster, self.training, Parallelism())
 
     @cached_property

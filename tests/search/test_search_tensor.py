@@ -27,7 +27,7 @@ from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.plan import block_choices
 from autoplan.search.intra_op.problem import Formulation, build
 from autoplan.search.intra_op.solve import solve
-from autoplan.search.space.candidates import Limits, factorings
+from autoplan.search.space.candidates import SpaceLimits, factorings
 from autoplan.search.space.systems import resolve
 from autoplan.search.space.tensor_axes import SYSTEMS, product_role, system_factors
 from tests.support.hand_made import f32, llama, mlp
@@ -107,7 +107,7 @@ def test_factors_may_be_pinned() -> None:
 
 
 def test_a_tensor_axis_over_nodes_is_tried_whole_and_factored_at_their_border() -> None:
-    limits = Limits(devices=16, node=8, rows=16, segments=4)
+    limits = SpaceLimits(devices=16, node=8, rows=16, segments=4)
     assert factorings(limits, Parallelism(tp=16), 16) == [(), (2, 8)]
     assert factorings(limits, Parallelism(), 8) == [()]
     assert factorings(limits, Parallelism(tensor=(4, 4)), 16) == [(4, 4)]

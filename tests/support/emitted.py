@@ -17,19 +17,19 @@ from autoplan.lower.program import program_of
 from autoplan.options import Parallelism
 from autoplan.rules.registry import factor_sizes
 from autoplan.rules.strategies import Strategy
-from autoplan.search.block_cost.account import BlockPrice, price_block
+from autoplan.search.block_cost.account import BlockCost, price_block
 from autoplan.search.evaluate import Evaluated, finish
-from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution
-from autoplan.search.space.candidates import Setting
-from autoplan.search.state import Work, begin
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState, begin
 
 ALONE = (Strategy(()), Mesh(()))  # local tensors are whole tensors of one device
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """One segment of an emitted block in one microbatch: seconds forward and backward, bytes as in ``BlockPrice``."""
+    """One segment of an emitted block in one microbatch: seconds forward and backward, bytes as in ``BlockCost``."""
 
     forward_s: float
     backward_s: float
@@ -118,16 +118,16 @@ def emitted_blocks(record: PlanRecord) -> list[Emitted]:
     return [price_emitted(block, written, dict(operators), prices) for block, written, operators in known]
 
 
-def work_of(record: PlanRecord) -> Work:
+def work_of(record: PlanRecord) -> SearchState:
     return begin(record.model, record.cluster, record.training, Parallelism())
 
 
-def setting_of(record: PlanRecord) -> Setting:
+def setting_of(record: PlanRecord) -> Candidate:
     """The setting that a plan was found for."""
     known = {name: value for name, value in vars(record.chosen.parallelism).items() if value is not None}
-    given = {f.name: known[f.name] for f in fields(Setting) if f.name in known}
+    given = {f.name: known[f.name] for f in fields(Candidate) if f.name in known}
     beside = {"schedule": known["pipeline_schedule"], "microbatches": record.chosen.microbatches, "recompute": "auto"}
-    return Setting(**{**given, **beside})
+    return Candidate(**{**given, **beside})
 
 
 def simulated(record: PlanRecord) -> Evaluated:
@@ -138,12 +138,12 @@ def simulated(record: PlanRecord) -> Evaluated:
     blocks = tuple(
         as_emitted(price_block(block, choice, known, prices), found, prices) for block, choice, known, found in parts
     )
-    point = Point(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0))
+    point = IntraOpPlan(record.chosen.blocks, blocks, Solution((), (), 0, 0, 0, 0, 0))
     stages = tuple(stage_of(stage) for stage in lowered.stages)
     return finish(setting, point, work.evaluator.costs.loads(setting, point), stages, 0.0)
 
 
-def as_emitted(price: BlockPrice, found: Emitted, prices: Prices) -> BlockPrice:
+def as_emitted(price: BlockCost, found: Emitted, prices: Prices) -> BlockCost:
     """A block's price with what its emitted statements say in its place. What an eager program holds operator by
     operator is no sum over statements: tests/search/test_search_live.py follows the storages of programs that run."""
     said = vars(found)

@@ -12,15 +12,15 @@ from autoplan.cluster import ClusterSpec
 from autoplan.ir.choice import StageChoice
 from autoplan.ir.graph import Model, Segment
 from autoplan.options import Training
-from autoplan.search.block_cost.account import BlockPrice
-from autoplan.search.block_cost.saved_tensors import Selective
+from autoplan.search.block_cost.account import BlockCost
+from autoplan.search.block_cost.saved_tensors import SelectiveSaves
 from autoplan.search.evaluate import Evaluated, Evaluator, finish
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.inputs import Prepared
-from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution
-from autoplan.search.operator_problems import Operators
-from autoplan.search.space.candidates import Setting
+from autoplan.search.operator_problems import OperatorProblems
+from autoplan.search.space.candidates import Candidate
 
 NOTHING = Solution((), (), 0, 0, 0, 0, 0)
 
@@ -30,11 +30,11 @@ class Pipeline:
     """A chain of priced segments under one setting, and who searches for its cuts."""
 
     evaluator: Evaluator
-    setting: Setting
-    point: Point
+    setting: Candidate
+    point: IntraOpPlan
 
     @property
-    def loads(self) -> Loads:
+    def loads(self) -> StageModel:
         return self.evaluator.costs.loads(self.setting, self.point)
 
     def searched(self, wall: float) -> Evaluated | None:
@@ -55,26 +55,27 @@ def random_pipeline(seed: int) -> Pipeline:
     )
     model = Model("Chain", (), (), (), (), (), (), segments)
     cluster = str(random.choice([f"1x{stages} h100-sxm", f"{stages}x1 h100-sxm", f"1x{stages} cpu"]))
-    operators = Operators(Prepared(model, (), {}, (), True), ClusterSpec.parse(cluster).topology(), True, 7.0, False)
+    topology = ClusterSpec.parse(cluster).topology()
+    operators = OperatorProblems(Prepared(model, (), {}, (), True), topology, True, 7.0, False)
     schedule = "gpipe" if microbatches < stages else str(random.choice(["1f1b", "gpipe"]))
     recompute = str(random.choice(["auto", "auto", "full", "selective", "none"]))
-    setting = Setting(stages, 1, 1, 1, microbatches, 0, schedule, recompute)
-    return Pipeline(Evaluator.of(operators, Training()), setting, Point((), blocks, NOTHING))
+    setting = Candidate(stages, 1, 1, 1, microbatches, 0, schedule, recompute)
+    return Pipeline(Evaluator.of(operators, Training()), setting, IntraOpPlan((), blocks, NOTHING))
 
 
-def random_price(random: np.random.Generator) -> BlockPrice:
+def random_price(random: np.random.Generator) -> BlockCost:
     """A block of up to some milliseconds and megabytes; what it keeps selectively is less than what it keeps whole."""
     forward_s = float(random.uniform(1e-3, 6e-3))
     kept, parameters = int(random.integers(2e6, 9e6)), int(random.integers(1e5, 2e6))
     part = int(kept * random.uniform(0.3, 0.8))
     boundary = int(random.integers(1e5, 1e6))
-    return BlockPrice(
+    return BlockCost(
         forward_s=forward_s,
         backward_s=forward_s * float(random.uniform(1.5, 2.5)),
         weights_s=0.4 * forward_s,
         flops=0.0,
         kept_bytes=kept,
-        selective=Selective(part, kept - part, forward_s * float(random.uniform(0.1, 0.4))),
+        selective=SelectiveSaves(part, kept - part, forward_s * float(random.uniform(0.1, 0.4))),
         input_bytes=boundary,
         output_bytes=boundary,
         constant_bytes=int(random.integers(0, 1e5)),
@@ -106,7 +107,7 @@ def plans(pipeline: Pipeline, runs: tuple[tuple[int, int], ...], wall: float) ->
         yield finish(pipeline.setting, pipeline.point, loads, stages, 0.0)
 
 
-def fitting(loads: Loads, stage: int, at: tuple[int, int], wall: float) -> list[StageChoice]:
+def fitting(loads: StageModel, stage: int, at: tuple[int, int], wall: float) -> list[StageChoice]:
     """The recomputations of one stage under its wall, those dropped that another undercuts: a stage whose backward is
     longer never makes a step shorter."""
     count = int(loads.chain.repeated[slice(*at)].sum())

@@ -22,7 +22,7 @@ from autoplan.search.block_cost.live_forward import Walk
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveBytes:
     """One segment in one microbatch, bytes on one device, the storage of its inputs aside.
 
     kept         from its forward until its backward
@@ -44,20 +44,20 @@ class Live:
         return max(0, self.forward - (self.kept - self.kept_inputs), self.adding - self.kept)
 
 
-def live_block(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> Live:
+def live_block(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
     """Walks through a block as it is emitted."""
     walk = Walk(block, choice, operators, prices.mesh, prices.device)
     walk.forward()
     return live_of_walk(walk, prices.training)
 
 
-def live_of_walk(walk: Walk, training: bool) -> Live:
+def live_of_walk(walk: Walk, training: bool) -> LiveBytes:
     """What the walk has found."""
     if not training:
-        return Live(forward=walk.most)
+        return LiveBytes(forward=walk.most)
     own = {s for saved in walk.saved for s in saved}
     kept = sum(walk.sizes[s] for s in own if s >= 0)
     inputs = {walk.place[v.name, x] for v, x in zip(walk.block.inputs, walk.choice.inputs, strict=True)
               if (v.name, x) in walk.place}  # fmt: skip
     kept_inputs = sum(walk.sizes[s] for s in inputs & own)
-    return Live(kept, kept_inputs, walk.most, Backward(walk, False).most, Backward(walk, True).most)
+    return LiveBytes(kept, kept_inputs, walk.most, Backward(walk, False).most, Backward(walk, True).most)

@@ -30,7 +30,7 @@ Located = tuple[str, Layout]  # a value, and the layout in which it is held
 
 
 @dataclass(frozen=True)
-class Selective:
+class SelectiveSaves:
     """A segment that recomputes selectively, in one microbatch on one device.
 
     kept_bytes     kept from the forward for the backward, its input included
@@ -86,7 +86,7 @@ def price_selective(
     operators: Mapping[str, Operator],
     prices: Prices,
     alone_s: Mapping[str, float],
-) -> Selective:
+) -> SelectiveSaves:
     """A block under selective recomputation, from the prices of its operators and redistributions.
 
     alone_s  forward seconds of each operator, the collectives of its body aside
@@ -111,7 +111,7 @@ def price_selective(
         extra += between
         again_s += copies_s
     rebuilt = kept_values(choice, operators, types, mesh) - kept
-    return Selective(
+    return SelectiveSaves(
         round(values_bytes(kept, types, mesh) + extra), round(values_bytes(rebuilt, types, mesh) + masks), again_s
     )
 

@@ -24,14 +24,14 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.search.block_cost.account import BlockPrice
+from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.inter_op.chain import Chain
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.solve import FloorOf, Weights
 
 
 @dataclass(frozen=True)
-class Known:
+class BlockBounds:
     """What is known of a candidate's operators.
 
     loads   of the fastest, with the least that the data axis adds to any operators known
@@ -44,7 +44,7 @@ class Known:
     once_s  what happens once a step, of the whole chain, at least
     """
 
-    loads: Loads
+    loads: StageModel
     lean: Chain
     own_s: np.ndarray
     blocks: tuple[int, ...]
@@ -89,7 +89,7 @@ def leanest_of(chains: Sequence[Chain], cast: float) -> Chain:
     return chains[0].holding(least | {"kept": beside + cast * least["parameters"]})
 
 
-def rates_of(prices: Sequence[BlockPrice], uses: Mapping[int, int]) -> np.ndarray:
+def rates_of(prices: Sequence[BlockCost], uses: Mapping[int, int]) -> np.ndarray:
     """Prices of a byte kept at which two ways to keep a segment cost the same: there L_b has its corners. Of the blocks
     that may be recomputed, whatever the data axis adds to their seconds and bytes. With nothing, and one above them all
     for where bytes must be saved otherwise. Rounded, so that candidates with about the same operators ask for the same.

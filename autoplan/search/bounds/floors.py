@@ -9,12 +9,12 @@ from autoplan.cost.step import held_microbatches, least_rounds, least_rounds_hid
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
 from autoplan.search.inter_op.stage_model import data_axis, parameter_share
-from autoplan.search.operator_problems import Operators
-from autoplan.search.space.candidates import Setting
+from autoplan.search.operator_problems import OperatorProblems
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, least_uneven_rounds, pace, spare_bytes
 
 
-def lower_bound(operators: Operators, setting: Setting) -> float:
+def lower_bound(operators: OperatorProblems, setting: Candidate) -> float:
     """Seconds that no plan of this setting undercuts: every operator at its quickest, stages perfectly even."""
     devices = devices_of(operators.topology, setting)
     if not devices:
@@ -24,7 +24,7 @@ def lower_bound(operators: Operators, setting: Setting) -> float:
     return sum(slowest_s) * uneven_rounds(setting, operators, paces)
 
 
-def uneven_rounds(setting: Setting, operators: Operators, paces: Sequence[float]) -> float:
+def uneven_rounds(setting: Candidate, operators: OperatorProblems, paces: Sequence[float]) -> float:
     """Times that the chain at the slowest's pace takes in a step, at least, on ranks that are quicker. Of 1F1B, which
     hides forwards of early stages, no more is said than that each rank does its work."""
     many = setting.microbatches
@@ -34,7 +34,7 @@ def uneven_rounds(setting: Setting, operators: Operators, paces: Sequence[float]
     return least_uneven_rounds(paces, lambda ranks: least_rounds(ranks, many, sharing))
 
 
-def rounds(setting: Setting, operators: Operators) -> float:
+def rounds(setting: Candidate, operators: OperatorProblems) -> float:
     """Times that a stage's share of a microbatch takes in a step, at least."""
     sharing = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp)
     if runs_rounds(setting.schedule):
@@ -45,7 +45,7 @@ def rounds(setting: Setting, operators: Operators) -> float:
     return least_rounds(setting.pp, setting.microbatches, sharing)
 
 
-def least_bytes(operators: Operators, setting: Setting, training: Training | Inference) -> float:
+def least_bytes(operators: OperatorProblems, setting: Candidate, training: Training | Inference) -> float:
     """Bytes that the fullest stage of this setting holds at least: its share of the states; of every segment that may
     be recomputed its input; and all that one of them keeps, beside its largest result and that one's gradient. Or the
     largest result of any with its gradient. Less what devices hold beyond the smallest of several kinds."""

@@ -12,7 +12,7 @@ where L_b(λ) is the least seconds + λ·kept bytes of a segment over all its op
     rounds·t - hidden·Σ_b x_b·f_b  ≤  T - once through the chain
 
 with f_b the forward that 1F1B hides of it (``local_search``). So what it holds of the chain, in seconds μ_b of its
-segments, is no more than, for every λ (``Ranks.most``),
+segments, is no more than, for every λ (``RankKnapsacks.most``),
 
     max Σ_b μ_b·x_b   subject to   Σ_b x_b·(rounds·(L_b(λ) + λ·states_b/n) - hidden·f_b)  ≤  T - once + rounds·λ·room/n
                                    0 ≤ x_b ≤ segments of b
@@ -31,8 +31,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoplan.cost.interleaved import least_held, runs_rounds
-from autoplan.search.bounds.block_bounds import Known
-from autoplan.search.inter_op.stage_model import Loads, parameter_share, received_times
+from autoplan.search.bounds.block_bounds import BlockBounds
+from autoplan.search.inter_op.stage_model import StageModel, parameter_share, received_times
 
 HALVINGS = 14       # of what is open: 1e-4 of the bound
 ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
@@ -42,7 +42,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankKnapsacks:
     """What bounds each pipeline rank, as rows of knapsacks whose items are sorted by their worth.
 
     size    [ranks, rows, blocks] what all segments of a block take of a rank's budget
@@ -65,15 +65,15 @@ class Ranks:
         return np.asarray((share * self.worth).sum(axis=-1).min(axis=-1))
 
 
-def knapsacks(size: np.ndarray, worth: np.ndarray, fixed: np.ndarray, timed: np.ndarray) -> Ranks:
+def knapsacks(size: np.ndarray, worth: np.ndarray, fixed: np.ndarray, timed: np.ndarray) -> RankKnapsacks:
     """Those of blocks with these sizes and worths [blocks], the items sorted."""
     worths = np.broadcast_to(worth, size.shape)
     order = np.argsort(-worths / size, axis=-1)
     size, worths = (np.take_along_axis(part, order, axis=-1) for part in (size, worths))
-    return Ranks(size, worths, np.cumsum(size, axis=-1) - size, fixed, timed)
+    return RankKnapsacks(size, worths, np.cumsum(size, axis=-1) - size, fixed, timed)
 
 
-def knapsack_bound(known: Known, memory_limit: float, unlimited_s: float) -> float:
+def knapsack_bound(known: BlockBounds, memory_limit: float, unlimited_s: float) -> float:
     """Seconds that the schedule of a candidate takes at least, what happens once a step aside; infinite where nothing
     fits.
 
@@ -103,7 +103,7 @@ def knapsack_bound(known: Known, memory_limit: float, unlimited_s: float) -> flo
     return low
 
 
-def short_of_bytes(loads: Loads, memory_limit: float) -> bool:
+def short_of_bytes(loads: StageModel, memory_limit: float) -> bool:
     """Whether some rank's even share of the chain, nothing recomputed, comes near the memory limit."""
     chain, ranks = loads.chain, loads.setting.pp
     states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states)
@@ -112,7 +112,7 @@ def short_of_bytes(loads: Loads, memory_limit: float) -> bool:
     return most > ROOMY * (memory_limit + loads.spare - max(beside(loads)))
 
 
-def flights(loads: Loads) -> tuple[int, ...]:
+def flights(loads: StageModel) -> tuple[int, ...]:
     """Microbatches that each rank holds at once, at least, of all its segments."""
     setting = loads.setting
     if runs_rounds(setting.schedule):
@@ -120,7 +120,7 @@ def flights(loads: Loads) -> tuple[int, ...]:
     return loads.in_flight
 
 
-def beside(loads: Loads) -> list[float]:
+def beside(loads: StageModel) -> list[float]:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
     chain, setting = loads.chain, loads.setting
     last = setting.stages - 1
@@ -136,7 +136,7 @@ def beside(loads: Loads) -> list[float]:
     return found
 
 
-def ranks_of(known: Known, memory_limit: float) -> tuple[Ranks, Ranks, float]:
+def ranks_of(known: BlockBounds, memory_limit: float) -> tuple[RankKnapsacks, RankKnapsacks, float]:
     """(what bounds each rank, in seconds of the chain; the same in whole segments that repeat; seconds once through the
     chain)."""
     loads, chain = known.loads, known.loads.chain
@@ -162,7 +162,7 @@ def ranks_of(known: Known, memory_limit: float) -> tuple[Ranks, Ranks, float]:
     return parts, knapsacks(each * count, again * count, beside_ends, timed), once_s
 
 
-def least_of_blocks(known: Known) -> np.ndarray:
+def least_of_blocks(known: BlockBounds) -> np.ndarray:
     """[blocks] bytes of parameters of one of its segments, at least."""
     places = {block: place for place, block in enumerate(dict.fromkeys(known.blocks))}
     found = np.full(len(places), np.inf)
@@ -170,14 +170,14 @@ def least_of_blocks(known: Known) -> np.ndarray:
     return found
 
 
-def least_kept(known: Known) -> np.ndarray:
+def least_kept(known: BlockBounds) -> np.ndarray:
     """[segments] bytes kept of a microbatch at least."""
     chain = known.loads.chain
     again = np.minimum(known.least("inputs"), known.least("selective"))
     return np.where(chain.repeated, np.minimum(again, known.least("kept")), known.least("kept"))
 
 
-def rounds_of(loads: Loads) -> tuple[float, np.ndarray, float]:
+def rounds_of(loads: StageModel) -> tuple[float, np.ndarray, float]:
     """(times that a rank's seconds of a microbatch count, times that its forward of one is hidden, seconds once through
     the chain beside)."""
     setting, chain = loads.setting, loads.chain

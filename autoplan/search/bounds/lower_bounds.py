@@ -14,16 +14,16 @@ import numpy as np
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.cost.prices import STREAMED
 from autoplan.cost.step import sharing_of
-from autoplan.search.bounds.block_bounds import Known, leanest_of, rates_of
+from autoplan.search.bounds.block_bounds import BlockBounds, leanest_of, rates_of
 from autoplan.search.bounds.floors import lower_bound, rounds, uneven_rounds
 from autoplan.search.bounds.knapsack import knapsack_bound, short_of_bytes
 from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.byte_prices import steep
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.pareto import kept_alone, states_alone
-from autoplan.search.intra_op.plan import Point
+from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import FloorOf, Weights
-from autoplan.search.space.candidates import Setting
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, pace
 from autoplan.solver.engines import Infeasible
 
@@ -40,25 +40,25 @@ class LowerBounds:
     """
 
     costs: CandidateCosts
-    of_points: dict[tuple[Setting, Point], float] = field(default_factory=dict)
-    unlimited: dict[Setting, float] = field(default_factory=dict)
-    limited: dict[tuple[Setting, float], float] = field(default_factory=dict)
+    of_points: dict[tuple[Candidate, IntraOpPlan], float] = field(default_factory=dict)
+    unlimited: dict[Candidate, float] = field(default_factory=dict)
+    limited: dict[tuple[Candidate, float], float] = field(default_factory=dict)
 
-    def of_point_s(self, setting: Setting, point: Point) -> float:
+    def of_point_s(self, setting: Candidate, point: IntraOpPlan) -> float:
         """Seconds of a step with these operators, were the chain cut at will and nothing recomputed. What happens once
         a step takes at least a stage's even share of what it takes for the whole chain on one."""
         if (setting, point) not in self.of_points:
             self.of_points[setting, point] = self.evenly_s(setting, point)
         return self.of_points[setting, point]
 
-    def unlimited_s(self, setting: Setting) -> float:
+    def unlimited_s(self, setting: Candidate) -> float:
         """Seconds of a step of the fastest operators, less their solver's gap, with no limit on bytes; on several kinds
         of device, what their own operators take at least."""
         if setting not in self.unlimited:
             self.unlimited[setting] = self.by_operators_s(setting)
         return self.unlimited[setting]
 
-    def limited_s(self, setting: Setting, memory_limit: float) -> float:
+    def limited_s(self, setting: Candidate, memory_limit: float) -> float:
         """Seconds of a step under a memory limit, by what pipeline ranks can hold of the chain in a given time;
         infinite where nothing fits. Takes as long for many layers as for few."""
         key = (setting, memory_limit)
@@ -66,7 +66,7 @@ class LowerBounds:
             self.limited[key] = max(self.unlimited_s(setting), self.by_bytes_s(setting, memory_limit))
         return self.limited[key]
 
-    def evenly_s(self, setting: Setting, point: Point) -> float:
+    def evenly_s(self, setting: Candidate, point: IntraOpPlan) -> float:
         operators = self.costs.operators
         devices = devices_of(operators.topology, setting)
         if not devices:
@@ -77,13 +77,13 @@ class LowerBounds:
         slowest_s = [p.forward_s + p.backward_s for p in point.prices]
         return chain_s * uneven_rounds(setting, operators, [pace(own[d], slowest_s) for d in devices])
 
-    def spread_s(self, loads: Loads, once_s: float) -> float:
+    def spread_s(self, loads: StageModel, once_s: float) -> float:
         """Seconds of a step of a chain that is spread evenly, with what all of it takes once a step."""
         setting = loads.setting
         chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
         return (chain_s * rounds(setting, self.costs.operators) + once_s) / setting.pp * self.costs.slowdown
 
-    def by_operators_s(self, setting: Setting) -> float:
+    def by_operators_s(self, setting: Candidate) -> float:
         operators = self.costs.operators
         if devices_of(operators.topology, setting):
             return lower_bound(operators, setting)
@@ -98,18 +98,18 @@ class LowerBounds:
         data_s = min(self.reduced_s(setting, point) for point in (fastest, lean))
         return min(known_s, (other.least_s * setting.microbatches + data_s) / setting.pp * self.costs.slowdown)
 
-    def reduced_s(self, setting: Setting, point: Point) -> float:
+    def reduced_s(self, setting: Candidate, point: IntraOpPlan) -> float:
         """Seconds of a step that the data axis takes beside what is hidden."""
         loads = self.costs.loads(setting, point)
         spent_s, hidden_s, _, _ = loads.once_s((0, len(loads.chain)))
         return spent_s - hidden_s + setting.microbatches * float(loads.chain.exposed_s.sum())
 
-    def apart_s(self, setting: Setting) -> float:
+    def apart_s(self, setting: Candidate) -> float:
         """Seconds of a step by which bounds that take the fastest operators for the least may be too high."""
         other = self.costs.together(setting)
         return 0.0 if other is None else other.apart_s * setting.microbatches * self.costs.slowdown
 
-    def by_bytes_s(self, setting: Setting, memory_limit: float) -> float:
+    def by_bytes_s(self, setting: Candidate, memory_limit: float) -> float:
         """The knapsack bound; 0 where it says nothing: ranks share devices or are of several kinds, nothing can be
         recomputed, or bytes aren't short."""
         operators, costs = self.costs.operators, self.costs
@@ -125,12 +125,12 @@ class LowerBounds:
         schedule_s = knapsack_bound(known, memory_limit, max(self.unlimited_s(setting) / slowed - once_s, 0.0))
         return (schedule_s + once_s) * slowed - self.apart_s(setting)
 
-    def keeps_everything(self, setting: Setting) -> bool:
+    def keeps_everything(self, setting: Candidate) -> bool:
         """Whether nothing at all can be recomputed, of one stage with a tensor axis."""
         again = self.costs.operators.prepared.training and setting.recompute != "none" and max(self.uses.values()) > 1
         return self.costs.rigid(setting) and not again
 
-    def known(self, setting: Setting, *, short: bool = True) -> Known:
+    def known(self, setting: Candidate, *, short: bool = True) -> BlockBounds:
         """What is known of a candidate's operators on one kind of device; ``short`` of bytes, perhaps."""
         operators = self.costs.operators
         points = self.points(setting, short=short)
@@ -147,9 +147,9 @@ class LowerBounds:
         lean = leanest_of([found.chain for found in each], loads.data.cast_share)
         rates, once_s = rates_of(fastest.prices, self.uses), min(map(once_at_least_s, each))
         forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
-        return Known(loads, lean, own[0], self.blocks, floor, rates, forward_s, once_s)
+        return BlockBounds(loads, lean, own[0], self.blocks, floor, rates, forward_s, once_s)
 
-    def points(self, setting: Setting, *, short: bool = True) -> list[Point]:
+    def points(self, setting: Candidate, *, short: bool = True) -> list[IntraOpPlan]:
         """The fastest operators, and those that hold least: of everything, of parameters, of what is kept; and, where
         bytes are short, altogether."""
         operators = self.costs.operators
@@ -164,7 +164,7 @@ class LowerBounds:
                 points.append(operators.taken(setting, self.costs.joint(setting).leanest))
         return points
 
-    def own_s(self, point: Point, rate: float) -> np.ndarray:
+    def own_s(self, point: IntraOpPlan, rate: float) -> np.ndarray:
         """[segments] forward and backward, and the adding up of gradients, of these operators."""
         spent = [p.forward_s + p.backward_s + rate * sum(p.parameter_bytes) for p in point.prices]
         return np.array(spent)[list(self.blocks)]
@@ -185,7 +185,7 @@ def adding(floor: FloorOf, rate: float, block: int, weights: Weights) -> float:
     return floor(block, Weights(weights.state + rate, weights.kept))
 
 
-def adding_rate(loads: Loads) -> float:
+def adding_rate(loads: StageModel) -> float:
     """Seconds for each byte of a segment's parameters in which its gradients are added up, a microbatch's share of a
     step: those of every microbatch but the first, of whose share as much is said as many settings have alike."""
     prices, many = loads.data.prices, loads.setting.microbatches
@@ -200,7 +200,7 @@ def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weight
     return floor(block, Weights(weights.state, 0.0)) + weights.kept * kept[block]
 
 
-def once_at_least_s(loads: Loads) -> float:
+def once_at_least_s(loads: StageModel) -> float:
     """Seconds once a step of the whole chain, but for sums of gradients over the tensor axes: operators that are slower
     in a microbatch may have none."""
     spent_s, hidden_s, _, update_s = loads.once_s((0, len(loads.chain)))

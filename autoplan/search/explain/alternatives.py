@@ -20,16 +20,16 @@ from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.pins import UNPINNED, unpinned
 from autoplan.search.predict import bubble_of, collectives
 from autoplan.search.result import parallelism_of
-from autoplan.search.space.candidates import Setting
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.systems import ASYNCHRONOUS, CLASSICAL, SYSTEMS, resolve
 from autoplan.search.space.tensor_axes import SYSTEMS as GRIDS
-from autoplan.search.state import Work, candidates
+from autoplan.search.state import SearchState, candidates
 
 RUNNERS_UP = 5
 GRID_NODES = 24  # nodes of all blocks, up to which problems on several tensor axes are solved beside a plan
 
 
-def alternatives(work: Work, best: Evaluated, pinned: Parallelism, effort: str) -> tuple[Alternative, ...]:
+def alternatives(work: SearchState, best: Evaluated, pinned: Parallelism, effort: str) -> tuple[Alternative, ...]:
     """What the pins cost first; then named systems and the best of every other mesh that was priced: those that fit
     by step time, then those that don't by how much, then those that don't apply.
 
@@ -47,7 +47,7 @@ def alternatives(work: Work, best: Evaluated, pinned: Parallelism, effort: str) 
     return (*first, *found)
 
 
-def named_systems(work: Work, best: Evaluated, names: dict[str, str]) -> Iterator[Alternative]:
+def named_systems(work: SearchState, best: Evaluated, names: dict[str, str]) -> Iterator[Alternative]:
     """Each named system once, under the first of its names.
 
     names  of each system, what the report calls it
@@ -64,7 +64,7 @@ def named_systems(work: Work, best: Evaluated, names: dict[str, str]) -> Iterato
 
 
 def named(
-    work: Work, best: Evaluated, names: tuple[str, str], pinned: Parallelism, possible: Sequence[Setting]
+    work: SearchState, best: Evaluated, names: tuple[str, str], pinned: Parallelism, possible: Sequence[Candidate]
 ) -> Alternative:
     """A named system: its fastest plan that fits, else how far the leanest is over; or why it isn't priced.
 
@@ -86,7 +86,7 @@ def named(
     return priced(work, name, found, found.over_bytes(memory_limit))
 
 
-def likeliest(possible: Sequence[Setting], best: Setting) -> list[Setting]:
+def likeliest(possible: Sequence[Candidate], best: Candidate) -> list[Candidate]:
     """The settings with the microbatch that fills a device about as the best plan's does, whatever else they differ
     in: one operator problem."""
     tp = min(s.tp for s in possible)
@@ -95,11 +95,11 @@ def likeliest(possible: Sequence[Setting], best: Setting) -> list[Setting]:
     return [s for s in possible if s.micro_batch == rows]
 
 
-def leanest(work: Work, possible: Sequence[Setting]) -> list[Setting]:
+def leanest(work: SearchState, possible: Sequence[Candidate]) -> list[Candidate]:
     return sorted(possible, key=lambda s: (work.least_bytes(s), s))[:1]
 
 
-def runners_up(work: Work, best: Evaluated) -> Iterator[Alternative]:
+def runners_up(work: SearchState, best: Evaluated) -> Iterator[Alternative]:
     """The best plan of each mesh, ZeRO level and offload but the chosen ones."""
     best_of: dict[tuple, Evaluated] = {}
     for found in work.found.values():
@@ -116,7 +116,7 @@ def runners_up(work: Work, best: Evaluated) -> Iterator[Alternative]:
         yield priced(work, name, found, 0)
 
 
-def priced(work: Work, name: str, found: Evaluated, over_bytes: int) -> Alternative:
+def priced(work: SearchState, name: str, found: Evaluated, over_bytes: int) -> Alternative:
     """A plan as an alternative, with what it waits for."""
     summed: dict[tuple[str, str, str], PricedCollective] = {}
     for one in collectives(found, work.prepared.model):

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from autoplan.cost import Prices
 from autoplan.ir.choice import tensor_mesh
 from autoplan.rules.strategies import Strategy
-from autoplan.search.intra_op.inputs import Formulation
+from autoplan.search.intra_op.inputs import OperatorInputs
 from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.problem import Problem, build
 from autoplan.search.intra_op.solve import Infeasible, Solution, Solver
-from autoplan.search.operator_problems import Operators
-from autoplan.search.space.candidates import Setting
+from autoplan.search.operator_problems import OperatorProblems
+from autoplan.search.space.candidates import Candidate
 
 DATA = "dp"
 SHARE = 0.1  # of the search's time, that the check may take
@@ -55,7 +55,7 @@ class DataCheck:
         return f"with the data axis free: {saved:.1%} less in the operators of a microbatch, with {names} off the batch"
 
 
-def check_data_axis(operators: Operators, setting: Setting, spent_s: float) -> str:
+def check_data_axis(operators: OperatorProblems, setting: Candidate, spent_s: float) -> str:
     """The check in a sentence; "" where there is no data axis, or the batch can't be on it.
 
     spent_s  by the search until here: where the check would take more than a tenth of it, it is left out
@@ -75,7 +75,7 @@ def check_data_axis(operators: Operators, setting: Setting, spent_s: float) -> s
     return str(checked(pinned_form, pinned, freed(operators, setting)))
 
 
-def freed(operators: Operators, setting: Setting) -> Formulation:
+def freed(operators: OperatorProblems, setting: Candidate) -> OperatorInputs:
     """The plan's problem on its own mesh with the data axis free."""
     prices, split = single_steps(operators, setting), operators.split_weights
     return formulate(
@@ -83,12 +83,12 @@ def freed(operators: Operators, setting: Setting) -> Formulation:
     )
 
 
-def single_steps(operators: Operators, setting: Setting) -> Prices:
+def single_steps(operators: OperatorProblems, setting: Candidate) -> Prices:
     """The price list of the plan's own mesh, by single steps."""
     return replace(operators.prices(tensor_mesh(setting.mesh)), direct=True)
 
 
-def checked(pinned_form: Formulation, pinned: Solution, form: Formulation) -> DataCheck:
+def checked(pinned_form: OperatorInputs, pinned: Solution, form: OperatorInputs) -> DataCheck:
     problem = build(form)
     try:
         free = Solver(problem, time_limit_s=LIMIT_S).solve()
@@ -97,7 +97,7 @@ def checked(pinned_form: Formulation, pinned: Solution, form: Formulation) -> Da
     return DataCheck(pinned.time_s, free.time_s, free.bound, tuple(leaving(pinned_form, problem, free)))
 
 
-def leaving(pinned: Formulation, problem: Problem, solution: Solution) -> list[str]:
+def leaving(pinned: OperatorInputs, problem: Problem, solution: Solution) -> list[str]:
     """Names of the operators that run otherwise on the data axis than the batch has it."""
     found = []
     for group, option in zip(problem.groups, solution.options, strict=True):

@@ -11,13 +11,13 @@ from autoplan.options import Parallelism, Training
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.remedies import Remedy, remedies
 from autoplan.search.space.heterogeneous import spare_bytes
-from autoplan.search.state import Work, candidates
+from autoplan.search.state import SearchState, candidates
 
 NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
 GB = 1e9
 
 
-def does_not_fit(work: Work, pinned: Parallelism) -> DoesNotFitError | ParallelismError:
+def does_not_fit(work: SearchState, pinned: Parallelism) -> DoesNotFitError | ParallelismError:
     """The error for a model, cluster and pinned fields of which no plan fits; or of which none is more than the same on
     fewer devices."""
     nearest = leanest(work, pinned)
@@ -39,7 +39,7 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
     return ParallelismError(told, cause, f"pin tp={s.tp} to have it split the weights{others}")
 
 
-def leanest(work: Work, pinned: Parallelism) -> Evaluated:
+def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
     """The plan that needs least of its fullest device: settings by a bound, until none can need less."""
     sized = sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned))
     best: Evaluated | None = None
@@ -65,7 +65,7 @@ def never_runs(pinned: Parallelism) -> ParallelismError:
     return ParallelismError(told, cause, "pin virtual_stages=1, or zero=0")
 
 
-def needs(work: Work, nearest: Evaluated) -> str:
+def needs(work: SearchState, nearest: Evaluated) -> str:
     """What the leanest plan needs where it needs most, and of what; of the host where that is what lacks."""
     cluster, s, stage = work.cluster, nearest.setting, nearest.fullest
     memory, wall = nearest.memory[stage], cluster.usable_bytes + nearest.loads.at(stage).spare
@@ -90,13 +90,13 @@ def kinds(memory: StageMemory) -> Iterator[tuple[str, int]]:
     return ((f.name, getattr(memory, f.name)) for f in fields(memory) if f.name != "host")
 
 
-def offered(work: Work) -> Iterator[tuple[int, int]]:
+def offered(work: SearchState) -> Iterator[tuple[int, int]]:
     """(bytes that may be filled of a device, devices) of each kind."""
     topology, least = work.operators.topology, work.cluster.usable_bytes
     return ((least + spare_bytes(topology, device), count) for device, count in topology.kinds)
 
 
-def model_text(work: Work) -> str:
+def model_text(work: SearchState) -> str:
     elements = sum(p.type.elements for p in work.prepared.model.parameters)
     count = f"{elements / 1e9:.1f} billion" if elements >= 1e9 else f"{elements / 1e6:.1f} million"
     training = work.training

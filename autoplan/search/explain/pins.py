@@ -9,14 +9,14 @@ from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.host_memory import hosted
-from autoplan.search.space.candidates import Setting
-from autoplan.search.state import Work, begin, candidates
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState, begin, candidates
 
 UNPINNED = "nothing pinned"
 """The alternative that the price of a pin is read from."""
 
 
-def unpinned(work: Work, best: Evaluated, pinned: Parallelism) -> tuple[Work, Evaluated] | None:
+def unpinned(work: SearchState, best: Evaluated, pinned: Parallelism) -> tuple[SearchState, Evaluated] | None:
     """The fastest plan with neither pinned fields nor constraints, and the search that it is of; ``best`` itself where
     the pins cost nothing; None where nothing is pinned.
 
@@ -29,7 +29,7 @@ def unpinned(work: Work, best: Evaluated, pinned: Parallelism) -> tuple[Work, Ev
     own = begin(work.prepared.model, work.cluster, work.training, free) if constraints else work.pinned_to(free)
     memory_limit = work.cluster.usable_bytes
 
-    def quicker(possible: Sequence[Setting]) -> list[Setting]:
+    def quicker(possible: Sequence[Candidate]) -> list[Candidate]:
         return [s for s in possible if lower_bound(own.operators, s) < best.step_s]
 
     found = fastest(own, quicker(candidates(own.limits, free)), memory_limit)

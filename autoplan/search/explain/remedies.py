@@ -22,9 +22,9 @@ from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.inter_op.stage_model import data_axis
 from autoplan.search.predict import units
 from autoplan.search.result import parallelism_of
-from autoplan.search.space.candidates import Setting
+from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.pinned_checks import check_offload
-from autoplan.search.state import Work, begin, candidates
+from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.rescale import rescale
 
 MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
@@ -56,7 +56,7 @@ class Remedy:
         return f"{self.text} ({self.found.step_s:.3g} s a step)"
 
 
-def remedies(work: Work, pinned: Parallelism) -> list[Remedy]:
+def remedies(work: SearchState, pinned: Parallelism) -> list[Remedy]:
     """Every kind of change that helps, by the seconds that a token then takes; what changes the task comes last."""
     more = next(more_nodes(work, pinned), None)
     fewer = MOST_NODES * work.cluster.nodes if more is None else more.nodes - 1
@@ -64,11 +64,11 @@ def remedies(work: Work, pinned: Parallelism) -> list[Remedy]:
     return sorted([*found, *([] if more is None else [more])], key=lambda remedy: (remedy.other, remedy.unit_s))
 
 
-def remedy(found: Evaluated, work: Work, text: str, nodes: int, other: bool = False) -> Remedy:
+def remedy(found: Evaluated, work: SearchState, text: str, nodes: int, other: bool = False) -> Remedy:
     return Remedy(text, found, nodes, found.step_s / units(work.prepared.model), other)
 
 
-def quick(work: Work, pinned: Parallelism) -> Evaluated | None:
+def quick(work: SearchState, pinned: Parallelism) -> Evaluated | None:
     """A plan that fits, the best of a few settings; None where none of them does.
 
     They are taken in turn from those that may be fastest, which fit where memory is ample, and from those that need
@@ -87,7 +87,7 @@ def quick(work: Work, pinned: Parallelism) -> Evaluated | None:
     return best
 
 
-def fitting(work: Work, pinned: Parallelism) -> list[tuple[float, Setting]]:
+def fitting(work: SearchState, pinned: Parallelism) -> list[tuple[float, Candidate]]:
     """(bytes at the least, setting) of those that may fit; none where what is pinned can't be there."""
     try:
         check_offload(pinned, work.cluster, work.training)
@@ -99,7 +99,7 @@ def fitting(work: Work, pinned: Parallelism) -> list[tuple[float, Setting]]:
     return [(least, s) for least, s in sized if least <= wall]
 
 
-def within_host(work: Work, setting: Setting) -> bool:
+def within_host(work: SearchState, setting: Candidate) -> bool:
     """Whether an even share of what a setting offloads is no more than the host has."""
     host = work.operators.topology.device.host
     if setting.offload == "none" or host is None:
@@ -110,7 +110,7 @@ def within_host(work: Work, setting: Setting) -> bool:
     return bytes * data.host_share(optimizer_states(work.training)) <= host.memory_bytes
 
 
-def freed(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+def freed(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
     """Each pinned field left to the search, the sizes of the mesh together; where no one of them helps, all."""
     given = {name: value for name, value in pinned.pinned().items() if (name, value) != ("offload", "none")}
     groups = [tuple(n for n in SIZES if n in given), *((n,) for n in given if n not in SIZES and n != "offload")]
@@ -134,7 +134,7 @@ def told(fields: dict[str, object]) -> str:
     return " ".join(f"{name}={value!r}" for name, value in fields.items())
 
 
-def on_the_host(work: Work, pinned: Parallelism, most: int) -> Iterator[Remedy]:
+def on_the_host(work: SearchState, pinned: Parallelism, most: int) -> Iterator[Remedy]:
     """The optimizer's state in the host's memory, or, where that takes fewer nodes, the parameters too; on no more than
     ``most`` nodes."""
     if pinned.offload not in (None, "none") or not isinstance(work.training, Training):
@@ -146,7 +146,7 @@ def on_the_host(work: Work, pinned: Parallelism, most: int) -> Iterator[Remedy]:
             yield remedy(few[1], work, f"{nodes_text(few[0])} with offload={kind!r}", few[0])
 
 
-def more_nodes(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+def more_nodes(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
     """The fewest nodes that hold it; where what is pinned leaves no mesh of more, with the sizes left to the search."""
     given = work.cluster.nodes
     for free in dict.fromkeys((pinned, replace(pinned, **dict.fromkeys(SIZES)))):
@@ -162,7 +162,7 @@ def nodes_text(nodes: int) -> str:
     return f"{nodes} node{'s' if nodes > 1 else ''}"
 
 
-def on_nodes(work: Work, nodes: int) -> Work:
+def on_nodes(work: SearchState, nodes: int) -> SearchState:
     """The same search on more nodes. A tensor axis within a node lies as it did, and its operators are shared."""
     cluster = work.cluster.with_nodes(nodes)
     topology = cluster.topology()
@@ -179,7 +179,7 @@ def on_nodes(work: Work, nodes: int) -> Work:
     )
 
 
-def fewest(own: Callable[[int], Work], low: int, most: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:
+def fewest(own: Callable[[int], SearchState], low: int, most: int, pinned: Parallelism) -> tuple[int, Evaluated] | None:
     """The fewest nodes, more than ``low`` and at most ``most``, on which a plan fits, and it: by bounds the fewest that
     may do, planned from there on."""
     high = low + 1
@@ -206,7 +206,7 @@ def bisected(low: int, high: int, holds: Callable[[int], bool]) -> int:
     return high
 
 
-def shorter(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
+def shorter(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
     """The sequence halved until a plan fits; the batch, where its rows can't be cut into microbatches."""
     model = work.prepared.model
     first = model.batch[0].type
@@ -217,7 +217,7 @@ def shorter(work: Work, pinned: Parallelism) -> Iterator[Remedy]:
 
 
 def halved(
-    work: Work, pinned: Parallelism, text: str, size: int, resized: Callable[[int], Model]
+    work: SearchState, pinned: Parallelism, text: str, size: int, resized: Callable[[int], Model]
 ) -> Iterator[Remedy]:
     """The first of a few halvings with which a plan fits; none where the model can't follow or even the last is too
     much."""
@@ -233,7 +233,9 @@ def halved(
             return
 
 
-def other_model(work: Work, pinned: Parallelism, size: int, resized: Callable[[int], Model]) -> Work | None:
+def other_model(
+    work: SearchState, pinned: Parallelism, size: int, resized: Callable[[int], Model]
+) -> SearchState | None:
     """The search of the resized model; None where it can't be resized, or what is pinned can't be with it."""
     try:
         return begin(resized(size), work.cluster, work.training, pinned, work.prepared.constraints)

@@ -17,14 +17,14 @@ import math
 import numpy as np
 
 from autoplan.ir.choice import StageChoice
-from autoplan.search.inter_op.stage_model import Loads, parameter_share
+from autoplan.search.inter_op.stage_model import StageModel, parameter_share
 from autoplan.search.intra_op.solve import Solution, Weights
 
 STEEP = 1.0  # times all the time of the fastest, that all bytes cost: more, and what isn't counted grows
 EASING = 1 / 8  # by which prices come down between the leanest and the fastest
 
 
-def steep(fastest: Solution, loads: Loads, ease: float = 1.0) -> Weights:
+def steep(fastest: Solution, loads: StageModel, ease: float = 1.0) -> Weights:
     """Prices under which bytes count as much as time, or less by a factor; of bytes of parameters and of those kept
     as a setting holds them, to a power of two, so that many settings ask for the same."""
     exact = parameter_share(loads.data, loads.states) / max(loads.in_flight)
@@ -34,7 +34,7 @@ def steep(fastest: Solution, loads: Loads, ease: float = 1.0) -> Weights:
     return Weights(price * share, price)
 
 
-def duals(loads: Loads, stages: tuple[StageChoice, ...]) -> Weights | None:
+def duals(loads: StageModel, stages: tuple[StageChoice, ...]) -> Weights | None:
     """What a byte is worth on the stage that recomputes for longest; None where none does."""
     spent = [recomputed_s(loads.at(k), stage) for k, stage in enumerate(stages)]
     worst = int(np.argmax(spent))
@@ -47,13 +47,13 @@ def duals(loads: Loads, stages: tuple[StageChoice, ...]) -> Weights | None:
     return Weights(price / flight * parameter_share(loads.data, loads.states), price)
 
 
-def recomputed_s(loads: Loads, stage: StageChoice) -> float:
+def recomputed_s(loads: StageModel, stage: StageChoice) -> float:
     """Seconds that a stage runs again in each microbatch."""
     at = (stage.first, stage.last)
     return loads.backward_s(at, stage.recompute, stage.selective) - loads.backward_s(at, 0, 0)
 
 
-def seconds_per_byte(loads: Loads, stage: StageChoice) -> float:
+def seconds_per_byte(loads: StageModel, stage: StageChoice) -> float:
     """The dearest recomputation that a stage uses: seconds for each byte kept of one microbatch."""
     chain = loads.chain
     again = [i for i in range(stage.first, stage.last) if chain.repeated[i]]

@@ -11,10 +11,10 @@ import numpy as np
 
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
-from autoplan.search.block_cost.account import BlockPrice
-from autoplan.search.block_cost.saved_tensors import Selective
+from autoplan.search.block_cost.account import BlockCost
+from autoplan.search.block_cost.saved_tensors import SelectiveSaves
 from autoplan.search.inter_op.rank_memory import Tie, ties_of
-from autoplan.search.space.candidates import Setting
+from autoplan.search.space.candidates import Candidate
 
 Held = tuple[tuple[tuple[str, int], ...], ...]
 
@@ -25,11 +25,11 @@ class Chain:
 
     forward_s, backward_s   what ZeRO's collectives leave exposed, its copies, and the adding up of gradients, included
     weights_s    of backward_s, what gives parameters' gradients alone
-    kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockPrice``
+    kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockCost``
     owned        bytes of parameters, each divided among the segments of a stage that may read it: of any of a rank's
                  segments no more than they hold
     summed       [segments, tensor axes] bytes, likewise
-    selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``Selective``
+    selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
     doubled      bytes of what such a segment keeps that autograd keeps too: one storage, its inputs' aside
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
@@ -99,7 +99,7 @@ class Chain:
 
 
 def chain_of(
-    model: Model, blocks: Sequence[BlockPrice], setting: Setting, data: DataAxis, held: Held | None = None
+    model: Model, blocks: Sequence[BlockCost], setting: Candidate, data: DataAxis, held: Held | None = None
 ) -> Chain:
     """Lays the prices of the blocks along the chain.
 
@@ -163,7 +163,7 @@ def owned_by(held: Held, ranks: int) -> np.ndarray:
     return np.array([sum(size / parts[name] for name, size in dict(mine).items()) for mine in held], dtype=float)
 
 
-def held_by(model: Model, blocks: Sequence[BlockPrice]) -> Held:
+def held_by(model: Model, blocks: Sequence[BlockCost]) -> Held:
     """(parameter's name, local bytes) of each segment."""
     return tuple(
         tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
@@ -171,19 +171,19 @@ def held_by(model: Model, blocks: Sequence[BlockPrice]) -> Held:
     )
 
 
-def doubled_bytes(price: BlockPrice) -> int:
+def doubled_bytes(price: BlockCost) -> int:
     """Of what autograd keeps, what is not made again, the inputs aside."""
     return max(0, price.kept_bytes - price.live.kept_inputs - price.selective.rebuilt_bytes)
 
 
-def rebuilt_bytes(price: BlockPrice) -> int:
+def rebuilt_bytes(price: BlockCost) -> int:
     """What stands beside what a segment keeps while it runs again: at the end of its forward all that this holds, with
     the gradient of its result, which waits."""
     waits = price.live.forward + price.output_bytes - doubled_bytes(price) - price.working_bytes
     return max(price.selective.rebuilt_bytes, waits)
 
 
-def on_host(price: BlockPrice, data: DataAxis) -> BlockPrice:
+def on_host(price: BlockCost, data: DataAxis) -> BlockCost:
     """A block where activations are offloaded: keeping them with the host takes the place of selective recomputation.
 
     They go down under the forward and come up under the backward, at the link's pace, in the open where a device has no
@@ -193,4 +193,4 @@ def on_host(price: BlockPrice, data: DataAxis) -> BlockPrice:
     hidden_s = data.hidden_s(price.forward_s, copy_s) + data.hidden_s(price.backward_s, copy_s)
     whole = (1 if data.prices.device.blocking else 2) * price.kept_bytes
     stays = price.kept_bytes if data.host.own else 0
-    return replace(price, selective=Selective(stays, whole, 2 * copy_s - hidden_s))
+    return replace(price, selective=SelectiveSaves(stays, whole, 2 * copy_s - hidden_s))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces, even_stages, fitted
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, even_stages, fitted
 from autoplan.search.inter_op.interleaved_milp import Found, PartitionMilp
 from autoplan.search.inter_op.partition import Cuts
 from autoplan.search.inter_op.tabu_search import neighbours, recomputed_otherwise
@@ -50,7 +50,7 @@ class ChunkCuts:
 
 
 def choose_chunks(
-    pieces: Pieces,
+    pieces: ChainCosts,
     limit_s: float = float("inf"),
     gap: float = GAP,
     whole_cuts: int = WHOLE_CUTS,
@@ -68,7 +68,7 @@ def choose_chunks(
     return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers, means)
 
 
-def evenly(pieces: Pieces) -> ChunkCuts | None:
+def evenly(pieces: ChainCosts) -> ChunkCuts | None:
     """Stages of about the same time, where bytes are only to be counted."""
     if len(pieces) < pieces.stages:
         return None
@@ -85,7 +85,7 @@ class _Search:
     tried      divisions that were run
     """
 
-    def __init__(self, pieces: Pieces, limit_s: float, gap: float) -> None:
+    def __init__(self, pieces: ChainCosts, limit_s: float, gap: float) -> None:
         self.pieces, self.limit_s, self.gap = pieces, limit_s, gap
         self.best: Division | None = None
         self.best_s, self.bound_s = np.inf, 0.0

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.cost.interleaved import splits
-from autoplan.search.inter_op.chain_costs import FULL, PART, Division, Pieces
+from autoplan.search.inter_op.chain_costs import FULL, PART, ChainCosts, Division
 from autoplan.solver.arrays import ArrayProgram
 
 EMPTIED = -1  # the number of the moment at which nothing is in flight
@@ -36,7 +36,7 @@ BYTES = (
 )  # fmt: skip
 
 
-def run_starts(pieces: Pieces) -> np.ndarray:
+def run_starts(pieces: ChainCosts) -> np.ndarray:
     """The first segment of each run, and last the number of segments. In front of the chain's first segment lies no
     border: it is a run of its own."""
     columns = [getattr(pieces, name) for name in SECONDS] + [getattr(pieces.memory, name) for name in BYTES]
@@ -67,7 +67,7 @@ class PartitionMilp:
     held     (rank, moment) of those in the program
     """
 
-    def __init__(self, pieces: Pieces, scale_s: float) -> None:
+    def __init__(self, pieces: ChainCosts, scale_s: float) -> None:
         self.pieces, self.scale_s, self.lp = pieces, scale_s, ArrayProgram()
         self.starts = run_starts(pieces)
         self.sizes = np.diff(self.starts)

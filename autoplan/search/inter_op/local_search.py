@@ -26,8 +26,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from autoplan.search.inter_op.stage_model import Loads
-from autoplan.search.space.candidates import Setting
+from autoplan.search.inter_op.stage_model import StageModel
+from autoplan.search.space.candidates import Candidate
 
 Interval = tuple[int, int]
 Runs = tuple[Interval, ...]
@@ -54,7 +54,7 @@ class Bound:
     gain     by how much a stage is faster alone than beside others
     """
 
-    loads: Loads
+    loads: StageModel
     seconds: Sequence[np.ndarray]
     once_s: Callable[[int, Interval], float]
     slower: float
@@ -76,7 +76,7 @@ class Bound:
         return self.known[stage, at]
 
 
-def least_line_s(setting: Setting, forward_s: Sequence[float], backward_s: Sequence[float]) -> float:
+def least_line_s(setting: Candidate, forward_s: Sequence[float], backward_s: Sequence[float]) -> float:
     """Seconds from the first forward to the last backward that stages with these times need at least."""
     more, stages = setting.microbatches - 1, len(forward_s)
     whole = [f + b for f, b in zip(forward_s, backward_s, strict=True)]

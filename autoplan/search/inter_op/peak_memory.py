@@ -22,7 +22,7 @@ import numpy as np
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.search.inter_op.stage_model import Loads
+from autoplan.search.inter_op.stage_model import StageModel
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class StagePeaks:
     later: float
 
 
-def peaks_of(loads: Loads, stages: Sequence[StageChoice], ranks: int) -> tuple[StageMemory, ...]:
+def peaks_of(loads: StageModel, stages: Sequence[StageChoice], ranks: int) -> tuple[StageMemory, ...]:
     """For each pipeline rank what one of its devices holds at its busiest moment."""
     return tuple(rank_peak(loads.at(rank), stages[rank::ranks], rank, len(stages)) for rank in range(ranks))
 
 
-def rank_peak(loads: Loads, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
+def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count: int) -> StageMemory:
     """Of the stages of one pipeline rank, of ``count`` in all."""
     data, account = loads.data, loads.memory_account
     (need,), whole = loads.memory_of(stages, (loads.moments[rank],)), loads.needs(stages).by_rank(1)
@@ -86,7 +86,7 @@ def rank_peak(loads: Loads, stages: Sequence[StageChoice], rank: int, count: int
     )
 
 
-def stage_peaks(loads: Loads, stage: StageChoice, number: int, count: int) -> StagePeaks:
+def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) -> StagePeaks:
     """Goes through a stage's segments, forward and back."""
     chain, data = loads.chain, loads.data
     run = slice(stage.first, stage.last)
@@ -119,7 +119,7 @@ def stage_peaks(loads: Loads, stage: StageChoice, number: int, count: int) -> St
 
 
 def running(
-    loads: Loads, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float
+    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float
 ) -> Iterator[Moment]:
     """Moments of the forwards and backwards of one rank's stages."""
     standing = bucketed(loads, stages, total)
@@ -148,7 +148,7 @@ def split(gradients: float, kept: float, more: float) -> Moment:
     return Moment(gradients, kept + min(more, 0.0), max(more, 0.0))
 
 
-def bucketed(loads: Loads, stages: Sequence[StageChoice], total: float) -> float:
+def bucketed(loads: StageModel, stages: Sequence[StageChoice], total: float) -> float:
     """Bytes of gradients that lie in buckets: those that are summed over an axis beside fully_shard.
 
     total  bytes of the stages' parameters
@@ -160,7 +160,7 @@ def bucketed(loads: Loads, stages: Sequence[StageChoice], total: float) -> float
     return summed * data.gradient_share
 
 
-def in_flight(loads: Loads, rank: int) -> Iterator[tuple[tuple[int, ...], int, bool]]:
+def in_flight(loads: StageModel, rank: int) -> Iterator[tuple[tuple[int, ...], int, bool]]:
     """(microbatches in flight of each of a rank's stages, the one that acts, whether a backward came before) at the
     moments at which they are most."""
     many, moments = loads.setting.microbatches, loads.moments[rank]

@@ -17,8 +17,8 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, prefix
-from autoplan.search.inter_op.recomputation import Mix, Savings, savings
-from autoplan.search.space.candidates import Setting
+from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
+from autoplan.search.space.candidates import Candidate
 
 Interval = tuple[int, int]
 Bytes = np.ndarray | float
@@ -26,7 +26,7 @@ FULL, PART = "full", "selective"
 
 
 @dataclass(frozen=True)
-class Loads:
+class StageModel:
     """What a stage costs, for one setting.
 
     states   elements of optimizer state for each parameter element
@@ -39,16 +39,16 @@ class Loads:
     """
 
     chain: Chain
-    setting: Setting
+    setting: Candidate
     data: DataAxis
     states: float
     passes: float
     rounds: Rounds | None = None
     spare: float = 0.0
-    ranks: tuple[Loads, ...] = ()
+    ranks: tuple[StageModel, ...] = ()
     whole: WholeCost | None = None
 
-    def at(self, stage: int) -> Loads:
+    def at(self, stage: int) -> StageModel:
         """The loads on the devices that a stage is on."""
         return self.ranks[stage % self.setting.pp] if self.ranks else self
 
@@ -102,13 +102,13 @@ class Loads:
         return account.stages(places[:, None], places[None, :], counts * (pinned == FULL), counts * (pinned == PART))
 
     @cached_property
-    def savings(self) -> Savings:
+    def savings(self) -> RecomputeSavings:
         """What recomputing the chain's repeated segments saves and costs."""
         chain = self.chain
         columns = (chain.kept, chain.inputs, chain.selective, chain.rebuilt, chain.forward_s, chain.again_s)
         return savings(*(column[chain.repeated] for column in columns))
 
-    def options(self, stage: int, memory_limit: float) -> Mix:
+    def options(self, stage: int, memory_limit: float) -> RecomputeMix:
         """Seconds of a microbatch, and how many segments are recomputed, each [N+1, N+1] by first and last segment.
 
         As cheap a mix as the memory limit allows; infinite seconds where even the leanest doesn't suffice.
@@ -130,15 +130,15 @@ class Loads:
         spent_s = total[None, :] - total[:, None] + self.messages_s(stage)
         seconds = np.where(possible, spent_s + mix.seconds, np.inf)
         possible = np.isfinite(seconds)
-        return Mix(seconds, np.where(possible, mix.full, 0), np.where(possible, mix.selective, 0))
+        return RecomputeMix(seconds, np.where(possible, mix.full, 0), np.where(possible, mix.selective, 0))
 
-    def pinned_mix(self, begin: np.ndarray, count: np.ndarray) -> Mix:
+    def pinned_mix(self, begin: np.ndarray, count: np.ndarray) -> RecomputeMix:
         """Every repeated segment recomputed as is pinned; none where nothing is."""
         none, pinned = np.zeros_like(count), self.setting.recompute
         if pinned not in (FULL, PART):
-            return Mix(np.zeros(count.shape), none, none.copy())
+            return RecomputeMix(np.zeros(count.shape), none, none.copy())
         spent_s = self.savings.all_of(pinned, begin, count)[1]
-        return Mix(spent_s, count if pinned == FULL else none, none if pinned == FULL else count)
+        return RecomputeMix(spent_s, count if pinned == FULL else none, none if pinned == FULL else count)
 
     def within_host(self, memory_limit: float) -> np.ndarray:
         """Whether what every run of segments keeps in the host's memory fits there; all do under no limit."""
@@ -318,7 +318,7 @@ class Loads:
         return self.data.prices.message_s(bytes, stage % ranks, width, (stage - 1) % ranks)
 
 
-def data_axis(setting: Setting, prices: Prices, states: float) -> DataAxis:
+def data_axis(setting: Candidate, prices: Prices, states: float) -> DataAxis:
     """A setting's data axis; ``states``: elements of optimizer state for each parameter element."""
     return DataAxis(
         setting.zero, setting.dp, prices, setting.pp > 1, setting.offload, late=splits(setting.schedule),
@@ -332,7 +332,7 @@ def parameter_share(data: DataAxis, states: float) -> float:
     return data.parameter_share + gradients + data.states_share(states)
 
 
-def received_times(loads: Loads) -> int:
+def received_times(loads: StageModel) -> int:
     """Buffers of what enters a stage: one for each microbatch; where the backward is split, also the gradients that it
     sends back, which stay until the next step (torch.distributed.pipelining, ``stage_backward_input``)."""
     return loads.setting.microbatches * (2 if splits(loads.setting.schedule) else 1)

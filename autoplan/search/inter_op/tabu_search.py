@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoplan.cost.interleaved import splits
-from autoplan.search.inter_op.chain_costs import Division, Divisions, Pieces
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions
 from autoplan.search.inter_op.stage_model import FULL, PART
 
 LOOKED_AT = 64  # of the moves of segments, and of the changes of what is recomputed
@@ -20,7 +20,7 @@ MENDED = 4      # segments on each rank that are recomputed beside, or that need
 CHANGES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # of a stage's counts, in full and selectively
 
 
-def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[Divisions, np.ndarray]:
+def neighbours(pieces: ChainCosts, division: Division, paths: np.ndarray) -> tuple[Divisions, np.ndarray]:
     """(divisions, bytes by which the fullest rank of each exceeds the memory limit)
 
     paths  [paths, 3, v·d]
@@ -34,7 +34,7 @@ def neighbours(pieces: Pieces, division: Division, paths: np.ndarray) -> tuple[D
     return found, pieces.most_excess(found)
 
 
-def saves(pieces: Pieces) -> bool:
+def saves(pieces: ChainCosts) -> bool:
     """Whether selective recomputation keeps less."""
     return bool((pieces.memory.kept > pieces.memory.selective)[pieces.repeated].any())
 
@@ -50,7 +50,7 @@ def shortest(reached_s: np.ndarray) -> np.ndarray:
     return np.asarray(chosen[np.isfinite(reached_s[chosen])])
 
 
-def moved(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
+def moved(pieces: ChainCosts, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
     """One stage has a segment less and another one more, the borders between along with it. Their paths are looked at
     as if all segments were like the last of their stage."""
     ends = here.ends[0]
@@ -77,7 +77,7 @@ def moved(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndar
     return replace(found, full=full, part=np.minimum(part, counts - full))
 
 
-def recomputed_otherwise(pieces: Pieces, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
+def recomputed_otherwise(pieces: ChainCosts, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
     """A stage recomputes a segment more, less or otherwise; or less, and another one of its rank more. Their paths are
     looked at as if all segments were alike."""
     stages = np.arange(pieces.stages)
@@ -104,7 +104,7 @@ def recomputed_otherwise(pieces: Pieces, here: Divisions, paths: np.ndarray, len
     return Divisions(np.repeat(here.ends, len(chosen), axis=0), *counts[:, chosen])
 
 
-def again_s(pieces: Pieces, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def again_s(pieces: ChainCosts, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[paths, v·d] each: what a segment that runs again on a stage adds to each path, in full and selectively."""
     backward, places = paths[:, 1].astype(float), pieces.repeated
     if splits(pieces.schedule):
@@ -112,7 +112,7 @@ def again_s(pieces: Pieces, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
 
 
-def fitting(pieces: Pieces, many: Divisions, kind: str) -> Divisions:
+def fitting(pieces: ChainCosts, many: Divisions, kind: str) -> Divisions:
     """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of
     those stages of which most is held; and fewer, of those of which least is, where they fit without."""
     if not len(many):

@@ -27,7 +27,7 @@ PriceOf = Callable[[TensorType, Layout, Layout, bool], float | None]
 
 
 @dataclass(frozen=True)
-class Ways:
+class LayoutPaths:
     """Where values of one type may go, on any mesh on which the same divides.
 
     carries  whether a gradient comes back
@@ -63,7 +63,7 @@ class ArcPrices:
     def __post_init__(self) -> None:
         self.sizes = {axis.name: axis.size for axis in self.mesh.axes}
 
-    def arcs_s(self, ways: Ways) -> np.ndarray:
+    def arcs_s(self, ways: LayoutPaths) -> np.ndarray:
         """[arcs] seconds, infinite where there is no way."""
         found = [self.arc_s(ways.kind, here, there, ways.carries) for here, there in ways.firsts]
         return np.array([np.inf if one is None else one for one in found], dtype=float)[ways.of]
@@ -100,7 +100,7 @@ def ways_of(
     step: Step | None,
     axes: Sequence[str],
     mesh: Mesh,
-) -> Ways:
+) -> LayoutPaths:
     """All arcs on which a value may go from the layouts in which it is given to those in which it is taken.
 
     step  which changes there are; None: all
@@ -112,7 +112,7 @@ def ways_of(
     splits = tuple(tuple(a for dim in layout.dims for a in dim if a in axes) for layout in layouts)
     moving = [a for a in axes if len({layout.state(a) for layout in layouts}) > 1]
     if not moving:
-        return Ways(kind, carries, layouts, splits, np.zeros((0, 2), dtype=int), np.zeros(0, dtype=int), ())
+        return LayoutPaths(kind, carries, layouts, splits, np.zeros((0, 2), dtype=int), np.zeros(0, dtype=int), ())
     states = list(dict.fromkeys(layout.state(a) for layout in layouts for a in moving))
     number = {state: n for n, state in enumerate(states)}
     codes = np.array([[number[layout.state(a)] for a in moving] for layout in layouts], dtype=int)
@@ -126,7 +126,7 @@ def ways_of(
     first, of = alike(codes, np.array([ways(split, mesh) for split in splits], dtype=int), arcs)
     located = {n: (layouts[n], layouts[n].states()) for n in set(arcs[first].ravel().tolist())}
     firsts = tuple((located[a], located[b]) for a, b in arcs[first].tolist())
-    return Ways(kind, carries, layouts, splits, arcs, of, firsts)
+    return LayoutPaths(kind, carries, layouts, splits, arcs, of, firsts)
 
 
 def alike(codes: np.ndarray, parts: np.ndarray, arcs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -60,7 +60,7 @@ def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, tra
 
 
 @dataclass(frozen=True)
-class Formulation:
+class OperatorInputs:
     """All that a problem is made of.
 
     mesh      without the pipeline's axis

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from autoplan.cost import Device
 from autoplan.search.intra_op.classes import readers
-from autoplan.search.intra_op.inputs import Formulation, Options
+from autoplan.search.intra_op.inputs import OperatorInputs, Options
 from autoplan.search.intra_op.milp import HeldBytes, Memory, Weights
-from autoplan.search.intra_op.plan import Point, block_choices, priced_plan, with_steps
+from autoplan.search.intra_op.plan import IntraOpPlan, block_choices, priced_plan, with_steps
 from autoplan.search.intra_op.problem import Problem, Seconds, build, operators_s, updated_together, working_bytes
 from autoplan.search.intra_op.solve import Solution, Solver
 from autoplan.search.intra_op.template import Template, template_of
@@ -23,7 +23,7 @@ class SharedTemplate:
     options: Options
     drawn: Template | None = None
 
-    def of(self, form: Formulation) -> Template:
+    def of(self, form: OperatorInputs) -> Template:
         """Drawn for the first of them that is built."""
         self.drawn = self.drawn or template_of(form)
         return self.drawn
@@ -36,14 +36,14 @@ class OperatorProblem:
     points  the best plan at each price of bytes; equal plans are one object
     """
 
-    def __init__(self, form: Formulation, shared: SharedTemplate, tensor: tuple) -> None:
+    def __init__(self, form: OperatorInputs, shared: SharedTemplate, tensor: tuple) -> None:
         self.form, self.shared, self.tensor = form, shared, tensor
-        self.points: dict[Weights, Point] = {}
+        self.points: dict[Weights, IntraOpPlan] = {}
         self.seconds: dict[Device, Seconds] = {}
         self.quickest_s: dict[Device, tuple[float, ...]] = {}
         self.alone: dict[int, Solver] = {}
         self.floors: dict[tuple[int, Weights], float] = {}
-        self.plans: dict[tuple[int, ...], Point] = {}
+        self.plans: dict[tuple[int, ...], IntraOpPlan] = {}
         self.together: dict[int, Problem] = {}
         self.limited: dict[tuple[HeldBytes, int], Solver] = {}
 
@@ -76,25 +76,25 @@ class OperatorProblem:
             self.limited[held, microbatches] = Solver(problem, Memory(held, working_bytes(self.form, problem)))
         return self.limited[held, microbatches]
 
-    def solve(self, weights: Weights) -> Point:
+    def solve(self, weights: Weights) -> IntraOpPlan:
         """The best plan at these prices of bytes. Raises Infeasible."""
         if weights not in self.points:
             self.points[weights] = self.plan(self.solver.solve(weights))
         return self.points[weights]
 
-    def taken(self, solution: Solution) -> Point:
+    def taken(self, solution: Solution) -> IntraOpPlan:
         """The plan of an answer under a limit."""
         if solution.options not in self.plans:
             self.plans[solution.options] = self.plan(solution)
         return self.plans[solution.options]
 
-    def plan(self, solution: Solution) -> Point:
+    def plan(self, solution: Solution) -> IntraOpPlan:
         """What an answer says of how every block runs; the same object where that is known."""
         choices = block_choices(self.form, self.problem, solution)
         alike = (known for known in self.points.values() if known.blocks == choices)
         return next(alike, None) or priced_plan(self.form, choices, solution)
 
-    def resized(self, point: Point) -> Point | None:
+    def resized(self, point: IntraOpPlan) -> IntraOpPlan | None:
         """A plan for another microbatch priced for this one; None where its splits don't divide here."""
         options = {key: set(found) for key, found in self.form.options.items()}
         for index, block in enumerate(point.blocks):

@@ -14,8 +14,8 @@ from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.constraints import permitted
 from autoplan.rules.strategies import Strategy, strategies
 from autoplan.search.intra_op.classes import OperatorKey
-from autoplan.search.intra_op.inputs import Formulation, Options, Prepared
-from autoplan.search.space.tensor_axes import Asked, System, routers, splitting
+from autoplan.search.intra_op.inputs import OperatorInputs, Options, Prepared
+from autoplan.search.space.tensor_axes import LayoutRequirements, System, routers, splitting
 
 SplitSizes = frozenset[tuple[int, frozenset[str]]]
 """Sizes, each with the batch's axes that split it."""
@@ -31,8 +31,8 @@ def formulate(
     system: System | None = None,
     free: str = "",
     options: Options | None = None,
-) -> Formulation:
-    """The operator problem's parts on one mesh; fields as of ``Formulation``.
+) -> OperatorInputs:
+    """The operator problem's parts on one mesh; fields as of ``OperatorInputs``.
 
     split_weights  matmuls must split a weight on every tensor axis where sizes allow: what a pinned ``tp`` asks for;
                    not an experts' router (``routers``)
@@ -42,7 +42,7 @@ def formulate(
     if system is not None:
         system.check(prepared.model, prepared.operators, mesh)
     found = options or _Finder(prepared, mesh, split_weights, system, free).options()
-    return Formulation(prepared, mesh, found, prices, sequence, system, free)
+    return OperatorInputs(prepared, mesh, found, prices, sequence, system, free)
 
 
 def split_sizes(prepared: Prepared) -> SplitSizes:
@@ -117,7 +117,8 @@ class _Finder:
         found = permitted(self.prepared.constraints, node, found)
         if system is not None:
             rows = self.batch["dp"].strategies[here].factor if "dp" in self.batch else ""
-            return system.ways(Asked(operator, weights_of(block), mesh, rows, self.roles.get(here, "")), found)
+            asked = LayoutRequirements(operator, weights_of(block), mesh, rows, self.roles.get(here, ""))
+            return system.ways(asked, found)
         if unsplit is None or node.name in unsplit:
             return found
         return splitting(operator, weights_of(block), found, [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1])

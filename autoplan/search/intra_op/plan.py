@@ -11,16 +11,16 @@ from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import TENSOR
 from autoplan.rules.strategies import Strategy
-from autoplan.search.block_cost.account import BlockPrice, price_block
+from autoplan.search.block_cost.account import BlockCost, price_block
 from autoplan.search.intra_op.classes import GroupKey
-from autoplan.search.intra_op.inputs import Formulation
+from autoplan.search.intra_op.inputs import OperatorInputs
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.space.heterogeneous import kinds_of
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class IntraOpPlan:
     """One way to run every block. Each is equal to itself alone: who solves a problem gives the same object for the
     same answer, so that a point is a key.
 
@@ -30,11 +30,11 @@ class Point:
     """
 
     blocks: tuple[BlockChoice, ...]
-    prices: tuple[BlockPrice, ...]
+    prices: tuple[BlockCost, ...]
     solution: Solution
-    kinds: tuple[tuple[Device, tuple[BlockPrice, ...]], ...] = ()
+    kinds: tuple[tuple[Device, tuple[BlockCost, ...]], ...] = ()
 
-    def on(self, device: Device) -> tuple[BlockPrice, ...]:
+    def on(self, device: Device) -> tuple[BlockCost, ...]:
         """The prices on one kind of device; those of the slowest on what is none."""
         return dict(self.kinds).get(device, self.prices)
 
@@ -56,25 +56,25 @@ def splits(strategy: Strategy, axis: str) -> bool:
     return any(state.kind == "S" for state in (*chosen.inputs, chosen.output))
 
 
-def priced_plan(form: Formulation, choices: tuple[BlockChoice, ...], solution: Solution) -> Point:
+def priced_plan(form: OperatorInputs, choices: tuple[BlockChoice, ...], solution: Solution) -> IntraOpPlan:
     """These choices with what each block costs on each kind of device."""
 
-    def priced(on: Prices) -> tuple[BlockPrice, ...]:
+    def priced(on: Prices) -> tuple[BlockCost, ...]:
         each = zip(form.model.blocks, choices, form.operators, strict=True)
         return tuple(price_block(block, choice, operators, on) for block, choice, operators in each)
 
     kinds = tuple((device, priced(form.prices.on(device))) for device in kinds_of(form.prices.topology))
-    return Point(choices, priced(form.prices), solution, kinds)
+    return IntraOpPlan(choices, priced(form.prices), solution, kinds)
 
 
-def block_choices(form: Formulation, problem: Problem, solution: Solution) -> tuple[BlockChoice, ...]:
+def block_choices(form: OperatorInputs, problem: Problem, solution: Solution) -> tuple[BlockChoice, ...]:
     """One choice for each block of the model, with every redistribution that it needs."""
     reader = _Reader(form, problem, solution)
     return tuple(reader.block(index, block) for index, block in enumerate(form.model.blocks))
 
 
 class _Reader:
-    def __init__(self, form: Formulation, problem: Problem, solution: Solution) -> None:
+    def __init__(self, form: OperatorInputs, problem: Problem, solution: Solution) -> None:
         self.form, self.problem, self.solution = form, problem, solution
         pairs = zip(problem.groups, solution.options, strict=True)
         self.taken: dict[GroupKey, Layout | Strategy] = {g.key: g.options[o] for g, o in pairs}

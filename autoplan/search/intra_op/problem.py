@@ -42,8 +42,8 @@ from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.classes import GroupKey
-from autoplan.search.intra_op.flows import ArcPrices, Ways, ways
-from autoplan.search.intra_op.inputs import Formulation
+from autoplan.search.intra_op.flows import ArcPrices, LayoutPaths, ways
+from autoplan.search.intra_op.inputs import OperatorInputs
 from autoplan.search.intra_op.template import Decision, Template, Value, template_of
 
 
@@ -149,7 +149,7 @@ Seconds = Mapping[tuple[int, str], np.ndarray]
 """Of every operator, by (block, name): seconds of each of its options in one microbatch."""
 
 
-def build(form: Formulation, template: Template | None = None, seconds: Seconds | None = None) -> Problem:
+def build(form: OperatorInputs, template: Template | None = None, seconds: Seconds | None = None) -> Problem:
     """A template with its prices.
 
     template  of a formulation that differs in sizes alone; None: the form's own
@@ -163,7 +163,7 @@ def build(form: Formulation, template: Template | None = None, seconds: Seconds 
     return Problem(tuple(group(form, decision, seconds) for decision in template.decisions), tuple(tensors))
 
 
-def updated_together(problem: Problem, form: Formulation, template: Template, microbatches: int) -> Problem:
+def updated_together(problem: Problem, form: OperatorInputs, template: Template, microbatches: int) -> Problem:
     """The same in a step of so many microbatches, what parameters cost once a step as if it were done for all of them
     together (``candidate_costs.Together``)."""
     groups = (
@@ -173,7 +173,7 @@ def updated_together(problem: Problem, form: Formulation, template: Template, mi
     return replace(problem, groups=tuple(groups))
 
 
-def operators_s(form: Formulation, prices: Prices) -> Seconds:
+def operators_s(form: OperatorInputs, prices: Prices) -> Seconds:
     """Operators that are alike, and may do the same, are priced once."""
     found: dict[tuple[int, str], np.ndarray] = {}
     for index, operators in enumerate(form.operators):
@@ -185,7 +185,7 @@ def operators_s(form: Formulation, prices: Prices) -> Seconds:
     return found
 
 
-def group(form: Formulation, decision: Decision, seconds: Seconds) -> Group:
+def group(form: OperatorInputs, decision: Decision, seconds: Seconds) -> Group:
     """A decision with its prices."""
     if decision.stored is not None:
         return stored(form, decision)
@@ -198,7 +198,7 @@ def group(form: Formulation, decision: Decision, seconds: Seconds) -> Group:
     return Group(decision.key, decision.options, count * seconds[block, name], zeros, np.array(kept))
 
 
-def stored(form: Formulation, decision: Decision, microbatches: int = 0) -> Group:
+def stored(form: OperatorInputs, decision: Decision, microbatches: int = 0) -> Group:
     """How a parameter is stored, with its prices.
 
     microbatches  of a step in which all parameters are updated together; 0: each by itself
@@ -222,7 +222,7 @@ def extra_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
     return operator.rule.saved_bytes_per_element * math.prod(layout.local_shape(operator.node.type.shape, mesh))
 
 
-def working_bytes(form: Formulation, problem: Problem) -> list[np.ndarray]:
+def working_bytes(form: OperatorInputs, problem: Problem) -> list[np.ndarray]:
     """Of each group, bytes of an operator's result and of its gradient: as ``account`` counts those of compiled
     blocks."""
     found = []
@@ -237,7 +237,7 @@ def working_bytes(form: Formulation, problem: Problem) -> list[np.ndarray]:
     return found
 
 
-def tensor(form: Formulation, value: Value, way: Ways, arc_s: np.ndarray) -> Tensor:
+def tensor(form: OperatorInputs, value: Value, way: LayoutPaths, arc_s: np.ndarray) -> Tensor:
     """A value with its prices; without the arcs on which there is no way."""
     beside = ways((a for axes in way.layouts[0].dims for a in axes if a not in form.searched), form.mesh)
     itemsize = value.kind.bytes // max(value.kind.elements, 1)

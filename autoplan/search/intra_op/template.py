@@ -17,8 +17,8 @@ from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import I, Layout, P, R, S, State
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.classes import GroupKey
-from autoplan.search.intra_op.flows import Step, Ways, divides, states_on, ways_of
-from autoplan.search.intra_op.inputs import SEQUENCE, Formulation, has_sequence
+from autoplan.search.intra_op.flows import LayoutPaths, Step, divides, states_on, ways_of
+from autoplan.search.intra_op.inputs import SEQUENCE, OperatorInputs, has_sequence
 
 RESULT = -1  # in place of an operand's number
 
@@ -64,21 +64,21 @@ class Template:
 
     decisions: tuple[Decision, ...]
     values: tuple[Value, ...]
-    ways: tuple[Ways, ...]
+    ways: tuple[LayoutPaths, ...]
 
 
-def template_of(form: Formulation) -> Template:
+def template_of(form: OperatorInputs) -> Template:
     return _Builder(form).build()
 
 
 class _Builder:
-    def __init__(self, form: Formulation) -> None:
+    def __init__(self, form: OperatorInputs) -> None:
         self.form, self.model, self.mesh = form, form.model, form.mesh
         self.groups: list[Decision] = []
         self.position: dict[GroupKey, int] = {}
         self.weights = [sum(s.block == i for s in form.model.segments) for i in range(len(form.model.blocks))]
         self.classes = form.prepared.classes
-        self.ways: dict[tuple, tuple[int, Ways]] = {}
+        self.ways: dict[tuple, tuple[int, LayoutPaths]] = {}
         self.known: dict[tuple, Layout] = {}
         self.kept = [keepers_of(operators) if form.prepared.training else {} for operators in form.operators]
         pairs = zip(form.model.blocks, form.operators, strict=True)
@@ -229,7 +229,7 @@ class _Builder:
 
     def ways_of(
         self, kind: TensorType, given: Sequence[Layout], taken: Sequence[Layout], carries: bool, step: Step | None
-    ) -> tuple[int, Ways]:
+    ) -> tuple[int, LayoutPaths]:
         """The ways of a value, and their number; values that start and end alike have the same."""
         key = (kind, carries, tuple(dict.fromkeys(given)), tuple(dict.fromkeys(taken)), step)
         if key not in self.ways:

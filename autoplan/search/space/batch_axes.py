@@ -41,7 +41,7 @@ class BatchSplit:
 
 
 @dataclass(frozen=True)
-class Stop:
+class BatchEnds:
     """The operator at which a walk ended, and the states in which it met its operands."""
 
     scope: int
@@ -52,12 +52,12 @@ class Stop:
 class Unsplittable(Exception):
     """The batch can't be split over the axis; the message says where it stops, ``at`` too where it is an operator."""
 
-    def __init__(self, text: str, at: Stop | None = None) -> None:
+    def __init__(self, text: str, at: BatchEnds | None = None) -> None:
         super().__init__(text)
         self.at = at
 
 
-class Demand(Exception):
+class BatchDemand(Exception):
     """Values that came out whole are wanted split; the walk starts again with these states forced."""
 
     def __init__(self, wanted: Mapping[Key, State]) -> None:
@@ -83,11 +83,11 @@ def walked(model: Model, virtual: bool, loss: bool) -> BatchSplit:
     while True:
         try:
             return _Walk(model, virtual, dict(forced)).run(loss)
-        except Demand as demand:
+        except BatchDemand as demand:
             forced.update(demand.wanted)
 
 
-def first_stop(model: Model) -> Stop | None:
+def first_stop(model: Model) -> BatchEnds | None:
     """The operator that keeps a batch with a loss from being split over ranks; None where there is none."""
     try:
         walked(model, virtual=False, loss=True)
@@ -177,7 +177,7 @@ class _Walk:
             if here == there:
                 continue
             if there == R and self.splittable(self.source(source), here):
-                raise Demand({self.source(source): here})
+                raise BatchDemand({self.source(source): here})
             raise Unsplittable(f"{key[1]} enters {block.name} once as {here} and once as {there}")
 
     def source(self, key: Key) -> Key:
@@ -215,12 +215,12 @@ class _Walk:
             if wrong and splittable and all(self.states[key] == R for key, _ in wrong):
                 demands.append(sources)
         if demands:
-            return Demand(min(demands, key=len))
+            return BatchDemand(min(demands, key=len))
         met = ", ".join(f"{key[1]} as {state}" for key, state in zip(keys, have, strict=True))
         where = f" of {node.module}" if node.module else ""
         kind = "microbatches" if self.virtual else "ranks"
         text = f"{node.op}{where} can't run with its rows split over {kind}: it meets {met}"
-        return Unsplittable(text, Stop(scope, node, have))
+        return Unsplittable(text, BatchEnds(scope, node, have))
 
     def splittable(self, key: Key, want: State) -> bool:
         """Whether a value that came out whole may still be asked to come out split: it is computed, not given."""

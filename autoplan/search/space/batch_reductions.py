@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from autoplan.ir.graph import Block, Model, Node, Ref
 from autoplan.ir.layout import P
-from autoplan.search.space.batch_axes import CONSTANTS, Stop, first_stop
+from autoplan.search.space.batch_axes import CONSTANTS, BatchEnds, first_stop
 from autoplan.trace.blocks import renamed
 
 MOST = 64  # operators added before the attempt is given up
@@ -35,7 +35,7 @@ def with_batch_reductions(model: Model) -> Model:
     return model
 
 
-def additions(block: Block, stop: Stop) -> Mapping[str, str]:
+def additions(block: Block, stop: BatchEnds) -> Mapping[str, str]:
     """The operator that each of some operands of the node is passed through; none where that is no help."""
     carries = block.carries_gradient()
     partial = [name for name, state in zip(stop.node.operands, stop.met, strict=True) if state == P]

@@ -25,7 +25,7 @@ from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
+class Candidate:
     """One candidate.
 
     micro_batch     rows of one microbatch on one data-parallel rank
@@ -72,7 +72,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SpaceLimits:
     """What bounds the candidates.
 
     devices, node   of the cluster, and of one of its nodes
@@ -101,7 +101,7 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
+def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
     """Every candidate. A tensor axis stays within a node unless it is pinned."""
     for pp, dp, tp in meshes(limits, pinned):
         for micro_batch in micro_batches(limits, pinned, dp):
@@ -113,14 +113,14 @@ def settings(limits: Limits, pinned: Parallelism) -> Iterator[Setting]:
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
                     recompute = "selective" if pinned.offload == "activations" else recompute
                     for tensor in factorings(limits, pinned, tp):
-                        yield Setting(
+                        yield Candidate(
                             pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, virtual_stages,
                             pinned.offload or "none", tensor, pinned.tensor_system or "", pinned.local_steps or 1,
                             1 + pinned.two_versions,
                         )  # fmt: skip
 
 
-def factorings(limits: Limits, pinned: Parallelism, tp: int) -> list[tuple[int, ...]]:
+def factorings(limits: SpaceLimits, pinned: Parallelism, tp: int) -> list[tuple[int, ...]]:
     """The factors of the tensor axis to be tried, () for one axis: those that are pinned; one axis, and, where it
     spans several nodes, one axis across them and one inside (``factoring`` tries more where they can win)."""
     if pinned.tensor is not None:
@@ -129,7 +129,7 @@ def factorings(limits: Limits, pinned: Parallelism, tp: int) -> list[tuple[int, 
     return [(), (tp // limits.node, limits.node)] if spans else [()]
 
 
-def meshes(limits: Limits, pinned: Parallelism) -> Iterator[tuple[int, int, int]]:
+def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int, int]]:
     """(pp, dp, tp) whose product is the number of devices."""
     alone = {axis for axis, _ in limits.only_one}
     for tp in divisors(limits.devices):
@@ -145,7 +145,7 @@ def meshes(limits: Limits, pinned: Parallelism) -> Iterator[tuple[int, int, int]
                 yield pp, dp, tp
 
 
-def micro_batches(limits: Limits, pinned: Parallelism, dp: int) -> list[int]:
+def micro_batches(limits: SpaceLimits, pinned: Parallelism, dp: int) -> list[int]:
     rows = limits.rows // dp
     if any(axis == "mb" for axis, _ in limits.only_one):
         return [rows] if pinned.micro_batch in (None, rows) else []
@@ -160,7 +160,7 @@ def batch_ways(pinned: Parallelism) -> int:
     return math.prod(sizes[axis] for axis in TENSOR_LAYOUTS[pinned.tensor_system].whole)
 
 
-def schedules(limits: Limits, pinned: Parallelism, pp: int, microbatches: int) -> list[tuple[str, int]]:
+def schedules(limits: SpaceLimits, pinned: Parallelism, pp: int, microbatches: int) -> list[tuple[str, int]]:
     """(schedule, stages on a rank). 1F1B holds fewer microbatches than GPipe and takes as long; it needs as many
     microbatches as stages. Of the others those whose rounds the microbatches fill (``in_rounds``)."""
     alone = pinned.virtual_stages in (None, 1)
@@ -180,7 +180,7 @@ def order_of(pinned: Parallelism) -> str | None:
 
 
 def in_rounds(
-    limits: Limits, pinned: Parallelism, schedule: str, pp: int, microbatches: int
+    limits: SpaceLimits, pinned: Parallelism, schedule: str, pp: int, microbatches: int
 ) -> list[tuple[str, int]]:
     """Interleaved and zero-bubble, with counts of stages that double; where not pinned only up to ``MOST_ACTIONS``.
     Zero-bubble is tried only where it is pinned: a compiled segment's backward would run twice

@@ -31,7 +31,7 @@ from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 from autoplan.search.space.tensor_axes import SYSTEMS as GRIDS
-from autoplan.search.space.tensor_axes import Asked, System, product_role
+from autoplan.search.space.tensor_axes import LayoutRequirements, System, product_role
 
 AXIS, SEQUENCE = TENSOR[0], 1  # SEQUENCE: the dim of an activation [batch, sequence, features]
 EXPERT_BODIES = ("local_experts", "routed_experts")
@@ -118,7 +118,7 @@ class RowSystem:
                     f"give one of {math.ceil(size / ways) * ways}, or pin a tp that divides it",
                 )  # fmt: skip
 
-    def ways(self, asked: Asked, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator's strategies those of this system."""
         if asked.role:
             return self.by_parameters(asked, found)
@@ -135,7 +135,7 @@ class RowSystem:
             left = [s for s in left if s.on(AXIS).output in [S(dim) for dim in range(last)]] or left
         return tuple(left or found)
 
-    def of_attention(self, asked: Asked, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    def of_attention(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         operator = asked.operator
         heads, rows = len(operator.operands[0].shape) - 3, len(operator.operands[0].shape) - 2
         wanted = {"heads": S(heads), "rows": S(rows), "ring": S(rows)}[self.attention]
@@ -164,7 +164,7 @@ class RowSystem:
         cause = f"the rows, keys or mask of attention in {where} can't be split over tp={ways}"
         return ParallelismError(value, cause, "use 'ulysses' or 'context-parallel', or pin another tp")
 
-    def by_parameters(self, asked: Asked, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    def by_parameters(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator that this system splits by its parameters: a table by its rows, the head by its outputs, the
         loss by classes, a mixture by its experts. What lies between head and loss is free."""
         wanted = {

@@ -12,14 +12,14 @@ from typing import Any
 
 from autoplan.errors import ParallelismError
 from autoplan.options import OFFLOADS, SCHEDULES, Parallelism
-from autoplan.search.space.candidates import Limits, Setting, divisors, settings
+from autoplan.search.space.candidates import Candidate, SpaceLimits, divisors, settings
 from autoplan.search.space.pinned_checks import check_pinned
 
 MOST_STAGES = 8  # on a rank, up to which it is asked whether they were tried
 NAMED = 4  # values of a field that are named
 
 
-def searched(tried: Collection[Setting]) -> str:
+def searched(tried: Collection[Candidate]) -> str:
     """The sizes and options of the candidates: "dp 1 to 64, tp 1 to 8, pp 1; microbatches of 1 to 4 rows; ..."."""
     sizes = ", ".join(f"{name} {span({getattr(s, name) for s in tried})}" for name in ("dp", "tp", "pp"))
     rows = f"microbatches of {span({s.micro_batch for s in tried})} rows"
@@ -36,10 +36,10 @@ def span(values: Collection[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def left_out(limits: Limits, pinned: Parallelism, tried: Collection[Setting]) -> tuple[str, ...]:
+def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candidate]) -> tuple[str, ...]:
     """What could be pinned beside what is pinned, and no candidate has."""
 
-    def beside(name: str, value: Any) -> Iterator[Setting]:
+    def beside(name: str, value: Any) -> Iterator[Candidate]:
         """The candidates of a further pin that weren't tried."""
         if getattr(pinned, name) is not None:
             return iter(())

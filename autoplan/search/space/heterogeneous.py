@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from autoplan.cost import Device, Topology
 from autoplan.cost.interleaved import runs_rounds
-from autoplan.search.space.candidates import Setting
+from autoplan.search.space.candidates import Candidate
 
 
 def kinds_of(topology: Topology) -> tuple[Device, ...]:
@@ -29,7 +29,7 @@ def kinds_of(topology: Topology) -> tuple[Device, ...]:
     return kinds if len(kinds) > 1 else ()
 
 
-def devices_of(topology: Topology, setting: Setting) -> tuple[Device, ...]:
+def devices_of(topology: Topology, setting: Candidate) -> tuple[Device, ...]:
     """What each pipeline rank is priced on; none where all have the pace of the slowest."""
     return rank_devices(topology, setting.pp, setting.dp * setting.tp, setting.schedule)
 

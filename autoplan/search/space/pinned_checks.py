@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.search.space.candidates import Limits, order_of
+from autoplan.search.space.candidates import SpaceLimits, order_of
 
 Conflict = tuple[object, str, str, str]
 """Whether it is there, what is given, why that can't be, and the remedy."""
 
 
-def check_pinned(limits: Limits, pinned: Parallelism) -> None:
+def check_pinned(limits: SpaceLimits, pinned: Parallelism) -> None:
     """ParallelismError for what is pinned and can't be on this cluster, with this batch and model."""
     check_supported(pinned)
     check_product(limits.devices, pinned)
@@ -105,7 +105,7 @@ def nearest_product(devices: int, sizes: dict[str, int]) -> str:
     return f"give sizes that multiply to {devices}"
 
 
-def check_batch(limits: Limits, pinned: Parallelism) -> None:
+def check_batch(limits: SpaceLimits, pinned: Parallelism) -> None:
     for axis, reason in limits.only_one:
         if axis == "dp" and (pinned.dp or 1) > 1:
             raise ParallelismError(f"dp={pinned.dp}", reason, "use tp or pp instead")
@@ -155,7 +155,7 @@ def offload_conflicts(
     )  # fmt: skip
 
 
-def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
+def no_setting(limits: SpaceLimits, pinned: Parallelism) -> ParallelismError:
     """The error where the pinned fields, each possible alone, leave nothing together."""
     text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
     reasons = [f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one] + [too_few_parts(limits, pinned)]
@@ -165,7 +165,7 @@ def no_setting(limits: Limits, pinned: Parallelism) -> ParallelismError:
     return ParallelismError(text, "; ".join(filter(None, [cause, *reasons])), remedy_for(limits, pinned))
 
 
-def too_few_parts(limits: Limits, pinned: Parallelism) -> str:
+def too_few_parts(limits: SpaceLimits, pinned: Parallelism) -> str:
     """Why there are no rounds of several stages on a rank, where the chain or the pipeline is why."""
     if pinned.pipeline_schedule not in ("interleaved", "zero-bubble") and (pinned.virtual_stages or 1) == 1:
         return ""
@@ -175,7 +175,7 @@ def too_few_parts(limits: Limits, pinned: Parallelism) -> str:
     return f"{stages} stages need as many parts, and the model has {limits.segments}" * (stages > limits.segments)
 
 
-def remedy_for(limits: Limits, pinned: Parallelism) -> str:
+def remedy_for(limits: SpaceLimits, pinned: Parallelism) -> str:
     if pinned.micro_batch is not None and any(axis == "mb" for axis, _ in limits.only_one):
         return "leave micro_batch out: all rows of a rank are one microbatch"
     if limits.rows % limits.devices and not pinned.tp and not pinned.pp:

@@ -31,7 +31,7 @@ FEW = 0.05  # of the parameters of a block's products, its experts' aside, that 
 
 
 @dataclass(frozen=True)
-class Asked:
+class LayoutRequirements:
     """An operator of which a named system is asked what it may do.
 
     weights  of its block, names of parameters and what is computed from them alone
@@ -75,7 +75,7 @@ class System(Protocol):
     def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:
         """ParallelismError where the model can't lie as asked on a mesh."""
 
-    def ways(self, asked: Asked, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator's strategies those that the system asks for."""
 
 
@@ -126,7 +126,7 @@ class TensorSystem:
     def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:
         """Nothing is: an operator whose sizes don't divide is free."""
 
-    def ways(self, asked: Asked, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         return as_asked(asked, found, self)
 
 
@@ -195,7 +195,7 @@ def splitting(
     return left
 
 
-def as_asked(asked: Asked, found: Sequence[Strategy], system: TensorSystem) -> tuple[Strategy, ...]:
+def as_asked(asked: LayoutRequirements, found: Sequence[Strategy], system: TensorSystem) -> tuple[Strategy, ...]:
     """Of an operator's strategies those of a grid, on meshes that have all its axes."""
     operator = asked.operator
     if operator.rule.cost == "matmul" and asked.held == (1,):
