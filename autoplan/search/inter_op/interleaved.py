@@ -200,7 +200,7 @@ class _Search:
     def polish(self) -> None:
         """What the best division recomputes goes to other stages of the same ranks: along the known paths, then as run.
         Begun from two ends, since of stages that hold as much either may be on the way of fewer others."""
-        if self.best is None or not any(self.best.full):
+        if self.best is None or self.pieces.recompute != "auto" or not any(self.best.full):
             return
         for start in (self.best, fitted(self.pieces, self.pieces.pinned(self.best.stages), late=True)):
             now = start
