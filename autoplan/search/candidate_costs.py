@@ -1,5 +1,7 @@
-"""What a candidate costs before its chain is cut: the chain's loads, its operator problem with all updates together,
-and that problem under a memory limit."""
+"""What a candidate costs before its chain is cut.
+
+That is the chain's loads, its operator problem with all updates together, and that problem under a memory limit.
+"""
 
 from __future__ import annotations
 

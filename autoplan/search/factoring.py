@@ -1,6 +1,7 @@
-"""Tensor axes that are worth factoring: those over which some product or attention doesn't divide, though it does over
-a part of them (two heads of keys and values on eight ranks). On two axes such an operator is split on one of them by
-what divides, and on the other by what else there is.
+"""Tensor axes that are worth factoring into several: those over which some product or attention doesn't divide.
+
+It does divide over a part of them (two heads of keys and values on eight ranks). On two axes such an operator is split
+on one of them by what divides, and on the other by what else there is.
 
 On links that are alike one axis can do what two can do wherever sizes divide, so nothing else is tried, and of those
 only factors over which every operator at its quickest takes less than over one axis; an axis over several nodes is

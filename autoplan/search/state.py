@@ -1,4 +1,4 @@
-"""One search in progress: what is known of the model and the cluster, and every candidate bounded or priced so far."""
+"""One search in progress: the model, the cluster, and every candidate bounded or priced so far."""
 
 from __future__ import annotations
 

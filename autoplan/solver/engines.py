@@ -25,6 +25,8 @@ ONE_BY_ONE = (("presolve_rule_off", 1 << 13),)
 
 
 class Engine(Protocol):
+    """A solver that holds one program and runs it with different costs."""
+
     program: Program
 
     def run(self, cost: np.ndarray, *, relaxed: bool, gap: float) -> Answer:

@@ -16,7 +16,9 @@ class Infeasible(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """values  of the variables, None where nothing was found in time
+    """What a solver found.
+
+    values  of the variables, None where nothing was found in time
     bound   what no values undercut: 0 where even the relaxation wasn't solved in time, since no cost is negative
     """
 

@@ -1,7 +1,7 @@
 """Rules of layers: attention, convolutions, normalisations, look-ups, losses, experts.
 
-Order: `attention` (scaled dot-product attention), `embedding` (table look-ups), `bags` (pooled look-ups), `lookups`
-(look-ups in placed tables), `windows` (windows over a split dim and its halo), `convolution` (convolutions, resizing),
+Order: `attention` (scaled dot-product attention), `embedding` (look-ups, also pooled and in placed
+tables), `windows` (windows over a split dim and its halo), `convolution` (convolutions, resizing),
 `pooling` (pooling), `norm` (normalisations), `loss` (losses and their denominators), `batch_sums` (sums over the batch
 that a loss multiplies), `experts` (mixtures of experts).
 """

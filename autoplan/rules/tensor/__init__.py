@@ -1,7 +1,7 @@
 """Rules of tensor operators: element-wise, products, reductions, views, indexing.
 
-Order: `constant` (tensors from sizes), `elementwise` (with broadcasting), `matmul` (linear and matmul), `einsum` (any
-equation), `reduction` (sums, means, maxima), `view` (reshapes and permutes), `slicing` (parts and concatenations),
-`indexing` (reads by index), `scatter` (writes by index), `sorting` (sorts), `scan` (running sums), `recurrence` (linear
+Order: `constant` (tensors from sizes), `elementwise` (with broadcasting), `matmul` (linear, matmul, einsum),
+`reduction` (sums, means, maxima), `view` (reshapes and permutes), `slicing` (parts and concatenations),
+`indexing` (reads by index), `scatter` (writes by index), `sorting` (sorts), `scan` (running sums, linear
 recurrences), `spectral` (Fourier transforms, complex numbers).
 """

@@ -1,5 +1,7 @@
-"""A lower bound under a memory limit, by what each pipeline rank can hold of the chain in a given time: no cuts, no
-solver. It takes a fraction of a millisecond whatever the chain's length, and leaves most candidates unpriced.
+"""A lower bound under a memory limit, by what each pipeline rank can hold in a given time.
+
+It needs no cuts and no solver. It takes a fraction of a millisecond whatever the chain's length, and leaves most
+candidates unpriced.
 
 A rank with n microbatches in flight, which in each takes t seconds and keeps k bytes beside its states, has for every
 price λ of a byte, with x_b segments of each block b on it (in fractions),

@@ -1,4 +1,4 @@
-"""Whether leaving the batch on the data axis is best for every operator of a plan: its problem with that axis free.
+"""Whether leaving the batch on the data axis is best for every operator of a plan.
 
 The search pins the data axis to the batch, so that operators' problems are small and shared. Of the plan that was
 chosen the problem is solved once more with the data axis searched like a tensor axis, on the plan's own mesh: a

@@ -37,6 +37,8 @@ FEW_SHARED = 24   # the same where stages share processors, of which the bound s
 
 
 class Plan(Protocol):
+    """Cuts with the step time that their schedule has."""
+
     @property
     def step_s(self) -> float: ...
 

@@ -1,5 +1,7 @@
-"""What a division's neighbours are: a segment on another stage, or another count of segments recomputed; with as much
-recomputed beside as its ranks then need to fit, and no more.
+"""The neighbours of a division of the chain, for tabu search.
+
+A neighbour has a segment on another stage, or another count of segments recomputed; with as much recomputed beside as
+its ranks then need to fit, and no more.
 
 Of all that there are, those are looked at that shorten known paths through the schedule most, and those in which a
 segment stays near: with the next stage, or on its rank, where other microbatches are in flight.

@@ -1,4 +1,4 @@
-"""What an operator problem is made of: a model on a mesh, what each operator may do there, and a price list."""
+"""What an operator problem is made of: a model on a mesh, its operators' options, and a price list."""
 
 from __future__ import annotations
 

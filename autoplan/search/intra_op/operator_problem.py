@@ -30,7 +30,7 @@ class SharedTemplate:
 
 
 class OperatorProblem:
-    """The problem of one mesh, and all that was asked of it; it is built when it is first to be solved.
+    """The operator problem of one mesh, built when it is first solved, with all its answers.
 
     tensor  the tensor axis: problems with the same one differ in the rows of a microbatch alone
     points  the best plan at each price of bytes; equal plans are one object

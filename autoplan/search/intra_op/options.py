@@ -1,4 +1,4 @@
-"""What each operator of a model may do on a mesh: its strategies on the tensor axis, the batch's axes being pinned."""
+"""Each operator's options on a mesh: its strategies on the tensor axis, the batch's axes being pinned."""
 
 from __future__ import annotations
 

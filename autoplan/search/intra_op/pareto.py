@@ -1,4 +1,4 @@
-"""Prices of bytes that lead from one plan of the operators to others, faster or leaner: points of time against bytes.
+"""Prices of bytes that lead to points of the Pareto front of time against bytes.
 
 What the leanest spend for a byte says little of those between. Prices are sought at which two known answers cost the
 same, since any that is cheaper there lies on the hull between them.

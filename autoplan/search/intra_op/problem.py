@@ -90,6 +90,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Problem:
+    """The operator problem with prices: groups of options, and tensors that flow between them."""
+
     groups: tuple[Group, ...]
     tensors: tuple[Tensor, ...]
 

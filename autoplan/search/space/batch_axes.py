@@ -50,7 +50,10 @@ class BatchEnds:
 
 
 class Unsplittable(Exception):
-    """The batch can't be split over the axis; the message says where it stops, ``at`` too where it is an operator."""
+    """The batch can't be split over the axis.
+
+    The message says where it stops; ``at`` too, where it is an operator.
+    """
 
     def __init__(self, text: str, at: BatchEnds | None = None) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""The search of models with tables: where they lie on the devices of a tensor axis is found before the search."""
+"""The search of models with embedding tables, which are placed on devices first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a traced model: where they are looked up, and the model with some of them in one flat parameter."""
+"""The tables of a traced model, and the model with some of them in one flat parameter."""
 
 from __future__ import annotations
 

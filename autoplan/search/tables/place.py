@@ -73,8 +73,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class Traffic:
-    """How often tables are looked up: ``rows`` of the whole batch, over ``ways`` devices, in elements of so many bytes;
-    memory gives at least ``sector`` bytes of a row."""
+    """How often tables are looked up, and in how many bytes.
+
+    rows      of the whole batch, over ``ways`` devices
+    itemsize  bytes of an element
+    sector    bytes of a row that memory gives at least
+    """
 
     rows: int
     ways: int
