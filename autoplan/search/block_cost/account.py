@@ -16,12 +16,12 @@ from autoplan.ir.graph import Block
 from autoplan.ir.layout import R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
-from autoplan.search.block_cost.live import Live, live_block
-from autoplan.search.block_cost.saved_tensors import Selective, kept_bytes, kept_values, price_selective
+from autoplan.search.block_cost.live import LiveBytes, live_block
+from autoplan.search.block_cost.saved_tensors import SelectiveSaves, kept_bytes, kept_values, price_selective
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedBytes:
     """One step of a redistribution, or a collective inside an operator, with its seconds and those hidden behind
     compute."""
 
@@ -34,7 +34,7 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class BlockPrice:
+class BlockCost:
     """One segment of a block in one microbatch, on one device.
 
     forward_s, backward_s   redistributions included
@@ -55,15 +55,15 @@ class BlockPrice:
     weights_s: float
     flops: float
     kept_bytes: int
-    selective: Selective
+    selective: SelectiveSaves
     input_bytes: int
     output_bytes: int
     constant_bytes: int
     working_bytes: int
     parameter_bytes: tuple[int, ...]
     summed_bytes: tuple[int, ...]
-    moves: tuple[Moved, ...]
-    live: Live = field(default_factory=Live)
+    moves: tuple[MovedBytes, ...]
+    live: LiveBytes = field(default_factory=LiveBytes)
 
 
 def price_block(
@@ -71,16 +71,16 @@ def price_block(
     choice: BlockChoice,
     operators: Mapping[str, Operator],
     prices: Prices,
-) -> BlockPrice:
+) -> BlockCost:
     """Prices one block as it will be emitted."""
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
     total = Cost()
-    moves: list[Moved] = []
+    moves: list[MovedBytes] = []
     alone_s = {}
     for name, strategy in choice.strategies:
         cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
         total += cost
-        moves += [Moved(f"{block.name} {name}", **vars(each)) for each in inside]
+        moves += [MovedBytes(f"{block.name} {name}", **vars(each)) for each in inside]
         alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
     for hop in choice.hops:
         found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
@@ -89,20 +89,20 @@ def price_block(
         local_bytes = layout_bytes(types[hop.value], hop.target, mesh)
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
-            moves.append(Moved(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
+            moves.append(MovedBytes(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
         for a in mesh.tensor_axes
     )
     live = live_of(block, choice, operators, prices)
-    return BlockPrice(
+    return BlockCost(
         total.forward_s,
         total.backward_s,
         total.weights_s,
         total.flops,
         live.kept,
-        price_selective(block, choice, operators, prices, alone_s) if prices.training else Selective(),
+        price_selective(block, choice, operators, prices, alone_s) if prices.training else SelectiveSaves(),
         sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
@@ -114,7 +114,7 @@ def price_block(
     )
 
 
-def live_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> Live:
+def live_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
     """What a block holds while it runs: eager operator by operator; compiled what is kept, and the largest value with
     its gradient."""
     mesh, types = prices.mesh, block.types()
@@ -123,13 +123,13 @@ def live_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator]
     results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
     working = 2 * max(results, default=0)
     if not prices.training:
-        return Live(forward=working)
+        return LiveBytes(forward=working)
     kept = kept_bytes(choice, operators, types, mesh) + gathered_bytes(block, choice, mesh)
     values = kept_values(choice, operators, types, mesh)
     entering = {(v.name, x) for v, x in zip(block.inputs, choice.inputs, strict=True)}
     inputs = sum(layout_bytes(types[name], x, mesh) for name, x in entering & values)
     grads = sum(layout_bytes(types[name], x, mesh) for name, x in choice.parameters)
-    return Live(kept, inputs, kept - inputs + working, kept + working + grads, kept + working)
+    return LiveBytes(kept, inputs, kept - inputs + working, kept + working + grads, kept + working)
 
 
 def gathered_bytes(block: Block, choice: BlockChoice, mesh: Mesh) -> int:

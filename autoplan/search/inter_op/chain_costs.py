@@ -1,9 +1,9 @@
 """Seconds of actions and bytes of ranks for a chain cut into v·d stages, v on each rank.
 
 Stage k of v·d holds a run of segments and is on rank k mod d. What is to be chosen is a ``Division``: where each stage
-ends, and of its segments that may be recomputed how many are, in full and then selectively. ``Pieces`` answers for many
-divisions at once how long the schedule takes (``all_steps_s``) and what ranks need at each moment (``all_moments``,
-which is ``rank_memory``'s account).
+ends, and of its segments that may be recomputed how many are, in full and then selectively. ``ChainCosts`` answers for
+many divisions at once how long the schedule takes (``all_steps_s``) and what ranks need at each moment
+(``all_moments``, which is ``rank_memory``'s account).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autoplan.cost.interleaved import CriticalPath, Rounds, split_backward, spli
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
 from autoplan.search.inter_op.rank_memory import SegmentBytes, prefix
-from autoplan.search.inter_op.stage_model import FULL, PART, Loads
+from autoplan.search.inter_op.stage_model import FULL, PART, StageModel
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Divisions:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ChainCosts:
     """The seconds and bytes of the chain's N segments in one microbatch, and their schedule.
 
     backward_s, weights_s   the second is the part of the first that waits where the schedule splits the backward
@@ -219,14 +219,14 @@ class Pieces:
         return np.stack([held.max(axis=0) for held in self.rounds.held])
 
 
-def pieces_of(loads: Loads, memory_limit: float) -> Pieces:
+def pieces_of(loads: StageModel, memory_limit: float) -> ChainCosts:
     """The chain of a candidate, as its schedule runs it."""
     chain, setting = loads.chain, loads.setting
     (backward_s, weights_s), (whole_s, _) = (divided_backward(loads, first=first) for first in (False, True))
     messages = np.tile([loads.border_s(rank)[:-1] for rank in range(setting.pp)], (setting.virtual_stages, 1))
     messages[0] = 0.0
     assert loads.rounds is not None
-    return Pieces(
+    return ChainCosts(
         forward_s=chain.forward_s,
         backward_s=backward_s,
         weights_s=weights_s,
@@ -245,7 +245,7 @@ def pieces_of(loads: Loads, memory_limit: float) -> Pieces:
     )
 
 
-def divided_backward(loads: Loads, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
+def divided_backward(loads: StageModel, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
     """(seconds of each segment's backward, of these for its parameters' gradients) on the first stage, or a later."""
     chain = loads.chain
     if not splits(loads.setting.schedule):
@@ -259,7 +259,7 @@ def divided_backward(loads: Loads, *, first: bool) -> tuple[np.ndarray, np.ndarr
     return backward_s, weights_s
 
 
-def backwards_of(loads: Loads, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
+def backwards_of(loads: StageModel, stages: Sequence[StageChoice]) -> tuple[list[float], list[float]]:
     """(seconds of each stage's backward, of these for its parameters' gradients)."""
     whole_s, waits_s = [], []
     distinct = len(stages) if loads.ranks else min(2, len(stages))
@@ -273,7 +273,7 @@ def backwards_of(loads: Loads, stages: Sequence[StageChoice]) -> tuple[list[floa
     return whole_s, waits_s
 
 
-def unties(loads: Loads, stages: Sequence[StageChoice]) -> bool:
+def unties(loads: StageModel, stages: Sequence[StageChoice]) -> bool:
     """Whether ZeRO would hold as two a parameter that two stages of one rank read (``runtime.parallel.zero``)."""
     setting = loads.setting
     ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.ties]
@@ -282,7 +282,7 @@ def unties(loads: Loads, stages: Sequence[StageChoice]) -> bool:
     return bool(loads.data.zero) and setting.virtual_stages > 1 and apart
 
 
-def fitted(pieces: Pieces, division: Division, *, late: bool = False) -> Division | None:
+def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Division | None:
     """The same stages with as many segments recomputed in full, where that is free, as the memory limit asks for; those
     first of which most is held, of a rank's stages alike its first, or its last. None where all are not enough."""
     if pieces.recompute != "auto":
@@ -307,7 +307,7 @@ def fitted(pieces: Pieces, division: Division, *, late: bool = False) -> Divisio
         division = replace(division, full=tuple(full), part=tuple(part))
 
 
-def even_stages(pieces: Pieces) -> tuple[Interval, ...]:
+def even_stages(pieces: ChainCosts) -> tuple[Interval, ...]:
     """Stages of about the same time, none empty."""
     total = np.concatenate([[0.0], np.cumsum(pieces.forward_s + pieces.backward_s)])
     ends, count = [0], pieces.stages

@@ -27,7 +27,7 @@ NEARLY = 1 - 1e-9  # where too few to suffice may be looked at, but none that su
 
 
 @dataclass(frozen=True)
-class Mix:
+class RecomputeMix:
     """The cheapest recomputation that makes each run of segments fit: arrays of one shape.
 
     seconds          spent again; infinite where nothing suffices
@@ -40,7 +40,7 @@ class Mix:
 
 
 @dataclass(frozen=True)
-class Savings:
+class RecomputeSavings:
     """Sums over the first 0, 1, … of the chain's repeated segments, in one microbatch.
 
     full_bytes, full_s   saved by keeping their inputs alone, and spent on it
@@ -73,7 +73,7 @@ class Savings:
         """What any recomputation of the first 0, 1, … may save."""
         return np.concatenate([[0.0], np.cumsum(np.maximum(np.diff(self.full_bytes), np.diff(self.part_bytes)))])
 
-    def cheapest(self, begin: np.ndarray, count: np.ndarray, over: np.ndarray, flight: int) -> Mix:
+    def cheapest(self, begin: np.ndarray, count: np.ndarray, over: np.ndarray, flight: int) -> RecomputeMix:
         """The cheapest mix of each run of segments, all arrays [runs].
 
         begin, count  its repeated segments
@@ -97,12 +97,12 @@ class Savings:
             left = left[(full[left] <= most[left]) & ((lower_s < mix.seconds[left]) | (not rising))]
         return mix
 
-    def selective_alone(self, begin: np.ndarray, count: np.ndarray, over: np.ndarray, flight: int) -> Mix:
+    def selective_alone(self, begin: np.ndarray, count: np.ndarray, over: np.ndarray, flight: int) -> RecomputeMix:
         """As few selective segments as suffice, none in full."""
         none = np.zeros_like(begin)
         last, enough = self.fewest_selective(begin, begin, begin + count, over, flight)
         seconds = np.where(enough, self.part_s[last] - self.part_s[begin], np.inf)
-        return Mix(seconds, none, last - begin)
+        return RecomputeMix(seconds, none, last - begin)
 
     def fewest_selective(
         self, begin: np.ndarray, first: np.ndarray, end: np.ndarray, over: np.ndarray, flight: int
@@ -126,7 +126,8 @@ class Savings:
             last = last + further
 
     def try_full(
-        self, mix: Mix, runs: np.ndarray, begin: np.ndarray, full: np.ndarray, end: np.ndarray, over: np.ndarray,
+        self, mix: RecomputeMix, runs: np.ndarray, begin: np.ndarray, full: np.ndarray, end: np.ndarray,
+        over: np.ndarray,
         flight: int, rate: float,
     ) -> np.ndarray:  # fmt: skip
         """Takes over what is cheaper with so many segments in full; seconds that no larger number undercuts."""
@@ -153,7 +154,7 @@ class Savings:
 def savings(
     kept: np.ndarray, inputs: np.ndarray, selective: np.ndarray, rebuilt: np.ndarray, full_s: np.ndarray,
     part_s: np.ndarray,
-) -> Savings:  # fmt: skip
+) -> RecomputeSavings:  # fmt: skip
     """From what each repeated segment keeps as it is, where it keeps its input alone, and where it recomputes
     selectively; what it computes again then; and what it spends on either."""
 
@@ -161,7 +162,7 @@ def savings(
         return np.concatenate([[0.0], np.cumsum(values)])
 
     full = (sums(np.maximum(kept - inputs, 0.0)), sums(full_s))
-    return Savings(*full, sums(kept - selective), sums(part_s), range_max(kept), range_max(rebuilt))
+    return RecomputeSavings(*full, sums(kept - selective), sums(part_s), range_max(kept), range_max(rebuilt))
 
 
 def range_max(values: np.ndarray) -> np.ndarray:
