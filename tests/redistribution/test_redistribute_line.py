@@ -25,7 +25,7 @@ def in_space(planner: Planner, source: Layout, target: Layout) -> tuple[list[str
     """The steps' operators and seconds, sought among all layouts of the axis."""
     known = planner._known(source), planner._known(target)
     ends = planner._ends(known[0].layout, known[1].layout, frozenset(), True)
-    path = shortest(ends.space, ends.source, ends.target, float("inf"))
+    path = shortest(ends.space, ends.source, ends.target)
     if path is None:
         return None
     steps = [ends.space.collective(hop.source, hop.target, hop.exchange, planner.mesh) for hop in path]
