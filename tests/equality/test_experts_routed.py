@@ -15,7 +15,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Compute
 from autoplan.ops.experts import experts
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
-from autoplan.runtime.ops.experts import routed
+from autoplan.runtime.ops.experts.routed import routed_experts
 from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
 
@@ -48,7 +48,7 @@ def farthest(rank: int, size: int, dtype: torch.dtype, chosen: str, cuts: Cuts) 
     mine, held = slice(cuts[rank], cuts[rank + 1]), slice(rank * EXPERTS // size, (rank + 1) * EXPERTS // size)
     tokens, share = (x.detach()[mine].requires_grad_() for x in (hidden, scores))
     own = [weight.detach()[held].requires_grad_() for weight in weights]
-    result = routed(tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, axes=(axis,))
+    result = routed_experts(tokens, index[mine], share, own[:2], own[2], [], SWIGLU, False, axes=(axis,))
     found = torch.autograd.grad(result, [tokens, share, *own], gradient[mine])
     pairs = [(result, whole[mine]), *zip(found, (w[mine] for w in wanted[:2]), strict=False)]
     pairs += zip(found[2:], (w[held] for w in wanted[2:]), strict=True)
@@ -124,7 +124,7 @@ def compiled_error(rank: int, size: int) -> float:
     own = [weight.detach()[rank * 4 : rank * 4 + 4].requires_grad_() for weight in weights]
 
     def run(hidden: Tensor, scores: Tensor) -> Tensor:
-        return routed(2 * hidden, index, scores, own[:2], own[2], [], SWIGLU, False, axes=(axis,)).square()
+        return routed_experts(2 * hidden, index, scores, own[:2], own[2], [], SWIGLU, False, axes=(axis,)).square()
 
     plain, compiled = (
         torch.autograd.grad(f(hidden, scores).sum(), [hidden, scores, *own])

@@ -144,7 +144,7 @@ def test_what_a_pinned_field_rules_out_is_named_as_the_remedy() -> None:
     [
         (Parallelism(dp=3), "multiply to 3, and the cluster has 4 devices"),
         (Parallelism(dp=2, tp=1, pp=1), "give dp=4"),
-        (Parallelism(pipeline_schedule="zero-bubble", zero=3), "use zero=2, or schedule='interleaved'"),
+        (Parallelism(pipeline_schedule="zero-bubble", zero=3), "use zero=2, or pipeline_schedule='interleaved'"),
         (Parallelism(pipeline_schedule="zero-bubble", recompute="full"), "would run the segment again"),
         (Parallelism(pipeline_schedule="1f1b", virtual_stages=2), "have one stage on a rank"),
         (Parallelism(pipeline_schedule="interleaved", virtual_stages=1), "give 2 or more"),

@@ -50,7 +50,7 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
         weights_s = sum(p.weights_s[n] for n, _ in mine)
         spent[0, k] = sum(p.forward_s[n] for n, _ in mine)
         spent[1, k] = sum(p.backward_s[n] for n, _ in mine) + again_s
-        if p.pipeline_schedule == "zero-bubble":
+        if p.schedule == "zero-bubble":
             spent[1:, k] = spent[1, k] - weights_s, weights_s
             if k == 0:
                 spent[1:, k] = 0.0, sum(p.whole_s[n] for n, _ in mine) + again_s

@@ -18,10 +18,10 @@ from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.steiner_tree import cheapest_tree
 from autoplan.search.block_cost.account import price_block
 from autoplan.search.intra_op.classes import alike_operators
-from autoplan.search.intra_op.inputs import prepare
+from autoplan.search.intra_op.inputs import OperatorInputs, prepare
 from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.plan import block_choices
-from autoplan.search.intra_op.problem import Formulation, Problem, Tensor, build, operators_s
+from autoplan.search.intra_op.problem import Problem, Tensor, build, operators_s
 from autoplan.search.intra_op.solve import Weights, kept_layouts, solve
 from tests.support.hand_made import chain, f32, llama, mlp, node
 
@@ -30,7 +30,7 @@ MESH = Mesh.of(dp=2, tp=2, mb=2)
 
 def formulation(
     model: Model, mesh: Mesh = MESH, cluster: str = "1x4 cpu", *, split_weights: bool = False
-) -> Formulation:
+) -> OperatorInputs:
     mesh = tensor_mesh(mesh)
     prices = Prices(mesh, ClusterSpec.parse(cluster).topology(), True, True, mesh.size("mb"), 7.0)
     return formulate(prepare(model, (), fuses=True, training=True), mesh, prices, split_weights=split_weights)

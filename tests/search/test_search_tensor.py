@@ -22,10 +22,10 @@ from autoplan.search.block_cost.account import price_block
 from autoplan.search.explain.dp_axis_check import checked
 from autoplan.search.factoring import parts_that_divide
 from autoplan.search.intra_op.flows import ways_of
-from autoplan.search.intra_op.inputs import prepare
+from autoplan.search.intra_op.inputs import OperatorInputs, prepare
 from autoplan.search.intra_op.options import formulate
 from autoplan.search.intra_op.plan import block_choices
-from autoplan.search.intra_op.problem import Formulation, build
+from autoplan.search.intra_op.problem import build
 from autoplan.search.intra_op.solve import solve
 from autoplan.search.space.candidates import SpaceLimits, factorings
 from autoplan.search.space.systems import resolve
@@ -44,7 +44,7 @@ def plan(model: Model, parallelism: str | Parallelism, devices: int) -> Chosen:
         return search(model, cluster, Training(), pinned, (), "fast")[0]
 
 
-def formulation(model: Model, mesh: Mesh, free: str = "", *, split: bool = False) -> Formulation:
+def formulation(model: Model, mesh: Mesh, free: str = "", *, split: bool = False) -> OperatorInputs:
     topology = ClusterSpec.parse("1x8 cpu").topology()
     prices = Prices(mesh, topology, True, True, mesh.size("mb"), 7.0, direct=True)
     prepared = prepare(model, (), fuses=True, training=True)
