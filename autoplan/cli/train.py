@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from autoplan.errors import LaunchError, PlanFileError
 from autoplan.plan import load
 
-TOLD = 2  # the exit status of a process that has told a user's mistake (runtime.launch.run_script)
+TOLD = 2  # the exit status of a process that has told a user's mistake (runtime.elastic.launch.run_script)
 SCRIPTS = ("train.py", "run.py")
 
 

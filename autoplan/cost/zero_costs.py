@@ -81,7 +81,7 @@ class DataAxis:
 
     @property
     def host(self) -> Host:
-        """Of the device, whose profile knows it wherever something is offloaded (``candidates.check_host``)."""
+        """Of the device, whose profile knows it wherever something is offloaded."""
         host = self.prices.device.host
         assert host is not None, f"{self.prices.device.name} has no host"
         return host

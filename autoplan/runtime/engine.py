@@ -69,7 +69,7 @@ class PipelineEngine:
         return torch.stack(self.losses).sum() if self.losses else self.no_loss()
 
     def close(self) -> None:
-        """Lets go of the process group, as ``axes.release`` does."""
+        """Lets go of the process group, as ``mesh_axes.release`` does."""
         for stage in self.piped:
             stage.group = None
 

@@ -101,7 +101,7 @@ class Program:
     def step(self, batch: Batch, accumulate: bool = False, rows: Rows | None = None) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
 
-        batch       the whole batch, or this rank's rows of it (see runtime.batches), by name or in order
+        batch       the whole batch, or this rank's rows of it (see ``runtime.data.microbatches``), by name or in order
         accumulate  adds the gradients to those of the batches since the last update, as a backward without zero_grad
                     does; each batch's loss is its own mean. A gradient that overflows in one of them skips the update
         rows        "whole" or "own": what the batch is said to be; None: its shapes tell

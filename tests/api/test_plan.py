@@ -46,7 +46,7 @@ def test_predictions_are_positive_and_fit(plan):
     assert predicted.step_time_s > 0 and predicted.tokens_per_s > 0 and 0 < predicted.mfu < 1
     assert len(predicted.peak_bytes) == 1
     assert 0 < predicted.peak_bytes[0].total <= plan.record.cluster.usable_bytes
-    assert 0 <= plan.search.optimality_gap < 1
+    assert 0 <= plan.search.optimality_gap <= 0.02  # the bound that comes for free
     assert {a.name for a in plan.alternatives} >= {"plain data parallel", "ZeRO-3", "tensor parallel in the node"}
 
 

@@ -184,3 +184,24 @@ def shared_between_blocks(rows: int = 8192, width: int = 512, hidden: int = 2048
         externals={"inputs": "inputs", "y": "targets"},
         tied=tied,
     )
+
+
+@pytest.mark.parametrize("kind", RECOMPUTE)
+def test_where_operators_leave_no_choice_the_bound_is_the_plan(kind: str) -> None:
+    """One device for each replica: how many segments are recomputed, of which a bound in fractions says less, is all
+    that is sought."""
+    spec, pins = ClusterSpec.parse("1x2 h100-sxm"), Parallelism(pp=1, tp=1, offload="none", recompute=kind)
+    model = llama(layers=6, batch=16, seq=512, hidden=512, ffn=1536, vocab=512)
+    work, plans, recomputed = begin(model, spec, Training(precision="bf16-mixed"), pins), 0, 0
+    for setting in candidates(work.limits, pins):
+        leanest, ample = work.evaluator.leanest(setting), work.evaluator.evaluate(setting, spec.usable_bytes)
+        assert leanest is not None and ample is not None
+        low, high = (found.memory[0].total for found in (leanest, ample))
+        for share in (0.05, 0.3, 0.6):
+            found = work.evaluator.evaluate(setting, float(low + share * (high - low)) + 1.0)
+            if found is None:
+                continue
+            plans += 1
+            recomputed += found.recomputes
+            assert found.bound_s == pytest.approx(found.step_s, rel=1e-9), (str(setting), share)
+    assert plans >= 10 and (recomputed >= 5 or kind == "none")

@@ -1,4 +1,4 @@
-"""Rows of tables: look-ups, bags of rows, and look-ups in all tables of a model at once (``autoplan.lower.tables``)."""
+"""Rows of tables: look-ups, bags of rows, and look-ups in tables of a model at once (``autoplan.search.tables``)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ragged_bag(
     )
 
 
-POOLING = 3  # of a table's arguments (``autoplan.lower.tables.Table``)
+POOLING = 3  # of a table's arguments (``autoplan.ir.tables.Table``)
 
 
 @rule("autoplan.lookups")

@@ -44,7 +44,7 @@ class CheckpointWriter(StorageWriter):
     So what fails on any rank, the move included, is raised on all of them.
 
     folder  the empty folder to write into, which the first rank has made
-    keep    see ``checkpoint_folders.prune``; None: all stay
+    keep    see ``folders.prune``; None: all stay
     """
 
     def __init__(

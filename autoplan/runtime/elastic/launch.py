@@ -156,7 +156,7 @@ def device_of(backend: str) -> torch.device:
 def run_script(main: Callable[[], None]) -> None:
     """Runs a script's main; a user's mistake ends it with its text, no traceback and exit status 2.
 
-    A mistake that several processes make is told by one of them (``telling.tell_once``). Where another rank has gone,
+    A mistake that several processes make is told by one of them (``messages.tell_once``). Where another rank has gone,
     one line says so: what ended it that rank tells, or torchrun.
     """
     try:

@@ -119,7 +119,7 @@ def fsdp_modules(module: nn.Module) -> Iterator[FSDPModule]:
 
 
 def release(modules: Sequence[nn.Module]) -> None:
-    """Lets go of the process groups, as ``axes.release`` does: fully_shard keeps them in each module's state."""
+    """Lets go of the process groups, as ``mesh_axes.release`` does: fully_shard keeps them in each module's state."""
     for module in modules:
         for unit in fsdp_modules(module):
             for group in getattr(unit._get_fsdp_state(), "_fsdp_param_groups", ()):

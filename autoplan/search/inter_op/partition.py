@@ -2,7 +2,7 @@
 
 seconds[k][i, j] is the time of one microbatch on stage k holding segments [i, j), infinite where no amount of
 recomputation brings it under the memory limit; slow[k][i, j] is by how much every further microbatch lengthens the
-step where that stage is the slowest: the same, less what 1F1B hides of its forwards (``Loads.hidden_s``). The step
+step where that stage is the slowest: the same, less what 1F1B hides of its forwards (``StageModel.hidden_s``). The step
 of a schedule without virtual stages takes (m-1) times its slowest stage and once through all, so over all cuts
 
     minimise   (m-1)·max_k slow[k][i_k, j_k]  +  Σ_k seconds[k][i_k, j_k]                           choose_cuts

@@ -18,7 +18,7 @@ def tells_apart(holder: nn.Module, name: str, known: Container[str] = ()) -> boo
     """Whether the forward of the module that holds list ``name`` reads the list's length, or does anything with the
     index it enumerates it by, but for reading an attribute with an entry a child.
 
-    known  names of such attributes; what they hold tells children apart beforehand (``repeats.kinds_of``)
+    known  names of such attributes; what they hold tells children apart beforehand (``finding.kinds_of``)
     """
     try:
         source = textwrap.dedent(inspect.getsource(inspect.unwrap(type(holder).forward)))

@@ -1,4 +1,4 @@
-"""Random operators as functions of numbers hashed from each element's place: ``autoplan.uniform`` (runtime.random).
+"""Random operators as functions of numbers hashed from each element's place: ``autoplan.uniform`` (runtime.ops.random).
 
 So shards draw differently, replicas alike, and what is recomputed or resumed draws the same again. What draws in
 another way, from no tensor or whole rows at a time, is refused (``convert.as_it_is``).
