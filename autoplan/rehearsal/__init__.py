@@ -1,0 +1,8 @@
+"""Rehearsal: an exported program run whole, at full size, without a device: everything but the values.
+
+A fake accelerator and fake process groups take what the folder's own program.py and the runtime launch, one rank of
+each class. What they launched is then put together: every collective meets its other members, every message its
+receiver, and the order on the streams admits a completion.
+
+Order: `records` (what is written down).
+"""
