@@ -50,8 +50,6 @@ def on_cpu(
 ) -> Tensor | None:  # fmt: skip
     if dropout or query.ndim != 4 or (mask is not None and mask.requires_grad):
         return None
-    if grouped:
-        key, value = repeated(key, query), repeated(value, query)
     flash = aten._scaled_dot_product_flash_attention_for_cpu
     return flash(query, key, value, dropout, causal, attn_mask=added(mask, query), scale=scale)[0]
 
