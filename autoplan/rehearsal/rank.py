@@ -20,10 +20,12 @@ from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
 from autoplan.ir.typed import TypedValue
 from autoplan.rehearsal.accelerator import fake_device
 from autoplan.rehearsal.attention import kernels_of
+from autoplan.rehearsal.compiled import partition_segments
 from autoplan.rehearsal.process_groups import fake_world
 from autoplan.rehearsal.recorder import Recorder
 from autoplan.rehearsal.records import RankTrace
 from autoplan.runtime import host
+from autoplan.runtime import program as runtime_program
 from autoplan.runtime.engine import LoopEngine
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
@@ -32,10 +34,13 @@ from autoplan.runtime.spec import ProgramSpec
 STEPS = 2  # the first makes the optimizer's state, and what engines allocate once; the last is written down
 
 
-def rehearse_rank(folder: str | os.PathLike, rank: int, microbatches: int | None = None) -> RankTrace:
+def rehearse_rank(
+    folder: str | os.PathLike, rank: int, microbatches: int | None = None, compiled: bool = True
+) -> RankTrace:
     """The calls and the memory of one step of a rank.
 
     microbatches  that are run; None: as many as planned
+    compiled      whether segments that the plan compiles keep what a compiled one keeps; False: as eager ones do
     """
     file = Path(folder) / "program.py"
     record = read_folder(folder)
@@ -48,8 +53,9 @@ def rehearse_rank(folder: str | os.PathLike, rank: int, microbatches: int | None
         recorder.device = stack.enter_context(fake_device(recorder))
         stack.enter_context(fake_world(rank, spec.lowered.mesh.devices, recorder))
         stack.enter_context(answered(recorder))
+        stack.enter_context(patch.object(runtime_program, "compile_segments", partition_segments))
         stack.enter_context(kernels_of("cuda" if record.cluster.profile()[0].compiles else "cpu"))
-        program = Program(eager(spec), module)
+        program = Program(spec if compiled else eager(spec), module)
         watch(program, recorder)
         batch = {value.name: given(spec, value) for value in spec.lowered.batch}
         for _ in range(STEPS):
