@@ -94,3 +94,7 @@ class DivergedError(AutoplanError, ArithmeticError):
 
 class VerificationError(AutoplanError, AssertionError):
     """The sharded program differs from one device."""
+
+
+class RehearsalError(AutoplanError, RuntimeError):
+    """A program can't be rehearsed here, or its rehearsal broke off."""
