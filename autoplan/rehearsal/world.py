@@ -10,7 +10,8 @@ Tarjan 1987, "Three partition refinement algorithms").
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,15 +92,12 @@ def refine(devices: int, classes: Sequence[RankClass], traces: Sequence[RankTrac
     sends = {offset: _senders(devices, offset, initial, users) for offset, users in offsets.items()}
     colour, count = initial, len(classes)
     while True:
-        refined = colour
-        for groups in grouped.values():
-            kinds = np.unique(np.sort(colour[groups.members], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-            refined = _split(refined, groups.users, kinds[groups.place])
-        for offset, users in sends.items():
-            refined = _split(refined, users, colour[users + offset])
+        sights = [(groups.users, _kinds(groups, colour)[1][groups.place]) for groups in grouped.values()]
+        sights += [(users, colour[users + offset]) for offset, users in sends.items()]
+        refined = _split(colour, sights)
         found = int(refined.max()) + 1
         if found == count:
-            return _world(colour, initial, classes, traces, spans, offsets)
+            return _world(colour, initial, classes, traces, grouped, sends)
         colour, count = refined, found
 
 
@@ -185,30 +183,52 @@ def _members(firsts: Ranks, span: Span) -> Ranks:
     return members
 
 
-def _split(colour: Ranks, users: Ranks, seen: Ranks) -> Ranks:
-    """The classes split by what their ranks see; who doesn't look sees nothing."""
-    sight = np.zeros_like(colour)
-    sight[users] = 1 + seen
-    return np.unique(colour * (int(sight.max()) + 1) + sight, return_inverse=True)[1].reshape(-1)
+def _kinds(groups: _Groups, colour: Ranks) -> tuple[Ranks, Ranks]:
+    """The multisets of classes that groups hold, [multisets, size], each row ascending; and of each group its row."""
+    rows = np.sort(colour[groups.members], axis=1)
+    as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).reshape(-1)
+    _, first, kinds = np.unique(as_bytes, return_index=True, return_inverse=True)
+    return rows[first], kinds.reshape(-1)
+
+
+def _split(colour: Ranks, sights: Iterable[tuple[Ranks, Ranks]]) -> Ranks:
+    """The classes split by what their ranks see, (who looks, what) at a time; who doesn't look sees nothing.
+
+    What a rank has seen so far is one number, made small again before it passes 64 bits.
+    """
+    bound = int(colour.max()) + 1
+    for users, seen in sights:
+        base = int(seen.max()) + 2
+        if bound * base >= 1 << 62:
+            colour = np.unique(colour, return_inverse=True)[1].reshape(-1)
+            bound = int(colour.max()) + 1
+        sight = np.zeros_like(colour)
+        sight[users] = 1 + seen
+        colour, bound = colour * base + sight, bound * base
+    return np.unique(colour, return_inverse=True)[1].reshape(-1)
 
 
 def _world(
     colour: Ranks, initial: Ranks, classes: Sequence[RankClass], traces: Sequence[RankTrace],
-    spans: Mapping[Span, Users], offsets: Mapping[int, Users],
+    grouped: Mapping[Span, _Groups], sends: Mapping[int, Ranks],
 ) -> World:  # fmt: skip
     firsts, found = np.unique(colour, return_index=True)[1], np.empty(int(colour.max()) + 1, dtype=np.int64)
     found[colour[np.sort(firsts)]] = np.arange(len(firsts))
     class_of = found[colour]
-    order = np.argsort(class_of, kind="stable")
-    ranks = np.split(order, np.cumsum(np.bincount(class_of))[:-1])
+    ranks = np.split(np.argsort(class_of, kind="stable"), np.cumsum(np.bincount(class_of))[:-1])
+    members: list[dict[Span, tuple[tuple[int, int], ...]]] = [{} for _ in ranks]
+    peers: list[dict[int, int]] = [{} for _ in ranks]
+    for span, groups in grouped.items():
+        rows, kinds = _kinds(groups, class_of)
+        counted = [tuple(sorted(Counter(row).items())) for row in rows.tolist()]
+        for number, kind in zip(class_of[groups.users].tolist(), kinds[groups.place].tolist(), strict=True):
+            members[number][span] = counted[kind]
+    for offset, users in sends.items():
+        for number, peer in zip(class_of[users].tolist(), class_of[users + offset].tolist(), strict=True):
+            peers[number][offset] = peer
     made = []
-    for own in ranks:
-        first = int(own[0])
-        number = int(initial[first])
-        members = {}
-        for span in (span for span, users in spans.items() if number in users):
-            kinds, counts = np.unique(class_of[group_of(first, span)], return_counts=True)
-            members[span] = tuple(zip(kinds.tolist(), counts.tolist(), strict=True))
-        peers = {offset: int(class_of[first + offset]) for offset, users in offsets.items() if number in users}
-        made.append(SimulatedClass(number, classes[number].reason, tuple(own.tolist()), traces[number], members, peers))
+    for number, own in enumerate(ranks):
+        first = int(initial[own[0]])
+        reason, trace = classes[first].reason, traces[first]
+        made.append(SimulatedClass(first, reason, tuple(own.tolist()), trace, members[number], peers[number]))
     return World(tuple(made), class_of)

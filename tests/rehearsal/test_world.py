@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoplan.errors import RehearsalError
 from autoplan.rehearsal.records import Call, RankClass, Span
-from autoplan.rehearsal.world import World, group_of, refine
+from autoplan.rehearsal.world import group_of, refine
 from tests.support.rehearsed import Program, partition, trace_of, world_of
 
 TP: Span = ((1, 2),)
@@ -125,10 +125,11 @@ def test_the_classes_are_stable_and_no_coarser_ones_are(kinds: list[int], spans:
 
 
 def big() -> tuple[list[RankClass], list[list[Call]]]:
-    """16 stages x 128 x 8, with a rank of its own: 48 spans and messages both ways."""
-    spans = [((8 << i, 2 << j), (1, 8)) for i in range(6) for j in range(6 - i)]
-    spans += [((8 << i, 2),) for i in range(7)] + [((1 << i, 2),) for i in range(3)] + [((8, 128),), ((1, 8),)]
-    first, middle, last = (using(*spans, peers=p) for p in ((1024,), (-1024, 1024), (-1024,)))
+    """16 stages x 128 x 8 with a rank apart: sums over tp and its parts, over parts of dp, and over these with tp."""
+    nested = [8 << i for i in range(8)]
+    spans = [((8, size // 8),) for size in nested[1:]] + [((1, size),) for size in (2, 4, *nested)]
+    spans += [((1024, 16), *span) for span in spans[:7]]
+    first, middle, last = (using(*spans, peers=peers) for peers in ((1024,), (-1024, 1024), (-1024,)))
     ranks = np.arange(16384)
     alone = 7777
     stages = [tuple(int(r) for r in ranks[ranks // 1024 == s] if r != alone) for s in range(16)]
@@ -137,9 +138,11 @@ def big() -> tuple[list[RankClass], list[list[Call]]]:
 
 
 def test_sixteen_thousand_ranks_in_a_second() -> None:
+    """By the distance from the rank apart: 4 along tp, 8 along dp, times 16 stages; in 24 spans."""
     classes, calls = big()
     traces = [trace_of(c.first, own) for c, own in zip(classes, calls, strict=True)]
     start = time.process_time()
-    world: World = refine(16384, classes, traces)
+    world = refine(16384, classes, traces)
     assert time.process_time() - start < 1.0
     assert sum(len(one.ranks) for one in world.classes) == 16384
+    assert len(world.classes) == 16 * 4 * 8
