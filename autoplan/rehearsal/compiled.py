@@ -15,6 +15,7 @@ import torch
 from functorch.compile import aot_function, min_cut_rematerialization_partition
 from torch import Tensor, fx, nn
 from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
@@ -41,7 +42,8 @@ def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -
         if key not in graphs:
             graphs[key] = _graph(segment, plain, names)
             # its first call traces; a checkpoint around it isn't to see what that saves
-            with _disable_current_modes(), saved_tensors_hooks(_same, _same):
+            fake = next(x.fake_mode for x in given if isinstance(x, FakeTensor))
+            with _disable_current_modes(), fake, saved_tensors_hooks(_same, _same):
                 graphs[key](*(_alone(x) for x in given))
         return graphs[key](*given)
 
