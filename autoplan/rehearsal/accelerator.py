@@ -9,17 +9,18 @@ device for which the installed torch has no kernels. (Fake tensors on "cuda" abo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.utils import backend_registration
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from autoplan.errors import RehearsalError
@@ -172,10 +173,10 @@ class FakeDevice:
 class _Dispatch(TorchDispatchMode):
     """Runs operators on the device's tensors without values, all others as they are."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, fake: FakeTensorMode | None = None) -> None:
         super().__init__()
         self.listener = listener
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake = fake or FakeTensorMode(allow_non_fake_inputs=True)
         self.seen: dict[object, tuple] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -188,6 +189,13 @@ class _Dispatch(TorchDispatchMode):
             return NotImplemented  # it goes on with its local tensors, which come here again
         if (FakeTensor not in types and not there) or torch._C._get_dispatch_mode(_FAKE) is not None:
             return function(*args, **kwargs)  # the host's, or a trial of DTensor's, which infers shapes by a fake mode
+        own = OPDEFS.get(f"{function.namespace}::{function._opname}") if function.namespace == "autoplan" else None
+        if own is not None:  # what it does inside, not the shapes that it says it makes
+            with self:
+                return own._init_fn(*args, **kwargs)
+        if FakeTensor not in types and args and isinstance(args[0], Tensor) and function._can_decompose():
+            with self:  # `to`, of a tensor in the host's memory: what it consists of is a copy
+                return function.decompose(*args, **kwargs)
         if function in _COPIES:
             return self.copy(function, types, args, kwargs)
         if function is torch.ops.aten._local_scalar_dense.default:
@@ -324,6 +332,27 @@ def fake_device(listener: Listener) -> Iterator[FakeDevice]:
         stack.enter_context(_lifted())
         stack.enter_context(_Dispatch(listener))
         yield device
+
+
+class _Nobody:
+    """A listener who hears nothing."""
+
+    def ran(self, function: Any, args: tuple, kwargs: dict, result: Any) -> None: ...
+    def copied(self, source: Tensor, target: Tensor, *, to_device: bool, blocking: bool) -> None: ...
+    def joined(self, stream: int, other: int) -> None: ...
+    def stopped(self, what: str) -> None: ...
+    def resized(self, storage: torch.UntypedStorage) -> None: ...
+
+
+def dispatching() -> bool:
+    """Whether operators on the fake device run under its mode just now."""
+    return any(isinstance(mode, _Dispatch) for mode in _get_current_dispatch_mode_stack())
+
+
+def unheard(given: Sequence[Any]) -> TorchDispatchMode:
+    """A mode in which these tensors' device runs operators that nobody is told of."""
+    fake = next(x.fake_mode for x in tree_leaves(given) if isinstance(x, FakeTensor))
+    return _Dispatch(_Nobody(), fake)
 
 
 @contextmanager

@@ -9,17 +9,18 @@ moment are an upper bound, and the operators' number too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from functorch.compile import aot_function, min_cut_rematerialization_partition
 from torch import Tensor, fx, nn
 from torch._inductor.decomposition import select_decomp_table
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
 
+from autoplan.rehearsal.accelerator import dispatching, unheard
 from autoplan.runtime.parallel.zero import segments_of
 
 
@@ -41,9 +42,8 @@ def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -
         key = (type(segment), torch.is_grad_enabled(), tuple(_described(x) for x in given))
         if key not in graphs:
             graphs[key] = _graph(segment, plain, names)
-            # its first call traces; a checkpoint around it isn't to see what that saves
-            fake = next(x.fake_mode for x in given if isinstance(x, FakeTensor))
-            with _disable_current_modes(), fake, saved_tensors_hooks(_same, _same):
+            # its first call traces, which no other mode may see; nor may a checkpoint around it see what that saves
+            with _disable_current_modes(), saved_tensors_hooks(_same, _same):
                 graphs[key](*(_alone(x) for x in given))
         return graphs[key](*given)
 
@@ -67,7 +67,8 @@ def _interpreted(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list
     interpreter = fx.Interpreter(graph)
 
     def run(given: list) -> Any:
-        return interpreter.boxed_run(given)
+        with nullcontext() if dispatching() else unheard(given):
+            return interpreter.boxed_run(given)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
