@@ -22,19 +22,18 @@ UNEVEN = "all-to-all-v"
 class Mismatch:
     """Calls that don't meet.
 
-    ranks  representatives of the classes that it lies at: of one that deviates from the others; of both sides where
-           none is in the majority
-    calls  (rank, call) of each side, the deviating rank's first; a call that one side lacks is the other's alone
+    ranks  the representative of the class that deviates from the others; and of the other side where neither has a
+           majority
+    line   of the call that is changed, is one too many, is left out or isn't waited for
+    calls  (rank, call) of each side at that place, the deviating rank's first; of what is left out the other side's
+           alone, where the rank issues no more
     text   what differs, in one sentence
     """
 
     ranks: tuple[int, ...]
+    line: str
     calls: tuple[tuple[int, Call], ...]
     text: str
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        return tuple(call.line for _, call in self.calls)
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def _waits(world: World, rank: int, trace: RankTrace) -> Iterator[Mismatch]:
             for number in call.of:
                 if number not in started:
                     text = f"{world.named(rank)} waits at {call.line} for call {number}, which isn't one in flight"
-                    yield Mismatch((rank,), ((rank, call),), text)
+                    yield Mismatch((rank,), call.line, ((rank, call),), text)
             waited.update(call.of)
     left: dict[tuple[str, str], list[Call]] = {}
     for number, call in started.items():
@@ -127,7 +126,7 @@ def _waits(world: World, rank: int, trace: RankTrace) -> Iterator[Mismatch]:
     for calls in left.values():
         often = "" if len(calls) == 1 else f", nor for {len(calls) - 1} more of that line"
         text = f"{world.named(rank)} never waits for its {described(calls[0], rank)} at {placed(calls[0])}{often}"
-        yield Mismatch((rank,), ((rank, calls[0]),), text)
+        yield Mismatch((rank,), calls[0].line, ((rank, calls[0]),), text)
 
 
 def _collectives(world: World, sequences: Sequences) -> Iterator[Mismatch]:
@@ -167,7 +166,7 @@ def _communicator(
             rank = world.classes[number].first
             group = group_of(rank, channel.span)
             other = int(group[world.class_of[group] == usual][0])
-            yield _told_apart(world, found, rank, other, mine, theirs, clear, "among ranks " + listed(group.tolist()))
+            yield _told_apart(world, found, rank, other, mine, theirs, clear, f" among ranks {listed(group.tolist())}")
 
 
 def _ranks_alike(world: World, sequences: Sequences, channel: Channel, kind: int, numbers: Sequence[int]) -> int:
@@ -233,26 +232,23 @@ def _told_apart(
 
     twin  of a message what ranks like this one issue: what stands in place of the call that is left out
     """
-    named, others = world.named(rank), world.named(other)
     own = mine[found.here] if found.here < len(mine) else None
     norm = theirs[found.there] if found.there < len(theirs) else None
-    lacking = (twin if twin is not None else theirs)[found.there] if found.edit == "missing" else None
-    nth = f"its {ordinal(found.here + 1)}{' ' + among if among else ''}"
-    if lacking is not None:
-        next_own = f", and goes on to {told(own, rank)}" if own else ", and ends"
-        text = f"{named} leaves out {told(lacking, rank)}, {nth}{next_own}"
-    elif found.edit == "swapped":
-        assert own is not None
-        text = f"{named} issues {told(own, rank)} as {nth}, in another order than {others}"
+    nth = f"its {ordinal(found.here + 1)}{among}"
+    text, others = world.named(rank), world.named(other)
+    if found.edit == "missing":
+        at = (twin if twin is not None else theirs)[found.there]
+        if at.kind in MESSAGES and twin is None:
+            text += f" has no {'receive' if at.kind == 'send' else 'send'} that meets what {others} issues as {nth}"
+        else:
+            text += f" leaves out {told(at, rank)}, {nth}"
+        text += f", and goes on to {told(own, rank)}" if own else ", and issues no more"
     else:
         assert own is not None
-        text = f"{named} issues {told(own, rank)} as {nth}"
-    if found.edit == "extra":
-        text += f"; {others} has none to meet it"
-    if norm is not None:
-        text += f"; {others} issues {told(norm, other)} there"
-    elif found.edit != "extra":
-        text += f"; {others} issues no more"
-    calls = [(rank, call) for call in (lacking, own) if call is not None]
-    calls += [(other, norm)] if norm is not None else []
-    return Mismatch((rank,) if clear else (rank, other), tuple(calls), text)
+        at = own
+        text += f" issues {told(own, rank)} as {nth}"
+        text += f", which nothing of {others} meets" if found.edit == "extra" else ""
+        text += f", in another order than {others}" if found.edit == "swapped" else ""
+    text += f"; {others} issues {told(norm, other)} there" if norm else f"; {others} issues no more"
+    calls = tuple((r, call) for r, call in ((rank, own), (other, norm)) if call is not None)
+    return Mismatch((rank,) if clear else (rank, other), at.line, calls, text)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.rehearsal.deadlock import Deadlock, Standing, deadlock_of
+from autoplan.rehearsal.deadlock import Deadlock, Halt, deadlock_of
 from autoplan.rehearsal.script import ISSUE, MARK, RUN, Pricing, Script, Step, script_of
 from autoplan.rehearsal.world import World
 
@@ -61,9 +61,9 @@ def simulate(world: World, seconds: Pricing, eager_bytes: int | None = None) -> 
     scripts = {number: script_of(trace, seconds) for number, trace in traces.items()}
     simulation = _Simulation(world, scripts, -1 if eager_bytes is None else eager_bytes)
     simulation.run()
-    standings = simulation.standings()
-    if standings:
-        return deadlock_of(world, standings)
+    halts = simulation.halts()
+    if halts:
+        return deadlock_of(world, halts)
     ended = max((rank.last for rank in simulation.ranks), default=0.0)
     return Timeline(ended, tuple(rank.times(ended) for rank in simulation.ranks))
 
@@ -270,7 +270,7 @@ class _Simulation:
         if queue and rank.reached[queue[0]] is not None:
             self.ready.append((rank, queue[0]))
 
-    def standings(self) -> dict[int, Standing]:
+    def halts(self) -> dict[int, Halt]:
         """Of each class that hasn't finished the first call that it stands at, and the offsets or classes it lacks."""
         found = {}
         for rank in self.ranks:
@@ -283,10 +283,10 @@ class _Simulation:
             call = calls[open_calls[0]]
             if call.kind == "collective":
                 there = {member.number for member, _ in self.group(rank, number).arrived}
-                found[rank.number] = Standing(call, missing=frozenset(dict(rank.one.members[call.span])) - there)
+                found[rank.number] = Halt(call, missing=frozenset(dict(rank.one.members[call.span])) - there)
             else:
                 waiting = [i for i in open_calls if self.unmet(rank, i)]
-                found[rank.number] = Standing(calls[waiting[0]])
+                found[rank.number] = Halt(calls[waiting[0]])
         return found
 
     def unmet(self, rank: _Rank, index: int) -> bool:
