@@ -6,16 +6,16 @@ they differ, the rank is named that deviates from most members; in a tie, from t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.rehearsal.alignment import Difference, common_prefix, first_difference, reordered
-from autoplan.rehearsal.records import Call, RankTrace, Span
+from autoplan.rehearsal.channels import Channel, Sequences, needed, recognised
+from autoplan.rehearsal.records import Call, RankTrace
 from autoplan.rehearsal.sentences import described, listed, ordinal, placed, told
 from autoplan.rehearsal.world import MEETING, MESSAGES, World, group_of
 
-UNEVEN = "all-to-all-v"
-"""How collectives are named whose members may put in different bytes."""
+Numbers = tuple[dict[Channel, int], ...]
 
 
 @dataclass(frozen=True)
@@ -36,43 +36,6 @@ class Mismatch:
     text: str
 
 
-@dataclass(frozen=True)
-class Channel:
-    """What orders calls: a communicator of a group (peer 0), or one direction between a rank and a peer of it.
-
-    posted  of messages whether they are posted in batches; those run on the group's communicator, others on the pair's
-    """
-
-    kind: str
-    span: Span
-    group: int
-    peer: int = 0
-    posted: bool = False
-
-    @property
-    def opposite(self) -> Channel:
-        kind = "receive" if self.kind == "send" else "send"
-        return Channel(kind, self.span, self.group, -self.peer, self.posted)
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """The calls of each class of the initial partition, by channel, and a number for what has to be equal in them."""
-
-    calls: tuple[dict[Channel, list[Call]], ...]
-    kinds: tuple[dict[Channel, int], ...]
-
-    @staticmethod
-    def of(traces: Sequence[RankTrace]) -> Sequences:
-        numbers: dict[tuple[Hashable, ...], int] = {(): 0}
-        calls = tuple(_by_channel(trace) for trace in traces)
-        kinds = tuple(
-            {channel: numbers.setdefault(tuple(map(needed, own)), len(numbers)) for channel, own in one.items()}
-            for one in calls
-        )
-        return Sequences(calls, kinds)
-
-
 def mismatches(world: World) -> tuple[Mismatch, ...]:
     """All of them, those of ranks alone first; none where every call meets."""
     traces = {one.initial: one.trace for one in world.classes}
@@ -80,30 +43,6 @@ def mismatches(world: World) -> tuple[Mismatch, ...]:
     first = {one.initial: one.first for one in reversed(world.classes)}
     waits = [m for number in sorted(traces) for m in _waits(world, first[number], traces[number])]
     return (*waits, *_collectives(world, sequences), *_messages(world, sequences))
-
-
-def needed(call: Call) -> Hashable:
-    """What has to be equal: of a collective on all members, of a message on both sides."""
-    name = call.name if call.kind == "collective" else ""
-    return name, call.dtype, 0 if call.name.startswith(UNEVEN) else call.bytes
-
-
-def recognised(call: Call) -> Hashable:
-    """What is equal, too, where both ranks run the same code, and tells like calls apart."""
-    return call.line, call.during
-
-
-def _by_channel(trace: RankTrace) -> dict[Channel, list[Call]]:
-    found: dict[Channel, list[Call]] = {}
-    known: dict[tuple[object, ...], list[Call]] = {}
-    for call in trace.calls:
-        if call.kind in MEETING:
-            message = call.kind in MESSAGES
-            key = (call.kind, call.span, call.group, call.peer if message else 0, message and call.batch > 0)
-            if key not in known:
-                known[key] = found[Channel(*key)] = []
-            known[key].append(call)
-    return found
 
 
 def _waits(world: World, rank: int, trace: RankTrace) -> Iterator[Mismatch]:
@@ -143,25 +82,19 @@ def _collectives(world: World, sequences: Sequences) -> Iterator[Mismatch]:
 def _communicator(
     world: World, sequences: Sequences, channel: Channel, members: dict[int, int]
 ) -> Iterator[Mismatch]:  # fmt: skip
-    """Every class of members against the norm: what most members issue, or in a tie most ranks of the world."""
-    kinds = {number: sequences.kinds[world.classes[number].initial].get(channel, 0) for number in members}
-    votes: dict[int, int] = {}
-    for number, count in members.items():
-        votes[kinds[number]] = votes.get(kinds[number], 0) + count
-    backing = {kind: _ranks_alike(world, sequences, channel, kind, list(members)) for kind in votes}
-    norm = max(votes, key=lambda kind: (votes[kind], backing[kind]))
-    clear = all((votes[norm], backing[norm]) > (votes[kind], backing[kind]) for kind in votes if kind != norm)
-    usual = next(number for number in members if kinds[number] == norm)
-    compared = set()
-    for number in members:
+    """Every class of members against the usual one, that issues what most do, and most of these by their lines."""
+    alike, sure = _most(world, sequences.kinds, channel, members)
+    usual_members, surely = _most(world, sequences.orders, channel, alike)
+    usual = next(iter(usual_members))
+    initials = {world.classes[number].initial: number for number in reversed(list(members))}
+    for number in sorted(initials.values()):
         mine, theirs = (sequences.calls[world.classes[n].initial].get(channel, []) for n in (number, usual))
-        if world.classes[number].initial in compared:
-            continue
-        compared.add(world.classes[number].initial)
-        if kinds[number] != norm:
-            found = first_difference(mine, theirs, needed, recognised)
+        if number not in alike:
+            found, clear = first_difference(mine, theirs, needed, recognised), sure
+        elif number not in usual_members:
+            found, clear = reordered(mine, theirs, recognised), surely
         else:
-            found = reordered(mine, theirs, recognised) if number != usual else None
+            continue
         if found:
             rank = world.classes[number].first
             group = group_of(rank, channel.span)
@@ -169,13 +102,28 @@ def _communicator(
             yield _told_apart(world, found, rank, other, mine, theirs, clear, f" among ranks {listed(group.tolist())}")
 
 
-def _ranks_alike(world: World, sequences: Sequences, channel: Channel, kind: int, numbers: Sequence[int]) -> int:
+def _most(
+    world: World, numbers: Numbers, channel: Channel, members: Mapping[int, int]
+) -> tuple[dict[int, int], bool]:  # fmt: skip
+    """The members with the commonest sequence: among them, in a tie in the world; and whether no other is as common."""
+    found: dict[int, dict[int, int]] = {}
+    for number, count in members.items():
+        found.setdefault(numbers[world.classes[number].initial].get(channel, 0), {})[number] = count
+    votes = {
+        which: (sum(own.values()), _ranks_alike(world, numbers, channel, which, list(members)))
+        for which, own in found.items()
+    }
+    best = max(votes, key=lambda which: votes[which])
+    return found[best], all(votes[which] < votes[best] for which in votes if which != best)
+
+
+def _ranks_alike(world: World, numbers: Numbers, channel: Channel, which: int, members: Sequence[int]) -> int:
     """Ranks with this sequence on their own channel of that kind, among all that hold the stages of these classes."""
-    stages = {world.classes[number].trace.stages for number in numbers}
+    stages = {world.classes[number].trace.stages for number in members}
     return sum(
         len(one.ranks)
         for one in world.classes
-        if one.trace.stages in stages and sequences.kinds[one.initial].get(channel, 0) == kind
+        if one.trace.stages in stages and numbers[one.initial].get(channel, 0) == which
     )
 
 
@@ -199,7 +147,7 @@ def _pair(world: World, sequences: Sequences, send: Channel, sender: int, receiv
     kinds = [sequences.kinds[i].get(channel, 0) for i, (_, channel) in zip(initial, sides, strict=True)]
     if kinds[0] == kinds[1]:
         return None
-    alike = [_ranks_alike(world, sequences, c, k, [n]) for k, (n, c) in zip(kinds, sides, strict=True)]
+    alike = [_ranks_alike(world, sequences.kinds, c, k, [n]) for k, (n, c) in zip(kinds, sides, strict=True)]
     twins = [_twin(world, sequences, *sides[s], kinds[1 - s]) for s in (0, 1)]
     odd = 0 if twins[0] is not None and (twins[1] is None or alike[0] <= alike[1]) else 1
     clear = twins[odd] is not None
