@@ -80,15 +80,11 @@ class Alive:
 
 @dataclass(frozen=True)
 class Standing:
-    """A storage that was alive at the peak: who made it.
-
-    where  the module's path, "" outside of modules
-    """
+    """Storages that stood at the peak and were made by the same operator of the same line, ``count`` in all."""
 
     bytes: int
     kind: str
     name: str
-    where: str
     line: str
     count: int = 1
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import AutoplanError
+from autoplan.runtime import host
 from autoplan.runtime.agreement.disagreement import Facts, error_of
 from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -104,7 +105,7 @@ class Agreement:
         negative = torch.where(numbers == NOBODY, numbers, -numbers)
         both = torch.cat([numbers, negative])
         dist.all_reduce(both, dist.ReduceOp.MAX)
-        found = both.tolist()
+        found = host.read(both)
         return [-n if n != NOBODY else n for n in found[len(numbers) :]], found[: len(numbers)]
 
     def told(self, call: Call, given: Given | None, failed: Exception | None) -> Exception:

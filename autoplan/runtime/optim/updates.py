@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from autoplan.arguments.values import is_number
 from autoplan.errors import DivergedError, ParallelismError
 from autoplan.options import Training
+from autoplan.runtime import host
 from autoplan.runtime.optim.loss_scaling import LossScaling, unscaled
 from autoplan.runtime.optim.lr_scheduler import LearningRates, in_proportion
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
@@ -63,7 +64,7 @@ class Updates:
         """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
         wrong = (~torch.isfinite(loss)).to(torch.float64).to(self.device)
         dist.all_reduce(wrong)
-        value, found = torch.stack([loss.to(wrong), wrong]).tolist()
+        value, found = host.read(torch.stack([loss.to(wrong), wrong]))
         return value, bool(found)
 
     def stepped(self) -> None:

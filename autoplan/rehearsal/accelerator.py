@@ -1,0 +1,294 @@
+"""A fake accelerator: tensors on "gpu" have shapes, dtypes and storages of the right size, but no memory and no values.
+
+Tensors on the CPU stay real, so that the host's code runs as it does beside a real device.
+
+Most of torch's private interfaces that a rehearsal needs are here. No public one serves: torch's backend for devices
+written in Python (``_setup_privateuseone_for_python_backend``) is experimental, and nothing else lets autograd run on a
+device for which the installed torch has no kernels. (Fake tensors on "cuda" abort in a build without CUDA.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Protocol
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autoplan.errors import RehearsalError
+
+NAME = "gpu"
+HALF = [torch.float16, torch.bfloat16]
+
+
+class Listener(Protocol):
+    """Who is told what the program asks of the device."""
+
+    def ran(self, function: Any, args: tuple, kwargs: dict, result: Any) -> None:
+        """An operator ran on the current stream."""
+
+    def copied(self, source: Tensor, target: Tensor, *, to_device: bool, blocking: bool) -> None:
+        """A tensor was copied between the host's memory and the device's."""
+
+    def joined(self, stream: int, other: int) -> None:
+        """A stream waits for what another one holds so far."""
+
+    def stopped(self, what: str) -> None:
+        """The host waits for the device."""
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage has got another size."""
+
+
+class FakeStream:
+    """A queue of the device's work, by its number; used as torch.Stream is."""
+
+    device_type, device_index = NAME, 0
+
+    def __init__(self, device: FakeDevice, number: int) -> None:
+        self.fake, self.number = device, number
+        self.before: list[FakeStream] = []
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.fake.listener.joined(self.number, other.number)
+
+    def wait_event(self, event: FakeEvent) -> None:
+        if event.stream is not None:
+            self.wait_stream(event.stream)
+
+    def record_event(self, event: FakeEvent | None = None) -> FakeEvent:
+        event = event or FakeEvent(self.fake)
+        event.stream = self
+        return event
+
+    def synchronize(self) -> None:
+        self.fake.listener.stopped("stream.synchronize")
+
+    def query(self) -> bool:
+        return True
+
+    def __enter__(self) -> FakeStream:
+        self.before.append(self.fake.current)
+        self.fake.current = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.fake.current = self.before.pop()
+
+
+class FakeEvent:
+    """A point in a stream; used as torch.Event is."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.fake, self.stream = device, None
+
+    stream: FakeStream | None
+
+    def record(self, stream: FakeStream | None = None) -> None:
+        self.stream = stream or self.fake.current
+
+    def wait(self, stream: FakeStream | None = None) -> None:
+        (stream or self.fake.current).wait_event(self)
+
+    def synchronize(self) -> None:
+        self.fake.listener.stopped("event.synchronize")
+
+    def query(self) -> bool:
+        return True
+
+
+class FakeDevice:
+    """What ``torch.gpu`` is: the device's streams and state, under the names that torch's engines call."""
+
+    listener: Listener
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.streams = 1
+        self.default = self.current = FakeStream(self, 0)
+
+    def Stream(self, device: object = None, priority: int = 0) -> FakeStream:
+        self.streams += 1
+        return FakeStream(self, self.streams - 1)
+
+    def Event(self, *args: object, **kwargs: object) -> FakeEvent:
+        return FakeEvent(self)
+
+    def stream(self, stream: FakeStream | None) -> Any:
+        return stream if stream is not None else nullcontext()
+
+    def current_stream(self, device: object = None) -> FakeStream:
+        return self.current
+
+    def default_stream(self, device: object = None) -> FakeStream:
+        return self.default
+
+    def set_stream(self, stream: FakeStream) -> None:
+        self.current = stream
+
+    def synchronize(self, device: object = None) -> None:
+        self.listener.stopped("synchronize")
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: object) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return torch.zeros(16, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        pass
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return HALF
+
+
+class _Dispatch(TorchDispatchMode):
+    """Runs operators on the device's tensors without values, all others as they are."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.prim.device.default:
+            return args[0].fake_device
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        there = device is not None and torch.device(device).type == NAME
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it goes on with its local tensors, which come here again
+        if (FakeTensor not in types and not there) or torch._C._get_dispatch_mode(_FAKE) is not None:
+            return function(*args, **kwargs)  # the host's, or a trial of DTensor's, which infers shapes by a fake mode
+        if function in _COPIES:
+            return self.copy(function, types, args, kwargs)
+        if function is torch.ops.aten._local_scalar_dense.default:
+            return self.value_of(args[0])
+        result = self.fake.__torch_dispatch__(function, types, args, kwargs)
+        self.listener.ran(function, args, kwargs, result)
+        return result
+
+    def copy(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """A copy, which may lead from the host's memory to the device's, or back."""
+        onto = function is torch.ops.aten.copy_.default
+        target, source = (args[0], args[1]) if onto else (None, args[0])
+        here = _is_on_device(source)
+        there = _is_on_device(target) if onto else _leads_to_device(kwargs, here)
+        if here == there:
+            result = self.fake.__torch_dispatch__(function, types, args, kwargs)
+            self.listener.ran(function, args, kwargs, result)
+            return result
+        waits = args[2] if onto and len(args) > 2 else kwargs.get("non_blocking", False)
+        if onto:
+            result = target  # real memory of the host, where what comes has no values, or the device's
+        elif there and not isinstance(source, FakeTensor):
+            # not by the fake mode, which would look at a small tensor's values and compute with them
+            like = torch.empty_like(source, device="meta", dtype=kwargs.get("dtype") or source.dtype)
+            with self.fake:
+                result = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=f"{NAME}:0")
+        else:
+            result = self.fake.__torch_dispatch__(function, types, args, kwargs)
+        self.listener.copied(source, result, to_device=there, blocking=not waits)
+        return result
+
+    def value_of(self, x: Tensor) -> int | float | bool:
+        """What the host is told that asks for a value: none is known, so one that stands for "all is well"."""
+        self.listener.stopped("item")
+        return True if x.dtype == torch.bool else 1.0 if x.is_floating_point() else 1
+
+
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
+_COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+
+def _is_on_device(x: Tensor) -> bool:
+    return isinstance(x, FakeTensor) and x.fake_device.type == NAME
+
+
+def _leads_to_device(kwargs: dict, here: bool) -> bool:
+    device = kwargs.get("device")
+    return here if device is None else torch.device(device).type == NAME
+
+
+def register() -> FakeDevice:
+    """Makes "gpu" known to torch, for this process and once; RehearsalError where another device has its place."""
+    if torch._C._get_privateuse1_backend_name() == NAME:
+        return torch.get_device_module(NAME)
+    setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
+    if setup is None:
+        raise RehearsalError(
+            f"torch {torch.__version__}", "it has no devices written in Python", "rehearse with torch 2.11 or later"
+        )
+    if torch.accelerator.is_available():
+        found = torch.accelerator.current_accelerator()
+        raise RehearsalError(
+            f"a machine with {found}", "torch lets no second accelerator in beside it", "set CUDA_VISIBLE_DEVICES=''"
+        )
+    device = FakeDevice()
+    setup(NAME, backend_module=device)
+    return device
+
+
+@contextmanager
+def fake_device(listener: Listener) -> Iterator[FakeDevice]:
+    """Within it the current accelerator is a fake one, which tells ``listener`` all that it is asked."""
+    device = register()
+    device.restart()
+    device.listener = listener
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage: torch.UntypedStorage, size: int) -> Any:
+        result = resize(storage, size)
+        listener.resized(storage)
+        return result
+
+    with ExitStack() as stack:
+        for target, name, value in (
+            (torch.UntypedStorage, "resize_", resized),  # fully_shard frees and takes memory so: no operator tells
+            (torch, "Stream", device.Stream),
+            (torch, "Event", device.Event),
+            (torch.accelerator, "current_stream", device.current_stream),
+            (torch.accelerator, "synchronize", device.synchronize),
+        ):
+            stack.enter_context(patch.object(target, name, value))
+        stack.enter_context(_lifted())
+        stack.enter_context(_Dispatch(listener))
+        yield device
+
+
+@contextmanager
+def _lifted() -> Iterator[None]:
+    """Constants that a program writes down (``torch.tensor(…, device=…)``) are made on the CPU, and copied by an
+    operator that a dispatch mode sees, as FakeTensorMode has it."""
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    try:
+        yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(before)

@@ -1,0 +1,86 @@
+"""The attention kernel that a device would take: torch asks the device for it, and the fake one has none to offer.
+
+The choice is that of torch's ``sdp_utils`` in short: the flash kernel without a mask, on a GPU in half precision; else
+on a GPU the memory-efficient kernel; the plain products where a head is too long for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from autoplan.rehearsal.accelerator import HALF, NAME
+
+LONGEST_HEAD = 256  # of the flash kernels
+aten = torch.ops.aten
+
+
+@contextmanager
+def kernels_of(kind: str) -> Iterator[None]:
+    """Within it attention on the fake device runs the kernel that a "cpu" or a "cuda" device would."""
+    plain = functional.scaled_dot_product_attention
+    choose = {"cpu": on_cpu, "cuda": on_cuda}[kind]
+
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if query.device.type != NAME:
+            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        result = choose(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if result is None:
+            return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return result
+
+    with patch.object(functional, "scaled_dot_product_attention", attention):
+        yield
+
+
+Choice = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float | None, bool], Tensor | None]
+
+
+def on_cpu(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None,
+    grouped: bool,
+) -> Tensor | None:  # fmt: skip
+    if dropout or query.ndim != 4 or (mask is not None and mask.requires_grad):
+        return None
+    flash = aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(query, key, value, dropout, causal, attn_mask=added(mask, query), scale=scale)[0]
+
+
+def on_cuda(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None,
+    grouped: bool,
+) -> Tensor | None:  # fmt: skip
+    if query.ndim != 4 or query.shape[-1] > LONGEST_HEAD:
+        return None
+    if mask is None and query.dtype in HALF:
+        flash = aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout, causal, return_debug_mask=False, scale=scale)[0]
+    if grouped:
+        key, value = repeated(key, query), repeated(value, query)
+    needs = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    efficient = aten._scaled_dot_product_efficient_attention
+    bias = added(mask, query)
+    if bias is not None:
+        bias = bias.expand(*query.shape[:-1], key.shape[-2])
+    return efficient(query, key, value, bias, needs, dropout, causal, scale=scale)[0]
+
+
+def repeated(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values for each of the query's heads."""
+    times = query.shape[-3] // x.shape[-3]
+    return x if times == 1 else x.repeat_interleave(times, -3)
+
+
+def added(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask as what is added to the scores."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask.logical_not(), float("-inf"))

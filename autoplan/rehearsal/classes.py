@@ -1,0 +1,116 @@
+"""Ranks that run the same calls: of each class one is rehearsed.
+
+Ranks differ by their stages; along the data axis by the rows of parameters that ZeRO leaves them; and along an axis
+over which an operator or a redistribution does something else on each member. All else depends on shapes alone, and
+parts of one layout have equal shapes (``runtime.parallel.boxes.part_of``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from autoplan.ir.mesh import Axis, Mesh
+from autoplan.ir.typed import Compute, Move, Statement
+from autoplan.rehearsal.records import RankClass
+from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
+from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+
+FIRST_ALONE = ("to_invariant", "replicate_to_partial", "invariant_to_partial")
+"""Redistributions of which the first member keeps its tensor, forward or backward, and the others make zeros."""
+BY_PLACE = ("permute", "exchange", "exchange_invariant", "exchange_sum")
+"""Redistributions of which each member sends and receives other parts."""
+ALIKE = (
+    "batch_count", "batch_part", "batch_total", "causal_attention_rows", "grouped_attention", "local_experts",
+    "routed_experts", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
+)  # fmt: skip
+"""Operators with collectives inside that launch the same on every member, by the names of their bodies."""
+
+Place = Callable[[int], object]
+"""A coordinate along an axis -> what sets ranks there apart."""
+
+
+def rank_classes(spec: ProgramSpec) -> tuple[RankClass, ...]:
+    """The classes, by their first ranks; every rank of the world is in one."""
+    mesh = spec.lowered.mesh
+    places = {axis: place for axis, place in _places(spec).items() if mesh.size(axis) > 1}
+    ranks = np.arange(mesh.devices)
+    keys, said = np.zeros(mesh.devices, dtype=np.int64), []
+    for name, place in places.items():
+        axis = mesh.axis(name)
+        numbers: dict[object, int] = {}
+        label = np.array([numbers.setdefault(place(at), len(numbers)) for at in range(axis.size)])
+        if len(numbers) > 1:
+            keys = keys * len(numbers) + label[ranks // axis.stride % axis.size]
+            said.append((axis, label))
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    found = [RankClass(tuple(map(int, ranks[which == n])), _reason(int(first[n]), said)) for n in range(len(first))]
+    return tuple(sorted(found, key=lambda each: each.first))
+
+
+def _reason(rank: int, said: Iterable[tuple[Axis, np.ndarray]]) -> str:
+    texts = []
+    for axis, label in said:
+        members = np.flatnonzero(label == label[rank // axis.stride % axis.size])
+        span = f"{members[0]}" if len(members) == 1 else f"{members[0]}…{members[-1]}"
+        texts.append(f"{axis.name}={span}")
+    return ", ".join(texts) or "all ranks"
+
+
+def _places(spec: ProgramSpec) -> Mapping[str, Place]:
+    """What sets ranks apart along each axis."""
+    mesh = spec.lowered.mesh
+    places: dict[str, list[Place]] = defaultdict(list)
+    if PIPELINE in mesh:
+        places[PIPELINE].append(lambda at: at)
+    for names, whole in _positioned(spec):
+        for name in names:
+            axis, part = mesh.axis(name), mesh.axis(name.partition(".")[0])
+            places[part.name].append(_along(axis, part, whole))
+    if spec.parallelism.zero and mesh.size(DATA) > 1:
+        places[DATA].append(_rows(spec, mesh))
+    return {axis: _both(each) for axis, each in places.items()}
+
+
+def _positioned(spec: ProgramSpec) -> set[tuple[tuple[str, ...], bool]]:
+    """Groups of axes along which members differ, and whether each does, or the first from the others."""
+    bodies: list[Iterable[Statement]] = [spec.lowered.constants, *(b.body for b in spec.lowered.blocks)]
+    found = set()
+    for statement in (statement for body in bodies for statement in body):
+        if isinstance(statement, Move):
+            for step in statement.collectives:
+                if step.op in BY_PLACE or step.op in FIRST_ALONE:
+                    found.add((step.axes, step.op in BY_PLACE))
+        elif isinstance(statement, Compute) and statement.body and statement.body not in ALIKE:
+            found.add((statement.body_axes, True))
+    return found
+
+
+
+def _along(axis: Axis, whole: Axis, each: bool) -> Place:
+    """The coordinate along an axis, or along a prime factor of one, of a coordinate along all of it."""
+
+    def place(at: int) -> object:
+        coordinate = at * whole.stride // axis.stride % axis.size
+        return coordinate if each else coordinate > 0
+
+    return place
+
+
+def _rows(spec: ProgramSpec, mesh: Mesh) -> Place:
+    """The rows that ZeRO leaves of each parameter: as torch.chunk cuts them, the last ones fewer."""
+    origin = {axis.name: 0 for axis in mesh.device_axes if axis.name != DATA}
+    lengths = {
+        part_of(stored.type.shape, stored.layout, mesh, origin).shape[0]
+        for stored in spec.lowered.parameters
+        if spec.zero_shards(stored)
+    }
+    ways = mesh.size(DATA)
+    return lambda at: tuple(rows_of(Part((0,), (length,)), ways, at).shape[0] for length in sorted(lengths))
+
+
+def _both(each: list[Place]) -> Place:
+    return lambda at: tuple(place(at) for place in each)

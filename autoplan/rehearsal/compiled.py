@@ -1,0 +1,96 @@
+"""Compiled segments, operator by operator: what a compiled backward reads is what torch's partitioner keeps.
+
+``torch.compile`` takes no dispatch mode beside it. So the steps that decide what is kept are run by themselves, by
+torch's own functions: one graph of forward and backward for each class of segment, inductor's decompositions, and the
+min-cut partition. What inductor would fuse into one kernel still runs one operator after another, so the bytes of a
+moment are an upper bound, and the operators' number too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from functorch.compile import aot_function, min_cut_rematerialization_partition
+from torch import Tensor, fx, nn
+from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+from torch.utils._python_dispatch import _disable_current_modes
+
+from autoplan.runtime.parallel.zero import segments_of
+
+
+def partition_segments(stages: Sequence[nn.Module]) -> None:
+    """As ``runtime.parallel.compiled.compile_segments``, one graph for each class of segment."""
+    graphs: dict[object, Callable[..., Any]] = {}
+    for stage in stages:
+        for segment in segments_of(next(stage.children())):
+            segment.forward = _partitioned(segment, graphs)  # type: ignore[method-assign]
+
+
+def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -> Callable[..., Any]:
+    names = [name for name, _ in segment.named_parameters(remove_duplicate=False)]
+    plain = type(segment).forward
+
+    def forward(*args: Any) -> Any:
+        values = [dict(segment.named_parameters(remove_duplicate=False))[name] for name in names]
+        given = (*values, *args)
+        key = (type(segment), torch.is_grad_enabled(), tuple(_described(x) for x in given))
+        if key not in graphs:
+            graphs[key] = _graph(segment, plain, names)
+            # its first call traces; a checkpoint around it isn't to see what that saves
+            fake = next(x.fake_mode for x in given if isinstance(x, FakeTensor))
+            with _disable_current_modes(), fake, saved_tensors_hooks(_same, _same):
+                graphs[key](*(_alone(x) for x in given))
+        return graphs[key](*given)
+
+    return forward
+
+
+def _graph(segment: nn.Module, plain: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    def flat(*given: Any) -> Any:
+        values = dict(zip(names, given, strict=False))
+        with_values = _Bare(segment, plain)
+        return functional_call(with_values, {f"segment.{n}": v for n, v in values.items()}, given[len(names) :])
+
+    return aot_function(
+        flat, fw_compiler=_interpreted, bw_compiler=_interpreted, partition_fn=min_cut_rematerialization_partition,
+        decompositions=select_decomp_table(),
+    )  # fmt: skip
+
+
+def _interpreted(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
+    """The graph's operators one by one; as inductor's code does, it lets go of each argument after its last use."""
+    interpreter = fx.Interpreter(graph)
+
+    def run(given: list) -> Any:
+        return interpreter.boxed_run(given)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+class _Bare(nn.Module):
+    """A segment without its hooks: fully_shard's stay outside of what is compiled."""
+
+    def __init__(self, segment: nn.Module, plain: Callable[..., Any]) -> None:
+        super().__init__()
+        self.segment, self.plain = segment, plain
+
+    def forward(self, *args: Any) -> Any:
+        return self.plain(self.segment, *args)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _described(x: Any) -> object:
+    return (tuple(x.shape), x.dtype, x.requires_grad) if isinstance(x, Tensor) else x
+
+
+def _alone(x: Any) -> Any:
+    return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x

@@ -1,0 +1,167 @@
+"""One rank of an exported program, run without a device: its real program.py and runtime, at full size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from autoplan.errors import AutoplanError
+from autoplan.export.folder import program_module, program_spec, read_folder
+from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
+from autoplan.ir.typed import TypedValue
+from autoplan.rehearsal.accelerator import fake_device
+from autoplan.rehearsal.attention import kernels_of
+from autoplan.rehearsal.compiled import partition_segments
+from autoplan.rehearsal.process_groups import fake_world
+from autoplan.rehearsal.recorder import Recorder
+from autoplan.rehearsal.records import RankTrace
+from autoplan.runtime import host
+from autoplan.runtime import program as runtime_program
+from autoplan.runtime.engine import LoopEngine
+from autoplan.runtime.parallel.sharded_parameter import local
+from autoplan.runtime.program import Program
+from autoplan.runtime.spec import ProgramSpec
+
+STEPS = 2  # the first makes the optimizer's state, and what engines allocate once; the last is written down
+
+
+def rehearse_rank(
+    folder: str | os.PathLike, rank: int, microbatches: int | None = None, compiled: bool = True
+) -> RankTrace:
+    """The calls and the memory of one step of a rank.
+
+    microbatches  that are run; None: as many as planned
+    compiled      whether segments that the plan compiles keep what a compiled one keeps; False: as eager ones do
+    """
+    file = Path(folder) / "program.py"
+    record = read_folder(folder)
+    spec = program_spec(record, folder)
+    module = program_module(folder)
+    if microbatches is not None:
+        spec = shortened(spec, microbatches)
+    recorder = Recorder(file.resolve())
+    with ExitStack() as stack:
+        recorder.device = stack.enter_context(fake_device(recorder))
+        stack.enter_context(fake_world(rank, spec.lowered.mesh.devices, recorder))
+        stack.enter_context(answered(recorder))
+        stack.enter_context(patch.object(runtime_program, "compile_segments", partition_segments))
+        stack.enter_context(kernels_of("cuda" if record.cluster.profile()[0].compiles else "cpu"))
+        program = Program(spec if compiled else eager(spec), module)
+        watch(program, recorder)
+        batch = {value.name: given(spec, value) for value in spec.lowered.batch}
+        for _ in range(STEPS):
+            recorder.restart()
+            step(program, batch, recorder)
+        return recorder.trace(rank, tuple(s.number for s in program.stages.modules), spec.microbatches)
+
+
+def step(program: Program, batch: dict[str, Tensor], recorder: Recorder) -> None:
+    """One optimizer step, as train.py has it."""
+    tag(program, recorder)
+    program.step(batch)
+    tag(program, recorder)
+    with recorder.part("update"):
+        program.optimizer.step()
+
+
+def tag(program: Program, recorder: Recorder) -> None:
+    """Says which storages are parameters, gradients, buffers and the optimizer's state."""
+    storages = recorder.storages
+    for held in program.held:
+        storages.tag(held.values, "parameters")
+        if held.gradient is not None:
+            storages.tag(held.gradient, "gradients")
+        for value in program.optimizer.state.get(held.updated, {}).values():
+            if isinstance(value, Tensor):
+                storages.tag(local(value), "optimizer state")
+    for value in program.stages.buffers.values():
+        storages.tag(value, "buffers")
+
+
+def watch(program: Program, recorder: Recorder) -> None:
+    """Has the engine say which part of which microbatch it runs."""
+    if isinstance(program.engine, LoopEngine):
+        stage = program.engine.stage
+        count = [0]
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            recorder.during = f"forward {count[0] % program.spec.microbatches}"
+            result = type(stage).forward(stage, *args, **kwargs)
+            recorder.during = f"backward {count[0] % program.spec.microbatches}"
+            count[0] += 1
+            return result
+
+        stage.forward = forward  # type: ignore[method-assign]
+        return
+    several = len(program.engine.piped) > 1
+    for piped in program.engine.piped:
+        of = f" of stage {piped.stage_index}" if several else ""
+        for name, said in (
+            ("forward_one_chunk", "forward"), ("backward_one_chunk", "backward"),
+            ("backward_weight_one_chunk", "backward"),
+        ):  # fmt: skip
+            setattr(piped, name, told(getattr(piped, name), recorder, said, of))
+
+
+def told(function: Callable[..., Any], recorder: Recorder, said: str, of: str) -> Callable[..., Any]:
+    def run(number: int, *args: Any, **kwargs: Any) -> Any:
+        with recorder.part(f"{said} {number}{of}"):
+            return function(number, *args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def answered(recorder: Recorder) -> Iterator[None]:
+    """What the host asks the device is answered as where all is well; messages that are posted together are told so."""
+    post = dist.batch_isend_irecv
+
+    def read(x: Tensor) -> list:
+        recorder.stopped("host.read")
+        return torch.zeros(x.shape, dtype=x.dtype).tolist()
+
+    def posted(operations: list) -> list:
+        with recorder.together():
+            return post(operations)
+
+    with patch.object(host, "read", read), patch.object(dist, "batch_isend_irecv", posted):
+        yield
+
+
+def eager(spec: ProgramSpec) -> ProgramSpec:
+    return replace(spec, training=replace(spec.training, compile=False))
+
+
+def given(spec: ProgramSpec, value: TypedValue) -> Tensor:
+    """A batch's tensor, in the host's memory: it has one element, whatever its shape."""
+    return torch.zeros((), dtype=spec.activation_dtype(value.type)).expand(value.type.shape)
+
+
+def shortened(spec: ProgramSpec, microbatches: int) -> ProgramSpec:
+    """The same program for fewer microbatches of the same rows."""
+    before, lowered = spec.microbatches, spec.lowered
+    if microbatches == before:
+        return spec
+    axes = tuple(Axis(MICROBATCH, microbatches, 0) if a.virtual else a for a in lowered.mesh.axes)
+
+    def fewer(value: TypedValue) -> TypedValue:
+        dims = [n for n, split in enumerate(value.layout.dims) if MICROBATCH in split]
+        shape = tuple(n * microbatches // before if at in dims else n for at, n in enumerate(value.type.shape))
+        return replace(value, type=replace(value.type, shape=shape))
+
+    shorter = replace(lowered, mesh=Mesh(axes), batch=tuple(fewer(value) for value in lowered.batch))
+    return replace(spec, lowered=shorter)
+
+
+def failed(error: Exception) -> str:
+    """What a rank that broke off says."""
+    return str(error) if isinstance(error, AutoplanError) else f"{type(error).__name__}: {error}"
