@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoplan.rehearsal.matching import Mismatch, mismatches
 from autoplan.rehearsal.records import Call, Span
+from autoplan.rehearsal.world.matching import Mismatch, mismatches
 from tests.support.rehearsed import Program, renumbered, world_of
 
 TP: Span = ((1, 4),)
@@ -152,3 +152,38 @@ def test_messages_in_a_batch_and_alone_run_on_different_communicators() -> None:
         "program.py:0",
         "other.py:0",
     }
+
+
+def test_a_rank_that_sums_where_its_class_mates_partner_doesn_t_is_named_in_a_real_group() -> None:
+    """Rank 3 alone sums over stages; rank 7, its partner, is in a class with 4 to 6, which meet nobody there."""
+    ranks = two_stages()
+    p = Program()
+    p.calls = list(ranks[3])
+    p.wait(p.collective(((4, 2),), line="extra.py:1"))
+    ranks[3] = p.calls
+    (one,) = found(ranks)
+    assert one.line == "extra.py:1" and "among ranks 3, 7" in one.text
+    assert one.ranks == (3,)
+
+
+def test_a_message_to_a_rank_that_receives_nothing_names_the_two() -> None:
+    """Rank 5 sends back over stages to one that receives nothing there."""
+    ranks = two_stages()
+    p = Program()
+    p.calls = list(ranks[5])
+    p.wait(p.send(PP, -4, line="extra.py:1"))
+    ranks[5] = p.calls
+    (one,) = found(ranks)
+    assert one.ranks == (5,) and one.line == "extra.py:1"
+    assert "send of 4 bytes bf16 to rank 1" in one.text and "rank 1 (stage 0) issues no more" in one.text
+
+
+def test_a_fault_of_a_whole_class_is_told_once() -> None:
+    """All of stage 1 receive other bytes; a rank apart splits both stages, which tells nothing new."""
+    ranks = two_stages()
+    for rank in range(4, 8):
+        ranks[rank] = [replace(c, bytes=2) if c.kind == "receive" else c for c in ranks[rank]]
+    ranks[3] = [replace(c, flops=1) for c in ranks[3]]
+    assert len(world_of(ranks, lambda rank: rank // 4).classes) == 4
+    one, *others = found(ranks)
+    assert one.ranks == (0, 4) and all(3 in other.ranks for other in others) and len(others) == 1

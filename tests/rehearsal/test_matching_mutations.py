@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoplan.rehearsal.deadlock import Deadlock
-from autoplan.rehearsal.matching import mismatches
 from autoplan.rehearsal.records import Call
-from autoplan.rehearsal.timeline import simulate
+from autoplan.rehearsal.world.deadlock import Deadlock
+from autoplan.rehearsal.world.matching import mismatches
+from autoplan.rehearsal.world.timeline import simulate
 from tests.support.rehearsed import price, renumbered, world_of
 from tests.support.rehearsed_worlds import Job, jobs
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoplan.rehearsal.deadlock import Deadlock
 from autoplan.rehearsal.records import HOST, Call, Span
-from autoplan.rehearsal.timeline import Timeline, simulate
+from autoplan.rehearsal.world.deadlock import Deadlock
+from autoplan.rehearsal.world.timeline import Timeline, simulate
 from tests.support.rehearsed import Program, every_rank, price, world_of
 
 PAIR: Span = ((1, 2),)

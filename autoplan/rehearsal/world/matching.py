@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoplan.rehearsal.alignment import Difference, common_prefix, first_difference, reordered
-from autoplan.rehearsal.channels import Channel, Sequences, needed, recognised
 from autoplan.rehearsal.records import Call, RankTrace
-from autoplan.rehearsal.sentences import described, listed, ordinal, placed, told
-from autoplan.rehearsal.world import MEETING, MESSAGES, World, group_of
+from autoplan.rehearsal.world.alignment import Difference, common_prefix, first_difference, reordered
+from autoplan.rehearsal.world.channels import Channel, Sequences, needed, recognised
+from autoplan.rehearsal.world.refinement import MEETING, MESSAGES, Ranks, World, group_of
+from autoplan.rehearsal.world.sentences import described, listed, ordinal, placed, told
 
 Numbers = tuple[dict[Channel, int], ...]
 
@@ -42,7 +42,12 @@ def mismatches(world: World) -> tuple[Mismatch, ...]:
     sequences = Sequences.of([traces[number] for number in sorted(traces)])
     first = {one.initial: one.first for one in reversed(world.classes)}
     waits = [m for number in sorted(traces) for m in _waits(world, first[number], traces[number])]
-    return (*waits, *_collectives(world, sequences), *_messages(world, sequences))
+    found: dict[tuple[object, ...], Mismatch] = {}
+    for one in (*_collectives(world, sequences), *_messages(world, sequences)):
+        # classes that others have split lack the same calls: one of them stands for all
+        initials = (world.classes[world.class_of[rank]].initial for rank in one.ranks)
+        found.setdefault((*initials, one.line, *(call for _, call in one.calls)), one)
+    return (*waits, *found.values())
 
 
 def _waits(world: World, rank: int, trace: RankTrace) -> Iterator[Mismatch]:
@@ -69,18 +74,18 @@ def _waits(world: World, rank: int, trace: RankTrace) -> Iterator[Mismatch]:
 
 
 def _collectives(world: World, sequences: Sequences) -> Iterator[Mismatch]:
-    seen = set()
+    compared = set()
     for one in world.classes:
         for channel in (c for c in sequences.calls[one.initial] if c.kind == "collective"):
             members = dict(one.members[channel.span])
             known = (channel, frozenset(members))
-            if known not in seen:
-                seen.add(known)
-                yield from _communicator(world, sequences, channel, members)
+            if known not in compared:
+                compared.add(known)
+                yield from _communicator(world, sequences, channel, members, group_of(one.first, channel.span))
 
 
 def _communicator(
-    world: World, sequences: Sequences, channel: Channel, members: dict[int, int]
+    world: World, sequences: Sequences, channel: Channel, members: dict[int, int], group: Ranks
 ) -> Iterator[Mismatch]:  # fmt: skip
     """Every class of members against the usual one, that issues what most do, and most of these by their lines."""
     alike, sure = _most(world, sequences.kinds, channel, members)
@@ -96,10 +101,10 @@ def _communicator(
         else:
             continue
         if found:
-            rank = world.classes[number].first
-            group = group_of(rank, channel.span)
-            other = int(group[world.class_of[group] == usual][0])
-            yield _told_apart(world, found, rank, other, mine, theirs, clear, f" among ranks {listed(group.tolist())}")
+            # a class without calls on the channel isn't split by it: only some of its ranks may be in such a group
+            own = group_of(world.classes[number].first, channel.span) if mine else group
+            rank, other = (int(own[world.class_of[own] == n][0]) for n in (number, usual))
+            yield _told_apart(world, found, rank, other, mine, theirs, clear, f" among ranks {listed(own.tolist())}")
 
 
 def _most(
@@ -109,6 +114,8 @@ def _most(
     found: dict[int, dict[int, int]] = {}
     for number, count in members.items():
         found.setdefault(numbers[world.classes[number].initial].get(channel, 0), {})[number] = count
+    if len(found) == 1:
+        return dict(members), True
     votes = {
         which: (sum(own.values()), _ranks_alike(world, numbers, channel, which, list(members)))
         for which, own in found.items()
@@ -128,47 +135,52 @@ def _ranks_alike(world: World, numbers: Numbers, channel: Channel, which: int, m
 
 
 def _messages(world: World, sequences: Sequences) -> Iterator[Mismatch]:
-    seen = set()
+    compared = set()
     for number, one in enumerate(world.classes):
         for own in (c for c in sequences.calls[one.initial] if c.kind in MESSAGES):
             other = one.peers[own.peer]
-            send, sender, receiver = (own, number, other) if own.kind == "send" else (own.opposite, other, number)
-            if (send, sender, receiver) not in seen:
-                seen.add((send, sender, receiver))
-                found = _pair(world, sequences, send, sender, receiver)
+            pair = ((number, own), (other, own.opposite))
+            known = frozenset(pair)
+            if known not in compared:
+                compared.add(known)
+                found = _pair(world, sequences, pair, (one.first, one.first + own.peer))
                 if found:
                     yield found
 
 
-def _pair(world: World, sequences: Sequences, send: Channel, sender: int, receiver: int) -> Mismatch | None:
-    """The sends of a class to a peer against what the peer receives; the side is named that others don't do alike."""
-    sides = ((sender, send), (receiver, send.opposite))
+def _pair(
+    world: World, sequences: Sequences, sides: tuple[tuple[int, Channel], tuple[int, Channel]], ranks: tuple[int, int]
+) -> Mismatch | None:  # fmt: skip
+    """One side's messages to the other against what that does with them; the side is named that others do otherwise.
+
+    sides  (class, channel) of each
+    ranks  one of each class, each other's peers
+    """
     initial = [world.classes[number].initial for number, _ in sides]
     kinds = [sequences.kinds[i].get(channel, 0) for i, (_, channel) in zip(initial, sides, strict=True)]
     if kinds[0] == kinds[1]:
         return None
     alike = [_ranks_alike(world, sequences.kinds, c, k, [n]) for k, (n, c) in zip(kinds, sides, strict=True)]
     twins = [_twin(world, sequences, *sides[s], kinds[1 - s]) for s in (0, 1)]
-    odd = 0 if twins[0] is not None and (twins[1] is None or alike[0] <= alike[1]) else 1
-    clear = twins[odd] is not None
-    if not clear:
+    odd = 1 if twins[0] is None or (twins[1] is not None and alike[1] < alike[0]) else 0
+    if twins[odd] is None:
         odd = 0
-    mine, theirs = (sequences.calls[initial[s]].get(sides[s][1], []) for s in (odd, 1 - odd))
     twin = twins[odd]
+    mine, theirs = (sequences.calls[initial[s]].get(sides[s][1], []) for s in (odd, 1 - odd))
     if twin is not None:
         found = first_difference(mine, twin, needed, recognised)
     else:
         found = first_difference(mine, theirs, needed, lambda call: call.during.partition(" of ")[0])
     assert found
-    rank = world.classes[sides[odd][0]].first
-    return _told_apart(world, found, rank, rank + sides[odd][1].peer, mine, theirs, clear, "", twin)
+    return _told_apart(world, found, ranks[odd], ranks[1 - odd], mine, theirs, twin is not None, "", twin)
 
 
 def _twin(world: World, sequences: Sequences, number: int, channel: Channel, kind: int) -> list[Call] | None:
     """What another class does on such a channel that would have met the other side; the likest one's calls."""
-    own = sequences.calls[world.classes[number].initial].get(channel, [])
-    others = sorted({one.initial for one in world.classes} - {world.classes[number].initial})
-    alike = [sequences.calls[i][channel] for i in others if kind and sequences.kinds[i].get(channel, 0) == kind]
+    one = world.classes[number]
+    own = sequences.calls[one.initial].get(channel, [])
+    others = {o.initial for o in world.classes if kind or o.trace.stages == one.trace.stages} - {one.initial}
+    alike = [sequences.calls[i].get(channel, []) for i in sorted(others) if sequences.kinds[i].get(channel, 0) == kind]
     return max(alike, key=lambda calls: common_prefix(own, calls, recognised), default=None)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoplan.rehearsal.records import Call
-from autoplan.rehearsal.sentences import told
-from autoplan.rehearsal.world import World, group_of
+from autoplan.rehearsal.world.refinement import World, group_of
+from autoplan.rehearsal.world.sentences import told
 
 
 @dataclass(frozen=True)
