@@ -16,13 +16,13 @@ from autoplan.errors import AutoplanError, InputsError, RehearsalError
 from autoplan.export.folder import program_spec, read_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.rehearsal.classes import rank_classes
-from autoplan.rehearsal.deadlock import Deadlock
-from autoplan.rehearsal.matching import Mismatch, mismatches
 from autoplan.rehearsal.rank import rehearse_rank
 from autoplan.rehearsal.records import Call, RankClass, RankTrace
 from autoplan.rehearsal.result import Rehearsal, RehearsedClass
-from autoplan.rehearsal.timeline import simulate
-from autoplan.rehearsal.world import refine
+from autoplan.rehearsal.world.deadlock import Deadlock
+from autoplan.rehearsal.world.matching import Mismatch, mismatches
+from autoplan.rehearsal.world.refinement import refine
+from autoplan.rehearsal.world.timeline import simulate
 from autoplan.report.words import headline
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.verify.local_ranks import can_fork

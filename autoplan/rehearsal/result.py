@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from autoplan.errors import RehearsalError
-from autoplan.rehearsal.deadlock import Deadlock
-from autoplan.rehearsal.matching import Mismatch
 from autoplan.rehearsal.records import Fault, Peak, RankClass, RankTrace
+from autoplan.rehearsal.world.deadlock import Deadlock
+from autoplan.rehearsal.world.matching import Mismatch
 from autoplan.report.table import paragraph, table
 
 GB = 1e9

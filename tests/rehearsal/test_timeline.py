@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoplan.rehearsal.deadlock import Deadlock
 from autoplan.rehearsal.records import HOST, Call, Span
-from autoplan.rehearsal.timeline import Timeline, simulate
+from autoplan.rehearsal.world.deadlock import Deadlock
+from autoplan.rehearsal.world.timeline import Timeline, simulate
 from tests.support.rehearsed import Program, every_rank, price, world_of
 
 PAIR: Span = ((1, 2),)
@@ -150,7 +150,7 @@ def pipelined(stages: int, microbatches: int, **more: int) -> list[list[Call]]:
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("microbatches", [4, 7])
 def test_1f1b_without_transfer_time_takes_what_the_textbook_says(stages: int, microbatches: int) -> None:
-    """(microbatches + stages - 1) passes of 3 + 5 seconds, each 2 + 1 and 4 + 1 with its sum (Narayanan et al. 2021)."""
+    """(microbatches + stages - 1) times 3 + 5 seconds, 2 + 1 and 4 + 1 with their sums (Narayanan et al. 2021)."""
     ranks = pipelined(stages, microbatches, hop=0)
     for eager in (None, 4):
         found = timed(ranks, eager)

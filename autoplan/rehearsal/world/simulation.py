@@ -1,4 +1,4 @@
-"""The step of the whole world as an event simulation of its classes, by NCCL's rules.
+"""The events of a world: each class's representative, by NCCL's rules.
 
 The host issues calls without waiting, except where it stops. Operators run on their stream in order. A collective runs
 on its communicator's own stream: it begins when what the issuing stream held is done, the communicator's call before
@@ -12,60 +12,10 @@ those it waits for (a Kahn process network). What is left when nothing can go on
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from autoplan.rehearsal.deadlock import Deadlock, Standing, deadlock_of
-from autoplan.rehearsal.script import ISSUE, MARK, RUN, Pricing, Script, Step, script_of
-from autoplan.rehearsal.world import World
-
-Seconds = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ClassTimes:
-    """One class's step.
-
-    busy         seconds in which an operator runs
-    exposed      in which none does, but a collective, a message or a copy
-    idle         of the step, in which nothing does
-    start, end   of every call of the trace; of a wait when it begins to and when it goes on
-    """
-
-    rank: int
-    reason: str
-    busy: float
-    exposed: float
-    idle: float
-    start: Seconds = field(repr=False)
-    end: Seconds = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A step that completes: its seconds, and those of each class of the world."""
-
-    seconds: float
-    classes: tuple[ClassTimes, ...]
-
-
-def simulate(world: World, seconds: Pricing, eager_bytes: int | None = None) -> Timeline | Deadlock:
-    """All classes' calls until the last one ends, or nothing can go on.
-
-    seconds      of each operator, copy, collective and message; 0 of the rest
-    eager_bytes  a send of at most so many bytes ends by itself; None: every send ends with its receive
-    """
-    traces = {one.initial: one.trace for one in world.classes}
-    scripts = {number: script_of(trace, seconds) for number, trace in traces.items()}
-    simulation = _Simulation(world, scripts, -1 if eager_bytes is None else eager_bytes)
-    simulation.run()
-    standings = simulation.standings()
-    if standings:
-        return deadlock_of(world, standings)
-    ended = max((rank.last for rank in simulation.ranks), default=0.0)
-    return Timeline(ended, tuple(rank.times(ended) for rank in simulation.ranks))
+from autoplan.rehearsal.world.deadlock import Halt
+from autoplan.rehearsal.world.refinement import World
+from autoplan.rehearsal.world.script import ISSUE, MARK, RUN, Script, Step
 
 
 class _Collective:
@@ -73,7 +23,7 @@ class _Collective:
 
     def __init__(self, members: int) -> None:
         self.members, self.ready, self.seconds = members, 0.0, 0.0
-        self.arrived: list[tuple[_Rank, int]] = []
+        self.arrived: list[tuple[SimulatedRank, int]] = []
 
 
 class _Messages:
@@ -83,12 +33,17 @@ class _Messages:
     """
 
     def __init__(self) -> None:
-        self.sends: deque[tuple[_Rank, int, int, float, float, bool]] = deque()
-        self.receives: deque[tuple[_Rank, int, int, float, float]] = deque()
+        self.sends: deque[tuple[SimulatedRank, int, int, float, float, bool]] = deque()
+        self.receives: deque[tuple[SimulatedRank, int, int, float, float]] = deque()
 
 
-class _Rank:
-    """The representative of a class while it runs."""
+class SimulatedRank:
+    """The representative of a class while it runs.
+
+    start, end  by mark: of a call at its index
+    runs        when each run of operators begins
+    last        when the last of what was issued ends
+    """
 
     def __init__(self, number: int, world: World, script: Script) -> None:
         self.number, self.one, self.script = number, world.classes[number], script
@@ -113,26 +68,18 @@ class _Rank:
     def finished(self) -> bool:
         return self.at == len(self.script.steps) and not any(self.held) and not any(self.queues)
 
-    def times(self, ended: float) -> ClassTimes:
-        script, calls = self.script, self.script.trace.calls
-        run, price = np.array(script.run_of, dtype=np.int64), np.array(script.seconds)
-        start, end = np.array(self.start[: len(calls)]), np.array(self.end[: len(calls)])
-        within = run >= 0
-        start[within] = np.array(self.runs)[run[within]] + np.array(script.within)[within]
-        end[within] = start[within] + price[within]
-        kinds = np.array([call.kind for call in calls])
-        works = kinds == "operator"
-        moves = np.isin(kinds, ("collective", "send", "receive", "copy"))
-        busy, used = covered(start[works], end[works]), covered(start[works | moves], end[works | moves])
-        return ClassTimes(self.one.first, self.one.reason, busy, used - busy, ended - used, start, end)
 
+class Simulation:
+    """All classes at once.
 
-class _Simulation:
+    eager_bytes  a send of at most so many bytes ends by itself
+    """
+
     def __init__(self, world: World, scripts: dict[int, Script], eager_bytes: int) -> None:
         self.world, self.eager_bytes = world, eager_bytes
-        self.ranks = [_Rank(n, world, scripts[one.initial]) for n, one in enumerate(world.classes)]
-        self.woken: list[tuple[_Rank, int]] = []  # streams whose first held step may go on
-        self.ready: list[tuple[_Rank, int]] = []  # items that may begin
+        self.ranks = [SimulatedRank(n, world, scripts[one.initial]) for n, one in enumerate(world.classes)]
+        self.woken: list[tuple[SimulatedRank, int]] = []  # streams whose first held step may go on
+        self.ready: list[tuple[SimulatedRank, int]] = []  # items that may begin
         self.groups: dict[tuple, _Collective] = {}
         self.pairs: dict[tuple, _Messages] = {}
 
@@ -145,7 +92,7 @@ class _Simulation:
             else:
                 self.resume(*self.woken.pop())
 
-    def issue(self, rank: _Rank) -> None:
+    def issue(self, rank: SimulatedRank) -> None:
         """The host goes on until it has to wait itself."""
         steps, held, items, now = rank.script.steps, rank.held, rank.script.items, rank.now
         while rank.at < len(steps) and not held[0]:
@@ -157,7 +104,7 @@ class _Simulation:
             if held[stream] or not self.take(rank, step, now[0]):
                 held[stream].append((step, now[0]))
 
-    def resume(self, rank: _Rank, stream: int) -> None:
+    def resume(self, rank: SimulatedRank, stream: int) -> None:
         """A stream goes on with what it holds."""
         held = rank.held[stream]
         while held and self.take(rank, *held[0]):
@@ -165,7 +112,7 @@ class _Simulation:
         if not stream and not held:
             self.issue(rank)
 
-    def take(self, rank: _Rank, step: Step, issued: float) -> bool:
+    def take(self, rank: SimulatedRank, step: Step, issued: float) -> bool:
         """A step at the head of its stream; False where it has to wait."""
         kind, stream, number, marks = step
         reached = max(rank.now[stream], issued)
@@ -189,11 +136,11 @@ class _Simulation:
             rank.now[stream] = rank.end[number] = reached
         return True
 
-    def finish(self, rank: _Rank, mark: int, at: float) -> None:
+    def finish(self, rank: SimulatedRank, mark: int, at: float) -> None:
         rank.done[mark] = at
         self.woken += [(rank, stream) for stream in rank.waiting.pop(mark, ())]
 
-    def begin(self, rank: _Rank, number: int) -> None:
+    def begin(self, rank: SimulatedRank, number: int) -> None:
         """An item at the head of its queue, which its stream has reached."""
         item = rank.script.items[number]
         reached = rank.reached[number]
@@ -206,7 +153,7 @@ class _Simulation:
             for index in item.calls:
                 self.post(rank, number, index, at)
 
-    def arrive(self, rank: _Rank, number: int, at: float) -> None:
+    def arrive(self, rank: SimulatedRank, number: int, at: float) -> None:
         group = self.group(rank, number)
         group.arrived.append((rank, number))
         group.ready = max(group.ready, at)
@@ -217,12 +164,12 @@ class _Simulation:
             for member, item in arrived:
                 self.ended(member, item, member.script.items[item].calls[0], start, end)
 
-    def group(self, rank: _Rank, number: int) -> _Collective:
+    def group(self, rank: SimulatedRank, number: int) -> _Collective:
         queue = rank.script.queues[rank.script.items[number].queue]
         members = rank.one.members[queue.span]
         return self.groups.setdefault((queue, members), _Collective(len(members)))
 
-    def pair(self, rank: _Rank, index: int) -> _Messages:
+    def pair(self, rank: SimulatedRank, index: int) -> _Messages:
         """The direction that a message belongs to, of the two ranks' common communicator."""
         call = rank.script.trace.calls[index]
         ends, offset = (rank.number, rank.one.peers[call.peer]), call.peer
@@ -233,7 +180,7 @@ class _Simulation:
             self.pairs[key] = _Messages()
         return self.pairs[key]
 
-    def post(self, rank: _Rank, number: int, index: int, at: float) -> None:
+    def post(self, rank: SimulatedRank, number: int, index: int, at: float) -> None:
         """One message; it begins with its peer's."""
         call, seconds, pair = rank.script.trace.calls[index], rank.script.seconds[index], self.pair(rank, index)
         if call.kind == "receive":
@@ -254,7 +201,7 @@ class _Simulation:
             self.ended(sender, send, sent, start, end)
             self.ended(receiver, receive, received, start, end)
 
-    def ended(self, rank: _Rank, number: int, index: int, start: float, end: float) -> None:
+    def ended(self, rank: SimulatedRank, number: int, index: int, start: float, end: float) -> None:
         """A call of an item; with the last one the queue goes on, and all who wait for one of them."""
         rank.start[index], rank.end[index] = start, end
         rank.left[number] -= 1
@@ -270,7 +217,7 @@ class _Simulation:
         if queue and rank.reached[queue[0]] is not None:
             self.ready.append((rank, queue[0]))
 
-    def standings(self) -> dict[int, Standing]:
+    def halts(self) -> dict[int, Halt]:
         """Of each class that hasn't finished the first call that it stands at, and the offsets or classes it lacks."""
         found = {}
         for rank in self.ranks:
@@ -283,21 +230,12 @@ class _Simulation:
             call = calls[open_calls[0]]
             if call.kind == "collective":
                 there = {member.number for member, _ in self.group(rank, number).arrived}
-                found[rank.number] = Standing(call, missing=frozenset(dict(rank.one.members[call.span])) - there)
+                found[rank.number] = Halt(call, missing=frozenset(dict(rank.one.members[call.span])) - there)
             else:
                 waiting = [i for i in open_calls if self.unmet(rank, i)]
-                found[rank.number] = Standing(calls[waiting[0]])
+                found[rank.number] = Halt(calls[waiting[0]])
         return found
 
-    def unmet(self, rank: _Rank, index: int) -> bool:
+    def unmet(self, rank: SimulatedRank, index: int) -> bool:
         pair = self.pair(rank, index)
         return any(entry[0] is rank and entry[2] == index for entry in (*pair.sends, *pair.receives))
-
-
-def covered(start: Seconds, end: Seconds) -> float:
-    """Seconds that lie in at least one of the intervals."""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end) if end.size else end
-    before = np.concatenate(([-np.inf], reach[:-1])) if end.size else end
-    return float(np.maximum(reach - np.maximum(start, before), 0.0).sum())

@@ -28,10 +28,7 @@ def placed(call: Call) -> str:
 
 
 def _size(number: int) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number} bytes"
+    return f"{number / 1e6:.4g} MB" if number >= 1e6 else f"{number:,} bytes"
 
 
 def listed(ranks: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoplan.errors import RehearsalError
 from autoplan.rehearsal.records import Call, RankClass, Span
-from autoplan.rehearsal.world import group_of, refine
+from autoplan.rehearsal.world.refinement import group_of, refine
 from tests.support.rehearsed import Program, partition, trace_of, world_of
 
 TP: Span = ((1, 2),)
@@ -91,7 +91,10 @@ def test_classes_that_are_no_partition(classes: list[tuple[int, ...]], cause: st
 SPANS: tuple[Span, ...] = ((), ((1, 2),), ((2, 2),), ((4, 3),), ((4, 3), (1, 2)), ((2, 2), (1, 2)), ((1, 4),))
 
 
-@given(st.lists(st.integers(0, 2), min_size=12, max_size=12), st.lists(st.sets(st.sampled_from(SPANS)), min_size=3, max_size=3))  # fmt: skip
+spans_of_kinds = st.lists(st.sets(st.sampled_from(SPANS)), min_size=3, max_size=3)
+
+
+@given(st.lists(st.integers(0, 2), min_size=12, max_size=12), spans_of_kinds)
 def test_the_classes_are_stable_and_no_coarser_ones_are(kinds: list[int], spans: list[set[Span]]) -> None:
     """Against refinement by hand: split until every group is the same multiset, from the same start."""
     ranks = [

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoplan.rehearsal.records import Call
-from autoplan.rehearsal.sentences import told
-from autoplan.rehearsal.world import World, group_of
+from autoplan.rehearsal.world.refinement import World, group_of
+from autoplan.rehearsal.world.sentences import told
 
 
 @dataclass(frozen=True)
-class Standing:
+class Halt:
     """A call that a class has reached and that doesn't end.
 
     missing  of a collective the classes of members that haven't come
@@ -46,36 +46,36 @@ class Deadlock:
     text: str
 
 
-def deadlock_of(world: World, standings: Mapping[int, Standing]) -> Deadlock:
-    """standings: by the class's number, of every class that hasn't ended."""
-    stuck = tuple(_stuck(world, standings, world.classes[number].first) for number in sorted(standings))
-    cycle = next((found for one in stuck if (found := _cycle(world, standings, one.rank))), ())
+def deadlock_of(world: World, halts: Mapping[int, Halt]) -> Deadlock:
+    """halts: by the class's number, of every class that hasn't ended."""
+    stuck = tuple(_stuck(world, halts, world.classes[number].first) for number in sorted(halts))
+    cycle = next((found for one in stuck if (found := _cycle(world, halts, one.rank))), ())
     if cycle:
         parts = [f"{_stands(world, one)}" for one in cycle]
         return Deadlock(stuck, cycle, "a circle: " + "; ".join(parts))
-    ended = [one for one in stuck if any(int(world.class_of[r]) not in standings for r in one.waits_for)]
+    ended = [one for one in stuck if any(int(world.class_of[r]) not in halts for r in one.waits_for)]
     one = (ended or stuck)[0]
-    gone = next((r for r in one.waits_for if int(world.class_of[r]) not in standings), one.waits_for[0])
+    gone = next((r for r in one.waits_for if int(world.class_of[r]) not in halts), one.waits_for[0])
     return Deadlock(stuck, (), f"{_stands(world, one)}; {world.named(gone)} has ended without it")
 
 
-def _stuck(world: World, standings: Mapping[int, Standing], rank: int) -> Stuck:
+def _stuck(world: World, halts: Mapping[int, Halt], rank: int) -> Stuck:
     number = int(world.class_of[rank])
-    standing = standings[number]
-    call = standing.call
+    halt = halts[number]
+    call = halt.call
     if call.kind == "collective":
-        waits = tuple(r for r in group_of(rank, call.span).tolist() if int(world.class_of[r]) in standing.missing)
+        waits = tuple(r for r in group_of(rank, call.span).tolist() if int(world.class_of[r]) in halt.missing)
     else:
         waits = (rank + call.peer,)
     return Stuck(rank, world.classes[number].reason, call, waits)
 
 
-def _cycle(world: World, standings: Mapping[int, Standing], rank: int) -> tuple[Stuck, ...]:
+def _cycle(world: World, halts: Mapping[int, Halt], rank: int) -> tuple[Stuck, ...]:
     """Follows the first stuck rank that each one waits for, until one comes again."""
     path: dict[int, Stuck] = {}
     while rank not in path:
-        path[rank] = _stuck(world, standings, rank)
-        following = [r for r in path[rank].waits_for if int(world.class_of[r]) in standings]
+        path[rank] = _stuck(world, halts, rank)
+        following = [r for r in path[rank].waits_for if int(world.class_of[r]) in halts]
         if not following:
             return ()
         rank = following[0]
