@@ -18,11 +18,11 @@ from autoplan.errors import AutoplanError
 from autoplan.export.folder import program_module, program_spec, read_folder
 from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
 from autoplan.ir.typed import TypedValue
-from autoplan.rehearsal.accelerator import fake_device
-from autoplan.rehearsal.attention import kernels_of
-from autoplan.rehearsal.compiled import partition_segments
-from autoplan.rehearsal.process_groups import fake_world
-from autoplan.rehearsal.recorder import Recorder
+from autoplan.rehearsal.device.accelerator import fake_device
+from autoplan.rehearsal.device.attention import kernels_of
+from autoplan.rehearsal.device.compiled import partition_segments
+from autoplan.rehearsal.device.process_groups import fake_world
+from autoplan.rehearsal.device.recorder import Recorder
 from autoplan.rehearsal.records import RankTrace
 from autoplan.runtime import host
 from autoplan.runtime import program as runtime_program

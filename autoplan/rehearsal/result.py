@@ -123,8 +123,8 @@ def lines(found: Rehearsal) -> list[str]:
     of = f"{found.run} of {found.microbatches} microbatches" if found.run < found.microbatches else "the whole step"
     classes = f"{len(found.classes) + len(found.failed)} classes of ranks"
     told = [
-        f"{found.name}",
-        f"The program {verdict}: {found.devices:,} ranks in {classes}, {of} of each rehearsed in {found.seconds:.0f} s.",
+        found.name,
+        f"The program {verdict}: {found.devices:,} ranks in {classes}, {of} of each run in {found.seconds:.0f} s here.",
     ]
     told += [f"  {ranks.reason}: {text}" for ranks, text in found.failed]
     if found.classes:
@@ -153,7 +153,7 @@ def memory_table(found: Rehearsal) -> str:
 def fullest(one: RehearsedClass) -> list[str]:
     """What stands at a class's peak."""
     told = [f"At the peak of {one.ranks.reason}, in {one.peak.during} at {one.peak.line}:"]
-    told += [f"  {alive.bytes / GB:8.2f} GB  {alive.kind} ({alive.storages})" for alive in one.peak.kinds if alive.bytes]
+    told += [f"  {alive.bytes / GB:8.2f} GB  {alive.kind} ({alive.storages})" for alive in one.peak.kinds]
     told.append("Made by:")
     told += [
         f"  {group.bytes / GB:8.2f} GB  {group.name} at {group.line or 'start'} ({group.count})"

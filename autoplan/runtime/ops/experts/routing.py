@@ -61,7 +61,7 @@ class Journey:
             sent, ones = goes.sum(1), [1] * peers.size
             counts = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
         there, back = host.read(counts, lambda: [[even_rows(index, experts, peers.size)] * peers.size] * 2)
-        tokens = torch.nonzero_static(goes, size=sum(there))[:, 1]  # as many as were counted: the host needn't wait again
+        tokens = torch.nonzero_static(goes, size=sum(there))[:, 1]  # as many as were counted: no second wait
         return Journey(peers, tokens, tuple(there), tuple(back))
 
     @property

@@ -224,16 +224,17 @@ class _Dispatch(TorchDispatchMode):
     def copy(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """A copy, which may lead from the host's memory to the device's, or back."""
         onto = function is torch.ops.aten.copy_.default
-        target, source = (args[0], args[1]) if onto else (None, args[0])
+        source = args[1] if onto else args[0]
         here = _is_on_device(source)
-        there = _is_on_device(target) if onto else _leads_to_device(kwargs, here)
+        there = _is_on_device(args[0]) if onto else _leads_to_device(kwargs, here)
         if here == there:
-            result = self.fake.__torch_dispatch__(function, types, args, kwargs)
-            self.listener.ran(function, args, kwargs, result)
-            return result
+            same = self.fake.__torch_dispatch__(function, types, args, kwargs)
+            self.listener.ran(function, args, kwargs, same)
+            return same
         waits = args[2] if onto and len(args) > 2 else kwargs.get("non_blocking", False)
+        result: Any
         if onto:
-            result = target  # real memory of the host, where what comes has no values, or the device's
+            result = args[0]  # real memory of the host, where what comes has no values, or the device's
         elif there and not isinstance(source, FakeTensor):
             # not by the fake mode, which would look at a small tensor's values and compute with them
             like = torch.empty_like(source, device="meta", dtype=kwargs.get("dtype") or source.dtype)

@@ -20,7 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
 
-from autoplan.rehearsal.accelerator import dispatching, unheard
+from autoplan.rehearsal.device.accelerator import dispatching, unheard
 from autoplan.runtime.parallel.zero import segments_of
 
 
@@ -29,7 +29,7 @@ def partition_segments(stages: Sequence[nn.Module]) -> None:
     graphs: dict[object, Callable[..., Any]] = {}
     for stage in stages:
         for segment in segments_of(next(stage.children())):
-            segment.forward = _partitioned(segment, graphs)  # type: ignore[method-assign]
+            segment.forward = _partitioned(segment, graphs)
 
 
 def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -> Callable[..., Any]:
