@@ -41,7 +41,7 @@ def unequal(record: PlanRecord) -> list[str]:
         return []
     names = stage_kinds(record)
     if not names:
-        return ["Kinds: every device has an equal share, so the slowest sets the pace and the smallest the wall."]
+        return ["Kinds: every device has an equal share, so the slowest sets the pace, the smallest the memory limit."]
     counts = [stage.last - stage.first for stage in record.chosen.stages]
     held = [f"{name} {told([n for n, own in zip(counts, names, strict=True) if own == name])}"
             for name in dict.fromkeys(names)]  # fmt: skip

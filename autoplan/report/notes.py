@@ -42,7 +42,7 @@ def staleness(record: PlanRecord) -> list[str]:
 
 
 def bounds(record: PlanRecord) -> list[str]:
-    """What the time goes to and how near the wall the fullest stage is."""
+    """What the time goes to and how near its memory limit the fullest stage is."""
     predicted = record.chosen.predicted
     said = []
     if predicted.step_time_s:
@@ -92,8 +92,8 @@ def next_best(record: PlanRecord) -> list[str]:
         said.append(f"{rank}: {fitting.name} also fits and {slower(record, fitting)}.")
     if beyond is not None and beyond.step_time_s < step_s:
         said.append(
-            f"Memory decides: {beyond.name} would take {seconds_text(beyond.step_time_s)}, but exceeds the wall by "
-            f"{size_text(beyond.over_bytes)} a device."
+            f"Memory decides: {beyond.name} would take {seconds_text(beyond.step_time_s)}, "
+            f"but exceeds the memory limit by {size_text(beyond.over_bytes)} a device."
         )
     return said
 

@@ -1,4 +1,4 @@
-"""Which device has which table: an assignment of least seconds under each device's memory wall, by ILP.
+"""Which device has which table: an assignment of least seconds under each device's memory limit, by ILP.
 
 A table is placed whole on one device, by its rows over all of them, by its columns, or replicated: every device looks
 up its own rows of the batch, and gradients are summed. Each device has three loads, which are priced by what the
@@ -124,7 +124,7 @@ def place(
 ) -> tuple[Choice, ...]:
     """The choices of least seconds; ``kinds``: those that a table may have, all if None.
 
-    Raises DoesNotFitError where no choices fit below the wall.
+    Raises DoesNotFitError where no choices fit below the limit.
     """
     options = [[c for c in traffic.choices(t) if kinds is None or c[0] in kinds] for t in tables]
     options = [found or traffic.choices(table) for table, found in zip(tables, options, strict=True)]
