@@ -86,10 +86,10 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
 @pytest.mark.parametrize(
     ("source", "targets"),
     [
-        ("dp=2 tp=2", ["tp=4", "pp=2 dp=2", "zero3", SINGLE]),
+        ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
         slow(("zero3", ["dp=2 tp=2", SINGLE])),
         slow((SINGLE, ["zero3"])),
-        slow(("dp=2 tp=2", ["tp=4 free"])),
+        slow(("dp=2 tp=2", ["tp=4", "tp=4 free"])),
         slow(("tp=4 free", [SINGLE])),
     ],
 )
