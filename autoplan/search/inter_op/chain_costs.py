@@ -276,7 +276,7 @@ def backwards_of(loads: StageModel, stages: Sequence[StageChoice]) -> tuple[list
 def unties(loads: StageModel, stages: Sequence[StageChoice]) -> bool:
     """Whether ZeRO would hold as two a parameter that two stages of one rank read (``runtime.parallel.zero``)."""
     setting = loads.setting
-    ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.ties]
+    ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.held.ties]
     readers = ({int(np.searchsorted(ends, at, side="right")) for at in places} for places in read)
     apart = any(len({k % setting.pp for k in on}) < len(on) for on in readers)
     return bool(loads.data.zero) and setting.virtual_stages > 1 and apart
