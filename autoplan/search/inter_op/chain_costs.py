@@ -31,6 +31,14 @@ class Division:
     full: tuple[int, ...]
     part: tuple[int, ...]
 
+    @staticmethod
+    def of(choices: Sequence[StageChoice]) -> Division:
+        """From the stages as a plan names them."""
+        return Division(
+            tuple((s.first, s.last) for s in choices), tuple(s.recompute for s in choices),
+            tuple(s.selective for s in choices),
+        )  # fmt: skip
+
     @property
     def choices(self) -> tuple[StageChoice, ...]:
         """The stages as a plan names them."""
