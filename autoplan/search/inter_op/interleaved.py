@@ -10,6 +10,8 @@ three parts:
    and gives another row. In fractions of segments that takes milliseconds, and its optimum bounds all divisions.
 3. If the best is not within the gap of that bound: where the program has few whole numbers it is solved in these, which
    proves the optimum; where it has many, tabu search (Glover 1989) goes from division to neighbour (``tabu_search``).
+
+With other operators of the same candidate the last part alone is done, from the best division found before.
 """
 
 from __future__ import annotations
