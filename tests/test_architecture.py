@@ -120,6 +120,7 @@ ORDER = (
     "runtime.agreement",
     "runtime.checkpoint",
     "runtime.weights",
+    "runtime.rank_model",
     "runtime.inference",
     "runtime.engine",
     "runtime.own_state",

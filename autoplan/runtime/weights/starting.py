@@ -26,7 +26,7 @@ def initialise(
     spec: ProgramSpec, seed: int | None, reset_parameters: bool, held: Sequence[ShardedParameter],
     buffers: Mapping[str, Tensor], unread: Mapping[str, Tensor],
 ) -> None:  # fmt: skip
-    """See ``Program.init_weights``; every rank calls it.
+    """See ``RankModel.init_weights``; every rank calls it.
 
     unread  likewise filled, where the recipe makes it or the values have it
     """

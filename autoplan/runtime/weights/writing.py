@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -55,9 +54,9 @@ class WeightFile:
 def write_weights(
     spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], buffers: Mapping[str, Tensor],
     unread: Mapping[str, Tensor], folder: str | os.PathLike, dtype: torch.dtype | None, max_file_bytes: int,
-    pretrained: Path | None = None, part_of: Callable[[ShardedParameter], Tensor | None] = attrgetter("values"),
+    pretrained: Path | None, part_of: Callable[[ShardedParameter], Tensor | None],
 ) -> None:  # fmt: skip
-    """See ``Program.save_weights``; every rank calls it.
+    """See ``RankModel.save_weights``; every rank calls it.
 
     part_of     this rank's part of a parameter, as it is to be written
     pretrained  a folder with what came with the model beside its weights, config.json and so on
