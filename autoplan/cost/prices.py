@@ -25,9 +25,7 @@ from cost_models.collective import send_seconds
 from cost_models.compute import many_kernels_seconds, memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 
-COPYING = (
-    "shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial", "average",
-)  # fmt: skip
+COPYING = ("shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial")
 """Steps of a redistribution that write a part of a tensor anew."""
 
 HALF = ("bfloat16", "float16")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoplan.ir.layout import I, Layout, P, R, S, State
+from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution.exchange.messages import parse_spec, write_spec
@@ -170,8 +170,7 @@ def landing(rank: int, step: Collective, here: State) -> tuple[State, ...]:
         return ()
     if len(step.dims) == from_dim + 1 and step.dims[from_dim] < rank:
         return (S(step.dims[from_dim]),)
-    beside = [State.parse(text) for text in ("R", "I", "P", "P(avg)", "P(max)")]
-    return tuple(beside) if len(step.dims) == from_dim else ()
+    return (R, I, P, PMAX) if len(step.dims) == from_dim else ()
 
 
 def exchanged(layout: Layout, step: Collective, mesh: Mesh, carries: bool) -> tuple[Layout, Step]:

@@ -215,9 +215,7 @@ class Planner:
         found = {}
         for name in names:
             own = [rest[name] for rest in rests if name in rest and rest[name].kind == "P"]
-            summed = [State("P", reduce="sum")] if any(s.reduce == "avg" for s in own) else []
-            states = (R, *([I] if invariant else []), *own, *summed)
-            found[name] = tuple(dict.fromkeys(states))
+            found[name] = tuple(dict.fromkeys((R, *([I] if invariant else []), *own)))
         return found
 
 

@@ -41,8 +41,6 @@ STEPS = {
     ("R", "P"): Step("replicate_to_partial"),
     ("I", "P"): Step("invariant_to_partial"),
     ("S", "P"): Step("shard_to_partial"),
-    ("P(avg)", "P"): Step("average"),
-    ("R", "P(avg)"): Step("replicate_to_mean"),
 }
 """(source, target) -> the step, for a tensor that carries a gradient."""
 
@@ -54,11 +52,9 @@ NEUTRAL_STEPS = {
     ("P", "S"): Step("reduce_scatter", "reduce-scatter"),
     ("R", "P"): Step("replicate_to_partial"),
     ("S", "P"): Step("shard_to_partial"),
-    ("P(avg)", "P"): Step("average"),
-    ("R", "P(avg)"): Step("replicate_to_mean"),
     ("P(max)", "R"): Step("all_reduce_max", "all-reduce"),
     ("P(max)", "S"): Step("reduce_scatter_max", "reduce-scatter"),
-    ("R", "P(max)"): Step("replicate_to_mean"),
+    ("R", "P(max)"): Step("replicate_to_max"),
 }
 """The same for one that carries none: R and I are one, and nothing comes back."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R, State
+from autoplan.ir.layout import PMAX, I, Layout, P, R, State
 from autoplan.ir.mesh import Axis, Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution.apply import Tensor, exchange_op, write
@@ -159,6 +159,6 @@ class Space:
 
 
 def _code(layout: Layout, axis: str) -> int:
-    """0 where the axis splits a dim, else a number for R, I, P, P(avg), P(max)."""
+    """0 where the axis splits a dim, else a number for R, I, P, P(max)."""
     state = layout.state(axis)
-    return 0 if state.kind == "S" else {R: 1, I: 2, P: 3, PAVG: 4, PMAX: 5}[state]
+    return 0 if state.kind == "S" else {R: 1, I: 2, P: 3, PMAX: 4}[state]

@@ -42,10 +42,6 @@ def mask(x: Tensor, axis: MeshAxis) -> Tensor:
     return x if axis.rank == 0 else torch.zeros_like(x)
 
 
-def divide(x: Tensor, axis: MeshAxis) -> Tensor:
-    return x / axis.size
-
-
 @_in_pairs
 def all_reduce_sum(x: Tensor, axis: MeshAxis) -> Tensor:
     return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "sum", _group(axis)))
