@@ -11,7 +11,8 @@ import numpy as np
 
 from autoplan.cost.links import ClusterLinks
 from autoplan.cost.operators.collective_ops import SEND, TO_ENDS, body_collectives
-from autoplan.cost.operators.operator import Cost, Operator, price_operator, ring_of
+from autoplan.cost.operators.cost import Cost
+from autoplan.cost.operators.operator import Operator, price_operator, ring_of
 from autoplan.cost.operators.ring import Ring
 from autoplan.cost.single_steps import single_step
 from autoplan.errors import LayoutError
