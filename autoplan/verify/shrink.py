@@ -32,7 +32,7 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     """The small plan, and a sentence that says what was shrunk."""
     dims = Dims(record.model)
     chosen, model = shrink_depth(record.chosen, record.model)
-    mesh = small_mesh(record.chosen.mesh)
+    mesh = Mesh.of(**{axis.name: min(axis.size, LARGEST) for axis in record.chosen.mesh.axes})
     sizes = small_sizes(dims, program_of(record), mesh)
     small = shrink_model(model, dims, sizes)
     tensor = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
@@ -51,10 +51,6 @@ def without_factors(hop: Hop) -> Hop:
     """Steps over prime factors of an axis are sought anew: the small mesh has other ones."""
     factored = hop.steps is not None and any("." in step.axis or "." in step.spec for step in hop.steps)
     return replace(hop, steps=None) if factored else hop
-
-
-def small_mesh(mesh: Mesh) -> Mesh:
-    return Mesh.of(**{axis.name: min(axis.size, LARGEST) for axis in mesh.axes})
 
 
 class Dims:

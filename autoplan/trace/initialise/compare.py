@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -53,14 +52,10 @@ def differing(recipe: InitRecipe, made: nn.Module, seed: int) -> str | None:
     """
     tensors, names = dict(named_tensors(made)), [name for name, _ in recipe.tensors]
     for half in (names[::2], names[1::2]):
-        other = first_other(replay(recipe, seed, half), tensors)
-        if other is not None:
-            return other
+        for name, value in replay(recipe, seed, half):
+            if not same_bits(value, tensors[name]):
+                return name
     return None
-
-
-def first_other(values: Iterable[tuple[str, torch.Tensor]], tensors: dict[str, torch.Tensor]) -> str | None:
-    return next((name for name, value in values if not same_bits(value, tensors[name])), None)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

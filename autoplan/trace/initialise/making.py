@@ -93,14 +93,6 @@ def literal_of(recorder: Recorder, tensor: torch.Tensor) -> str | None:
         return None
 
 
-def unfilled(name: str) -> WeightsError:
-    return WeightsError(
-        name,
-        "it is on the meta device, and no reset_parameters fills it, nor a constructor that could be run again",
-        "build the model on the CPU, or give its module a reset_parameters",
-    )
-
-
 def unfilled_names(model: nn.Module) -> tuple[str, ...]:
     """What lies on the meta device and neither a constructor nor a reset_parameters fills."""
     lacking = [name for name, value in named_tensors(model) if value.is_meta]
@@ -141,6 +133,7 @@ def meta_values(
     missing = [name for name in names if name in recipe.missing]
     unknown = [name for name in missing if name not in otherwise]
     if unknown:
-        raise unfilled(unknown[0])
+        cause = "it is on the meta device, and no reset_parameters fills it, nor a constructor that could be run again"
+        raise WeightsError(unknown[0], cause, "build the model on the CPU, or give its module a reset_parameters")
     yield from ((name, otherwise[name]) for name in missing)
     yield from replay(recipe, seed, [name for name in names if name not in missing])

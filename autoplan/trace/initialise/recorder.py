@@ -287,14 +287,10 @@ def meta(value: Any) -> Any:
     return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
-def meta_kwargs(kwargs: Any) -> dict[str, Any]:
-    return {key: meta(value) for key, value in kwargs.items() if key not in PLACEMENT}
-
-
 def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """The result's shape and dtype; a factory is told to make it on the meta device."""
     mapped = torch.utils._pytree.tree_map(meta, tuple(args))
-    named = meta_kwargs(kwargs)
+    named = {key: meta(value) for key, value in kwargs.items() if key not in PLACEMENT}
     if any(argument.name == "device" for argument in func._schema.arguments):
         named["device"] = torch.device("meta")
     return func(*mapped, **named)

@@ -60,7 +60,7 @@ def plan(recipe: InitRecipe, views: Mapping[str, View], wanted: Mapping[str, str
     last: dict[str, int] = {}
     done: dict[int, tuple[str, ...]] = {}
     live: set[str] = set()
-    final = last_writes(recipe.steps, views)
+    final = {root_of(step.out, views): index for index, step in enumerate(recipe.steps)}  # the last that writes
     for name, source in wanted.items():
         root = root_of(source, views)
         done[final[root]] = (*done.get(final[root], ()), name)
@@ -93,10 +93,6 @@ def is_random(recipe: InitRecipe, name: str) -> bool:
     wanted = {key: source for key, source in recipe.tensors if key == name}
     needed = plan(recipe, {view.name: view for view in recipe.views}, wanted).needed
     return any(step.random for step, runs in zip(recipe.steps, needed, strict=True) if runs)
-
-
-def last_writes(steps: Sequence[Step], views: Mapping[str, View]) -> dict[str, int]:
-    return {root_of(step.out, views): index for index, step in enumerate(steps)}
 
 
 def in_place(step: Step) -> bool:
