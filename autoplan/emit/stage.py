@@ -87,7 +87,7 @@ def emit_stage(lowered: Lowered, stage: LoweredStage, name: str, where: str, res
     scope = stage_scope(lowered, stage, reserved)
     runs = runs_of(lowered, stage)
     lines = [f"class {name}(nn.Module):", f'    """{where}."""', ""]
-    lines += stage_init(lowered, stage, runs, scope)
+    lines += stage_init(lowered, stage, runs)
     lines += ["", *stage_forward(lowered, stage, runs, scope)]
     return lines
 
@@ -109,7 +109,7 @@ def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
     return tuple(b.name for b in lowered.buffers if b.name in wanted)
 
 
-def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope: Scope) -> list[str]:
+def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run]) -> list[str]:
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, MeshAxis], first: int) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        self.{axis} = mesh["{axis}"]' for axis in axes_used(stage_statements(lowered, stage))]

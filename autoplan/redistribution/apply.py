@@ -109,7 +109,7 @@ def spec_between(source: Layout, target: Layout, shape: Sequence[int], mesh: Mes
     return group, write_spec(tuple(before), tuple(after)), tuple(shared)
 
 
-def exchange_op(source: Mapping[str, State], target: Mapping[str, State], carries: bool) -> str | None:
+def exchange_op(source: Mapping[str, State], target: Mapping[str, State]) -> str | None:
     """The exchange between two layouts, told by the states beside their dims; None where there is none.
 
     What is fetched is R or I on both sides, and not R on one and I on the other, whose gradients are summands here and

@@ -32,14 +32,14 @@ def placed_rows(record: PlanRecord, block: Block, node: Node, ways: int) -> list
     given, boxes = node.args[3:5]
     assert isinstance(given, tuple) and isinstance(boxes, tuple)
     placed = Placed.of(given, boxes, flat.elements)
-    chosen, names, asked = chosen_in(placed, ways), names_of(record, node, placed), batch_rows(record.model)
+    chosen, names, asked = chosen_in(placed, ways), names_of(record, placed), batch_rows(record.model)
     return [
         (names[i], *figures(placed.tables[i], flat.dtype), place_text(chosen[i]), *traffic(placed, i, flat, asked))
         for i in range(len(placed.tables))
     ]
 
 
-def names_of(record: PlanRecord, node: Node, placed: Placed) -> list[str]:
+def names_of(record: PlanRecord, placed: Placed) -> list[str]:
     """The user's name of each table."""
     (flat,) = [p for p in record.model.parameters if p.members and p.type.elements == placed.elements]
     by_start = {member.start: member.source for member in flat.members}

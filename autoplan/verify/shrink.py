@@ -114,7 +114,7 @@ class Dims:
                     given |= dict.fromkeys(term, True)
                     self.atoms.equate(dim, Dim(atoms, offset))
         for factor in rule.whole_factors:
-            if factor in factors and freezes(name, rule.cost):
+            if factor in factors and freezes(name):
                 self.atoms.freeze(factors[factor])
         if node.op.startswith("aten.embedding") and block != MODEL:
             return
@@ -157,7 +157,7 @@ def keeps_the_rest(node: Node, dim: int, size: int) -> bool:
     return node.args[1] == dim and node.args[3] == size and int(str(node.args[2])) <= 2
 
 
-def freezes(name: str, cost: str) -> bool:
+def freezes(name: str) -> bool:
     """Whether the operator's arguments name the sizes of its whole dims: kernels, windows, positions."""
     return "conv" in name or "pool" in name or name in FIXED
 
@@ -198,8 +198,7 @@ def shrink_model(model: Model, dims: Dims, sizes: dict[int, int]) -> Model:
 
     def node_of(block: int, node: Node) -> Node:
         kind = typed((block, node.name), node.type)
-        operands = [dims.shape((block, name), sizes) for name in node.operands]
-        return replace(node, type=kind, args=small_arguments(node, kind, operands))
+        return replace(node, type=kind, args=small_arguments(node, kind))
 
     def values(block: int, given: Sequence[Typed]) -> tuple[Typed, ...]:
         return tuple(replace(v, type=typed((block, v.name), v.type)) for v in given)
@@ -227,7 +226,7 @@ def shrink_model(model: Model, dims: Dims, sizes: dict[int, int]) -> Model:
     )
 
 
-def small_arguments(node: Node, kind: TensorType, operands: Sequence[tuple[int, ...]]) -> tuple[Argument, ...]:
+def small_arguments(node: Node, kind: TensorType) -> tuple[Argument, ...]:
     """The arguments that name sizes, at the new sizes."""
     name, args = node.op.split(".")[1], list(node.args)
     if name in ("reshape", "expand"):

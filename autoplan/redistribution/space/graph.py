@@ -145,7 +145,7 @@ class Space:
 
     def write(self, here: int, there: int, exchange: bool, mesh: Mesh) -> Collective:
         source, target = self.layouts[here], self.layouts[there]
-        op = exchange_op(dict(source.rest), dict(target.rest), self.tensor.carries) if exchange else None
+        op = exchange_op(dict(source.rest), dict(target.rest)) if exchange else None
         op = op or self.arcs[here, there].op
         if op in EXCHANGES:
             ends = (self.place[here], self.place[there])
