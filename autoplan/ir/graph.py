@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -86,6 +86,13 @@ def walk_refs(argument: Argument) -> Iterator[Ref]:
     elif isinstance(argument, tuple):
         for item in argument:
             yield from walk_refs(item)
+
+
+def map_refs(argument: Argument, value: Callable[[Ref], Argument]) -> Argument:
+    """The argument with each Ref, in order, replaced by its ``value``."""
+    if isinstance(argument, Ref):
+        return value(argument)
+    return tuple(map_refs(item, value) for item in argument) if isinstance(argument, tuple) else argument
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ asks for, the hops that the search priced are emitted, each once, just before th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from autoplan.errors import LayoutError
 from autoplan.ir.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mesh
-from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType
+from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType, map_refs
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import (
@@ -130,13 +130,17 @@ class Body:
         ]
         value = typed_value(node.name, node.type, strategy.output(len(node.type.shape), self.mesh), self.mesh)
         args, kwargs = local_arguments(rule_of(node, types), node, value.local_shape)
-        renamed = iter(names)
+        moved = iter(names)
+
+        def renamed(argument: Argument) -> Argument:
+            return map_refs(argument, lambda _: Ref(next(moved)))
+
         self.statements.append(
             Compute(
                 value,
                 node.op,
-                tuple(rename(a, renamed) for a in args),
-                tuple((k, rename(v, renamed)) for k, v in kwargs),
+                tuple(map(renamed, args)),
+                tuple((k, renamed(v)) for k, v in kwargs),
                 strategy.axes,
                 node.module,
                 math.prod(self.mesh.size(axis) for axis, s in strategy.axes if s.scaled),
@@ -144,15 +148,6 @@ class Body:
         )
         self.found[node.name] = {value.layout: value}
         return value
-
-
-def rename(argument: Argument, names: Iterator[str]) -> Argument:
-    """The argument with each Ref replaced, in order, by a reference to the next name."""
-    if isinstance(argument, Ref):
-        return Ref(next(names))
-    if isinstance(argument, tuple):
-        return tuple(rename(item, names) for item in argument)
-    return argument
 
 
 def lower_block(block: Block, choice: BlockChoice, mesh: Mesh) -> LoweredBlock:

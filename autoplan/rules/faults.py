@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from autoplan.errors import AutoplanError, RuleError
 from autoplan.ir.graph import Argument, Node, TensorType
 from autoplan.rules.notation import Rule, factor_sizes, parse_terms
-from autoplan.rules.registry import OURS, registered, substitute
+from autoplan.rules.registry import OURS, registered, typed_arguments
 
 REDUCTIONS = ("sum", "mean", "max")
 COSTS = ("matmul", "attention", "experts", "memory", "free")
@@ -20,8 +20,7 @@ def check_users_rule(node: Node, types: Mapping[str, TensorType]) -> None:
     if function is None or function.__module__.startswith(OURS):
         return
     where = f"the rule of {node.op}, {function.__qualname__} of {function.__module__}"
-    args = tuple(substitute(argument, types) for argument in node.args)
-    kwargs = {key: substitute(value, types) for key, value in node.kwargs}
+    args, kwargs = typed_arguments(node, types)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:

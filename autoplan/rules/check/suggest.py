@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from autoplan.ir.graph import Argument, Node, Ref, TensorType
+from autoplan.ir.graph import Argument, Node, TensorType, map_refs
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.check.case import Case, Sample
 from autoplan.rules.check.check import TOLERANCES
@@ -88,9 +88,7 @@ class Trial:
         tensors = iter([values(shape, kind, self.device, generator, dtype) for shape, kind in pairs])
 
         def given(argument: Argument) -> Argument:
-            if isinstance(argument, Ref):
-                return next(tensors)
-            return tuple(map(given, argument)) if isinstance(argument, tuple) else argument
+            return map_refs(argument, lambda _: next(tensors))
 
         args = tuple(map(given, self.node.args))
         return Sample(self.node.op, args, tuple((key, given(value)) for key, value in self.node.kwargs))

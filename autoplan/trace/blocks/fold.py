@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoplan.ir.graph import Argument, Block, Buffer, Model, Node, Parameter, Ref, Segment, TensorType, Typed
+from autoplan.ir.graph import Argument, Block, Buffer, Model, Node, Parameter, Ref, Segment, TensorType, Typed, map_refs
 from autoplan.trace.blocks.beside import beside_layers
 from autoplan.trace.blocks.cut import Piece, cut
 from autoplan.trace.blocks.flat import Flat
@@ -139,8 +139,4 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
 
 def renamed_argument(argument: Argument, names: Mapping[str, str]) -> Argument:
     """An argument with its references renamed."""
-    if isinstance(argument, Ref):
-        return Ref(names.get(argument.name, argument.name))
-    if isinstance(argument, tuple):
-        return tuple(renamed_argument(item, names) for item in argument)
-    return argument
+    return map_refs(argument, lambda ref: Ref(names.get(ref.name, ref.name)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -10,6 +13,7 @@ from torch import nn
 from autoplan.ir.start import InitRecipe
 from autoplan.trace.initialise.replay import replay
 
+Module = TypeVar("Module", bound=nn.Module)
 SHARE = 0.25  # of the free memory that a model may take that is made for the comparison alone
 MOST_ELEMENTS = 2**29  # seconds: each is drawn about four times, at some 6 ns
 
@@ -17,6 +21,15 @@ MOST_ELEMENTS = 2**29  # seconds: each is drawn about four times, at some 6 ns
 def named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Parameters and buffers, a tied one under its first name."""
     return [*model.named_parameters(), *model.named_buffers()]
+
+
+def with_values(model: Module, value: Callable[[torch.Tensor], torch.Tensor]) -> Module:
+    """A copy whose parameters and buffers have the ``value`` of each; tied ones stay tied."""
+    memo: dict[int, object] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        new = value(tensor)
+        memo[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+    return copy.deepcopy(model, memo)
 
 
 def described(model: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:

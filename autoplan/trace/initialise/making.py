@@ -11,7 +11,7 @@ from torch import nn
 
 from autoplan.errors import WeightsError
 from autoplan.ir.start import EMPTY, InitRecipe
-from autoplan.trace.initialise.compare import described, named_tensors
+from autoplan.trace.initialise.compare import described, named_tensors, with_values
 from autoplan.trace.initialise.recorder import Recorder, Unrecordable, key_of, recording
 from autoplan.trace.initialise.replay import replay
 
@@ -62,12 +62,12 @@ def constructed_again(model: Any) -> nn.Module:
 
 def reset_again(model: nn.Module) -> nn.Module:
     """A copy with fresh parameters, each submodule reset; buffers on a real device keep their values."""
-    memo: dict[int, object] = {}
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))
-    for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype) if buffer.is_meta else buffer.detach().clone()
-    twin = copy.deepcopy(model, memo)
+
+    def value(tensor: torch.Tensor) -> torch.Tensor:
+        fresh = tensor.is_meta or isinstance(tensor, nn.Parameter)
+        return torch.empty(tensor.shape, dtype=tensor.dtype) if fresh else tensor.detach().clone()
+
+    twin = with_values(model, value)
     for module in twin.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
@@ -107,13 +107,7 @@ def init_model(model: nn.Module, seed: int, otherwise: Mapping[str, torch.Tensor
     otherwise  values of what nothing else fills; any of these names may be among them
     WeightsError for a tensor on the meta device that nothing fills.
     """
-    memo: dict[int, object] = {}
-    for parameter in model.parameters():
-        empty = torch.empty(parameter.shape, dtype=parameter.dtype)
-        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
-    for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype)
-    twin = copy.deepcopy(model, memo)
+    twin = with_values(model, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
     tensors, own = dict(named_tensors(twin)), dict(named_tensors(model))
     with torch.no_grad():
         for name, value in own.items():

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from autoplan.ir.graph import Argument, DType, Ref, walk_refs
+from autoplan.ir.graph import Argument, Ref, walk_refs
 from autoplan.ir.start import LITERAL, RESTORE, SAVE, SEED, TRUNCATED, InitRecipe, Step, View
+from autoplan.trace.builder import torch_argument
 from autoplan.trace.initialise.draws import IN_ORDER, pass_over, truncated_normal_
 
 OVERWRITES = (
@@ -139,11 +140,7 @@ class Machine:
         return self.value(name).clone(memory_format=torch.contiguous_format)
 
     def real(self, argument: Argument) -> object:
-        if isinstance(argument, Ref):
-            return self.value(argument.name)
-        if isinstance(argument, DType):
-            return getattr(torch, argument.name)
-        return [self.real(item) for item in argument] if isinstance(argument, tuple) else argument
+        return torch_argument(argument, lambda ref: self.value(ref.name))
 
     def run(self, step: Step) -> None:
         if step.op == LITERAL:

@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autoplan.errors import TraceError
-from autoplan.trace.builder import torch_dtype
+from autoplan.trace.builder import dtype_name, torch_dtype
 from autoplan.trace.repeats.per_child import rearranged
 
 
@@ -55,7 +55,7 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: I
     for parameter in own_tensors(model, nn.Module.parameters, memo):
         memo[id(parameter)] = nn.Parameter(fake_like(parameter, mode, dtype), parameter.requires_grad)
     for buffer in own_tensors(model, nn.Module.buffers, memo):
-        memo[id(buffer)] = fake_like(buffer, mode, str(buffer.dtype).removeprefix("torch."))
+        memo[id(buffer)] = fake_like(buffer, mode, dtype_name(buffer.dtype))
     try:
         twin = copy.deepcopy(model, memo)
     except (TypeError, RuntimeError, AttributeError) as error:
