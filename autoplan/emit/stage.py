@@ -14,9 +14,9 @@ from torch import nn
 
 from autoplan.emit.block import Scope, axes_used, emit_body, local_names
 from autoplan.emit.dropout import KEY, dropouts
-from autoplan.emit.naming import REST, free, keyword_arguments
+from autoplan.emit.naming import REST, keyword_arguments
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
-from autoplan.ir.graph import Segment
+from autoplan.ir.graph import Segment, free_name
 from autoplan.ir.typed import Compute, Lowered, LoweredStage, Statement, needed
 
 
@@ -44,7 +44,7 @@ def runs_of(lowered: Lowered, stage: LoweredStage) -> tuple[Run, ...]:
         end = position + 1
         while end < stage.last and same_call(lowered.segments[end], segment):
             end += 1
-        attribute = free(run_name(lowered, position, end), taken)
+        attribute = free_name(run_name(lowered, position, end), taken, first=2)
         taken.add(attribute)
         runs.append(Run(attribute, position, end, segment.externals))
         position = end

@@ -9,9 +9,10 @@ graph of their own, and each pipeline stage recomputes the ones it reads from th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -86,6 +87,12 @@ def walk_refs(argument: Argument) -> Iterator[Ref]:
     elif isinstance(argument, tuple):
         for item in argument:
             yield from walk_refs(item)
+
+
+def free_name(name: str, taken: Container[str], first: int = 1, between: str = "_") -> str:
+    """The name, or the name with the first free number from ``first``."""
+    numbered = (f"{name}{between}{number}" for number in itertools.count(first))
+    return name if name not in taken else next(each for each in numbered if each not in taken)
 
 
 def map_refs(argument: Argument, value: Callable[[Ref], Argument]) -> Argument:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autoplan.errors import LayoutError
 from autoplan.ir.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mesh
-from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType, map_refs
+from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType, free_name, map_refs
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import (
@@ -115,12 +115,9 @@ class Body:
 
     def fresh(self, name: str, steps: Sequence[Collective]) -> str:
         base = f"{name.replace('.', '_')}_{SUFFIX.get(steps[-1].op, 'moved') if steps else 'same'}"
-        candidate, n = base, 1
-        while candidate in self.taken:
-            n += 1
-            candidate = f"{base}_{n}"
-        self.taken.add(candidate)
-        return candidate
+        found = free_name(base, self.taken, first=2)
+        self.taken.add(found)
+        return found
 
     def compute(self, node: Node, strategy: Strategy, types: Mapping[str, TensorType]) -> TypedValue:
         """Adds one operator, its operands brought into the layouts that its strategy asks for."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed
+from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed, free_name
 
 Value = object  # Ref, a Python scalar, or a tuple of these: what an operator of torch.fx takes or gives
 
@@ -92,11 +92,7 @@ class Builder:
         return torch.empty(kind.shape, dtype=torch_dtype(kind.dtype), device="meta")
 
     def fresh(self, stem: str) -> str:
-        name, count = stem, 0
-        while name in self.types:
-            count += 1
-            name = f"{stem}_{count}"
-        return name
+        return free_name(stem, self.types)
 
     # Views and casts that change nothing give back their operand.
 

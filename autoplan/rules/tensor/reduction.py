@@ -31,7 +31,7 @@ def amax(x: TensorType, dims: tuple[int, ...] = (), keepdim: bool = False) -> Ru
     return Rule(reduced(x, dims, keepdim), reduce="max", saved=(0, "out"))
 
 
-@rule("aten.amin.default")
+@rule("aten.amin.default", "aten.logsumexp.default")
 def amin(x: TensorType, dims: tuple[int, ...] = (), keepdim: bool = False) -> Rule:
     return whole_reduction(x, dims, keepdim, saved=(0, "out"))
 
@@ -51,11 +51,6 @@ def variance(
     x: TensorType, dims: tuple[int, ...] | None = None, correction: float | None = None, keepdim: bool = False
 ) -> Rule:
     return whole_reduction(x, dims or (), keepdim, saved=(0,))
-
-
-@rule("aten.logsumexp.default")
-def logsumexp(x: TensorType, dims: tuple[int, ...], keepdim: bool = False) -> Rule:
-    return whole_reduction(x, dims, keepdim, saved=(0, "out"))
 
 
 @rule("aten.prod.dim_int", "aten.prod.default")
