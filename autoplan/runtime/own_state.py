@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage

@@ -8,15 +8,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
-import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import WeightsError
 from autoplan.runtime import own_state
 from autoplan.runtime.agreement.agreement import Call
 from autoplan.runtime.checkpoint import checkpoint
 from autoplan.runtime.checkpoint.saving import Saver
 from autoplan.runtime.collectives.mesh_axes import release
+from autoplan.runtime.collectives.objects import from_first, together
 from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, stacked
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
@@ -216,16 +215,7 @@ class Program(RankModel):
 
         Nodes may see a shared folder as it was a moment ago: so all go on from the same.
         """
-        found: list[object] = [None]
-        if self.rank == 0:
-            try:
-                found = [checkpoint.latest_checkpoint(folder)]
-            except WeightsError as error:  # told to all, or the others would wait for it
-                found = [error]
-        dist.broadcast_object_list(found, src=0)
-        if isinstance(found[0], WeightsError):
-            raise found[0]
-        return found[0] if isinstance(found[0], Path) else None
+        return from_first(together(lambda: checkpoint.latest_checkpoint(folder) if self.rank == 0 else None))
 
     def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:
         """Goes on from a checkpoint of this plan, or of another plan of the same model, on any number of ranks.

@@ -221,10 +221,10 @@ def latest_other(folder: Path) -> Path | None:
     return max(others, key=lambda path: read_header(path).written_s, default=None)
 
 
-def write_file(file: Path, text: str) -> None:
+def write_synced(file: Path, content: bytes) -> None:
     """A small file, brought to the disk."""
-    with file.open("w") as stream:
-        stream.write(text)
+    with file.open("wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
 

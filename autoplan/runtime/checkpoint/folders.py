@@ -36,7 +36,7 @@ from autoplan.runtime.checkpoint.files import (
     sealed,
     sync_folder,
     unsealed,
-    write_file,
+    write_synced,
 )
 from autoplan.runtime.checkpoint.index import TENSORS, plain_name
 from autoplan.runtime.elastic.messages import note
@@ -85,7 +85,7 @@ def begin(target: Path, lineage: Lineage, world: int) -> Path:
     clear(folder)
     folder.mkdir()
     names = [TENSORS, *(rank_file(rank) for rank in range(world))]
-    write_file(folder / WRITING, sealed({"format": FORMAT, "run": lineage.run, "files": names}))
+    write_synced(folder / WRITING, sealed({"format": FORMAT, "run": lineage.run, "files": names}).encode())
     return folder
 
 

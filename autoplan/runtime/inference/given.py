@@ -18,7 +18,7 @@ from autoplan.errors import InputsError
 from autoplan.ir.typed import TypedValue
 from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, together
 from autoplan.runtime.data.microbatches import Batch, named
 from autoplan.runtime.spec import DATA, ProgramSpec
 
@@ -49,9 +49,7 @@ def whole_batch(
     with_rows, without = [[v for v in spec.lowered.batch if has_rows(spec, v) == kind] for kind in (True, False)]
     of = Fingerprint(device).of
     digests, fixed = (tuple(int(of([given[v.name]])) for v in values) for values in (with_rows, without))
-    mine = Shown(data.rank, rows, digests, fixed)
-    shown: list[Shown] = [mine] * dist.get_world_size()
-    dist.all_gather_object(shown, mine)
+    shown = from_all(Shown(data.rank, rows, digests, fixed))
     total = agreed(shown)
     planned = planned_rows(spec)
     if total > planned:

@@ -15,7 +15,7 @@ from autoplan.errors import WeightsError
 from autoplan.ir.start import InitRecipe
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.checkpoint.plain_values import path_of
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.parallel import flat_param_views
 from autoplan.runtime.parallel.boxes import whole
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter

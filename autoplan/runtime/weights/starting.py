@@ -11,7 +11,7 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.ir.start import RESETS, Start
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, together
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.loading import draw, load, makes, own_parameters
@@ -108,8 +108,7 @@ def unknown_text(start: Start) -> str:
 
 def check_alike(asked: tuple[int | None, bool]) -> None:
     """WeightsError, on every rank, where ranks ask for different values: replicas would differ."""
-    found: list[tuple[int | None, bool]] = [asked] * dist.get_world_size()
-    dist.all_gather_object(found, asked)
+    found = from_all(asked)
     other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
     if other is not None:
         said = f"rank 0 asks for seed={found[0][0]}, rank {other} for seed={found[other][0]}"
