@@ -4,8 +4,6 @@ The planner finds the cheapest of all ways between two layouts, over other axes 
 thousands of arcs composes its ways itself, of single steps.
 """
 
-from __future__ import annotations
-
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
 from autoplan.ir.layout import Layout, State
 from autoplan.ir.mesh import Mesh

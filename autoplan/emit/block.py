@@ -1,7 +1,5 @@
 """A lowered block -> the source of one nn.Module class."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

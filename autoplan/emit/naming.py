@@ -1,7 +1,5 @@
 """Names that program.py can have, whatever a user's modules and arguments are called."""
 
-from __future__ import annotations
-
 import builtins
 import keyword
 from collections.abc import Iterable, Mapping, Sequence

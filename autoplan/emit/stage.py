@@ -4,8 +4,6 @@ A stage recomputes the constants it reads from the batch, then runs its segments
 block is a ModuleList; stages that differ only in where they begin share a class.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Values that carry no gradient (ids, masks, rotary tables, counts of valid tokens
 graph of their own, and each pipeline stage recomputes the ones it reads from the batch instead of receiving them.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

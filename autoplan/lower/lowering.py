@@ -4,8 +4,6 @@ Nothing is decided here. Each operator runs as the search chose; where an operan
 asks for, the hops that the search priced are emitted, each once, just before the first operator that needs it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

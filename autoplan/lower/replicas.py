@@ -5,8 +5,6 @@ rows is divided by the number of ranks. A replica's isn't; the runtime counts it
 likewise. What a replica would have to ask the others for in every step has no such form, and is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a step makes of a layout, and the step as it is written down, with its kinds and sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

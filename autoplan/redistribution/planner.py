@@ -1,8 +1,6 @@
 """Redistributions of one kind of tensor: the space in which each is sought, and the path that ``shortest_path`` finds
 there, as written steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ R -> I, R -> P, I -> P and S -> P move nothing and yet are never free of thought
 what it has, the others hold zeros (R -> I: in the backward, so that the summands of the gradient count it once).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autoplan.ir.layout import I, R, State

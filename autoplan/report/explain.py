@@ -1,7 +1,5 @@
 """One operator or module: its split, the alternatives, the price of each."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass

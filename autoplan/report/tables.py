@@ -1,7 +1,5 @@
 """Where each table of a recommender lies, and what it costs to look it up."""
 
-from __future__ import annotations
-
 from autoplan.cost.operators.lookups import INDEX_BYTES, read_bytes
 from autoplan.emit.source import size_text
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows

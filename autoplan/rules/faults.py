@@ -1,7 +1,5 @@
 """What can be wrong with a rule that a user writes, told before anything is planned with it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 

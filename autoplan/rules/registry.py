@@ -4,8 +4,6 @@ torch knows an operator by its name in the whole process, and so do we its rule:
 a user registers goes with the plan by the name of the module that did so (``autoplan.rules.extensions``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType

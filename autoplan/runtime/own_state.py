@@ -5,8 +5,6 @@ by the same keys. The optimizer's are what torch's ``state_dict`` gives, with wh
 state fits is asked on all ranks before any of them changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

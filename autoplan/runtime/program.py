@@ -1,7 +1,5 @@
 """An exported program on one rank: the interface that train.py and users' scripts are written against."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext

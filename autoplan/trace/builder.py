@@ -3,8 +3,6 @@
 Types come from running the operator on meta tensors, so that no shape rule is written twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An exported program -> Flat: every node of torch.fx in its canonical form."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

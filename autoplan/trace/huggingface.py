@@ -5,8 +5,6 @@ AttentionMaskInterface: causality is an argument rather than a mask, grouped key
 is a mask of [batch, 1, 1, keys].
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

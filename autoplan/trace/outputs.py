@@ -1,7 +1,5 @@
 """Which tensor of a model's output is its loss, or its result."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The program keeps its structure, strategies and redistributions; what shrinks ar
 entries a shard, together with every dim that is tied to it; sizes that an operator's arguments depend on stay.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -7,8 +7,6 @@ operator pays for the kernels that it is made of (``eager``), keeps what autogra
 no less than the framework's dispatch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Attention whose keys and values go round the ranks (``runtime.ops.attention.ring``): its blocks, the sends beside
 them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autoplan.cost.operators.cost import Cost

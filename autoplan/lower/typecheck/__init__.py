@@ -7,8 +7,6 @@ microbatches. The loss is whole (I) or a summand (P), so a gradient of one on ev
 Order: `body` (the statements of one block).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from autoplan.errors import LayoutError

@@ -1,7 +1,5 @@
 """The single steps between layouts that the table knows, and permutes, each priced forward and backward."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The layouts through which a redistribution may pass, and what it costs to get from each to each in one step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """``check_rule``: a rule proved on every split, against the operator on one device."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A strategy that differs from one device: which, in what, by how much, and what in the rule to change."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 It is a guess from one call with a few small random tensors. ``check_rule`` on the user's own inputs is the proof.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

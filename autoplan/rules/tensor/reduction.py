@@ -1,7 +1,5 @@
 """Reductions: what is reduced splits into partial results."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.rules.registry import Rule, broadcast, broadcast_shape, letters, rule
 

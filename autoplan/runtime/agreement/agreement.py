@@ -9,8 +9,6 @@ they tell each other more.
 A batch that is repeated on all ranks alike, or rows that no other rank holds, can't be told from right ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

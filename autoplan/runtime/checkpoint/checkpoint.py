@@ -4,8 +4,6 @@ A save agrees first: every rank has to say the same folder, step and extra. A lo
 at every byte's checksum, at whether the checkpoint fits the plan; only then does anything in memory change.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

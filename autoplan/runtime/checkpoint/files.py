@@ -5,8 +5,6 @@ says. What the files hold has checksums as well (``checkpoint_index``), which a 
 anything.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

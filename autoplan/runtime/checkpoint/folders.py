@@ -14,8 +14,6 @@ A folder that holds anything else is no place for a checkpoint. Another run's is
 beyond telling is set aside.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ some of its parameters. So what is saved is each set of options that differs, wi
 have it; None where all have the same. What a group is called, and how its updates are computed, stays the plan's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One program's saves, one after another; one may run behind the training's back."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

@@ -5,8 +5,6 @@ raises on all ranks what goes wrong on one. How bytes lie in files is ours: torc
 and notices no flipped bit.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence

@@ -1,8 +1,6 @@
 """What ranks tell one another as Python objects. What goes wrong on one is raised on all: none is left waiting for one
 that has given up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

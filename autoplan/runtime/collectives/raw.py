@@ -5,8 +5,6 @@ Parts lie in the order of the axis' *members*, which may differ from the order o
 and, where something crossed, contiguous.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import wraps
 

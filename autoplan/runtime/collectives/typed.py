@@ -10,8 +10,6 @@ Shapes: n is the axis' size. Results are waited for and contiguous, so no asynch
 into a leaf's ``.grad``; ``torch.compile(fullgraph=True)`` takes them whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -5,8 +5,6 @@ the same, too, that is the whole batch; where each gives its own rows, these are
 axis, any number from each. So a short batch is never taken for a rank's rows, nor counted twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The program of a plan of Inference() on one rank: the forward alone, with nothing of a training step."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What is asked of weights before and while they are taken: files as they were saved, values that are finite."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Files are written into a folder of their own inside and moved to their places at
 the manifest before tells what stood there: whoever reads a folder whose save was ended in between is told so.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Weights into a rank's parts: from a recipe, a state dict, or safetensors files of which only slices are read."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where a program's training starts from: values that came with the plan, or values drawn anew under a seed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Segments that do the same share one block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Names that read well, for values inside a block and for blocks."""
 
-from __future__ import annotations
-
 import builtins
 import keyword
 import re

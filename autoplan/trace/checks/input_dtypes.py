@@ -4,8 +4,6 @@ A program casts what it is fed to the dtype that it computes in, so a batch in f
 that can't even be run on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ the first forward left. Or else a forward has to give the same number whether or
 another batch ran before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

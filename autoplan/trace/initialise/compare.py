@@ -1,7 +1,5 @@
 """Whether a recipe gives what the model's author makes: bit for bit, where that fits this machine."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a user gives to be planned: a module with its values, one without, or a function that makes one."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace

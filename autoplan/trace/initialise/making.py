@@ -1,7 +1,5 @@
 """Recipes of whole modules, and modules made of recipes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ that nobody wants; of these a piece at a time exists. A tensor exists from the f
 handed out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ traced by itself on meta tensors, so that the program around it stays as it was 
 lose where gradients stop, and would spell out what is known, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 

@@ -4,8 +4,6 @@ Nothing is ever written to the user's model. The copy's tensors are fake ones on
 dtype and no memory; unlike meta tensors they mix with what forward makes on the default device.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass

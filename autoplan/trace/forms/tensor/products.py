@@ -1,7 +1,5 @@
 """Products of vectors and sums of products as matmuls; an einsum stays one operator, with its equation written out."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 
