@@ -1,7 +1,5 @@
 """What the search decides: its result, and all that lowering needs to know."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from autoplan.ir.layout import Layout

@@ -1,7 +1,5 @@
 """Clusters of several kinds of device: what each pipeline rank of a plan is on, and how much may be filled there."""
 
-from __future__ import annotations
-
 from autoplan.cost import Device
 from autoplan.emit.source import size_text
 from autoplan.ir.record import PlanRecord

@@ -1,7 +1,5 @@
 """Why the plan is as it is: what bounds it, what was ruled out, what the trace had to say."""
 
-from __future__ import annotations
-
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
 from autoplan.ir.mesh import TENSOR, Mesh

@@ -1,7 +1,5 @@
 """What the plan is predicted to cost, as tables: memory, collectives, the alternatives, the search itself."""
 
-from __future__ import annotations
-
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative, PricedCollective, SearchReport, StageChoice
 from autoplan.ir.record import PlanRecord

@@ -1,7 +1,5 @@
 """Quantities, layouts and parallelisms as people write them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
