@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from autoplan.lower.program import program_of
 from autoplan.models.pretrained import FOLDER as PRETRAINED
 from autoplan.models.pretrained import pretrained_files, stored_files
 from autoplan.options import Inference, Parallelism, Training, is_whole
+from autoplan.rehearsal.rehearse import rehearse
+from autoplan.rehearsal.result import Rehearsal
 from autoplan.replan import Change, replan
 from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.rules.constraints import Constraint
@@ -149,6 +152,26 @@ class Plan:
         if not is_whole(seed):
             raise InputsError(f"seed={seed!r}", "a seed is a whole number", "give for example 0")
         return verify(self.record, self.module, self.loss_fn, seed=seed, raises=raises, given=batch)
+
+    @keywords(InputsError)
+    def rehearse(self, *, ranks: str = "classes", microbatches: int | None = None) -> Rehearsal:
+        """Runs the program at full size without a device: everything but the values.
+
+        The folder's own program.py and the runtime run one step and its update on a fake device, one rank of each class
+        of ranks that differ in what they launch, each in a process of its own. Told are each class's peak memory beside
+        the predicted, what stands then, where the host stops, and whether every collective meets its members, every
+        message its receiver, and the order on the streams admits an end. ``verify`` compares values, at a small size;
+        this all but values, at the full one.
+
+        ranks         "classes"; "all"; or some, "0,17": whether all ranks meet isn't known then
+        microbatches  that are run; None: enough to fill the schedule; memory is carried on to all of them
+        RehearsalError where this torch takes no fake device, and for a plan of Inference(); InputsError for ranks or
+        microbatches that the plan hasn't. A program that wouldn't run is told by the result: ``passed``, ``check()``.
+        """
+        if self.folder is not None:
+            return rehearse(self.folder, ranks, microbatches)
+        with tempfile.TemporaryDirectory(prefix="autoplan-rehearsal-") as folder:
+            return rehearse(write_folder(self.record, Path(folder) / "out", str(self), {}), ranks, microbatches)
 
     @keywords(InputsError)
     def export(self, folder: str | os.PathLike) -> Path:

@@ -1,5 +1,5 @@
-"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``seal``, ``train``,
-``devices``, ``checkpoint``.
+"""The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``seal``,
+``train``, ``devices``, ``checkpoint``.
 
 This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
 
@@ -17,6 +17,7 @@ from autoplan.cli.commands import (
     compare_command,
     devices_command,
     plan_command,
+    rehearse_command,
     report_command,
     seal_command,
     verify_command,
@@ -35,6 +36,7 @@ examples:
   autoplan plan --model hf:llama --config num_hidden_layers=4 --cluster-spec "1x4 cpu" --batch 16 --export out/
   autoplan plan --model examples/mlp.py:make_model --cluster-spec "1x4 cpu" --parallelism dp=2,tp=2 --verify
   autoplan train out/ --steps 100               # or torchrun --nproc-per-node 4 out/train.py --steps 100
+  autoplan rehearse out/                        # all 64 ranks, at full size, without a device
   autoplan what-if out/ --cluster-spec "2x8 a100-sxm-80gb" --batch 64 --bandwidth 0.5
   autoplan compare hf:llama-3-8b "8x8 h100-sxm" "8x8 a100-sxm-80gb" "16x8 l40s" --batch 512 --seq 8192
 """
@@ -78,6 +80,12 @@ def parser() -> argparse.ArgumentParser:
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")
         other.set_defaults(command=command)
+    rehearse = commands.add_parser("rehearse", help="run an exported program at full size, without a device")
+    rehearse.set_defaults(command=rehearse_command)
+    rehearse.add_argument("folder", help="a folder that plan --export wrote")
+    rehearse.add_argument("--ranks", default="classes", help="classes (one of each kind), all, or some: 0,17")
+    rehearse.add_argument("--microbatches", type=whole(1), help="that are run; else enough to fill the schedule")
+    rehearse.add_argument("--json", metavar="FILE", help="write what was found there, too")
     train = commands.add_parser("train", help="run an exported program's train.py on this machine, as torchrun does")
     train.set_defaults(command=train_command)
     train.add_argument("--max-restarts", type=whole(0), default=0, help="times that failed processes are started anew")

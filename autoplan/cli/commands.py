@@ -1,6 +1,7 @@
 """What each command does."""
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.compare import beside, compare
-from autoplan.errors import InputsError, PlanFileError
+from autoplan.errors import InputsError, PlanFileError, RehearsalError
 from autoplan.export.folder import path_of, seal_folder
 from autoplan.models.named import Request, resolve_model
 from autoplan.plan import Plan, load
@@ -122,6 +123,16 @@ def devices_command(options: argparse.Namespace) -> None:
 
 def verify_command(options: argparse.Namespace) -> None:
     print(verified(load(options.folder)))
+
+
+def rehearse_command(options: argparse.Namespace) -> None:
+    """RehearsalError, after what was found is printed, where the program wouldn't run as planned."""
+    found = load(options.folder).rehearse(ranks=options.ranks, microbatches=options.microbatches)
+    print(found)
+    if options.json:
+        Path(options.json).write_text(json.dumps(found.to_dict(), indent=1))
+    if not found.passed:
+        raise RehearsalError(options.folder, "the program would not run as planned", "see what is printed above")
 
 
 def seal_command(options: argparse.Namespace) -> None:

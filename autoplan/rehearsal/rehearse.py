@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -16,7 +18,6 @@ from autoplan.errors import AutoplanError, InputsError, RehearsalError
 from autoplan.export.folder import program_spec, read_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.rehearsal.classes import rank_classes
-from autoplan.rehearsal.rank import rehearse_rank
 from autoplan.rehearsal.records import Call, RankClass, RankTrace
 from autoplan.rehearsal.result import Rehearsal, RehearsedClass
 from autoplan.rehearsal.world.deadlock import Deadlock
@@ -27,6 +28,9 @@ from autoplan.report.words import headline
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.verify.local_ranks import can_fork
 
+ONE_RANK = "autoplan.rehearsal.rank"
+"""The module that runs one rank: loaded in its process alone, for what it brings along of torch takes a second that no
+trainer is to spend."""
 EAGER_BYTES = 1 << 62  # every send ends by itself
 
 
@@ -82,7 +86,7 @@ def runs(spec: ProgramSpec, asked: int | None) -> tuple[int, int]:
             raise InputsError(f"microbatches={asked}", f"the step has {count}", "give 1 or more of these")
         return asked, asked
     several = len(spec.lowered.stages) > pp
-    few, step = (2 * pp, pp) if several else (pp + 1, 1)  # interleaved schedules run in rounds of pp
+    few, step = (2 * pp, pp) if several else (2 * pp - 1, 1)  # interleaved schedules run in rounds of pp
     return (few, few + step) if few + step < count else (count, count)
 
 
@@ -123,7 +127,9 @@ Asked = tuple[Path, int, int]
 def each_apart(asked: Sequence[Asked]) -> list[RankTrace | str]:
     """Each rank in a process of its own: torch takes a fake device for good, and only where no other is in use."""
     context = multiprocessing.get_context("fork" if can_fork() else "spawn")
-    with context.Pool(min(len(asked), len(os.sched_getaffinity(0))), maxtasksperchild=1) as pool:
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}  # a real accelerator leaves no place for the fake one
+    workers = min(len(asked), len(os.sched_getaffinity(0)))
+    with patch.dict(os.environ, hidden), context.Pool(workers, maxtasksperchild=1) as pool:
         return pool.map(alone, asked, chunksize=1)
 
 
@@ -133,17 +139,20 @@ def alone(asked: Asked) -> RankTrace | str:
     logging.disable(logging.CRITICAL)  # engines print their whole schedule where a rank breaks off
     folder, rank, microbatches = asked
     try:
-        return rehearse_rank(folder, rank, microbatches)
+        return importlib.import_module(ONE_RANK).rehearse_rank(folder, rank, microbatches)
     except Exception as error:  # whatever it is, the other ranks' findings are worth having
         return explained(error)
 
 
 def explained(error: Exception) -> str:
-    """An error with the line of the program, or of the runtime, at which it came."""
+    """An error with the line of the program, or of the runtime, at which it came. Engines wrap what they meet."""
+    while error.__cause__ is not None and not isinstance(error, AutoplanError):
+        error = error.__cause__  # type: ignore[assignment]
     if isinstance(error, AutoplanError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename.endswith("program.py") or "/autoplan/" in f.filename]
-    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    place = next((f for f in reversed(own) if f.filename.endswith("program.py")), own[-1] if own else None)
+    where = f" at {Path(place.filename).name}:{place.lineno}" if place else ""
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}{where}: {first}"

@@ -109,6 +109,7 @@ class FakeDevice:
     """What ``torch.gpu`` is: the device's streams and state, under the names that torch's engines call."""
 
     listener: Listener
+    library: torch.library.Library
 
     def __init__(self) -> None:
         self.restart()
@@ -305,7 +306,25 @@ def register() -> FakeDevice:
         )
     device = FakeDevice()
     setup(NAME, backend_module=device)
+    device.library = _whole_operators()
     return device
+
+
+def _whole_operators() -> torch.library.Library:
+    """Operators with kernels of their own that torch takes apart on a device without: here they are to stay whole.
+
+    What is registered never runs: the mode takes the operator before.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("aten::") and has(name, "CompositeImplicitAutograd") and has(name, "CPU"):
+            library.impl(name.removeprefix("aten::"), _never, "PrivateUse1")
+    return library
+
+
+def _never(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("an operator of the fake device outside of its mode")
 
 
 @contextmanager

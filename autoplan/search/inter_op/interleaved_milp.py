@@ -114,7 +114,7 @@ class PartitionMilp:
         self.cells = (k, r)
         most = self.longest[k, r]
         goes_on = k[1:] == k[:-1]  # a cell's next is of the same stage
-        before, after = np.append(False, goes_on), np.append(goes_on, False)
+        before, after = np.append(False, goes_on)[: len(k)], np.append(goes_on, False)[: len(k)]
         first, last, none = self.q[k, r], self.q[k + 1, r], np.zeros(len(k))
         made = []
         for _ in range(2):
@@ -127,7 +127,7 @@ class PartitionMilp:
                 most[after], column(all_[after], -most[after]), column(last[after], -1.0), column(first[after], 1.0),
                 column(count[after], 1.0),
             )  # fmt: skip
-            earlier, both = np.append(-1, all_[:-1]), before & after
+            earlier, both = np.append(-1, all_[:-1])[: len(k)], before & after
             self.lp.add(none[before], column(earlier[before], most[before]), column(count[before], -1.0))
             self.lp.add(none[both], column(earlier[both], 1.0), column(all_[both], -1.0))
         self.a, self.b = made

@@ -1,7 +1,8 @@
-"""The attention kernel that a device would take: torch asks the device for it, and the fake one has none to offer.
+"""The kernels that a real device would take, where torch asks the device which it has and the fake one has none.
 
-The choice is that of torch's ``sdp_utils`` in short: the flash kernel without a mask, on a GPU in half precision; else
-on a GPU the memory-efficient kernel; the plain products where a head is too long for either.
+Attention's choice is that of torch's ``sdp_utils`` in short: the flash kernel without a mask, on a GPU in half
+precision; else on a GPU the memory-efficient kernel; the plain products where a head is too long for either. RMS norm
+is one kernel on a GPU (``aten::rms_norm`` in layer_norm.cpp), several on a CPU.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ aten = torch.ops.aten
 
 @contextmanager
 def kernels_of(kind: str) -> Iterator[None]:
-    """Within it attention on the fake device runs the kernel that a "cpu" or a "cuda" device would."""
-    plain = functional.scaled_dot_product_attention
+    """Within it the fake device runs the kernels that a "cpu" or a "cuda" device would."""
+    norm, plain = functional.rms_norm, functional.scaled_dot_product_attention
     choose = {"cpu": on_cpu, "cuda": on_cuda}[kind]
 
     def attention(
@@ -37,7 +38,13 @@ def kernels_of(kind: str) -> Iterator[None]:
             return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return result
 
-    with patch.object(functional, "scaled_dot_product_attention", attention):
+    def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+        if kind == "cpu" or x.device.type != NAME:
+            return norm(x, shape, weight, eps)
+        return aten._fused_rms_norm(x, shape, weight, eps)[0]
+
+    attends = patch.object(functional, "scaled_dot_product_attention", attention)
+    with attends, patch.object(functional, "rms_norm", rms_norm):
         yield
 
 

@@ -1,0 +1,170 @@
+"""Rehearsed programs: their memory beside real ranks', their classes beside all ranks, and what they would trip over."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import autoplan
+from autoplan.cli import main
+from autoplan.errors import InputsError, RehearsalError
+from autoplan.export.folder import program_spec, seal_folder
+from autoplan.rehearsal.classes import rank_classes
+from autoplan.rehearsal.rehearse import each_apart, rehearse
+from autoplan.verify.local_ranks import RankPool
+from tests.support.rehearsed_plans import llama, mixtral, planned, tensors_of_rank
+from tests.support.sampling import sampled
+
+WITHIN = 0.01  # of what a real rank's tensors take
+PLANS = {
+    "ddp": {"dp": 4, "zero": 0},
+    "zero1, two microbatches": {"dp": 4, "zero": 1, "micro_batch": 2},
+    "zero2": {"dp": 4, "zero": 2, "micro_batch": 2},
+    "zero3": {"dp": 4, "zero": 3, "micro_batch": 2},
+    "tensor": {"tp": 4, "sequence_parallel": False},
+    "sequence": {"tp": 4, "sequence_parallel": True},
+    "gpipe": {"pp": 4, "pipeline_schedule": "gpipe", "micro_batch": 2},
+    "1f1b, recomputed": {"pp": 4, "pipeline_schedule": "1f1b", "micro_batch": 2, "recompute": "full"},
+    "1f1b, selective": {"pp": 2, "dp": 2, "zero": 0, "micro_batch": 2, "recompute": "selective"},
+    "interleaved": {
+        "pp": 2, "tp": 2, "pipeline_schedule": "interleaved", "virtual_stages": 2, "micro_batch": 2,
+        "sequence_parallel": False,
+    },
+    "all": {"pp": 2, "tp": 2, "micro_batch": 2, "pipeline_schedule": "1f1b", "recompute": "full"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """A plan of two stages and two data ranks."""
+    fields = {"pp": 2, "dp": 2, "zero": 1, "micro_batch": 2, "pipeline_schedule": "1f1b"}
+    return planned(llama(2), "1x4 cpu", **fields).export(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", sampled(PLANS, ["zero1, two microbatches", "1f1b, recomputed"]))
+def test_its_peak_is_what_real_ranks_take(name: str, tmp_path: Path) -> None:
+    folder = planned(llama(), "1x4 cpu", **PLANS[name]).export(tmp_path / "out")
+    with RankPool(4, timeout_s=120) as pool:
+        real = pool.run(tensors_of_rank, str(folder))
+    found = rehearse(folder)
+    assert found.passed, str(found)
+    for one in found.classes:
+        for rank in one.ranks.ranks:
+            assert one.peak_bytes == pytest.approx(real[rank], rel=WITHIN), f"{name}, rank {rank}"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    sampled(
+        [
+            {"dp": 3, "zero": 3, "micro_batch": 2},
+            {"dp": 3, "zero": 1, "pp": 2, "micro_batch": 2},
+            {"tp": 2, "pp": 2, "dp": 2, "zero": 1, "micro_batch": 2},
+        ],
+        [{"dp": 3, "zero": 1, "pp": 2, "micro_batch": 2}],
+    ),
+)
+def test_ranks_of_a_class_run_the_same_calls(fields: dict, tmp_path: Path) -> None:
+    devices = fields.get("dp", 1) * fields.get("tp", 1) * fields.get("pp", 1)
+    plan = planned(llama(2), f"1x{devices} cpu", **fields)
+    folder = plan.export(tmp_path / "out")
+    classes = rank_classes(program_spec(plan.record, folder))
+    assert sorted(rank for each in classes for rank in each.ranks) == list(range(devices))
+    count = plan.record.chosen.microbatches
+    traces = each_apart([(folder, rank, count) for rank in range(devices)])
+    assert not [trace for trace in traces if isinstance(trace, str)]
+    for each in classes:
+        first = traces[each.first]
+        for rank in each.ranks[1:]:
+            assert traces[rank].calls == first.calls, f"{each.reason}: rank {rank} and rank {each.first}"
+            assert traces[rank].peak == first.peak
+
+
+def edited(folder: Path, pattern: str, replacement: str) -> int:
+    """program.py with a line edited, its edit taken; the line's number."""
+    file = folder / "program.py"
+    text = file.read_text()
+    found = re.search(pattern, text)
+    assert found, pattern
+    file.write_text(text[: found.start()] + found.expand(replacement) + text[found.end() :])
+    seal_folder(folder)
+    return text[: found.start()].count("\n") + 1
+
+
+def test_a_value_that_the_host_asks_for_is_told_with_its_line(exported: Path) -> None:
+    line = edited(exported, r"(?m)^( +)(\w+) = F\.silu\((.*)$", r"\1\2 = F.silu(\3\n\1assert \2.sum().item() is not None")
+    found = rehearse(exported)
+    assert any(fault.what == "host stop" and fault.line == f"program.py:{line + 1}" for fault in found.faults)
+
+
+def test_a_tensor_on_the_host_is_told_with_its_line(exported: Path) -> None:
+    line = edited(exported, r"(?m)^( +)(\w+) = F\.silu\((.*)$", r"\1\2 = F.silu(\3\n\1\2 = \2 + torch.ones(\2.shape)")
+    found = rehearse(exported)
+    assert not found.passed
+    assert any(f"program.py:{line + 1}" in text and "device" in text for _, text in found.failed), found.failed
+
+
+def test_a_collective_that_some_ranks_lack_is_told(exported: Path) -> None:
+    """The last stage alone runs one more, over the pipeline's ranks, which its partner doesn't."""
+    edited(
+        exported, r"(?m)^( +)loss = cross_entropy\((.*)$",
+        r"\1loss = cross_entropy(\2\n\1torch.distributed.all_reduce(torch.ones(4, device=loss.device))",
+    )  # fmt: skip
+    found = rehearse(exported)
+    assert not found.passed
+    assert found.mismatches or found.deadlock
+    assert "all-reduce" in str(found)
+
+
+def test_fewer_microbatches_tell_what_each_further_one_adds(tmp_path: Path) -> None:
+    plan = planned(llama(2), "1x2 cpu", pp=2, micro_batch=1, pipeline_schedule="1f1b")
+    folder = plan.export(tmp_path / "out")
+    some, every = rehearse(folder), rehearse(folder, microbatches=24)
+    assert some.run == 4 and every.run == 24
+    for less, more in zip(some.classes, every.classes, strict=True):
+        assert less.peak_bytes == more.peak_bytes
+        assert less.growth_bytes > 0
+
+
+@pytest.mark.slow
+def test_a_mixture_whose_tokens_travel() -> None:
+    found = planned(mixtral(), "1x4 cpu", tp=4, tensor_system="expert-all-to-all").rehearse()
+    assert found.passed, str(found)
+    names = {call.name for one in found.classes for call in one.trace.calls if call.kind == "collective"}
+    assert names & {"all-to-all", "all-to-all-v"}
+
+
+def test_a_compiled_plan_keeps_less_than_the_eager_one() -> None:
+    """The plan is for GPUs, none of which is here."""
+    plan = planned(llama(2), "1x2 h100-sxm", "bf16-mixed", tp=2)
+    found = plan.rehearse()
+    assert found.passed and len(found.classes) == 1, str(found)
+    kept = sum(one.bytes for one in found.classes[0].peak.kinds if one.kind == "activations")
+    assert 0 < kept
+    assert found.to_dict()["passed"] is True
+
+
+def test_wrong_arguments_are_told(exported: Path) -> None:
+    for ranks in ("4", "0,x", ""):
+        with pytest.raises(InputsError, match="ranks="):
+            rehearse(exported, ranks)
+    with pytest.raises(InputsError, match="microbatches=99"):
+        rehearse(exported, microbatches=99)
+
+
+def test_the_command_prints_what_was_found(exported: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["rehearse", str(exported), "--ranks", "0,2", "--json", str(exported.parent / "found.json")]) == 0
+    told = capsys.readouterr().out
+    assert "rank 0" in told and "rank 2" in told and "isn't known" in told
+    assert (exported.parent / "found.json").stat().st_size > 100
+
+
+def test_a_plan_of_the_forward_alone_is_refused(tmp_path: Path) -> None:
+    plan = autoplan.parallelize(
+        llama(1), "1x2 cpu", {"input_ids": torch.zeros(2, 8, dtype=torch.int64)}, training=autoplan.Inference()
+    )
+    with pytest.raises(RehearsalError, match="Inference"):
+        plan.rehearse()
