@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from autoplan.cost import Prices
 from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator import PLACED, RING, ROUTED
+from autoplan.cost.prices import COPYING
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed import Collective, TypedValue
@@ -62,27 +64,38 @@ def priced_calls(share: RankShare) -> list[PricedCall]:
 
 
 def block_calls(share: RankShare) -> Iterator[PricedCall]:
-    """Redistributions and collectives inside operators; segments that run again in the backward repeat the forward's."""
+    """Redistributions, and collectives inside operators; what runs again in the backward repeats its forward's."""
     uses, again, _ = share.uses()
     m = share.microbatches
     for index, block in enumerate(share.blocks):
         for moved in block.moves:
             step, span = moved.step, share.plan.span(moved.step.axes)
             if step.forward and step.forward_bytes:
-                yield call_of(moved, span, False, m * (uses[index] + again[index]))
+                yield call_of(share, moved, span, False, m * (uses[index] + again[index]))
             if step.backward and step.backward_bytes and share.prices.training:
-                yield call_of(moved, span, True, m * uses[index])
+                yield call_of(share, moved, span, True, m * uses[index])
 
 
-def call_of(moved: MovedBytes, span: Span, backward: bool, count: int) -> PricedCall:
+def call_of(share: RankShare, moved: MovedBytes, span: Span, backward: bool, count: int) -> PricedCall:
     step: Collective = moved.step
     kind, size = (step.backward, step.backward_bytes) if backward else (step.forward, step.forward_bytes)
-    seconds = moved.backward_s if backward else moved.forward_s
+    seconds = crossing_s(share.prices, moved, backward=backward)
     where = f"{moved.where} (backward)" if backward else moved.where
     return PricedCall(
         where, WIRE.get(kind, kind), span, size, count, seconds, parts=kind in BY_SIZE or step.op == RING,
         unsized=step.op in BY_VALUE,
     )  # fmt: skip
+
+
+def crossing_s(prices: Prices, moved: MovedBytes, *, backward: bool) -> float:
+    """Seconds on the links, of a step that copies a part of a tensor beside; 0 where nothing crosses."""
+    step = moved.step
+    kind, size = (step.backward, step.backward_bytes) if backward else (step.forward, step.forward_bytes)
+    if not kind or not size:
+        return 0.0
+    if step.op in COPYING:
+        return prices.group_s(kind, size, step.axes)
+    return moved.backward_s if backward else moved.forward_s
 
 
 def messages(share: RankShare) -> Iterator[PricedCall]:
@@ -123,8 +136,8 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         scatters = share.microbatches if data.scatters_each else 1
         for size in (size for at in intervals for size in loads.unit_bytes(at)):
             yield PricedCall("parameters", "all-gather", span, int(size), gathers, data.gather_s(size))
-            summed = int(data.prices.summed * size)
-            yield PricedCall("gradients", "reduce-scatter", span, summed, scatters, data.scatter_s(size))
+            reduced = int(data.prices.summed * size)
+            yield PricedCall("gradients", "reduce-scatter", span, reduced, scatters, data.scatter_s(size))
     for axis in share.prices.mesh.tensor_axes:
         summed = sum(loads.summed_bytes(at)[axis] for at in intervals)
         if summed:
@@ -166,8 +179,8 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
     if training.clip_grad_norm is not None:
         found.append(PricedCall("the gradients' norm", "all-reduce", world, FLOAT64, 1))
     for value in (s.value for s in lowered.constants if s.value.name in lowered.counts):
-        size = math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype]
-        found += [PricedCall(f"count of {value.name}", "all-reduce", span, size, 1) for span in summed_over(share, value)]
+        size, said = math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype], f"count of {value.name}"
+        found += [PricedCall(said, "all-reduce", span, size, 1) for span in summed_over(share, value)]
     size = DTYPE_BYTES[lowered.loss.type.dtype]
     found += [PricedCall("the loss", "all-reduce", span, size, 1) for span in summed_over(share, lowered.loss)]
     if mesh.size("pp") > 1:
@@ -182,5 +195,3 @@ def summed_over(share: RankShare, value: TypedValue) -> list[Span]:
         for axis, state in value.layout.rest
         if state.kind == "P" and axis != MICROBATCH and share.plan.mesh.size(axis) > 1
     ]
-
-
