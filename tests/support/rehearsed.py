@@ -35,20 +35,22 @@ class Rehearsed:
         return (self.folder / "program.py").read_text()
 
 
-def llama(layers: int = 2) -> LlamaForCausalLM:
+def llama(layers: int = 2, *, tied: bool = False) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=64, use_cache=False,
+        num_key_value_heads=4, max_position_embeddings=64, use_cache=False, tie_word_embeddings=tied,
     )  # fmt: skip
     with torch.device("meta"):
         return LlamaForCausalLM(config)
 
 
-def rehearsed(folder: Path, parallelism: Parallelism, devices: int, layers: int = 2) -> Rehearsed:
+def rehearsed(
+    folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False
+) -> Rehearsed:
     """The plan of a small Llama on one node, exported to a folder and rehearsed operator by operator."""
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
     plan = parallelize_alone(
-        llama(layers), f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=TRAINING,
+        llama(layers, tied=tied), f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=TRAINING,
         parallelism=parallelism, effort="fast",
     )  # fmt: skip
     plan.export(folder)

@@ -137,17 +137,19 @@ class Flops:
     """Of one statement's products in one run of its block, forward.
 
     priced   that its price is for; of causal attention the pairs above the diagonal are left out
-    counted  by torch's formulas, which count them
+    counted  by torch's formulas, which count them; None of an operator for which it has none, as of a mixture's experts
     """
 
     block: str
     statement: str
     priced: float
-    counted: float
+    counted: float | None
     causal: bool
 
     @property
     def differ(self) -> bool:
+        if self.counted is None:
+            return False
         least = self.counted / 2 if self.causal else self.counted
         return not least <= self.priced * (1 + 1e-9) <= self.counted * (1 + 2e-9)
 
@@ -196,7 +198,8 @@ def operator_account(plan: PlanPrices, trace: RankTrace, program: str) -> Operat
             cost = share.prices.operator(operator, strategy)
             if cost.flops or counted[block, line]:
                 causal = operator.rule.cost == ATTENTION
-                flops.append(Flops(name, value, cost.flops, counted[block, line] / runs, causal))
+                known = operator.node.op.startswith("aten.") or counted[block, line]
+                flops.append(Flops(name, value, cost.flops, counted[block, line] / runs if known else None, causal))
             if cost.seconds and (block, line) not in seen:
                 unrun.append((name, value, cost.forward_s))
     unpriced = tuple((line, count, size) for line, (count, size) in beside.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import starmap
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ KINDS = {
     "zero 2": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=2, micro_batch=2)),
     "zero 3": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=3, micro_batch=2)),
     "1f1b": (4, 4, Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b")),
+    "1f1b, zero 3": (4, 4, Parallelism(dp=2, tp=1, pp=2, zero=3, micro_batch=1, pipeline_schedule="1f1b")),
     "interleaved": (
         2, 4, Parallelism(dp=1, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2),
     ),
@@ -31,9 +33,14 @@ KINDS = {
     "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
 }  # fmt: skip
 """(devices, layers, what is pinned)"""
+SLOW = ("tensor", "zero 2", "interleaved", "selective")
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda name: name.replace(" ", "-"))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in KINDS],
+    ids=[name.replace(", ", "-").replace(" ", "-") for name in KINDS],
+)
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
     devices, layers, parallelism = KINDS[request.param]
     return rehearsed(tmp_path_factory.mktemp("plan") / "out", parallelism, devices, layers)
@@ -103,6 +110,19 @@ def test_whatever_is_changed_is_told(found: Rehearsed, plan: PlanPrices) -> None
             for account in starmap(told, [(plan, trace, call, change) for change in CHANGES]):
                 assert not account.holds
                 assert any(d.kind in call.name for d in account.differences)
+
+
+def test_gradients_of_tied_embeddings_are_priced(tmp_path: Path) -> None:
+    """Stages that read the same parameter sum its gradients; so do ranks of the data axis before, with all others."""
+    pinned = Parallelism(dp=2, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="1f1b")
+    found = rehearsed(tmp_path / "out", pinned, 4, tied=True)
+    plan = PlanPrices.of(found.record)
+    (row,) = [c for c in found.record.chosen.predicted.collectives if c.where == "gradients of tied weights"]
+    assert (row.kind, row.axis, row.bytes, row.count) == ("all-reduce", "pp", 256 * 64 * 4, 1) and row.seconds > 0
+    for trace in found.traces.values():
+        account = balance(plan, trace)
+        assert account.holds, str(account)
+        assert any(call.where == row.where and call.seconds == pytest.approx(row.seconds) for call in account.priced)
 
 
 def told(plan: PlanPrices, trace: RankTrace, call: Call, change: Callable[[Call], list[Call]]) -> Balance:
