@@ -37,6 +37,10 @@ SITE := $(VENV)/.installed-docs
 
 # One thread a process: tests and demo run several processes, and sums must not depend on how threads split them.
 export OMP_NUM_THREADS = 1
+# Bytecode is kept, whatever the environment says, and away from the sources: each of the interpreters that tests start
+# would compile all of torch anew, for five seconds.
+export PYTHONDONTWRITEBYTECODE =
+export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 

@@ -1,7 +1,5 @@
 """``parallelize``: a model and a cluster in, a plan out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

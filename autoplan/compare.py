@@ -1,7 +1,5 @@
 """``compare``: one model on several clusters, traced once, as a table."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -7,8 +7,6 @@ for again (``autoplan.replan``) enters at the second. The forward alone of a tra
 takes the traced graph and a choice, and enters at lower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

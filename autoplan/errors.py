@@ -4,8 +4,6 @@ The text is always ``value: cause. remedy.``, so that one reads what was wrong b
 prints it and exits with 2; nothing that is raised here ever needs a traceback to be understood.
 """
 
-from __future__ import annotations
-
 
 class AutoplanError(Exception):
     """A mistake that a user can mend.

@@ -1,7 +1,5 @@
 """A plan asked for again: the same traced graph for another cluster, size, training or parallelism."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,50 +1,12 @@
-"""What every test runs under: one thread, no limit on how long an example takes, since the machine may be busy, and no
-process group that another file's test has left."""
+"""Loads what every test runs under, where tests run: under xdist the process that hands them out runs none, and would
+import torch before it starts those that do."""
 
 from __future__ import annotations
 
-import gc
-import os
-from collections.abc import Iterator
-
 import pytest
-import torch
-from hypothesis import HealthCheck, settings
-from torch import distributed
-
-from tests.support.shared_plans import SharedPlans
-
-torch.set_num_threads(1)
-settings.register_profile("autoplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("autoplan")
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of tests stay for the whole run: no collection of garbage looks at them again."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_group_is_left() -> Iterator[None]:
-    """A program run on one rank in the tests' own process starts a group and need not be closed. A pool of ranks can't
-    fork beside a group: those of all later files would start fresh interpreters, ten seconds or more each."""
-    yield
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
-@pytest.fixture(scope="session")
-def compiler() -> None:
-    """The compiler loaded before ranks are forked: each of them would spend some seconds on it."""
-    x = torch.ones(1, requires_grad=True)
-    torch.compile(torch.sin, backend="aot_eager", fullgraph=True)(x).sum().backward()
-
-
-@pytest.fixture(scope="session")
-def shared_plans(tmp_path_factory: pytest.TempPathFactory) -> SharedPlans:
-    """One folder for all processes of a run: xdist gives each a folder of its own below a common one."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-plans"
-    folder.mkdir(exist_ok=True)
-    return SharedPlans(folder)
+def pytest_configure(config: pytest.Config) -> None:
+    hands_out = bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
+    if not hands_out:
+        config.pluginmanager.import_plugin("tests.support.session")

@@ -1,7 +1,5 @@
 """The arguments of commands and scripts: a mistake is one error with its remedy, not pages of usage."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import re

@@ -7,8 +7,6 @@
     Training(lr=1e-4)    # ParallelismError: lr=0.0001: Training has no 'lr'. write learning_rate=0.0001.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import inspect

@@ -3,8 +3,6 @@
 A value that is an option's name takes the value that was given; any other is written as it stands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 TRAINING_NAMES: Mapping[str, str] = {

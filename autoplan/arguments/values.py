@@ -1,7 +1,5 @@
 """Plain values: ``KEY=VALUE`` of the command line, options by name, numbers."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -7,8 +7,6 @@ Order: `given` (trainings, parallelisms and bandwidths as text), `loss` (the los
 `commands` (what most commands do), `train` (torchrun on one machine), `checkpoint` (``checkpoint verify``).
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

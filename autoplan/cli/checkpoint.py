@@ -1,7 +1,5 @@
 """``autoplan checkpoint verify FOLDER``: whether what was saved is as it was written."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What each command does."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the command line's words say: trainings, parallelisms, bandwidths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 

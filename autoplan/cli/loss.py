@@ -1,7 +1,5 @@
 """The loss that ``--loss`` names."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``autoplan train``: the torchrun of one machine, whose errors are those of train.py alone."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

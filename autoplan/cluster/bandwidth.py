@@ -1,7 +1,5 @@
 """What if a link were wider: factors on the bandwidths of a cluster's levels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The devices and fabrics that come with the package, as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from autoplan.errors import ClusterError

@@ -1,7 +1,5 @@
 """A cluster as a mapping, or as a .toml file that holds one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

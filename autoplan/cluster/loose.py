@@ -4,8 +4,6 @@ Nothing is guessed: a name that several devices have in common, or more devices 
 error that lists the texts which may be meant.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

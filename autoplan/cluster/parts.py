@@ -1,7 +1,5 @@
 """What a cluster is made of: groups of nodes alike, and levels above the node."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields

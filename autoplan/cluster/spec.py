@@ -164,7 +164,7 @@ class ClusterSpec:
 
     @property
     def usable_bytes(self) -> int:
-        """The wall: bytes that a plan may fill of each device; of several kinds, of the smallest."""
+        """The memory limit: bytes that a plan may fill of each device; of several kinds, of the smallest."""
         return self.profile()[0].usable_bytes if self.memory_bytes is None else self.memory_bytes
 
     @property

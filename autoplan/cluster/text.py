@@ -7,8 +7,6 @@
     64x8 h100-sxm levels=pod:16:ib-ndr,cluster:4:ib-ndr:12.5GB/s
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

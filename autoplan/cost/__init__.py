@@ -9,8 +9,9 @@ Order: `links` (collectives on the links that mesh axes span), `operators` (oper
 happens once a step, and the whole schedule).
 """
 
+from autoplan.cost.operators.cost import Cost
 from autoplan.cost.operators.fusion import GATHERING
-from autoplan.cost.operators.operator import Cost, Operator, operators_of, weights_of
+from autoplan.cost.operators.operator import Operator, operators_of, weights_of
 from autoplan.cost.prices import Prices
 from autoplan.cost.step import Timeline, timeline
 from autoplan.cost.zero_costs import DataAxis

@@ -1,8 +1,6 @@
 """What it takes to update whole matrices, on every rank that holds some of one
 (``runtime.optim.gathered_optimizer``)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Stage k of v·d is on rank k mod d. Seconds are of one microbatch on one stage; 
 receives it, as in ``step.timeline``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

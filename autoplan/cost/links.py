@@ -1,7 +1,5 @@
 """What redistributions cost on a cluster: the links that a mesh's axes span, priced by the cost models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

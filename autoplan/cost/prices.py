@@ -11,7 +11,8 @@ import numpy as np
 
 from autoplan.cost.links import ClusterLinks
 from autoplan.cost.operators.collective_ops import SEND, TO_ENDS, body_collectives
-from autoplan.cost.operators.operator import Cost, Operator, price_operator, ring_of
+from autoplan.cost.operators.cost import Cost
+from autoplan.cost.operators.operator import Operator, price_operator, ring_of
 from autoplan.cost.operators.ring import Ring
 from autoplan.cost.single_steps import single_step
 from autoplan.errors import LayoutError
@@ -25,9 +26,7 @@ from cost_models.collective import send_seconds
 from cost_models.compute import many_kernels_seconds, memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 
-COPYING = (
-    "shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial", "average",
-)  # fmt: skip
+COPYING = ("shard", "shard_invariant", "shard_to_partial", "replicate_to_partial", "invariant_to_partial")
 """Steps of a redistribution that write a part of a tensor anew."""
 
 HALF = ("bfloat16", "float16")

@@ -4,8 +4,6 @@ The planner finds the cheapest of all ways between two layouts, over other axes 
 thousands of arcs composes its ways itself, of single steps.
 """
 
-from __future__ import annotations
-
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
 from autoplan.ir.layout import Layout, State
 from autoplan.ir.mesh import Mesh
@@ -34,7 +32,7 @@ def single_step(
     innermost = here.kind != "S" or source.dims[here.dim][-len(axes) :] == axes
     itemsize = DTYPE_BYTES[kind.dtype]
     if step is None or not innermost or changed(source, axes, there, mesh) != target:
-        op = exchange_op(dict(source.rest), dict(target.rest), carries)
+        op = exchange_op(dict(source.rest), dict(target.rest))
         return (write_exchange(source, target, op, Tensor(kind.shape, itemsize, carries), mesh),) if op else None
     held = tuple(held_elements(layout, kind.shape, mesh) * itemsize for layout in (source, target))
     dims = tuple(state.dim for state in (here, there) if state.kind == "S")

@@ -1,7 +1,5 @@
 """Seconds and bytes of what happens once a step, and of a whole schedule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

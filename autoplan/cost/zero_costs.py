@@ -1,7 +1,5 @@
 """How the data axis shares the states (ZeRO), in bytes and seconds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A lowered block -> the source of one nn.Module class."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from autoplan.emit.dropout import (
     random_arguments,
     random_function,
 )
-from autoplan.emit.naming import free, module_attributes
+from autoplan.emit.naming import module_attributes
 from autoplan.emit.source import (
     collective_comment,
     commented,
@@ -27,7 +25,7 @@ from autoplan.emit.source import (
     shape_text,
 )
 from autoplan.emit.spelling import spell
-from autoplan.ir.graph import Ref
+from autoplan.ir.graph import Ref, free_name
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 
@@ -185,7 +183,7 @@ def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str
     chosen: dict[str, str] = {}
     taken = set(reserved)
     for name in dict.fromkeys(names):
-        chosen[name] = free(identifier(name), taken)
+        chosen[name] = free_name(identifier(name), taken, first=2)
         taken.add(chosen[name])
     return chosen
 

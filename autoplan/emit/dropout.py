@@ -4,8 +4,6 @@ What is dropped or drawn follows from a hash of the microbatch's key, the number
 the whole tensor (autoplan.runtime.ops.random), so that every split drops what one device drops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from autoplan.ir.graph import Node

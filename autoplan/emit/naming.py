@@ -1,7 +1,5 @@
 """Names that program.py can have, whatever a user's modules and arguments are called."""
 
-from __future__ import annotations
-
 import builtins
 import keyword
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +9,7 @@ from torch import nn
 
 from autoplan.emit.dropout import FIRST
 from autoplan.emit.source import attribute_names, identifier
+from autoplan.ir.graph import free_name
 from autoplan.ir.typed import Lowered
 
 MODULE_LEVEL = frozenset({"STAGES", "counts", "Extension", "require"}) | frozenset(dir(builtins))
@@ -28,7 +27,7 @@ def with_class_names(lowered: Lowered, reserved: frozenset[str]) -> Lowered:
     for block in lowered.blocks:
         fits = block.name.isidentifier() and not keyword.iskeyword(block.name)
         name = block.name if fits else f"Block{identifier(block.name).strip('_')}"
-        blocks.append(replace(block, name=name if name not in taken else free(f"Block{name}", taken)))
+        blocks.append(replace(block, name=name if name not in taken else free_name(f"Block{name}", taken, first=2)))
         taken.add(blocks[-1].name)
     return replace(lowered, blocks=tuple(blocks))
 
@@ -36,15 +35,6 @@ def with_class_names(lowered: Lowered, reserved: frozenset[str]) -> Lowered:
 def stage_class(number: int) -> str:
     """The class of the stages like this one."""
     return f"Stage{number}"
-
-
-def free(name: str, taken: Iterable[str]) -> str:
-    """The name, or the name with the first free number from 2."""
-    candidate, n, others = name, 1, set(taken)
-    while candidate in others:
-        n += 1
-        candidate = f"{name}_{n}"
-    return candidate
 
 
 def module_attributes(names: Sequence[str], axes: Iterable[str]) -> dict[str, str]:
@@ -56,7 +46,7 @@ def module_attributes(names: Sequence[str], axes: Iterable[str]) -> dict[str, st
     chosen: dict[str, str] = {}
     for name, short in attribute_names(tuple(names)).items():
         held = hasattr(nn.Module, short) or short in taken
-        chosen[name] = free(f"{short}_", taken) if held else short
+        chosen[name] = free_name(f"{short}_", taken, first=2) if held else short
         taken.add(chosen[name])
     return chosen
 

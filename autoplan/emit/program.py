@@ -1,7 +1,5 @@
 """A typed program -> the text of program.py."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from inspect import isfunction

@@ -1,7 +1,5 @@
 """Small pieces of Python source: identifiers, literals, the comments that say how a tensor lies."""
 
-from __future__ import annotations
-
 import keyword
 import math
 import re

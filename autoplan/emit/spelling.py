@@ -4,8 +4,6 @@ A line in the table for each operator that reads better as a method, a function 
 any other operator is called as ``torch.ops.aten.name.overload(...)``, which is always right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from autoplan.rules.registry import WHOLE

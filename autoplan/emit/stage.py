@@ -4,8 +4,6 @@ A stage recomputes the constants it reads from the batch, then runs its segments
 block is a ModuleList; stages that differ only in where they begin share a class.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +12,9 @@ from torch import nn
 
 from autoplan.emit.block import Scope, axes_used, emit_body, local_names
 from autoplan.emit.dropout import KEY, dropouts
-from autoplan.emit.naming import REST, free, keyword_arguments
+from autoplan.emit.naming import REST, keyword_arguments
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
-from autoplan.ir.graph import Segment
+from autoplan.ir.graph import Segment, free_name
 from autoplan.ir.typed import Compute, Lowered, LoweredStage, Statement, needed
 
 
@@ -44,7 +42,7 @@ def runs_of(lowered: Lowered, stage: LoweredStage) -> tuple[Run, ...]:
         end = position + 1
         while end < stage.last and same_call(lowered.segments[end], segment):
             end += 1
-        attribute = free(run_name(lowered, position, end), taken)
+        attribute = free_name(run_name(lowered, position, end), taken, first=2)
         taken.add(attribute)
         runs.append(Run(attribute, position, end, segment.externals))
         position = end
@@ -87,7 +85,7 @@ def emit_stage(lowered: Lowered, stage: LoweredStage, name: str, where: str, res
     scope = stage_scope(lowered, stage, reserved)
     runs = runs_of(lowered, stage)
     lines = [f"class {name}(nn.Module):", f'    """{where}."""', ""]
-    lines += stage_init(lowered, stage, runs, scope)
+    lines += stage_init(lowered, stage, runs)
     lines += ["", *stage_forward(lowered, stage, runs, scope)]
     return lines
 
@@ -109,7 +107,7 @@ def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
     return tuple(b.name for b in lowered.buffers if b.name in wanted)
 
 
-def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], scope: Scope) -> list[str]:
+def stage_init(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run]) -> list[str]:
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, MeshAxis], first: int) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        self.{axis} = mesh["{axis}"]' for axis in axes_used(stage_statements(lowered, stage))]

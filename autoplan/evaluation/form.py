@@ -1,7 +1,5 @@
 """The program of a plan's forward alone, for any number of rows: typed, printed, loaded."""
 
-from __future__ import annotations
-
 import linecache
 from collections.abc import Callable
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A training step's graph -> the graph that the same model has in evaluation, or without dropout alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 

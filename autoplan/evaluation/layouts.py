@@ -5,8 +5,6 @@ ranks, as if that axis had one member; rows that don't divide over a tensor axis
 never larger than planned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

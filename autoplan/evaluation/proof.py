@@ -6,8 +6,6 @@ trace. So the module is traced again in evaluation, with one row less and with a
 A module that takes another way at some number of rows in between, but at neither of these, isn't found out.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

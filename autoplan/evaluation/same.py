@@ -4,8 +4,6 @@ Each value has a key made of its operator, its arguments and the keys of what it
 inputs by name. Two results are the same computation where their keys are equal.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The files of an exported folder: which of them an export may replace, and whether they are still the plan's."""
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ plan.json has a checksum of itself and one of each file: what was damaged, mixed
 told apart from what was planned. train.py is a template that its user edits; an export leaves it then as it is.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

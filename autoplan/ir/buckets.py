@@ -4,8 +4,6 @@ A bucket's all-reduce begins when the backward has given all of its gradients, a
 (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 MOST_BYTES = 25 * 2**20

@@ -3,8 +3,6 @@
 They are no signatures: who can write a folder can seal it anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

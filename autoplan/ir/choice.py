@@ -1,7 +1,5 @@
 """What the search decides: its result, and all that lowering needs to know."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from autoplan.ir.layout import Layout
@@ -143,7 +141,7 @@ class Chosen:
 class Alternative:
     """A priced plan that was not chosen: a runner-up, or a named system.
 
-    over_bytes  by how much its fullest stage exceeds the wall; 0 where it fits
+    over_bytes  by how much its fullest stage exceeds the memory limit; 0 where it fits
     why_not     text where it doesn't apply at all ("" otherwise)
     waits       for the collective that takes most of its step in the open; None where all hide
     idle_s      that a device waits in the pipeline's bubble

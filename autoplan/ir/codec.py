@@ -5,8 +5,6 @@ names the place. States are written as their one-letter text, layouts as an axis
 doesn't count when two values are compared isn't written.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

@@ -7,11 +7,10 @@ Values that carry no gradient (ids, masks, rotary tables, counts of valid tokens
 graph of their own, and each pipeline stage recomputes the ones it reads from the batch instead of receiving them.
 """
 
-from __future__ import annotations
-
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -86,6 +85,19 @@ def walk_refs(argument: Argument) -> Iterator[Ref]:
     elif isinstance(argument, tuple):
         for item in argument:
             yield from walk_refs(item)
+
+
+def free_name(name: str, taken: Container[str], first: int = 1, between: str = "_") -> str:
+    """The name, or the name with the first free number from ``first``."""
+    numbered = (f"{name}{between}{number}" for number in itertools.count(first))
+    return name if name not in taken else next(each for each in numbered if each not in taken)
+
+
+def map_refs(argument: Argument, value: Callable[[Ref], Argument]) -> Argument:
+    """The argument with each Ref, in order, replaced by its ``value``."""
+    if isinstance(argument, Ref):
+        return value(argument)
+    return tuple(map_refs(item, value) for item in argument) if isinstance(argument, tuple) else argument
 
 
 @dataclass(frozen=True)

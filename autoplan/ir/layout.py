@@ -5,7 +5,7 @@ For each axis a tensor is in one state:
     S(d)    a slice along dim d                       its gradient: S(d)
     R       the same everywhere                       its gradient: P, each rank holds a summand
     I       the same everywhere (invariant)           its gradient: I, already whole
-    P       a summand; P(avg): of a mean, P(max): an operand of max      its gradient: R
+    P       a summand; P(max): an operand of max      its gradient: R
 
 R against I is what makes gradients right by construction: an I may not meet an R, S or P in one operator, so the
 conversion, whose backward is the reduction, has to be written. Tensors that carry no gradient are neutral: for them
@@ -32,7 +32,7 @@ class State:
     def __str__(self) -> str:
         if self.kind == "S":
             return f"S({self.dim})"
-        return f"P({self.reduce})" if self.reduce in ("max", "avg") else self.kind
+        return self.kind if self.reduce in ("", "sum") else f"P({self.reduce})"
 
     @property
     def placement(self) -> str:
@@ -40,7 +40,7 @@ class State:
         if self.kind == "S":
             return f"Shard({self.dim})"
         if self.kind == "P":
-            return f"Partial({self.reduce})" if self.reduce in ("max", "avg") else "Partial"
+            return "Partial" if self.reduce == "sum" else f"Partial({self.reduce})"
         return {"R": "Replicate", "I": "Invariant"}[self.kind]
 
     @property
@@ -54,9 +54,9 @@ class State:
         shard = re.fullmatch(r"S\((\d+)\)", text)
         if shard:
             return S(int(shard[1]))
-        named = {"R": R, "I": I, "P": P, "P(max)": PMAX, "P(avg)": PAVG}
+        named = {"R": R, "I": I, "P": P, "P(max)": PMAX}
         if text not in named:
-            raise ValueError(f"{text!r} is no state; states are S(dim), R, I, P, P(avg), P(max)")
+            raise ValueError(f"{text!r} is no state; states are S(dim), R, I, P, P(max)")
         return named[text]
 
 
@@ -68,7 +68,6 @@ R = State("R")
 I = State("I")  # noqa: E741  the field's letter
 P = State("P", reduce="sum")
 PMAX = State("P", reduce="max")
-PAVG = State("P", reduce="avg")
 
 
 @dataclass(frozen=True)

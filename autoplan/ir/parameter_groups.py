@@ -1,7 +1,5 @@
 """Groups of parameters that an optimizer treats by options of their own, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

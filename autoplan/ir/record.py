@@ -1,7 +1,5 @@
 """Everything a plan consists of, as data: what plan.json holds and what every other output is made from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from autoplan.cluster import ClusterSpec

@@ -4,8 +4,6 @@
 the runtime builds its state from it. All shapes here are local: one rank's part of one microbatch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -4,14 +4,12 @@ Nothing is decided here. Each operator runs as the search chose; where an operan
 asks for, the hops that the search priced are emitted, each once, just before the first operator that needs it.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from autoplan.errors import LayoutError
 from autoplan.ir.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mesh
-from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType
+from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType, free_name, map_refs
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import (
@@ -115,12 +113,9 @@ class Body:
 
     def fresh(self, name: str, steps: Sequence[Collective]) -> str:
         base = f"{name.replace('.', '_')}_{SUFFIX.get(steps[-1].op, 'moved') if steps else 'same'}"
-        candidate, n = base, 1
-        while candidate in self.taken:
-            n += 1
-            candidate = f"{base}_{n}"
-        self.taken.add(candidate)
-        return candidate
+        found = free_name(base, self.taken, first=2)
+        self.taken.add(found)
+        return found
 
     def compute(self, node: Node, strategy: Strategy, types: Mapping[str, TensorType]) -> TypedValue:
         """Adds one operator, its operands brought into the layouts that its strategy asks for."""
@@ -130,13 +125,17 @@ class Body:
         ]
         value = typed_value(node.name, node.type, strategy.output(len(node.type.shape), self.mesh), self.mesh)
         args, kwargs = local_arguments(rule_of(node, types), node, value.local_shape)
-        renamed = iter(names)
+        moved = iter(names)
+
+        def renamed(argument: Argument) -> Argument:
+            return map_refs(argument, lambda _: Ref(next(moved)))
+
         self.statements.append(
             Compute(
                 value,
                 node.op,
-                tuple(rename(a, renamed) for a in args),
-                tuple((k, rename(v, renamed)) for k, v in kwargs),
+                tuple(map(renamed, args)),
+                tuple((k, renamed(v)) for k, v in kwargs),
                 strategy.axes,
                 node.module,
                 math.prod(self.mesh.size(axis) for axis, s in strategy.axes if s.scaled),
@@ -144,15 +143,6 @@ class Body:
         )
         self.found[node.name] = {value.layout: value}
         return value
-
-
-def rename(argument: Argument, names: Iterator[str]) -> Argument:
-    """The argument with each Ref replaced, in order, by a reference to the next name."""
-    if isinstance(argument, Ref):
-        return Ref(next(names))
-    if isinstance(argument, tuple):
-        return tuple(rename(item, names) for item in argument)
-    return argument
 
 
 def lower_block(block: Block, choice: BlockChoice, mesh: Mesh) -> LoweredBlock:

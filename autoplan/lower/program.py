@@ -1,7 +1,5 @@
 """The passes that follow the search: lower, typecheck, replicas that step alone."""
 
-from __future__ import annotations
-
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord

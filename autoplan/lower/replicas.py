@@ -5,8 +5,6 @@ rows is divided by the number of ranks. A replica's isn't; the runtime counts it
 likewise. What a replica would have to ask the others for in every step has no such form, and is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -39,10 +37,9 @@ def alone(
     """
     for statement in statements:
         if isinstance(statement, Move):
-            steps = tuple(s for s in statement.collectives if not (s.op == "average" and parts(s.axes) == {DATA}))
-            if any(DATA in parts(step.axes) for step in steps):
+            if any(DATA in parts(step.axes) for step in statement.collectives):
                 raise refusal(statement.value.name, where, every)
-            yield replace(statement, collectives=steps)
+            yield statement
         elif DATA in statement.body_axes and mesh.size(DATA) > 1 and statement.value.name not in counts:
             raise refusal(statement.value.name, where, every)
         else:

@@ -1,7 +1,5 @@
 """Hugging Face models by name, built on the meta device from a configuration; nothing is downloaded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

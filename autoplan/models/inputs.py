@@ -1,7 +1,5 @@
 """What is fed: the global batch of one optimizer step, given by the user or made from the model's configuration."""
 
-from __future__ import annotations
-
 import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The model that ``--model`` names, with the inputs of one step where it says them."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

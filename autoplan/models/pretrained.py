@@ -3,8 +3,6 @@
 They travel in an exported plan's folder, so that what is saved after training is again a folder for from_pretrained.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import tempfile

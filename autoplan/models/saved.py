@@ -1,7 +1,5 @@
 """A model that ``save_pretrained`` wrote: its class and sizes from config.json, its weights where training starts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

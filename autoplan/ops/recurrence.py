@@ -10,8 +10,6 @@ it would be a multiplication and an addition for each place of the sequence. Of 
 only factors and states are needed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -10,8 +10,6 @@ of one tensor type), `steiner_tree` (one tensor wanted in several layouts), `fol
 `refinement` (layouts across a reshape).
 """
 
-from __future__ import annotations
-
 from autoplan.errors import LayoutError
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout

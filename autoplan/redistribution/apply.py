@@ -1,12 +1,10 @@
 """What a step makes of a layout, and the step as it is written down, with its kinds and sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoplan.ir.layout import I, Layout, P, R, S, State
+from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution.exchange.messages import parse_spec, write_spec
@@ -109,7 +107,7 @@ def spec_between(source: Layout, target: Layout, shape: Sequence[int], mesh: Mes
     return group, write_spec(tuple(before), tuple(after)), tuple(shared)
 
 
-def exchange_op(source: Mapping[str, State], target: Mapping[str, State], carries: bool) -> str | None:
+def exchange_op(source: Mapping[str, State], target: Mapping[str, State]) -> str | None:
     """The exchange between two layouts, told by the states beside their dims; None where there is none.
 
     What is fetched is R or I on both sides, and not R on one and I on the other, whose gradients are summands here and
@@ -170,8 +168,7 @@ def landing(rank: int, step: Collective, here: State) -> tuple[State, ...]:
         return ()
     if len(step.dims) == from_dim + 1 and step.dims[from_dim] < rank:
         return (S(step.dims[from_dim]),)
-    beside = [State.parse(text) for text in ("R", "I", "P", "P(avg)", "P(max)")]
-    return tuple(beside) if len(step.dims) == from_dim else ()
+    return (R, I, P, PMAX) if len(step.dims) == from_dim else ()
 
 
 def exchanged(layout: Layout, step: Collective, mesh: Mesh, carries: bool) -> tuple[Layout, Step]:

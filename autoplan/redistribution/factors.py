@@ -4,8 +4,6 @@ An axis of size 4 is two axes of size 2, one inside the other, and each can be m
 is the one the same as the other two: elsewhere axes stay whole.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence

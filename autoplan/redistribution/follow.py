@@ -1,7 +1,5 @@
 """Where one written step leads, for whoever checks a program that he hasn't planned."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from autoplan.ir.graph import DTYPE_BYTES, TensorType

@@ -1,8 +1,6 @@
 """Redistributions of one kind of tensor: the space in which each is sought, and the path that ``shortest_path`` finds
 there, as written steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,9 +213,7 @@ class Planner:
         found = {}
         for name in names:
             own = [rest[name] for rest in rests if name in rest and rest[name].kind == "P"]
-            summed = [State("P", reduce="sum")] if any(s.reduce == "avg" for s in own) else []
-            states = (R, *([I] if invariant else []), *own, *summed)
-            found[name] = tuple(dict.fromkeys(states))
+            found[name] = tuple(dict.fromkeys((R, *([I] if invariant else []), *own)))
         return found
 
 

@@ -2,8 +2,6 @@
 [b * s, heads, d] of [b, s, heads, d].
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

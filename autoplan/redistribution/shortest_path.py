@@ -8,8 +8,6 @@ taken, then the table's steps before an exchange, then the first in the space's 
 the same answer.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ A directed Steiner tree over a handful of layouts, found exactly by dynamic prog
 trees, or begins with an arc out of v.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Mapping
 

@@ -7,8 +7,6 @@ R -> I, R -> P, I -> P and S -> P move nothing and yet are never free of thought
 what it has, the others hold zeros (R -> I: in the backward, so that the summands of the gradient count it once).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autoplan.ir.layout import I, R, State
@@ -41,8 +39,6 @@ STEPS = {
     ("R", "P"): Step("replicate_to_partial"),
     ("I", "P"): Step("invariant_to_partial"),
     ("S", "P"): Step("shard_to_partial"),
-    ("P(avg)", "P"): Step("average"),
-    ("R", "P(avg)"): Step("replicate_to_mean"),
 }
 """(source, target) -> the step, for a tensor that carries a gradient."""
 
@@ -54,11 +50,9 @@ NEUTRAL_STEPS = {
     ("P", "S"): Step("reduce_scatter", "reduce-scatter"),
     ("R", "P"): Step("replicate_to_partial"),
     ("S", "P"): Step("shard_to_partial"),
-    ("P(avg)", "P"): Step("average"),
-    ("R", "P(avg)"): Step("replicate_to_mean"),
     ("P(max)", "R"): Step("all_reduce_max", "all-reduce"),
     ("P(max)", "S"): Step("reduce_scatter_max", "reduce-scatter"),
-    ("R", "P(max)"): Step("replicate_to_mean"),
+    ("R", "P(max)"): Step("replicate_to_max"),
 }
 """The same for one that carries none: R and I are one, and nothing comes back."""
 

@@ -1,7 +1,5 @@
 """Permutes and exchanges as they are written down: their group, spec and sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -19,11 +19,11 @@ from autoplan.errors import AutoplanError
 from autoplan.export.folder import program_module, program_spec, read_folder
 from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
 from autoplan.ir.typed import TypedValue
-from autoplan.rehearsal.accelerator import fake_device
-from autoplan.rehearsal.attention import kernels_of
-from autoplan.rehearsal.compiled import partition_segments
-from autoplan.rehearsal.process_groups import fake_world
-from autoplan.rehearsal.recorder import Recorder
+from autoplan.rehearsal.device.accelerator import fake_device
+from autoplan.rehearsal.device.attention import kernels_of
+from autoplan.rehearsal.device.compiled import partition_segments
+from autoplan.rehearsal.device.process_groups import fake_world
+from autoplan.rehearsal.device.recorder import Recorder
 from autoplan.rehearsal.records import RankTrace
 from autoplan.runtime import host
 from autoplan.runtime import program as runtime_program
@@ -128,9 +128,9 @@ def answered(recorder: Recorder) -> Iterator[None]:
     """What the host asks the device is answered as where all is well; messages that are posted together are told so."""
     post = dist.batch_isend_irecv
 
-    def read(x: Tensor) -> list:
+    def read(x: Tensor, otherwise: Callable[[], list] | None = None) -> list:
         recorder.stopped("host.read")
-        return torch.zeros(x.shape, dtype=x.dtype).tolist()
+        return otherwise() if otherwise is not None else torch.zeros(x.shape, dtype=x.dtype).tolist()
 
     def posted(operations: list) -> list:
         with recorder.together():

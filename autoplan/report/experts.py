@@ -1,7 +1,5 @@
 """How the tokens of a mixture meet their experts, and what was assumed about their choices."""
 
-from __future__ import annotations
-
 from autoplan.cost.operators.operator import Operator, operators_of, travel_of
 from autoplan.emit.source import size_text
 from autoplan.ir.mesh import TENSOR

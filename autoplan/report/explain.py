@@ -1,7 +1,5 @@
 """One operator or module: its split, the alternatives, the price of each."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,12 +143,9 @@ def axis_text(record: PlanRecord, place: Place, axis: str) -> str:
         times = [option.compute_s, option.moves_s, option.stored_s, option.total_s]
         texts = ["no way" if seconds is None else seconds_text(seconds) for seconds in times]
         mark = "chosen" if option.chosen else ""
-        rows.append([*texts, gib_or_less(option.parameter_bytes), mark, way_text(option.strategy.on(axis))])
+        weights = size_text(option.parameter_bytes) if option.parameter_bytes else "-"
+        rows.append([*texts, weights, mark, way_text(option.strategy.on(axis))])
     header = ["compute", "redistribute", "update", "together", "weights", "", "operands -> result"]
     title = f"  On {axis}, each way's time in one microbatch, forward and backward, all else left as chosen:"
     text = f"{title}\n{table(header, rows, right=range(5), indent=4)}"
     return text if options[0].chosen else f"{text}\n{NOT_FIRST}"
-
-
-def gib_or_less(size: int) -> str:
-    return size_text(size) if size else "-"

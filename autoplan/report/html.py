@@ -1,7 +1,5 @@
 """The report as one self-contained page."""
 
-from __future__ import annotations
-
 import html
 
 from autoplan.ir.record import PlanRecord

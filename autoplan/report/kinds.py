@@ -1,7 +1,5 @@
 """Clusters of several kinds of device: what each pipeline rank of a plan is on, and how much may be filled there."""
 
-from __future__ import annotations
-
 from autoplan.cost import Device
 from autoplan.emit.source import size_text
 from autoplan.ir.record import PlanRecord
@@ -41,7 +39,7 @@ def unequal(record: PlanRecord) -> list[str]:
         return []
     names = stage_kinds(record)
     if not names:
-        return ["Kinds: every device has an equal share, so the slowest sets the pace and the smallest the wall."]
+        return ["Kinds: every device has an equal share, so the slowest sets the pace, the smallest the memory limit."]
     counts = [stage.last - stage.first for stage in record.chosen.stages]
     held = [f"{name} {told([n for n, own in zip(counts, names, strict=True) if own == name])}"
             for name in dict.fromkeys(names)]  # fmt: skip

@@ -1,7 +1,5 @@
 """The price of running one operator in another way, everything else left as it was chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Why the plan is as it is: what bounds it, what was ruled out, what the trace had to say."""
 
-from __future__ import annotations
-
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
 from autoplan.ir.mesh import TENSOR, Mesh
@@ -42,7 +40,7 @@ def staleness(record: PlanRecord) -> list[str]:
 
 
 def bounds(record: PlanRecord) -> list[str]:
-    """What the time goes to and how near the wall the fullest stage is."""
+    """What the time goes to and how near its memory limit the fullest stage is."""
     predicted = record.chosen.predicted
     said = []
     if predicted.step_time_s:
@@ -92,8 +90,8 @@ def next_best(record: PlanRecord) -> list[str]:
         said.append(f"{rank}: {fitting.name} also fits and {slower(record, fitting)}.")
     if beyond is not None and beyond.step_time_s < step_s:
         said.append(
-            f"Memory decides: {beyond.name} would take {seconds_text(beyond.step_time_s)}, but exceeds the wall by "
-            f"{size_text(beyond.over_bytes)} a device."
+            f"Memory decides: {beyond.name} would take {seconds_text(beyond.step_time_s)}, "
+            f"but exceeds the memory limit by {size_text(beyond.over_bytes)} a device."
         )
     return said
 

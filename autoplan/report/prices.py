@@ -1,7 +1,5 @@
 """What the plan is predicted to cost, as tables: memory, collectives, the alternatives, the search itself."""
 
-from __future__ import annotations
-
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative, PricedCollective, SearchReport, StageChoice
 from autoplan.ir.record import PlanRecord
@@ -32,8 +30,8 @@ def memory_section(record: PlanRecord) -> str:
         holds = "; ".join(stage_text(record, stage) for stage in stages[number::ranks])
         rows.append([str(number), *sizes, share, *beside, *kinds[number : number + 1], holds])
     beside = [*(["on the host"] if offloads else []), *(["device"] if kinds else [])]
-    header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the wall", *beside, "holds"]
-    title = f"Memory of one device at its busiest, {name} (the wall: {wall_text(record)})"
+    header = ["rank" if ranks < len(stages) else "stage", *KINDS, "total", "of the limit", *beside, "holds"]
+    title = f"Memory of one device at its busiest, {name} (memory limit: {wall_text(record)})"
     return f"{title}\n{table(header, rows, right=range(len(header) - 1 - bool(kinds)))}"
 
 

@@ -1,7 +1,5 @@
 """Each distinct block's parameters and operators with their layouts, in PyTorch's names."""
 
-from __future__ import annotations
-
 from autoplan.emit.source import path_text, shape_text, size_text
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh

@@ -1,7 +1,5 @@
 """Where training starts from, in words."""
 
-from __future__ import annotations
-
 from autoplan.ir.start import Start
 from autoplan.runtime.weights.starting import unknown_text
 

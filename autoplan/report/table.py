@@ -1,7 +1,5 @@
 """Tables in plain text: columns as wide as what they hold, the last one wrapped."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 

@@ -1,19 +1,16 @@
 """Where each table of a recommender lies, and what it costs to look it up."""
 
-from __future__ import annotations
-
 from autoplan.cost.operators.lookups import INDEX_BYTES, read_bytes
 from autoplan.emit.source import size_text
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, batch_rows
 from autoplan.ir.mesh import TENSOR
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.tables import Placed
+from autoplan.ir.tables import Placed, Table
 from autoplan.report.table import table
 from autoplan.search.tables.grouping import LOOKUPS, Found, tables_of
 from autoplan.search.tables.place import Choice, chosen_in
 
 POOLS = {"none": "single"}
-Row = tuple[str, Placed, int, Choice, str]
 
 
 def tables_section(record: PlanRecord) -> str:
@@ -33,23 +30,22 @@ def placed_rows(record: PlanRecord, block: Block, node: Node, ways: int) -> list
     given, boxes = node.args[3:5]
     assert isinstance(given, tuple) and isinstance(boxes, tuple)
     placed = Placed.of(given, boxes, flat.elements)
-    chosen, names, asked = chosen_in(placed, ways), names_of(record, node, placed), batch_rows(record.model)
+    chosen, names, asked = chosen_in(placed, ways), names_of(record, placed), batch_rows(record.model)
     return [
-        (names[i], *figures(placed, i, flat), place_text(chosen[i]), *traffic(placed, i, flat, asked))
+        (names[i], *figures(placed.tables[i], flat.dtype), place_text(chosen[i]), *traffic(placed, i, flat, asked))
         for i in range(len(placed.tables))
     ]
 
 
-def names_of(record: PlanRecord, node: Node, placed: Placed) -> list[str]:
+def names_of(record: PlanRecord, placed: Placed) -> list[str]:
     """The user's name of each table."""
     (flat,) = [p for p in record.model.parameters if p.members and p.type.elements == placed.elements]
     by_start = {member.start: member.source for member in flat.members}
     return [next(by_start[box.start] for box in placed.boxes if box.table == i) for i in range(len(placed.tables))]
 
 
-def figures(placed: Placed, index: int, flat: TensorType) -> tuple[str, ...]:
-    one = placed.tables[index]
-    size = one.rows * one.width * DTYPE_BYTES[flat.dtype]
+def figures(one: Table, dtype: str) -> tuple[str, ...]:
+    size = one.rows * one.width * DTYPE_BYTES[dtype]
     return f"{one.rows:,}", str(one.width), size_text(size), f"{POOLS.get(one.pooling, one.pooling)} of {one.length}"
 
 
@@ -72,6 +68,4 @@ def replicated_row(found: Found, record: PlanRecord) -> tuple[str, ...]:
     one, dtype = found.table, found.node.type.dtype
     size = one.rows * one.width * DTYPE_BYTES[dtype]
     read = read_bytes(one, one.rows, one.width, batch_rows(record.model), DTYPE_BYTES[dtype])
-    looked = f"{POOLS.get(one.pooling, one.pooling)} of {one.length}"
-    cells = (f"{one.rows:,}", str(one.width), size_text(size), looked, "replicated", size_text(round(read)))
-    return (found.parameter, *cells, f"{size_text(size)} summed")
+    return found.parameter, *figures(one, dtype), "replicated", size_text(round(read)), f"{size_text(size)} summed"

@@ -1,7 +1,5 @@
 """The report: one section after the other, as text."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How long one device waits in a step, for what: never more than the step together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise

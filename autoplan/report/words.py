@@ -1,7 +1,5 @@
 """Quantities, layouts and parallelisms as people write them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -126,7 +124,7 @@ def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:
 
 
 def fullest_stage(chosen: Chosen, walls: Sequence[int] = ()) -> int:
-    """The stage whose device holds most; of devices of several kinds, the one that has least left of its own wall."""
+    """The stage whose device holds most; of several kinds, the one that has least left of its own memory limit."""
     totals = [memory.total for memory in chosen.predicted.peak_bytes]
     left = [wall - total for wall, total in zip(walls or [0] * len(totals), totals, strict=True)]
     return left.index(min(left))

@@ -4,8 +4,6 @@ A target names a node ("q_proj"), a module ("model.layers.0.mlp", with all that 
 stands for every repeat, since repeats share one block), or an operator ("aten.linear.default").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

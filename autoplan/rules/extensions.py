@@ -4,8 +4,6 @@ A plan names, for each of its operators that neither torch nor this package brin
 and its rule. program.py and ``autoplan.load`` import these by name, as Python would, or from the working directory.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterable, Iterator

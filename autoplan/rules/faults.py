@@ -1,15 +1,12 @@
 """What can be wrong with a rule that a user writes, told before anything is planned with it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoplan.errors import AutoplanError, RuleError
 from autoplan.ir.graph import Argument, Node, TensorType
-from autoplan.ir.layout import State
 from autoplan.rules.notation import Rule, factor_sizes, parse_terms
-from autoplan.rules.registry import OURS, registered, substitute
+from autoplan.rules.registry import OURS, registered, typed_arguments
 
 REDUCTIONS = ("sum", "mean", "max")
 COSTS = ("matmul", "attention", "experts", "memory", "free")
@@ -21,8 +18,7 @@ def check_users_rule(node: Node, types: Mapping[str, TensorType]) -> None:
     if function is None or function.__module__.startswith(OURS):
         return
     where = f"the rule of {node.op}, {function.__qualname__} of {function.__module__}"
-    args = tuple(substitute(argument, types) for argument in node.args)
-    kwargs = {key: substitute(value, types) for key, value in node.kwargs}
+    args, kwargs = typed_arguments(node, types)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -62,7 +58,8 @@ def faults(rule: Rule, operands: Sequence[TensorType], result: TensorType) -> It
     yield from argument_faults(rule, len(operands))
     for strategy in rule.extra:
         states = [*zip(strategy.inputs, operands, strict=False), (strategy.output, result)]
-        if len(strategy.inputs) != len(operands) or not all(dim_exists(s, kind) for s, kind in states):
+        inside = all(state.kind != "S" or 0 <= state.dim < len(kind.shape) for state, kind in states)
+        if len(strategy.inputs) != len(operands) or not inside:
             said = f"{', '.join(map(str, strategy.inputs))} -> {strategy.output}"
             yield f"the strategy {said} of extra has other operands or dims", "give one state for each operand"
 
@@ -111,7 +108,3 @@ def argument_faults(rule: Rule, operands: int) -> Iterator[tuple[str, str]]:
         yield f"reduce={rule.reduce!r} is none", f"it is one of {', '.join(REDUCTIONS)}"
     if rule.cost not in COSTS:
         yield f"cost={rule.cost!r} is none", f"it is one of {', '.join(COSTS)}"
-
-
-def dim_exists(state: State, kind: TensorType) -> bool:
-    return state.kind != "S" or 0 <= state.dim < len(kind.shape)

@@ -9,8 +9,6 @@ argument of ``Rule``.
 Operands are the tensors a node reads, in the order of its arguments (``Node.operands``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

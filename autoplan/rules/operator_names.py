@@ -1,8 +1,6 @@
 """How operators are named: "aten.linear.default" for what a user gives as an overload, a packet, a custom operator of
 ``torch.library``, or in words."""
 
-from __future__ import annotations
-
 import torch
 from torch.library import CustomOpDef
 

@@ -4,15 +4,13 @@ torch knows an operator by its name in the whole process, and so do we its rule:
 a user registers goes with the plan by the name of the module that did so (``autoplan.rules.extensions``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from autoplan.errors import NoRuleError, RuleError
-from autoplan.ir.graph import Argument, Node, Ref, TensorType
+from autoplan.ir.graph import Argument, Node, TensorType, map_refs
 from autoplan.rules.notation import (
     AxisStrategy,
     Rule,
@@ -28,7 +26,8 @@ from autoplan.rules.operator_names import names_of
 
 __all__ = [
     "WHOLE", "AxisStrategy", "Registry", "Rule", "Term", "broadcast", "broadcast_shape", "factor_sizes", "kept",
-    "letters", "parse_terms", "registered", "replicated_rule", "rule", "rule_of", "substitute", "unregister",
+    "letters", "parse_terms", "registered", "replicated_rule", "rule", "rule_of", "typed_arguments",
+    "unregister",
 ]  # fmt: skip
 
 RuleFunction = Callable[..., Rule]
@@ -99,8 +98,7 @@ def rule_of(node: Node, types: Mapping[str, TensorType]) -> Rule:
             f"register one: @autoplan.rule({node.op!r}) def my_rule(x, ...): return Rule('b n -> b n', whole='n'); or "
             f"accept it as replicated with constraints=[autoplan.replicated({node.op!r})]",
         )
-    args = tuple(substitute(argument, types) for argument in node.args)
-    kwargs = {key: substitute(value, types) for key, value in node.kwargs}
+    args, kwargs = typed_arguments(node, types)
     return function(*args, **kwargs)
 
 
@@ -111,10 +109,10 @@ def replicated_rule(operands: Sequence[TensorType], result: TensorType) -> Rule:
     return replace(rule, whole=frozenset(rule.factors), saved=tuple(range(len(operands))))
 
 
-def substitute(argument: Argument, types: Mapping[str, TensorType]) -> Argument:
-    """The argument with each Ref replaced by its type."""
-    if isinstance(argument, Ref):
-        return types[argument.name]
-    if isinstance(argument, tuple):
-        return tuple(substitute(item, types) for item in argument)
-    return argument
+def typed_arguments(node: Node, types: Mapping[str, TensorType]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a rule is called with: the operator's args and kwargs, each tensor's type in its place."""
+
+    def typed(argument: Argument) -> Argument:
+        return map_refs(argument, lambda ref: types[ref.name])
+
+    return tuple(map(typed, node.args)), {key: typed(value) for key, value in node.kwargs}

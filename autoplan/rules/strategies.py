@@ -5,8 +5,6 @@ are the whole tensors of the next. What ties the axes together is only that a fa
 of all the axes that split it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,9 +2,10 @@
 
 `Program` (in `program`) is what train.py and users' scripts are written against. Everything else is a part of it.
 
-Order: `spec` (what a program is built from), `collectives` (typed collectives and groups), `elastic` (start, hang,
-restart), `ops` (operators that differ by rank), `parallel` (stages, ZeRO, gradient sums), `memory` (recomputation and
-offload), `optim` (the optimizer), `data` (batches), `agreement` (ranks agree before a step), `engine` (forward and
-backward of all microbatches), `checkpoint` (sharded checkpoints), `weights` (safetensors), `inference` (the forward
-alone), `own_state` (state dicts), `program` (the interface).
+Order: `host` (what the host reads of the device), `spec` (what a program is built from), `collectives` (typed
+collectives and groups), `elastic` (start, hang, restart), `ops` (operators that differ by rank), `parallel` (stages,
+ZeRO, gradient sums), `memory` (recomputation and offload), `optim` (the optimizer), `data` (batches), `agreement`
+(ranks agree before a step), `engine` (forward and backward of all microbatches), `checkpoint` (sharded checkpoints),
+`weights` (safetensors), `rank_model` (what programs of training and of the forward alone have in common), `inference`
+(the forward alone), `own_state` (state dicts), `program` (the interface).
 """

@@ -1,7 +1,5 @@
 """Forward and backward of all microbatches: a loop on one stage, torch.distributed.pipelining on several."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

@@ -6,9 +6,15 @@ have no values, can answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 
-def read(x: Tensor) -> list:
-    """A tensor's values as nested lists. Those that tell of something wrong are zero where all is well."""
+def read(x: Tensor, otherwise: Callable[[], list] | None = None) -> list:
+    """A tensor's values as nested lists.
+
+    otherwise  makes values that stand for them where they aren't known, in a rehearsal; without it these are zeros,
+               which is what all is well reads
+    """
     return x.tolist()

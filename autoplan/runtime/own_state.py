@@ -5,8 +5,6 @@ by the same keys. The optimizer's are what torch's ``state_dict`` gives, with wh
 state fits is asked on all ranks before any of them changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage

@@ -1,23 +1,19 @@
 """An exported program on one rank: the interface that train.py and users' scripts are written against."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from autoplan.errors import LaunchError, WeightsError
 from autoplan.runtime import own_state
-from autoplan.runtime.agreement.agreement import Agreement, Call
+from autoplan.runtime.agreement.agreement import Call
 from autoplan.runtime.checkpoint import checkpoint
 from autoplan.runtime.checkpoint.saving import Saver
-from autoplan.runtime.collectives.mesh_axes import groups_of, mesh_axes, release
+from autoplan.runtime.collectives.mesh_axes import release
+from autoplan.runtime.collectives.objects import from_first, together
 from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, stacked
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
@@ -36,23 +32,15 @@ from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
-from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
-from autoplan.runtime.parallel.stages import build_stages
+from autoplan.runtime.rank_model import RankModel
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
-from autoplan.runtime.weights import loading, starting
-from autoplan.runtime.weights.writing import MAX_FILE_BYTES, write_weights
 
 
-class Program:
+class Program(RankModel):
     """A plan's program, on this rank. Every method is called on every rank.
 
-    spec        the plan
-    module      the imported program.py: STAGES, one callable for each stage, and counts()
-    timeout_s   longest that a rank may be in one part of its work, or the script between two steps; then all ranks
-                end, and the one that hangs is named (``runtime.elastic.watchdog``)
+    spec, module, timeout_s  as of ``RankModel``, which has the methods that fill and save the weights
     pretrained  a folder with what came with the model beside its weights; ``save_weights`` writes it beside them
-
-    LaunchError where there are more or fewer processes than the plan has devices.
     """
 
     def __init__(
@@ -62,28 +50,18 @@ class Program:
         timeout_s: float = launch.TIMEOUT_S,
         pretrained: Path | None = None,
     ) -> None:
-        self.spec, self.module, self.pretrained = spec, module, pretrained
-        self.world = launch.join(spec.lowered.mesh, timeout_s)
-        self.watch = self.world.watch
-        self.device, self.rank = self.world.device, dist.get_rank()
-        groups = groups_of(step for move in spec.lowered.moves for step in move.collectives)
-        groups = (*groups, *gradient_groups(spec), *replica_groups(spec))
-        self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
-        self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
+        super().__init__(spec, module, timeout_s, (*gradient_groups(spec), *replica_groups(spec)))
+        self.pretrained = pretrained
         if spec.training.compile and self.device.type != UNCOMPILED:
             compile_segments(self.stages.modules)
         self.evaluation = Forward(spec, module, self.stages.modules, self.axes, self.device, self.world.device_mesh)
-        self.held = sharded_parameters(spec, self.stages.parameters, self.axes)
         self.sums = GradientSums(spec, self.held, self.axes)
-        self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device)
-        self.unread = whole_tensors.unread_values(spec, self.rank)
         self.saver = Saver()
         self.optimizer = rank_optimizer(spec, self.storage, self.held, self.device, replica_of(spec, self.axes))
         self.updates = Updates(spec.training, self.optimizer, self.held, self.device)
         self.local = local_steps(spec, self.held, self.axes, self.optimizer)
         self.versions = TwoVersions(self.held, self.optimizer) if spec.parallelism.two_versions else None
         self.gradients = Gradients(self.held, self.optimizer)
-        self.agreement = Agreement(self.axes, self.device)
         self.optimizer_state = OptimizerState(
             self.optimizer, self.updates, self.held, lambda: self.steps, lambda steps: setattr(self, "steps", steps)
         )
@@ -96,7 +74,6 @@ class Program:
         else:
             self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
         self.world.made()
-        self.closed = self.filled = False
 
     def step(self, batch: Batch, accumulate: bool = False, rows: Rows | None = None) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
@@ -165,41 +142,6 @@ class Program:
         """Another learning rate than the plan's; where there is a schedule, the one that it starts from."""
         self.updates.set_learning_rate(rate)
 
-    def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
-        """The parameters and buffers that training starts from, as the user's model has them on one device.
-
-        seed   of a plan of a function that makes the model, or of a transformers model: what torch.manual_seed(seed)
-               and then the function, or the class with its configuration, make on the CPU, bit for bit. None: the
-               values that came with the plan, where the model had some; else seed 0
-        reset_parameters   a model from the meta device of which nothing else is known: whatever the reset_parameters
-               of its submodules, in the order of modules(), make under the seed. What the model's author sets
-               otherwise, it doesn't do: never taken unless it is asked for
-
-        WeightsError, on every rank and before anything is changed, where the plan can't give these values, where ranks
-        ask for different ones, or where the plan's stored values aren't those that were exported.
-        """
-        with self._during("the weights' initialisation", "init_weights"):
-            starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
-            self._taken_up()
-
-    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
-        """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.
-
-        strict  refuse tensors that the model doesn't have; otherwise they are left out, and the first rank warns
-
-        Names that differ as transformers' from_pretrained allows are found too: without or with the name of the part
-        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only. Files that
-        ``save_weights`` wrote are compared with their checksums; of others a flipped bit can't be seen.
-        WeightsError, before anything is changed, where a parameter is missing, has another shape or isn't finite, and
-        where a file is damaged. (Files are read once: where one turns out to hold NaN, a program that was filled
-        before gets its values back.)
-        """
-        with self._during("loading weights", "load_weights"):
-            loading.load(
-                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
-            )
-            self._taken_up()
-
     def state_dict(self) -> dict[str, Tensor]:
         """What this rank holds of the model, for tools of one's own: an average of the weights, another checkpoint.
 
@@ -225,43 +167,8 @@ class Program:
             own_state.load_model_state(own_state.model_state(self.storage, self.held, further), state)
             self._taken_up()
 
-    def full_state_dict(self) -> dict[str, Tensor]:
-        """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks.
-
-        Those that the program never reads among them, with the values that they were given.
-        """
-        self.agreement.called(Call("full_state_dict", 0))
-        values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
-        rest = whole_tensors.whole_buffers(self.spec, self.stages.buffers)
-        return whole_tensors.by_user_names(values) | rest | whole_tensors.under_all_names(self.spec, self.unread)
-
     def _averaged(self, values: Tensor | None) -> Tensor | None:
-        """Of replicas that step by themselves the mean."""
         return values if self.local is None or values is None else self.local.mean(values)
-
-    def save_weights(
-        self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES
-    ) -> None:
-        """The weights as Hugging Face safetensors, which transformers' from_pretrained and ``load_weights`` read.
-
-        folder          gets model.safetensors, or several files and their index; autoplan-weights.json, which says what
-                        was written, with checksums; and config.json, generation_config.json and the tokenizer's files
-                        where they came with the model, unless you have put others there, which stay
-        dtype           of what is floating; None: as it is stored, float32 under mixed precision
-        max_file_bytes  a tensor that is larger has a file of its own
-
-        Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
-        tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
-        Of replicas that step by themselves the mean is written. Only an earlier save's files are replaced or removed.
-        CheckpointError, on every rank, where any couldn't write, and where other files would be replaced or be read in
-        the place of these; what stood there is then left alone. DivergedError where a parameter isn't finite.
-        """
-        with self._during("saving weights", "save_weights"):
-            self.updates.check_parameters()
-            write_weights(
-                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
-                self.pretrained, part_of=lambda held: self._averaged(held.values),
-            )  # fmt: skip
 
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
@@ -306,16 +213,7 @@ class Program:
 
         Nodes may see a shared folder as it was a moment ago: so all go on from the same.
         """
-        found: list[object] = [None]
-        if self.rank == 0:
-            try:
-                found = [checkpoint.latest_checkpoint(folder)]
-            except WeightsError as error:  # told to all, or the others would wait for it
-                found = [error]
-        dist.broadcast_object_list(found, src=0)
-        if isinstance(found[0], WeightsError):
-            raise found[0]
-        return found[0] if isinstance(found[0], Path) else None
+        return from_first(together(lambda: checkpoint.latest_checkpoint(folder) if self.rank == 0 else None))
 
     def load_checkpoint(self, folder: str | os.PathLike) -> dict[str, object]:
         """Goes on from a checkpoint of this plan, or of another plan of the same model, on any number of ranks.
@@ -353,34 +251,19 @@ class Program:
                 self.saver.group = None
             self.world.close(self.storage.meshes)
 
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not launch.lost_connection(error):  # else what is to be waited for never comes
-            self.close()
-
     def _snapshot(self) -> checkpoint.Snapshot:
         return checkpoint.Snapshot(
             self.spec, self.storage, self.held, self.stages.buffers, self.optimizer, self.steps,
             self.updates.parts, unread=self.unread, stale=self.versions.stale() if self.versions else {},
         )  # fmt: skip
 
-    @contextmanager
-    def _during(self, phase: str, call: str = "") -> Iterator[None]:
-        """Tells the watch what this rank does; all ranks are asked for the call. LaunchError once it is closed."""
-        if self.closed:
-            raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
-        self.watch.enter(phase, self.steps)
-        try:
-            if call:
-                self.agreement.called(Call(call, self.steps if call == "evaluate" else 0))
-            yield
-        finally:
-            self.watch.enter(BETWEEN, self.steps)
+    def _count(self) -> int:
+        return self.steps
+
+    def _check_parameters(self) -> None:
+        self.updates.check_parameters()
 
     def _taken_up(self) -> None:
-        """After parameters were set by something other than a step."""
         self.filled = True
         take_up(self.held)
         if self.versions:

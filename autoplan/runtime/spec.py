@@ -1,7 +1,5 @@
 """What a program is built from: the typed program and the options that it was planned under."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

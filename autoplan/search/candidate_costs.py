@@ -14,7 +14,8 @@ from autoplan.cost.step import optimizer_passes, optimizer_states, straggling
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
-from autoplan.search.inter_op.chain import Chain, Held, chain_of, held_by
+from autoplan.search.inter_op.chain import Chain, chain_of, held_by
+from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.stage_model import StageModel, data_axis, parameter_share
 from autoplan.search.intra_op.milp import HeldBytes
 from autoplan.search.intra_op.plan import IntraOpPlan
@@ -61,7 +62,7 @@ class CandidateCosts:
     training: Training | Inference
     schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
     chains: dict[tuple[Candidate, bool, IntraOpPlan, Device], Chain] = field(default_factory=dict)
-    held: dict[IntraOpPlan, Held] = field(default_factory=dict)
+    held: dict[IntraOpPlan, HeldParameters] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
     others: dict[tuple[Key, int], Together | None] = field(default_factory=dict)
 

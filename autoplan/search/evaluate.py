@@ -18,7 +18,7 @@ from autoplan.search.bounds.lower_bounds import LowerBounds
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.byte_prices import EASING, duals, steep
-from autoplan.search.inter_op.chain_costs import ChainCosts, backwards_of, pieces_of, unties
+from autoplan.search.inter_op.chain_costs import ChainCosts, Division, backwards_of, pieces_of, unties
 from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks, evenly
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
@@ -157,7 +157,7 @@ class Evaluator:
             tried.append(point)
             if self.idle(setting, point) or self.bounds.of_point_s(setting, point) >= limit_s:
                 continue
-            found = self.with_point(setting, point, memory_limit, limit_s)
+            found = self.with_point(setting, point, memory_limit, limit_s, last)
             if found is None and known:
                 fast = point
             elif found is not None:
@@ -237,13 +237,17 @@ class Evaluator:
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0), default=None)
 
     def with_point(
-        self, setting: Candidate, point: IntraOpPlan, memory_limit: float, limit_s: float = float("inf")
-    ) -> Evaluated | None:
-        """The best cuts for these operators, or None where none fits or the schedule takes far more than a limit."""
+        self, setting: Candidate, point: IntraOpPlan, memory_limit: float, limit_s: float = float("inf"),
+        other: Evaluated | None = None,
+    ) -> Evaluated | None:  # fmt: skip
+        """The best cuts for these operators, or None where none fits or the schedule takes far more than a limit.
+
+        other  the plan of other operators, from whose cuts a search goes on
+        """
         start = time.perf_counter()
         loads = self.costs.loads(setting, point)
         if runs_rounds(setting.schedule):
-            return self.with_chunks(loads, point, memory_limit, limit_s)
+            return self.with_chunks(loads, point, memory_limit, limit_s, other)
         options = [loads.at(stage).options(stage, memory_limit) for stage in range(setting.pp)]
         seconds = [mix.seconds for mix in options]
         slow = [part - loads.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
@@ -268,7 +272,7 @@ class Evaluator:
         return replace(found, bound_s=found.step_s * (1 - point.gap)) if has_few_cuts(bound) else found
 
     def with_chunks(
-        self, loads: StageModel, point: IntraOpPlan, memory_limit: float, limit_s: float
+        self, loads: StageModel, point: IntraOpPlan, memory_limit: float, limit_s: float, other: Evaluated | None
     ) -> Evaluated | None:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
         start, setting = time.perf_counter(), loads.setting
@@ -276,7 +280,8 @@ class Evaluator:
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         left_s = limit_s / self.costs.slowdown - once
         pieces = pieces_of(loads, memory_limit)
-        found = self.chunks(pieces, left_s * gain) if np.isfinite(memory_limit) else evenly(pieces)
+        start_at = None if other is None else Division.of(other.stages)
+        found = self.chunks(pieces, left_s * gain, start_at) if np.isfinite(memory_limit) else evenly(pieces)
         self.seconds += time.perf_counter() - start
         if found is None or found.cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
@@ -291,12 +296,12 @@ class Evaluator:
         once_s = min(exposed(*own.once_s((0, len(own.chain)))) for own in loads.ranks or (loads,))
         return (schedule_s + once_s / loads.setting.pp) * self.costs.slowdown * (1 - point.gap)
 
-    def chunks(self, pieces: ChainCosts, limit_s: float) -> ChunkCuts | None:
+    def chunks(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
         """``choose_chunks``; what it found under a higher limit is as good."""
         known = self.divided.get(pieces.key)
         if known is None or known[0] < limit_s:
             means = () if self.budget.quick else MEANS
-            known = self.divided[pieces.key] = (limit_s, choose_chunks(pieces, limit_s, means=means))
+            known = self.divided[pieces.key] = (limit_s, choose_chunks(pieces, limit_s, means=means, start=start))
         return known[1]
 
 

@@ -1,7 +1,6 @@
 """Linear and integer programs, solved by HiGHS where it is installed, else by CBC.
 
-    program        one in arrays, an answer, Infeasible
-    pulp_problem   one that is written, and read, as PuLP's expressions: ``PulpProblem.run``
-    engines        arrays handed to HiGHS, or to CBC through PuLP: ``engine(program).run``
-    arrays         arrays under construction: ``ArrayProgram``
+    program   one in arrays, an answer, Infeasible
+    engines   arrays handed to HiGHS, or to CBC through PuLP: ``engine(program).run``
+    arrays    arrays under construction: ``ArrayProgram``
 """

@@ -12,7 +12,6 @@ import numpy as np
 import pulp
 
 from autoplan.solver.program import INSTALLED, Answer, Infeasible, Program, solver_name
-from autoplan.solver.pulp_problem import PulpProblem
 
 if INSTALLED:
     import highspy
@@ -88,15 +87,28 @@ class Highs:
         self.inside.changeRowBounds(self.program.constraints - 1, -np.inf, most)
 
 
+class Listed(pulp.LpProblem):
+    """PuLP collects a problem's variables anew from all constraints, several times for each solve. Here they are those
+    of a list, in its order."""
+
+    made: list[pulp.LpVariable]
+
+    def variables(self) -> list[pulp.LpVariable]:
+        return self.made
+
+
 class Cbc:
     """A program as a PuLP problem, solved by CBC."""
 
     def __init__(self, program: Program, time_limit_s: float = TIME_LIMIT_S) -> None:
-        self.program, self.time_limit_s, self.problem = program, time_limit_s, PulpProblem("arrays", cbc=True)
+        self.program, self.time_limit_s, self.problem = program, time_limit_s, Listed("arrays", pulp.LpMinimize)
         columns, factors, starts = program.columns.tolist(), program.factors.tolist(), program.starts.tolist()
-        for low, high, whole in zip(program.low.tolist(), program.high.tolist(), program.whole.tolist(), strict=True):
-            self.problem.make(low, None if np.isinf(high) else high, pulp.LpInteger if whole else pulp.LpContinuous)
-        made = self.problem.made
+        kinds = [pulp.LpInteger if whole else pulp.LpContinuous for whole in program.whole.tolist()]
+        bounds = zip(program.low.tolist(), program.high.tolist(), kinds, strict=True)
+        self.problem.made = made = [
+            pulp.LpVariable(f"x{n}", low, None if np.isinf(high) else high, kind)
+            for n, (low, high, kind) in enumerate(bounds)
+        ]
         self.rows = [
             pulp.LpAffineExpression([(made[columns[n]], factors[n]) for n in range(start, end)])
             for start, end in itertools.pairwise(starts)
@@ -114,7 +126,17 @@ class Cbc:
         """As ``Engine.run``."""
         prices = zip(self.problem.made, cost.tolist(), strict=True)
         self.problem.setObjective(pulp.LpAffineExpression([(v, price) for v, price in prices if price]))
-        return self.problem.run(self.time_limit_s, gap, integers=not relaxed)
+        whole = self.program.whole.any() and not relaxed
+        cbc = pulp.PULP_CBC_CMD(mip=not relaxed, msg=False, timeLimit=self.time_limit_s, gapRel=gap, threads=1)
+        status, solved = self.problem.solve(cbc), self.problem.sol_status
+        if status == pulp.LpStatusInfeasible:
+            raise Infeasible("the solver calls it infeasible")
+        if solved not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+            return Answer(None, 0.0)
+        reached = float(pulp.value(self.problem.objective) or 0.0)
+        optimal = status == pulp.LpStatusOptimal and solved == pulp.LpSolutionOptimal
+        values = np.array([variable.varValue or 0.0 for variable in self.problem.made])
+        return Answer(values, reached * (1 - gap * whole) if optimal else 0.0)  # CBC doesn't tell its bound
 
     def limit(self, most: float) -> None:
         """As ``Engine.limit``."""

@@ -4,8 +4,8 @@
 each run of layers (`repeats`). torch.export traces it (`capture`). Every node is written in canonical form (`convert`,
 by the table in `forms`). Passes clean and shorten the graph (`passes`). Then `blocks` cuts it into a chain of segments.
 
-Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another size), `initialise` (how the model's
-values come about), `builder` (makes nodes), `passes` (from nodes to nodes), `table` (of canonical forms), `forms`
+Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another size), `builder` (makes nodes),
+`initialise` (how the model's values come about), `passes` (from nodes to nodes), `table` (of canonical forms), `forms`
 (fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `capture` (runs torch.export),
 `direct` (exported programs read as they are), `mixtures` (transformers' experts), `huggingface` (transformers in a form
 that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose), `convert` (from torch.fx),

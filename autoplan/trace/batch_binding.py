@@ -1,7 +1,5 @@
 """Binds a batch to a model's forward and its loss: the module that is exported takes the batch, in order."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,25 +3,37 @@
 Types come from running the operator on meta tensors, so that no shape rule is written twice.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
-from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed
+from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed, free_name
 
 Value = object  # Ref, a Python scalar, or a tuple of these: what an operator of torch.fx takes or gives
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def type_of(tensor: torch.Tensor) -> TensorType:
-    return TensorType(tuple(int(size) for size in tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    return TensorType(tuple(int(size) for size in tensor.shape), dtype_name(tensor.dtype))
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
     found = getattr(torch, dtype)
     assert isinstance(found, torch.dtype), dtype
     return found
+
+
+def torch_argument(argument: Argument, tensor: Callable[[Ref], object]) -> Any:
+    """The argument as torch takes it: a ``tensor`` for each Ref, in order, and lists."""
+    if isinstance(argument, Ref):
+        return tensor(argument)
+    if isinstance(argument, DType):
+        return torch_dtype(argument.name)
+    return [torch_argument(item, tensor) for item in argument] if isinstance(argument, tuple) else argument
 
 
 def overload(op: str) -> torch._ops.OpOverload:
@@ -68,26 +80,17 @@ class Builder:
         return Ref(name)
 
     def infer(self, op: str, args: tuple[Argument, ...], kwargs: tuple[tuple[str, Argument], ...]) -> TensorType:
-        result = overload(op)(*map(self.meta, args), **{key: self.meta(value) for key, value in kwargs})
+        given = [torch_argument(argument, self.meta) for argument in args]
+        result = overload(op)(*given, **{key: torch_argument(value, self.meta) for key, value in kwargs})
         assert isinstance(result, torch.Tensor), f"{op} has several results"
         return type_of(result)
 
-    def meta(self, argument: Argument) -> object:
-        if isinstance(argument, Ref):
-            kind = self.types[argument.name]
-            return torch.empty(kind.shape, dtype=torch_dtype(kind.dtype), device="meta")
-        if isinstance(argument, DType):
-            return torch_dtype(argument.name)
-        if isinstance(argument, tuple):
-            return [self.meta(item) for item in argument]
-        return argument
+    def meta(self, ref: Ref) -> torch.Tensor:
+        kind = self.types[ref.name]
+        return torch.empty(kind.shape, dtype=torch_dtype(kind.dtype), device="meta")
 
     def fresh(self, stem: str) -> str:
-        name, count = stem, 0
-        while name in self.types:
-            count += 1
-            name = f"{stem}_{count}"
-        return name
+        return free_name(stem, self.types)
 
     # Views and casts that change nothing give back their operand.
 

@@ -1,7 +1,5 @@
 """Runs torch.export, and says which line of the user's code it couldn't follow."""
 
-from __future__ import annotations
-
 import linecache
 import logging
 import sysconfig

@@ -1,7 +1,5 @@
 """An exported program -> Flat: every node of torch.fx in its canonical form."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from autoplan.errors import NoRuleError, TraceError
 from autoplan.ir.graph import DType, Ref, Typed
 from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
-from autoplan.trace.builder import Builder, Value, overload, type_of
+from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
 from autoplan.trace.checks.in_place import written
 from autoplan.trace.direct import (
     DROPPED,
@@ -245,7 +243,7 @@ def translate(argument: object, env: Mapping[str, Value]) -> Value:
     if isinstance(argument, (list, tuple)):
         return tuple(translate(item, env) for item in argument)
     if isinstance(argument, torch.dtype):
-        return DType(str(argument).removeprefix("torch."))
+        return DType(dtype_name(argument))
     return argument
 
 

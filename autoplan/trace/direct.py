@@ -4,8 +4,6 @@ torch's own pass (``run_decompositions``) takes as long as the export, and loses
 where every operator has a canonical form or none of its own, and where what is changed in place has no other view.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Collection, Iterator
 

@@ -5,8 +5,6 @@ AttentionMaskInterface: causality is an argument rather than a mask, grouped key
 is a mask of [batch, 1, 1, keys].
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable
@@ -52,7 +50,7 @@ def prepare(model: nn.Module, padded: bool) -> None:
     outermost = [m for _, m in outer_models(model)]
     for module in outermost:
         unpadded = takes_our_attention(module) and not padded
-        if unpadded and "attention_mask" in forward_parameters(module):
+        if unpadded and "attention_mask" in inspect.signature(module.forward).parameters:
             module.register_forward_pre_hook(add_full_mask, with_kwargs=True)
 
 
@@ -61,10 +59,6 @@ def outer_models(model: nn.Module, path: str = "") -> list[tuple[str, nn.Module]
     if is_huggingface(model):
         return [(path, model)]
     return [found for name, child in model.named_children() for found in outer_models(child, f"{path}.{name}")]
-
-
-def forward_parameters(module: nn.Module) -> tuple[str, ...]:
-    return tuple(inspect.signature(module.forward).parameters)
 
 
 def takes_our_attention(module: Any) -> bool:

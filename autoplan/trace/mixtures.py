@@ -5,8 +5,6 @@ transformers looks the experts' implementation up by name, as it does with atten
 that gates of any form (clamped, scaled, interleaved) come out as the text that the operator takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What cutting and naming need to know of the user's modules."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Which tensor of a model's output is its loss, or its result."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -29,7 +27,7 @@ def loss_of_output(output: Any, model: str) -> torch.Tensor:
         if named.ndim:
             raise no_loss(model, f"its loss has shape {tuple(named.shape)}, and what is minimised is one number")
         return named
-    if is_named(output, LOSS):
+    if hasattr(output, LOSS) or (isinstance(output, Mapping) and LOSS in output):
         raise no_loss(model, "it returns no loss: its loss is None, as where targets are missing")
     return only_scalar(output, model)
 
@@ -79,10 +77,6 @@ def result_of_output(output: Any, model: str) -> torch.Tensor:
 def field_of(output: Any, name: str) -> Any:
     """A field of a mapping, a ModelOutput, a dataclass or a named tuple; None where it has none."""
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-
-
-def is_named(output: Any, name: str) -> bool:
-    return hasattr(output, name) or (isinstance(output, Mapping) and name in output)
 
 
 def parts_of(output: Any) -> list[Any]:

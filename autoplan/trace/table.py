@@ -1,7 +1,5 @@
 """The table of canonical forms: one function for each operator of an exported graph that is not canonical already."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeVar

@@ -10,8 +10,6 @@ device), `asynchronous` (references of asynchronous systems), `sharded` (the pro
 forward alone).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

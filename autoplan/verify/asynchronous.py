@@ -1,7 +1,5 @@
 """The references of the asynchronous systems: the user's own module, trained in this process by their rule."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 

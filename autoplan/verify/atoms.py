@@ -4,8 +4,6 @@ Each dim of each value is a product of *atoms*, outermost first: a view that spl
 atom. Operators equate atoms as their rules say. A dim may also be an atom plus an offset: labels padded by one column.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Integers must mean something: ids below the vocabulary that they index, labels b
 them ignored, unevenly over rows, so that ranks and microbatches hold different counts of valid ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Two training runs compared: loss, gradients, parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

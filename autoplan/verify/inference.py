@@ -1,7 +1,5 @@
 """A plan of the forward alone against one device: the whole result, in float64, from the same weights and batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

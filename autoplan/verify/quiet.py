@@ -1,7 +1,5 @@
 """A module's dropout left out, while all of it stays in the modes that it has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

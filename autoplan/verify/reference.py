@@ -1,7 +1,5 @@
 """One device: the user's own module, run eagerly on the whole batch."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a verification found: relative errors beside their bounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from autoplan.errors import VerificationError

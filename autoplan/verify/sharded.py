@@ -1,7 +1,5 @@
 """The sharded program on local processes."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace

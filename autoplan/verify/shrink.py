@@ -4,8 +4,6 @@ The program keeps its structure, strategies and redistributions; what shrinks ar
 entries a shard, together with every dim that is tied to it; sizes that an operator's arguments depend on stay.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -32,7 +30,7 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     """The small plan, and a sentence that says what was shrunk."""
     dims = Dims(record.model)
     chosen, model = shrink_depth(record.chosen, record.model)
-    mesh = small_mesh(record.chosen.mesh)
+    mesh = Mesh.of(**{axis.name: min(axis.size, LARGEST) for axis in record.chosen.mesh.axes})
     sizes = small_sizes(dims, program_of(record), mesh)
     small = shrink_model(model, dims, sizes)
     tensor = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
@@ -51,10 +49,6 @@ def without_factors(hop: Hop) -> Hop:
     """Steps over prime factors of an axis are sought anew: the small mesh has other ones."""
     factored = hop.steps is not None and any("." in step.axis or "." in step.spec for step in hop.steps)
     return replace(hop, steps=None) if factored else hop
-
-
-def small_mesh(mesh: Mesh) -> Mesh:
-    return Mesh.of(**{axis.name: min(axis.size, LARGEST) for axis in mesh.axes})
 
 
 class Dims:
@@ -118,7 +112,7 @@ class Dims:
                     given |= dict.fromkeys(term, True)
                     self.atoms.equate(dim, Dim(atoms, offset))
         for factor in rule.whole_factors:
-            if factor in factors and freezes(name, rule.cost):
+            if factor in factors and freezes(name):
                 self.atoms.freeze(factors[factor])
         if node.op.startswith("aten.embedding") and block != MODEL:
             return
@@ -161,7 +155,7 @@ def keeps_the_rest(node: Node, dim: int, size: int) -> bool:
     return node.args[1] == dim and node.args[3] == size and int(str(node.args[2])) <= 2
 
 
-def freezes(name: str, cost: str) -> bool:
+def freezes(name: str) -> bool:
     """Whether the operator's arguments name the sizes of its whole dims: kernels, windows, positions."""
     return "conv" in name or "pool" in name or name in FIXED
 
@@ -202,8 +196,7 @@ def shrink_model(model: Model, dims: Dims, sizes: dict[int, int]) -> Model:
 
     def node_of(block: int, node: Node) -> Node:
         kind = typed((block, node.name), node.type)
-        operands = [dims.shape((block, name), sizes) for name in node.operands]
-        return replace(node, type=kind, args=small_arguments(node, kind, operands))
+        return replace(node, type=kind, args=small_arguments(node, kind))
 
     def values(block: int, given: Sequence[Typed]) -> tuple[Typed, ...]:
         return tuple(replace(v, type=typed((block, v.name), v.type)) for v in given)
@@ -231,7 +224,7 @@ def shrink_model(model: Model, dims: Dims, sizes: dict[int, int]) -> Model:
     )
 
 
-def small_arguments(node: Node, kind: TensorType, operands: Sequence[tuple[int, ...]]) -> tuple[Argument, ...]:
+def small_arguments(node: Node, kind: TensorType) -> tuple[Argument, ...]:
     """The arguments that name sizes, at the new sizes."""
     name, args = node.op.split(".")[1], list(node.args)
     if name in ("reshape", "expand"):

@@ -3,8 +3,6 @@
 The reference where there is no module to run: a plan that was loaded from its folder, or one that was shrunk.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """A plan as it is verified: in float64, small enough for local processes, replicas averaged often, without dropout."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,7 @@
 """Each kind of plan under torchrun itself: four processes, gloo, the exported folders, the user's interface.
 
 One start runs all plans of a group. The quick one has a plan of each kind of process group: all ranks, pairs, and
-neighbours in a pipeline.
+neighbours in a pipeline. In the quick run torchrun's agent forks its ranks, in the full one it starts interpreters.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from autoplan.verify.reference import train_eagerly
 from autoplan.verify.variants import in_float64
 from tests.bench import correctness
 from tests.support import zoo
+from tests.support.forked import run_script
 from tests.support.sampling import sampled
 from tests.support.shared_plans import SharedPlans
 
 GROUPS = {"quick": ("zero3", "tp=2 pp=2")}
 GROUPS["rest"] = tuple(system for system in correctness.SYSTEMS if system not in GROUPS["quick"])
-CELLS = [(group, system) for group, systems in GROUPS.items() for system in systems]
+FORKS = [("forks", "quick", system) for system in GROUPS["quick"]]
+CELLS = FORKS + [("torchrun", group, system) for group, systems in GROUPS.items() for system in systems]
+FORKING = "import sys; from tests.support.torchrun_script import launch_forks; launch_forks(4, *sys.argv[1:])"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -55,13 +58,13 @@ def reference() -> Run:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, shared_plans: SharedPlans) -> Callable[[str], dict[str, Path]]:
-    """Of a group: what each of its plans left behind. It is started when it is first asked for."""
-    return functools.cache(lambda group: started(GROUPS[group], tmp_path_factory, shared_plans))
+def ran(tmp_path_factory: pytest.TempPathFactory, shared_plans: SharedPlans) -> Callable[[str, str], dict[str, Path]]:
+    """Of a launcher and a group: what each plan left behind. The group is started when it is first asked for."""
+    return functools.cache(lambda launcher, group: started(launcher, GROUPS[group], tmp_path_factory, shared_plans))
 
 
 def started(
-    systems: Iterable[str], tmp_path_factory: pytest.TempPathFactory, shared_plans: SharedPlans
+    launcher: str, systems: Iterable[str], tmp_path_factory: pytest.TempPathFactory, shared_plans: SharedPlans
 ) -> dict[str, Path]:
     folders = exported(tmp_path_factory.mktemp("folders"), shared_plans, systems)
     results = tmp_path_factory.mktemp("results")
@@ -71,15 +74,19 @@ def started(
     batch = zoo.batch_of("llama")
     assert isinstance(batch, dict)
     save_file({name: value.contiguous() for name, value in batch.items()}, results / "batch.safetensors")
-    given = [str(results / "batch.safetensors"), str(weights), str(results)]
-    done = torchrun(4, "tests/support/torchrun_script.py", *given, *map(str, folders.values()))
+    given = [str(results / "batch.safetensors"), str(weights), str(results), *map(str, folders.values())]
+    if launcher == "forks":
+        (script := results / "forks.py").write_text(FORKING)
+        done = run_script(script, given)
+    else:
+        done = torchrun(4, "tests/support/torchrun_script.py", *given)
     assert done.returncode == 0, done.stderr[-4000:]
     return {system: results / f"{folder.name}.pt" for system, folder in folders.items()}
 
 
-@pytest.mark.parametrize(("group", "system"), sampled(CELLS, [cell for cell in CELLS if cell[0] == "quick"]))
-def test_a_plan_of_each_kind_equals_one_device(group, system, ran, reference):
-    found = torch.load(ran(group)[system])
+@pytest.mark.parametrize(("launcher", "group", "system"), sampled(CELLS, FORKS))
+def test_a_plan_of_each_kind_equals_one_device(launcher, group, system, ran, reference):
+    found = torch.load(ran(launcher, group)[system])
     run = Run((float(found["loss"]),), found["gradients"], found["state"])
     zero = zero_gradients(reference)
     assert loss_error(run, reference).error <= FLOAT64.loss

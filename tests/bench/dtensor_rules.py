@@ -31,7 +31,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from autoplan.ir.layout import P, R, S, State
 from autoplan.rules.check.case import Case, arguments
 
-PMIN = State("P", reduce="min")
+PAVG, PMIN = State("P", reduce="avg"), State("P", reduce="min")
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention.default
 ATTENTION_RESULTS = 9  # outputs of the fused operator, which stand before its operands in a strategy
 

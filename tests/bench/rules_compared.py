@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from autoplan.ir.layout import PAVG, PMAX, P, R, S, State
+from autoplan.ir.layout import PMAX, P, R, S, State
 from autoplan.ir.mesh import Mesh
-from tests.bench.dtensor_rules import PMIN, Behaviour, behaviour, text_of_state
+from tests.bench.dtensor_rules import PAVG, PMIN, Behaviour, behaviour, text_of_state
 from tests.support.simulate import Case
 
 PAIR, SQUARE = Mesh.of(tp=2), Mesh.of(dp=2, tp=2)

@@ -112,6 +112,7 @@ def test_the_cheaper_of_the_two_ways_is_taken_and_told(
     assert "evenly and independently" in " ".join(plan.report().split())
 
 
+@pytest.mark.usefixtures("compiler")
 def test_a_compiler_takes_tokens_that_travel_whole() -> None:
     """No graph break: what differs from step to step is inside one operator."""
     with RankPool(2, timeout_s=240) as pool:

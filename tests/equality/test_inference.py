@@ -100,7 +100,7 @@ def test_weights_come_and_go_and_nothing_of_training_is_there(pool: RankPool, ml
 
 
 def test_everything_of_a_training_program_is_there_or_refused() -> None:
-    names = {name for name in vars(Program) if not name.startswith("_")}
+    names = {name for name in dir(Program) if not name.startswith("_")}
     assert names - set(OF_TRAINING) <= set(dir(InferenceProgram))
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoplan.ir.graph import Node, Ref, TensorType, walk_refs
+from autoplan.ir.graph import Node, Ref, TensorType, free_name, map_refs, walk_refs
 from tests.support import hand_made
 
 
@@ -22,6 +22,18 @@ def test_operands_stand_in_the_order_of_the_arguments_nested_ones_too() -> None:
     node = Node("n", "op", (Ref("a"), 3, (Ref("b"), (Ref("a"),)), None), (("mask", Ref("c")),), kind)
     assert node.operands == ("a", "b", "a", "c")
     assert [ref.name for ref in walk_refs((1, "x", Ref("y")))] == ["y"]
+
+
+def test_references_are_replaced_in_order_and_the_structure_stays() -> None:
+    names = iter(["x", "y"])
+    argument = ((Ref("a"), 3), None, Ref("a"))
+    assert map_refs(argument, lambda _: Ref(next(names))) == ((Ref("x"), 3), None, Ref("y"))
+
+
+def test_a_free_name_has_the_first_number_that_is_free() -> None:
+    assert free_name("x", {"y"}) == "x"
+    assert free_name("x", {"x", "x_1", "x_3"}) == "x_2"
+    assert free_name("X", {"X", "X2"}, first=2, between="") == "X3"
 
 
 def test_gradients_are_carried_from_parameters_and_inputs_but_not_from_constants() -> None:

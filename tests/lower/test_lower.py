@@ -7,7 +7,7 @@ import pytest
 from autoplan.ir.graph import Ref
 from autoplan.ir.layout import I, R
 from autoplan.ir.typed import Compute, Lowered, Move
-from autoplan.lower.lowering import lower, rename
+from autoplan.lower.lowering import lower
 from autoplan.lower.program import program_of
 from autoplan.lower.typecheck import typecheck
 from tests.support.hand_made import llama, mlp
@@ -94,8 +94,3 @@ def test_stages_know_what_they_hold():
 def test_the_same_choice_lowers_to_the_same_program():
     record = record_of(mlp(), "1x4 cpu", dp=2, tp=2, pp=1)
     assert lower(record.model, record.chosen) == lower(record.model, record.chosen)
-
-
-def test_rename_keeps_the_structure():
-    argument = ((Ref("a"), 3), None, Ref("a"))
-    assert rename(argument, iter(["x", "y"])) == ((Ref("x"), 3), None, Ref("y"))

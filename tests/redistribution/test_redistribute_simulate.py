@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R, S, State
+from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.ir.typed import Collective
 from autoplan.redistribution import Redistribution
 from autoplan.redistribution.exchange.boxes import boxes, volumes
@@ -34,7 +34,7 @@ from tests.oracles.redistribution.messages import messages
 from tests.support.layouts import CUBE, GRID, MESHES, ODD, SQUARE, cut, mindspore_layouts, numbered, ordered_layouts
 from tests.support.redistribution import Judge
 
-ALL_STATES = (R, I, P, PAVG)
+ALL_STATES = (R, I, P)
 
 
 def test_layouts_are_counted_right():
@@ -120,9 +120,7 @@ SAMPLES = [
     Sample("all_reduce_max", PMAX, R, False),
     Sample("reduce_scatter", P, S(1)),
     Sample("reduce_scatter_max", PMAX, S(0), False),
-    Sample("average", PAVG, P),
-    Sample("replicate_to_mean", R, PAVG),
-    Sample("replicate_to_mean", R, PMAX, False),
+    Sample("replicate_to_max", R, PMAX, False),
     Sample("replicate_to_partial", R, P),
     Sample("invariant_to_partial", I, P),
     Sample("shard_to_partial", S(0), P),

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autoplan.ir.graph import TensorType
-from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R
+from autoplan.ir.layout import PMAX, I, Layout, P, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution import UNIFORM, AxisLinks, Planner
@@ -122,7 +122,7 @@ def random_cases(meshes: Sequence[Mesh], count: int, seed: int) -> list[Case]:
     while len(cases) < count:
         mesh, shape, links = chance.choice(meshes), chance.choice(chance.choice([EVEN, UNEVEN])), chance.choice(LINKS)
         carries, factors = chance.random() < 0.75, chance.random() < 0.2
-        rest = (R, I, P, PAVG) if carries else chance.choice([(R, P, PAVG), (R, PMAX)])
+        rest = (R, I, P) if carries else chance.choice([(R, P), (R, PMAX)])
         key = mesh, len(shape), rest, factors
         if key not in layouts:
             layouts[key] = ordered_layouts(len(shape), mesh, rest, factors)

@@ -15,7 +15,7 @@ from autoplan.rehearsal.pricing.operators import operator_account
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
-from tests.support.rehearsed import Rehearsed, rehearsed
+from tests.support.rehearsed_llama import Rehearsed, rehearsed
 
 KINDS = {
     "tensor": (4, 2, Parallelism(dp=1, tp=4, pp=1, micro_batch=4)),

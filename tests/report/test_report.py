@@ -108,7 +108,7 @@ def test_memory_by_kind_against_the_wall(record: PlanRecord) -> None:
     held = record.chosen.predicted.peak_bytes[0]
     assert len(part) == 2 + len(record.chosen.stages)
     cells = part[2].split()
-    assert "MiB (the wall: 3.26 GiB)" in part[0] and cells[6] == f"{held.total / 2**20:.3g}"
+    assert "MiB (memory limit: 3.26 GiB)" in part[0] and cells[6] == f"{held.total / 2**20:.3g}"
     assert cells[0] == "0" and cells[7] == f"{100 * held.total / CLUSTER.usable_bytes:.0f}%"
     assert "Embed, 4 x Layer, Head" in part[2]
 
@@ -127,7 +127,7 @@ def test_the_alternatives_say_by_how_much(record: PlanRecord) -> None:
     why = " ".join(text[text.index("\nWhy\n") :].split("\n\n")[0].split())
     assert "plain data parallel also fits and takes 1.50 times as long" in why
     assert "Not plain" not in why  # it waits for nothing
-    assert "ZeRO-3 would take 1.00 s, but exceeds the wall by 3 GiB a device" in why
+    assert "ZeRO-3 would take 1.00 s, but exceeds the memory limit by 3 GiB a device" in why
 
 
 def test_a_slower_system_is_told_with_what_it_waits_for(record: PlanRecord) -> None:

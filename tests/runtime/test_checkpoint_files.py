@@ -35,7 +35,7 @@ def fill(folder: Path, state: CheckpointState = STATE, value: float = 1.0) -> Pa
     (folder / "tensors.json").write_text(text)
     sizes = {"rank-0.tensors": file.position, "tensors.json": len(text)}
     state = replace(state, tensors=digest(text.encode()), files=sizes)
-    files.write_file(folder / "state.json", files.state_text(state))
+    files.write_synced(folder / "state.json", files.state_text(state).encode())
     return folder
 
 
@@ -148,7 +148,7 @@ def end_at(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
     for name in ("rename", "unlink", "rmdir", "mkdir"):
         monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
     monkeypatch.setattr(folders, "sync_folder", counted(folders.sync_folder))
-    monkeypatch.setattr(folders, "write_file", counted(folders.write_file))
+    monkeypatch.setattr(folders, "write_synced", counted(folders.write_synced))
 
 
 @pytest.mark.parametrize("calls", range(20))

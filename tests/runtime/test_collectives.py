@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from autoplan.ir.layout import PAVG, I, P, R, S, State
+from autoplan.ir.layout import I, P, R, S, State
 from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.steps import STEPS, letter
 from autoplan.runtime.collectives import typed
@@ -17,7 +17,7 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.verify.local_ranks import RankPool
 
 SHAPE = (4, 8, 12)
-STATES = (S(0), S(1), S(2), R, I, P, PAVG)
+STATES = (S(0), S(1), S(2), R, I, P)
 GROUPS = [(Mesh.of(tp=4), ("tp",)), (Mesh.of(dp=2, tp=2), ("dp", "tp")), (Mesh.of(dp=2, tp=2), ("tp", "dp"))]
 GROUPS += [(Mesh.of(tp=4), ("tp.1", "tp.0"))]
 
@@ -51,7 +51,7 @@ def whole_of(parts: list[torch.Tensor], state: State) -> torch.Tensor:
     if state.kind == "S":
         return torch.cat(parts, state.dim)
     if state.kind == "P":
-        return torch.stack(parts).mean(0) if state == PAVG else torch.stack(parts).sum(0)
+        return torch.stack(parts).sum(0)
     for part in parts[1:]:
         torch.testing.assert_close(part, parts[0], rtol=1e-14, atol=1e-14)
     return parts[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,17 +48,18 @@ def pool() -> Iterator[RankPool]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Each plan exported, and the weights beside it."""
-    root = tmp_path_factory.mktemp("plans")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """A plan exported when it is first asked for, and the weights beside it."""
     module, batch, _ = zoo.small(MODEL, layers=LAYERS, dropout=P)
-    found = {}
-    for number, (name, pinned) in enumerate(PLANS.items()):
-        plan = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=pinned)
-        folder = Plan(in_float64(plan.record)).export(root / f"plan{number}")
-        save_file({k: v.clone().contiguous() for k, v in module.state_dict().items()}, folder / "weights.safetensors")
-        found[name] = str(folder)
-    return found
+
+    @functools.cache
+    def exported(name: str) -> str:
+        plan = parallelize_alone(module, "1x4 cpu", batch, training=TRAINING, parallelism=PLANS[name])
+        found = Plan(in_float64(plan.record)).export(tmp_path_factory.mktemp("plan") / "out")
+        save_file({k: v.clone().contiguous() for k, v in module.state_dict().items()}, found / "weights.safetensors")
+        return str(found)
+
+    return exported
 
 
 def train(program: Program, first: int, last: int) -> tuple[float, ...]:
@@ -93,25 +95,25 @@ def onwards(rank: int, world: int, folder: str, checkpoint: str) -> Trained:
 
 @pytest.mark.parametrize("plan", sampled(PLANS, ["sequence parallel"]))  # it goes on under ZeRO-3, too
 def test_a_resumed_run_repeats_the_unbroken_one(
-    pool: RankPool, folders: dict[str, str], tmp_path: Path, plan: str
+    pool: RankPool, folder: Callable[[str], str], tmp_path: Path, plan: str
 ) -> None:
-    whole = pool.run(unbroken, folders[plan])
-    pool.run(until, folders[plan], str(tmp_path / "checkpoint"))
-    again = pool.run(onwards, folders[plan], str(tmp_path / "checkpoint"))
+    whole = pool.run(unbroken, folder(plan))
+    pool.run(until, folder(plan), str(tmp_path / "checkpoint"))
+    again = pool.run(onwards, folder(plan), str(tmp_path / "checkpoint"))
     for rank, (found, wanted) in enumerate(zip(again, whole, strict=True)):
         assert found.losses == wanted.losses[STOP:], f"rank {rank}"
         assert found.state.keys() == wanted.state.keys()
         assert all(torch.equal(value, wanted.state[name]) for name, value in found.state.items())
     other = list(PLANS)[list(PLANS).index(plan) - 1]
-    (moved, *_) = pool.run(onwards, folders[other], str(tmp_path / "checkpoint"))
+    (moved, *_) = pool.run(onwards, folder(other), str(tmp_path / "checkpoint"))
     assert moved.losses == pytest.approx(whole[0].losses[STOP:], rel=1e-12)
     for name, value in moved.state.items():
         torch.testing.assert_close(value, whole[0].state[name], rtol=1e-9, atol=1e-12, msg=f"{other}: {name}")
 
 
-def test_each_step_drops_anew(pool: RankPool, folders: dict[str, str]) -> None:
+def test_each_step_drops_anew(pool: RankPool, folder: Callable[[str], str]) -> None:
     """Or the tests above would hold of a mask that is always the same."""
-    losses = pool.run(same_batch, folders["dp tp"])[0]
+    losses = pool.run(same_batch, folder("sequence parallel"))[0]
     assert len(set(losses)) == len(losses)
 
 

@@ -18,7 +18,7 @@ CONSTRAINTS = (autoplan.pin("q_proj", "S(2)"), *(autoplan.pin(name, "S(0)") for 
 
 @pytest.mark.parametrize("zero", sampled([0, 3], [3]))
 def test_operators_of_both_kinds_on_one_axis_train_right(zero: int) -> None:
-    module, batch, loss_fn = zoo.small("llama")
+    module, batch, loss_fn = zoo.small("llama", layers=2)
     plan = parallelize_alone(
         module, "1x4 cpu", batch, loss_fn=loss_fn, training=TRAINING, constraints=CONSTRAINTS,
         parallelism=Parallelism(dp=2, tp=2, pp=1, zero=zero, micro_batch=2),

@@ -17,6 +17,7 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.attention.blocks import Sight, attend, attend_back, join
 from autoplan.runtime.ops.attention.ring import Ring
 from autoplan.verify.local_ranks import RankPool
+from tests.support.sampling import sampled
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 ROWS = 24  # divides by two, three and four, into pieces that divide by two
@@ -193,10 +194,11 @@ def compiled_on_rank(rank: int, size: int, whole: tuple[Tensor, ...]) -> tuple[T
     return y.detach(), q.grad
 
 
+@pytest.mark.parametrize("size", sampled([2, 3], [2]))
 @pytest.mark.usefixtures("compiler")
-def test_a_ring_compiles_whole() -> None:
-    """On three ranks, each of which has other blocks: a compiler must leave them their messages' order."""
-    with RankPool(3, timeout_s=240) as ranks:
+def test_a_ring_compiles_whole(size: int) -> None:
+    """Each rank has other blocks, and on three several messages: a compiler must leave them their order."""
+    with RankPool(size, timeout_s=240) as ranks:
         compiles_on(ranks)
 
 

@@ -30,7 +30,7 @@ def step(rank: int, world: int, folder: str, weights: str, compiled: bool) -> tu
 @pytest.mark.parametrize("pinned", [dict(dp=1, tp=2), slow(dict(dp=2, tp=1, zero=3))], ids=str)
 @pytest.mark.usefixtures("compiler")
 def test_a_compiled_step_is_the_eager_step(pinned: dict[str, int], tmp_path: Path) -> None:
-    module, batch, _ = zoo.small("llama")
+    module, batch, _ = zoo.small("llama", layers=2)  # of one block, which each of them compiles
     plan = parallelize_alone(module, "1x2 cpu", batch, parallelism=Parallelism(**pinned, pp=1))  # type: ignore
     folder, weights = plan.export(tmp_path / "out"), tmp_path / "weights.safetensors"
     save_file({name: value.clone().contiguous() for name, value in module.state_dict().items()}, weights)

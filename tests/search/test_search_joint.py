@@ -105,6 +105,7 @@ def unet() -> Callable[[], SearchState]:
     return lambda: begin(model, ClusterSpec.parse("1x8 a100-sxm-80gb"), training, Parallelism(tp=8, pp=1))
 
 
+@pytest.mark.slow  # of what is priced there, the tests above try everything, in small
 def test_a_chain_that_does_not_repeat_needs_less_and_is_quicker_under_a_wall(
     unet: Callable[[], SearchState], monkeypatch: pytest.MonkeyPatch
 ) -> None:

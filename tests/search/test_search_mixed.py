@@ -221,7 +221,7 @@ def test_an_emitted_plan_equals_one_device_and_is_told() -> None:
     report = plan.report()
     assert f"of 6 segments h100-sxm holds {many}, v100-sxm2-16gb holds {few}" in report
     large, small = (size_text(device.usable_bytes) for device, _ in plan.record.cluster.topology().kinds)
-    assert f"(the wall: {large} on h100-sxm, {small} on v100-sxm2-16gb)" in report
+    assert f"(memory limit: {large} on h100-sxm, {small} on v100-sxm2-16gb)" in report
 
 
 def test_what_does_not_fit_is_told_of_the_stage_that_lacks_most() -> None:

@@ -14,6 +14,7 @@ from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Prices
 from autoplan.ir.choice import tensor_mesh
 from autoplan.search.inter_op.chain import Chain
+from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.recomputation import savings
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.space.candidates import Candidate
@@ -38,7 +39,7 @@ def loads(random: np.random.Generator, segments: int, classes: int, recompute: s
     names = [f"c{order[i]}" if random.random() < 0.2 else f"p{i}" for i in range(len(order))]
     stored = tuple(((name, int(size)),) for name, size in zip(names, columns["parameters"], strict=True))
     rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in (*COLUMNS, "repeated", "held")}
-    chain = Chain(**columns, **rest, repeated=order > 0, held=stored)  # type: ignore[arg-type]
+    chain = Chain(**columns, **rest, repeated=order > 0, held=HeldParameters(stored))  # type: ignore[arg-type]
     setting = Candidate(pp, 1, 1, 1, 4, 0, "1f1b", recompute)
     mesh = tensor_mesh(setting.mesh)
     return StageModel(chain, setting, DataAxis(0, 1, Prices(mesh, CPU, False, True, 4), pp > 1), 2, 4.0)

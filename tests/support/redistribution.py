@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.ir.graph import TensorType
-from autoplan.ir.layout import PAVG, Layout
+from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.redistribution import UNIFORM, Links, Planner, Redistribution
 from tests.oracles.redistribution import deal, dual, execute, execute_backward, pairing, whole_of
@@ -71,7 +71,7 @@ class Judge:
 
     def right_slope(self, found: Parts, layout: Layout) -> bool:
         """Whether these are the gradients of a tensor in this layout."""
-        return self.same(found, self.slope(layout), dual(layout), self.gradient / means(layout, self.mesh))
+        return self.same(found, self.slope(layout), dual(layout), self.gradient)
 
     def same(self, found: Parts, expected: Parts, layout: Layout, whole: np.ndarray) -> bool:
         """Slices are the same bit by bit; summands may be others, as long as they make the same tensor."""
@@ -85,16 +85,10 @@ class Judge:
         return self.values[layout]
 
     def slope(self, layout: Layout) -> Parts:
-        """The gradient of a tensor in this layout: as its dual says; of a mean each operand has its share."""
+        """The gradient of a tensor in this layout: as its dual says."""
         if layout not in self.gradients:
-            share = self.gradient / means(layout, self.mesh)
-            self.gradients[layout] = deal(share, dual(layout), self.mesh, seed=1000 + len(self.gradients))
+            self.gradients[layout] = deal(self.gradient, dual(layout), self.mesh, seed=1000 + len(self.gradients))
         return self.gradients[layout]
-
-
-def means(layout: Layout, mesh: Mesh) -> int:
-    """Operands of a mean."""
-    return math.prod(mesh.size(axis) for axis, state in layout.rest if state == PAVG)
 
 
 def boxes_of(shape: tuple[int, ...], layout: Layout, mesh: Mesh) -> np.ndarray:

@@ -18,8 +18,7 @@ import numpy as np
 import pulp
 
 from autoplan.search.inter_op.partition import SLACK, Interval
-from autoplan.solver.program import Infeasible
-from autoplan.solver.pulp_problem import PulpProblem
+from autoplan.solver.program import INSTALLED
 
 TIME_LIMIT_S = 300.0  # of what takes a second, but for a machine that does much else
 
@@ -31,9 +30,11 @@ def least_objective(seconds: Sequence[np.ndarray], microbatches: int) -> float:
     thresholds = sorted({float(part[at]) for part, row in zip(seconds, kept, strict=True) for at in row})
     if not thresholds:
         return np.inf
-    lp = PulpProblem("stages")
-    w = [lp.make(0, 1, pulp.LpInteger) for _ in thresholds]
-    y = [{at: lp.make(0, 1, pulp.LpInteger) for at in row} for row in kept]
+    lp = pulp.LpProblem("stages", pulp.LpMinimize)
+    w = [pulp.LpVariable(f"w{t}", 0, 1, pulp.LpInteger) for t in range(len(thresholds))]
+    y = [
+        {(i, j): pulp.LpVariable(f"y{k}_{i}_{j}", 0, 1, pulp.LpInteger) for i, j in row} for k, row in enumerate(kept)
+    ]
     terms = [(w[t], (microbatches - 1) * tau) for t, tau in enumerate(thresholds)]
     terms += [(v, float(seconds[k][at])) for k, row in enumerate(y) for at, v in row.items()]
     lp += pulp.LpAffineExpression(terms)
@@ -41,11 +42,10 @@ def least_objective(seconds: Sequence[np.ndarray], microbatches: int) -> float:
     connect(lp, y, size - 1)
     for k, row in enumerate(y):
         bound(lp, row, seconds[k], w, thresholds)
-    try:
-        answer = lp.run(TIME_LIMIT_S, 1e-9)
-    except Infeasible:
+    solver = pulp.HiGHS if INSTALLED else pulp.PULP_CBC_CMD
+    if lp.solve(solver(msg=False, timeLimit=TIME_LIMIT_S, gapRel=1e-9, threads=1)) == pulp.LpStatusInfeasible:
         return np.inf
-    assert lp.sol_status == pulp.LpSolutionOptimal and answer.values is not None, f"none after {TIME_LIMIT_S} s"
+    assert lp.sol_status == pulp.LpSolutionOptimal, f"none after {TIME_LIMIT_S} s"
     return float(pulp.value(lp.objective))
 
 

@@ -1,6 +1,8 @@
 """What test_torchrun.py starts under torchrun: each exported folder given takes a step, as a user's script would.
 
     torchrun --nproc-per-node 4 tests/support/torchrun_script.py BATCH WEIGHTS RESULTS FOLDER [FOLDER ...]
+
+``launch_forks`` is torchrun's own agent and rendezvous, whose ranks are forks: a new interpreter imports for seconds.
 """
 
 from __future__ import annotations
@@ -11,11 +13,22 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import autoplan
 
 
-def main(batch_file: str, weights: str, results: str, folders: list[str]) -> None:
+def launch_forks(processes: int, *given: str) -> None:
+    """``main`` on as many ranks of this machine. ChildFailedError where one fails."""
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=processes, start_method="fork", rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0", run_id="forks", max_restarts=0,
+    )  # fmt: skip
+    elastic_launch(config, main)(*given)
+
+
+def main(batch_file: str, weights: str, results: str, *folders: str) -> None:
+    torch.set_num_threads(1)
     batch = load_file(batch_file)
     for folder in folders:
         program = autoplan.load(folder).program()
@@ -33,5 +46,4 @@ def main(batch_file: str, weights: str, results: str, folders: list[str]) -> Non
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])
+    main(*sys.argv[1:])

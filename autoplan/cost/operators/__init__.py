@@ -3,7 +3,7 @@
 A compiled block runs memory-bound operators over the same elements as one kernel. Eager mode runs the kernels that
 ATen and autograd call, each with its dispatch.
 
-Order: `eager` (kernels in eager mode), `eager_temporaries` (what they hold for a moment), `fusion` (kernels of a
-compiled block), `experts` (a mixture's experts), `lookups` (placed tables), `ring` (ring attention), `operator` (any
-operator under one strategy), `collective_ops` (collectives inside operators).
+Order: `cost` (seconds there and back), `eager` (kernels in eager mode), `eager_temporaries` (what they hold for a
+moment), `fusion` (kernels of a compiled block), `experts` (a mixture's experts), `lookups` (placed tables), `ring`
+(ring attention), `operator` (any operator under one strategy), `collective_ops` (collectives inside operators).
 """

@@ -1,7 +1,5 @@
 """The collectives inside the bodies that run in place of an operator, by the body's name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 

@@ -6,8 +6,6 @@ them; ``tests/cost/test_pricing_eager.py`` holds it to what the installed torch 
 runs one kernel forward, which reads its operands and writes its result, and one backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

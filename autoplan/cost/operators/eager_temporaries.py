@@ -5,8 +5,6 @@ they stand in the table, as torch 2.13 has them. ``tests/search/test_search_live
 torch allocates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

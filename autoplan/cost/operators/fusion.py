@@ -9,8 +9,6 @@ matmul. So each value has a depth, the most borders between kernels on any way t
 it stays or grows, along any other it grows. Edges that could be fused between values of one depth are fused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

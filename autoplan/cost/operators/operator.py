@@ -7,61 +7,27 @@ operator pays for the kernels that it is made of (``eager``), keeps what autogra
 no less than the framework's dispatch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from autoplan.cost.operators.cost import Cost
 from autoplan.cost.operators.eager import Moved, backward_bytes, calls_seconds, forward_bytes, kernels_of
 from autoplan.cost.operators.experts import Grouped, Travel, busiest
 from autoplan.cost.operators.fusion import GATHERING, Traffic, apart, fused
 from autoplan.cost.operators.lookups import Traffic as TableTraffic
 from autoplan.cost.operators.lookups import traffic_of
-from autoplan.cost.operators.ring import Ring
+from autoplan.cost.operators.ring import Ring, attention
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
-from cost_models.compute import (
-    attention_backward_seconds,
-    attention_flops,
-    attention_seconds,
-    eager_seconds,
-    matmul_flops,
-    matmul_seconds,
-    memory_bound_seconds,
-)
+from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
 
 RING, ROUTED = "ring_attention", "routed_experts"  # bodies
 PLACED = "placed_lookups"  # the body
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of one run on one device, and the FLOPs of its matmuls forward.
-
-    weights_s  of backward_s, what gives parameters' gradients alone, so that no other stage waits for it
-    """
-
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    flops: float = 0.0
-    weights_s: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return self.forward_s + self.backward_s
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.forward_s + other.forward_s,
-            self.backward_s + other.backward_s,
-            self.flops + other.flops,
-            self.weights_s + other.weights_s,
-        )
 
 
 @dataclass(frozen=True)
@@ -259,18 +225,11 @@ def attention_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: D
     keys, set the pace."""
     ring = ring_of(operator, strategy, mesh, fuses)
     if ring is not None:
-        all_steps = ring.compute(device)
-        return Cost(all_steps.forward_s, all_steps.backward_s, all_steps.flops)
+        return ring.compute(device)
     q, k = (local_shape(operator.operands[i], [(a, s.inputs[i]) for a, s in strategy.axes], mesh) for i in (0, 1))
     q, k = [1] * (3 - len(q)) + q, [1] * (3 - len(k)) + k
-    causal = is_causal(operator.node)
-    extents = (math.prod(q[:-3]), q[-3], q[-2], k[-2], q[-1], causal)
-    dtype = operator.operands[0].dtype
-    return Cost(
-        float(attention_seconds(*extents, dtype, device)),
-        float(attention_backward_seconds(*extents, dtype, device)),
-        float(attention_flops(*extents)),
-    )
+    extents = (math.prod(q[:-3]), q[-3], q[-2], k[-2], q[-1], is_causal(operator.node))
+    return attention(extents, operator.operands[0].dtype, device)
 
 
 def ring_of(operator: Operator, strategy: Strategy, mesh: Mesh, fuses: bool) -> Ring | None:

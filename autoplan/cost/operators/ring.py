@@ -1,10 +1,9 @@
 """Attention whose keys and values go round the ranks (``runtime.ops.attention.ring``): its blocks, the sends beside
 them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
+from autoplan.cost.operators.cost import Cost
 from cost_models.collective import hidden_seconds
 from cost_models.compute import attention_backward_seconds, attention_flops, attention_seconds, memory_bound_seconds
 from cost_models.hardware import Device
@@ -14,20 +13,17 @@ JOINING = 7  # passes over a result to join a block to it: two shares multiplied
 ADDING = 3  # passes over a gradient to add a block's summand
 
 
-@dataclass(frozen=True)
-class Turn:
-    """Seconds of one step of the ring on one rank, nothing sent."""
+Extents = tuple[int, int, int, int, int, bool]
+"""Batch, heads, rows of queries, keys, head dim, whether it is causal."""
 
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    flops: float = 0.0
 
-    def __add__(self, other: Turn) -> Turn:
-        added = self.flops + other.flops
-        return Turn(self.forward_s + other.forward_s, self.backward_s + other.backward_s, added)
-
-    def times(self, count: int) -> Turn:
-        return Turn(count * self.forward_s, count * self.backward_s, count * self.flops)
+def attention(extents: Extents, dtype: str, device: Device) -> Cost:
+    """A fused attention on one device."""
+    return Cost(
+        float(attention_seconds(*extents, dtype, device)),
+        float(attention_backward_seconds(*extents, dtype, device)),
+        float(attention_flops(*extents)),
+    )
 
 
 @dataclass(frozen=True)
@@ -86,15 +82,10 @@ class Ring:
         size = self.query_bytes + self.part_bytes + self.result_bytes if self.balanced else 0
         return size, size
 
-    def block(self, rows: int, keys: int, is_causal: bool, device: Device) -> Turn:
-        extents = (self.batch, self.heads, rows, keys, self.head_dim, is_causal)
-        return Turn(
-            float(attention_seconds(*extents, self.dtype, device)),
-            float(attention_backward_seconds(*extents, self.dtype, device)),
-            float(attention_flops(*extents)),
-        )
+    def block(self, rows: int, keys: int, is_causal: bool, device: Device) -> Cost:
+        return attention((self.batch, self.heads, rows, keys, self.head_dim, is_causal), self.dtype, device)
 
-    def turns(self, device: Device) -> tuple[Turn, Turn]:
+    def turns(self, device: Device) -> tuple[Cost, Cost]:
         """(with a rank's own keys, with another's)."""
         if not self.balanced:
             own = self.block(self.rows, self.keys, self.is_causal, device)
@@ -103,15 +94,15 @@ class Ring:
         whole, diagonal = self.block(half, keys, False, device), self.block(half, keys, True, device)
         return diagonal.times(2) + whole + self.joined(device), whole.times(2) + self.joined(device)
 
-    def joined(self, device: Device) -> Turn:
+    def joined(self, device: Device) -> Cost:
         """A block's result joined to that of the blocks before, its gradients added to theirs."""
         wide = self.wide // self.itemsize
         result = wide * self.result_bytes
         added = wide * self.query_bytes + self.gradient_bytes
         forward = float(memory_bound_seconds((ADDING if self.fuses else JOINING) * result, device))
-        return Turn(forward, float(memory_bound_seconds(ADDING * added, device)))
+        return Cost(forward, float(memory_bound_seconds(ADDING * added, device)))
 
-    def compute(self, device: Device) -> Turn:
+    def compute(self, device: Device) -> Cost:
         own, other = self.turns(device)
         return own + other.times(self.ways - 1)
 

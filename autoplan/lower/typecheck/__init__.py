@@ -7,8 +7,6 @@ microbatches. The loss is whole (I) or a summand (P), so a gradient of one on ev
 Order: `body` (the statements of one block).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from autoplan.errors import LayoutError
@@ -162,8 +160,8 @@ def uses(lowered: Lowered) -> Iterator[tuple[int, Segment, str, TypedValue]]:
 def check_parameters(lowered: Lowered, mesh: Mesh) -> None:
     stored = {parameter.name: parameter for parameter in lowered.parameters}
     holders: dict[str, set[int]] = {name: set() for name in stored}
-    for parameter in lowered.parameters:
-        check_value(f"parameter {parameter.name}", as_value(parameter), mesh)
+    for p in lowered.parameters:
+        check_value(f"parameter {p.name}", TypedValue(p.name, p.type, p.layout, p.local_shape), mesh)
     for stage, segment, name, value in uses(lowered):
         label = f"{segment.path or lowered.blocks[segment.block].name}: {value.name}, parameter {name}"
         if name not in stored:
@@ -174,10 +172,6 @@ def check_parameters(lowered: Lowered, mesh: Mesh) -> None:
         if tuple(sorted(holders[name])) != parameter.stages:
             cause = f"stages {parameter.stages} hold it, stages {tuple(sorted(holders[name]))} use it"
             raise LayoutError(f"parameter {name}", cause, PLAN_AGAIN)
-
-
-def as_value(parameter: StoredParameter) -> TypedValue:
-    return TypedValue(parameter.name, parameter.type, parameter.layout, parameter.local_shape)
 
 
 def check_use(label: str, stored: StoredParameter, used: TypedValue, mesh: Mesh) -> None:

@@ -1,8 +1,6 @@
 """The statements of one block, one after another: operators run as their rules allow, redistributions lead where they
 say. A value is *live* if it may carry a gradient; for one that isn't, R and I are one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

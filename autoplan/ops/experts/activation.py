@@ -3,8 +3,6 @@
 The text is part of a plan, so it is read as an expression of named functions and nothing else; nothing is executed.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 

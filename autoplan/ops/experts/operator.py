@@ -12,8 +12,6 @@ The backward keeps tokens, indices and scores alone and computes the first produ
 otherwise, two or three rows of its inner dim for each of a token's choices, is most of what a layer keeps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise

@@ -4,8 +4,6 @@ A dim of length n split over axes x, y, … is cut axis by axis from the outermo
 of length ceil(n/k), the last ones shorter or empty, as ``torch.chunk`` cuts and DTensor after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ group's axes. An axis of the group that splits no dim replicates: its members ho
 Every rank derives the same messages from the same words, so nothing is agreed upon at run time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ other the intersection of what it holds with what that one wants (``messages.sen
 outermost axis on which the two differ. The exchange takes as long as its busiest member, sending or receiving.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

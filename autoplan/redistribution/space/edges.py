@@ -1,13 +1,11 @@
 """The single steps between layouts that the table knows, and permutes, each priced forward and backward."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R, S, State
+from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.apply import Tensor, changed, held_elements, permutable
 from autoplan.redistribution.exchange.traffic import Traffic
@@ -66,7 +64,7 @@ class Table:
     def leaving(self, layout: Layout, state: State, axes: tuple[str, ...]) -> Iterator[Arc]:
         """Every step that takes these axes from one state to another."""
         ordered = list(axes) == sorted(axes, key=self.mesh.names.index)
-        for there in (*(S(dim) for dim in range(layout.rank)), R, I, P, PAVG, PMAX):
+        for there in (*(S(dim) for dim in range(layout.rank)), R, I, P, PMAX):
             step = find_step(state, there, self.tensor.carries) if there != state else None
             if step is None or (there.kind != "S" and state.kind != "S" and not ordered):
                 continue

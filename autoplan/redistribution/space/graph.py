@@ -1,13 +1,11 @@
 """The layouts through which a redistribution may pass, and what it costs to get from each to each in one step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autoplan.ir.layout import PAVG, PMAX, I, Layout, P, R, State
+from autoplan.ir.layout import PMAX, I, Layout, P, R, State
 from autoplan.ir.mesh import Axis, Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution.apply import Tensor, exchange_op, write
@@ -145,7 +143,7 @@ class Space:
 
     def write(self, here: int, there: int, exchange: bool, mesh: Mesh) -> Collective:
         source, target = self.layouts[here], self.layouts[there]
-        op = exchange_op(dict(source.rest), dict(target.rest), self.tensor.carries) if exchange else None
+        op = exchange_op(dict(source.rest), dict(target.rest)) if exchange else None
         op = op or self.arcs[here, there].op
         if op in EXCHANGES:
             ends = (self.place[here], self.place[there])
@@ -159,6 +157,6 @@ class Space:
 
 
 def _code(layout: Layout, axis: str) -> int:
-    """0 where the axis splits a dim, else a number for R, I, P, P(avg), P(max)."""
+    """0 where the axis splits a dim, else a number for R, I, P, P(max)."""
     state = layout.state(axis)
-    return 0 if state.kind == "S" else {R: 1, I: 2, P: 3, PAVG: 4, PMAX: 5}[state]
+    return 0 if state.kind == "S" else {R: 1, I: 2, P: 3, PMAX: 4}[state]

@@ -1,8 +1,6 @@
 """The layouts through which a redistribution may pass: every ordered one over the moving axes, or, where these are too
 many, stations between the two ends."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

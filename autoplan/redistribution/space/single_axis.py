@@ -4,8 +4,6 @@ No exchange beats a step of the table there, and a tensor is split or it is not:
 and the cheapest path between two of them is found by trying every path that passes none twice.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

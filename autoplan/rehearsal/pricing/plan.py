@@ -12,7 +12,7 @@ from autoplan.ir.mesh import Axis, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Lowered, LoweredStage
 from autoplan.lower.program import program_of
-from autoplan.rehearsal.process_groups import span_of
+from autoplan.rehearsal.device.process_groups import span_of
 from autoplan.rehearsal.records import RankTrace, Span
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.evaluate import Evaluated

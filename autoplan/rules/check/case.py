@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType
+from autoplan.ir.graph import Argument, Node, Ref, TensorType
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.faults import check_users_rule
 from autoplan.rules.operator_names import OWN, known_overload
@@ -16,6 +15,7 @@ from autoplan.rules.registry import Rule, rule_of
 from autoplan.rules.strategies import Strategy, strategies
 from autoplan.runtime import ops
 from autoplan.runtime.ops.random import dropout, step_keys, uniform
+from autoplan.trace.builder import torch_argument, type_of
 
 KEY = step_keys(1, 2, 1)[0]
 DRAWN = {"dropout": dropout, "uniform": uniform}  # what is drawn for the places of a whole tensor
@@ -77,10 +77,6 @@ class Case:
         return replace(self, tensors=constants, carries=tuple(False for _ in constants), result=self.result.detach())
 
 
-def type_of(x: Tensor) -> TensorType:
-    return TensorType(tuple(x.shape), str(x.dtype).removeprefix("torch."))
-
-
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
 
@@ -90,11 +86,7 @@ def arguments(node: Node, tensors: Sequence[Tensor]) -> tuple[list[object], dict
     remaining = iter(tensors)
 
     def value(argument: Argument) -> object:
-        if isinstance(argument, Ref):
-            return next(remaining)
-        if isinstance(argument, DType):
-            return getattr(torch, argument.name)
-        return [value(item) for item in argument] if isinstance(argument, tuple) else argument
+        return torch_argument(argument, lambda _: next(remaining))
 
     return [value(a) for a in node.args], {key: value(a) for key, a in node.kwargs}
 

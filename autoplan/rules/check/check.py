@@ -1,7 +1,5 @@
 """``check_rule``: a rule proved on every split, against the operator on one device."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -34,6 +32,7 @@ from autoplan.rules.operator_names import OWN, known_overload, names_of
 from autoplan.rules.registry import registered
 from autoplan.rules.strategies import Strategy, axis_strategies
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
+from autoplan.trace.builder import dtype_name
 from autoplan.verify.local_ranks import RankPool
 
 MESHES = ((2,), (4,), (3,), (2, 2), (2, 2, 2))
@@ -72,8 +71,7 @@ def check_rule(
     notes = [*unsplit(cases, rows), *(note for case in cases for note in keeping_note(case))]
     specs = tuple(dict.fromkeys(case.rule.spec for case in cases))
     given = tuple(tuple(sizes) for sizes in meshes)
-    dtype_name = str(dtype).removeprefix("torch.")
-    return RuleReport(name, specs, dtype_name, given, len(found), rows, tuple(dict.fromkeys(notes)))
+    return RuleReport(name, specs, dtype_name(dtype), given, len(found), rows, tuple(dict.fromkeys(notes)))
 
 
 def ruled_name(op: object) -> str:
@@ -104,7 +102,7 @@ def sample_of(name: str, call: Sequence[object], kwargs: Mapping[str, object], d
         if isinstance(value, Tensor) and value.is_floating_point():
             return value.detach().to(dtype).requires_grad_(value.requires_grad or not marked)
         if isinstance(value, torch.dtype):
-            return DType(str(value).removeprefix("torch."))
+            return DType(dtype_name(value))
         return tuple(map(given, value)) if isinstance(value, tuple | list) else value
 
     return Sample(name, tuple(map(given, call)), tuple((key, given(value)) for key, value in kwargs.items()))

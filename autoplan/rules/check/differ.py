@@ -1,7 +1,5 @@
 """What the ranks' outcomes together differ in from the operator on one device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

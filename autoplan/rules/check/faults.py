@@ -1,8 +1,6 @@
 """A strategy that differs from one device: which, in what, by how much, and what in the rule to change."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -13,7 +11,7 @@ from autoplan.rules.check.case import Case
 from autoplan.rules.check.differ import Difference, differences
 from autoplan.rules.check.report import states_text
 from autoplan.rules.check.simulate import Coordinates, Outcome, run_whole, simulated
-from autoplan.rules.notation import AxisStrategy, Rule
+from autoplan.rules.notation import Rule
 from autoplan.rules.strategies import Strategy
 
 
@@ -94,17 +92,14 @@ def remedy(rule: Rule, strategy: Strategy, what: str, fitting: str = "") -> str:
             "run": "; if an argument is the result's shape or a size that is split, name it: shape_arg=, factor_args=",
             "gradient": "; if it can, the gradient that is registered for the operator isn't right on a part",
         }.get(what, "")
-    partial = next((partial_operands(s) for s in ways if P in s.inputs), ())
+    partial = next((s.inputs for s in ways if P in s.inputs), ())
     if partial:
-        return f"a sum of such parts doesn't pass through the operator: take {partial} out of linear"
+        group = tuple(i for i, state in enumerate(partial) if state == P)
+        return f"a sum of such parts doesn't pass through the operator: take {group} out of linear"
     return (
         "it is whole there, and yet differs: it draws random numbers, or changes what it reads; "
         "let it do neither, or accept it as replicated without a rule"
     )
-
-
-def partial_operands(strategy: AxisStrategy) -> tuple[int, ...]:
-    return tuple(i for i, state in enumerate(strategy.inputs) if state == P)
 
 
 def reductions(case: Case, strategy: Strategy, mesh: Mesh) -> str:
@@ -112,12 +107,8 @@ def reductions(case: Case, strategy: Strategy, mesh: Mesh) -> str:
     reduced = [s for _, s in strategy.axes if s.factor and s.output.kind == "P"]
     if not reduced:
         return ""
-    return next((r for r in other_reductions(case.rule) if reduces_to_whole(case, reduced[0].factor, r, mesh)), "")
-
-
-def other_reductions(rule: Rule) -> Iterator[str]:
-    """Reductions that a gradient passes, beside the rule's own."""
-    return (r for r in ("sum", "mean") if r != rule.reduce)
+    others = (r for r in ("sum", "mean") if r != case.rule.reduce)  # those that a gradient passes
+    return next((r for r in others if reduces_to_whole(case, reduced[0].factor, r, mesh)), "")
 
 
 def reduces_to_whole(case: Case, factor: str, reduce: str, mesh: Mesh) -> bool:

@@ -1,7 +1,5 @@
 """What an operator keeps for its backward, seen by torch's hooks, beside what its rule says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """The pass that checks rules: every operator of a traced model has one, and users' own are rules."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from autoplan.errors import NoRuleError

@@ -1,7 +1,5 @@
 """What proving a rule found, as a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autoplan.rules.notation import AxisStrategy

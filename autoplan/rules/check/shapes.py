@@ -1,7 +1,5 @@
 """Which dims of an operator go together, found by running it with one size after another changed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

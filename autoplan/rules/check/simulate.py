@@ -1,8 +1,6 @@
 """One operator on the ranks of a mesh, without processes: tensors are cut as their layouts say, each rank's part is
 computed, and the parts are put together as the layouts say."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

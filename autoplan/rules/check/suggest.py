@@ -3,8 +3,6 @@
 It is a guess from one call with a few small random tensors. ``check_rule`` on the user's own inputs is the proof.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from autoplan.ir.graph import Argument, Node, Ref, TensorType
+from autoplan.ir.graph import Argument, Node, TensorType, map_refs
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.check.case import Case, Sample
 from autoplan.rules.check.check import TOLERANCES
@@ -88,9 +86,7 @@ class Trial:
         tensors = iter([values(shape, kind, self.device, generator, dtype) for shape, kind in pairs])
 
         def given(argument: Argument) -> Argument:
-            if isinstance(argument, Ref):
-                return next(tensors)
-            return tuple(map(given, argument)) if isinstance(argument, tuple) else argument
+            return map_refs(argument, lambda _: next(tensors))
 
         args = tuple(map(given, self.node.args))
         return Sample(self.node.op, args, tuple((key, given(value)) for key, value in self.node.kwargs))

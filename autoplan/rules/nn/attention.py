@@ -1,7 +1,5 @@
 """Scaled dot-product attention: batch, heads, and the rows of the queries."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import R, S, State
 from autoplan.rules.registry import AxisStrategy, Rule, broadcast_shape, rule

@@ -4,8 +4,6 @@ Where the batch is split over ranks such a sum is partial. ``batch_total`` makes
 whole value a summand again, to be added to the rest of the loss. On one rank both give back what they get.
 """
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import I, P, R
 from autoplan.rules.registry import AxisStrategy, Rule, letters, rule

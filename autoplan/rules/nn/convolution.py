@@ -1,7 +1,5 @@
 """Convolutions and resizing: batch and channels split; of a convolution the dims of space, too."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.rules.nn.windows import convolving, with_halos
 from autoplan.rules.registry import Rule, letters, rule

@@ -1,7 +1,5 @@
 """Rows of tables: look-ups, bags of rows, and look-ups in tables of a model at once (``autoplan.search.tables``)."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import P, R, S
 from autoplan.rules.registry import AxisStrategy, Rule, letters, rule

@@ -4,8 +4,6 @@ Where experts are split, either every rank has all tokens and gives a summand of
 tokens, which travel to the ranks that have their experts and back. Both are exact and drop nothing.
 """
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import P, R, S
 from autoplan.rules.registry import AxisStrategy, Rule, letters, rule

@@ -1,7 +1,5 @@
 """The loss and the count that it is divided by."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import I, R, S
 from autoplan.rules.registry import AxisStrategy, Rule, letters, rule

@@ -1,7 +1,5 @@
 """Normalisations: the dims over which they normalise are whole."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import R, S
 from autoplan.rules.registry import AxisStrategy, Rule, letters, rule

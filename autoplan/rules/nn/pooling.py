@@ -1,8 +1,6 @@
 """Pooling: batch and channels split. A dim of space splits, too: by itself where windows lie side by side and fill it,
 for then it is (windows, places in one), of which the windows split; else by a body that fetches what they overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 

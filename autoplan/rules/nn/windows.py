@@ -5,8 +5,6 @@ dim it splits by itself. Where there is a window for every ``stride`` places, ra
 of windows, which reach over the edges of a part: the halo, ``padding`` places before it and ``after`` behind it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

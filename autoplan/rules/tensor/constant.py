@@ -1,7 +1,5 @@
 """Operators that make tensors out of sizes. What holds one value everywhere splits along any dim."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import Argument, TensorType
 from autoplan.rules.registry import Rule, letters, rule
 

@@ -4,8 +4,6 @@ A partial sum passes only where the operator is linear: neg, a product with some
 scalar that is added would be added once on each rank, so ``x + 1`` isn't linear.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autoplan.ir.graph import Argument, DType, TensorType

@@ -3,8 +3,6 @@
 Every factor splits, the contracted ones into partial sums.
 """
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.rules.registry import Rule, broadcast, broadcast_shape, letters, rule
 

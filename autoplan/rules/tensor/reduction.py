@@ -1,7 +1,5 @@
 """Reductions: what is reduced splits into partial results."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.rules.registry import Rule, broadcast, broadcast_shape, letters, rule
 
@@ -31,7 +29,7 @@ def amax(x: TensorType, dims: tuple[int, ...] = (), keepdim: bool = False) -> Ru
     return Rule(reduced(x, dims, keepdim), reduce="max", saved=(0, "out"))
 
 
-@rule("aten.amin.default")
+@rule("aten.amin.default", "aten.logsumexp.default")
 def amin(x: TensorType, dims: tuple[int, ...] = (), keepdim: bool = False) -> Rule:
     return whole_reduction(x, dims, keepdim, saved=(0, "out"))
 
@@ -51,11 +49,6 @@ def variance(
     x: TensorType, dims: tuple[int, ...] | None = None, correction: float | None = None, keepdim: bool = False
 ) -> Rule:
     return whole_reduction(x, dims or (), keepdim, saved=(0,))
-
-
-@rule("aten.logsumexp.default")
-def logsumexp(x: TensorType, dims: tuple[int, ...], keepdim: bool = False) -> Rule:
-    return whole_reduction(x, dims, keepdim, saved=(0, "out"))
 
 
 @rule("aten.prod.dim_int", "aten.prod.default")

@@ -3,8 +3,6 @@
 Where the dim of a scan is split each rank scans its part, and takes in what comes before.
 """
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import S
 from autoplan.rules.registry import AxisStrategy, Rule, letters, rule

@@ -1,7 +1,5 @@
 """Writing by tensors of indices: the dims that are indexed are whole, the others split."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.rules.registry import Rule, broadcast, letters, rule
 from autoplan.rules.tensor.indexing import Indexed

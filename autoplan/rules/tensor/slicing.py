@@ -1,7 +1,5 @@
 """Parts of tensors and tensors put together, along one dim that stays whole; every other dim is free."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import Argument, TensorType
 from autoplan.rules.registry import Rule, letters, rule
 

@@ -1,7 +1,5 @@
 """Orders: whole along the dim that is sorted, split along the others. Values are gathered by what these give."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.rules.registry import Rule, broadcast, letters, rule
 

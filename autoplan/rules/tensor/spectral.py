@@ -1,7 +1,5 @@
 """Complex numbers, and transforms to frequencies: whole along the dims that are transformed, partial sums pass."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.rules.registry import Rule, letters, rule
 from autoplan.rules.tensor.elementwise import aligned

@@ -9,8 +9,6 @@ they tell each other more.
 A batch that is repeated on all ranks alike, or rows that no other rank holds, can't be told from right ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -23,7 +21,7 @@ from autoplan.runtime import host
 from autoplan.runtime.agreement.disagreement import Facts, error_of
 from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.collectives.raising import unforeseen
+from autoplan.runtime.collectives.objects import from_all, unforeseen
 from autoplan.runtime.data.microbatches import Given
 from autoplan.runtime.spec import DATA
 
@@ -117,9 +115,8 @@ class Agreement:
             shared = {name: value for name, value in each.items() if name not in given.split}
             split = {name: each[name] for name in given.split}
             mine = Facts(call.name, call.step, call.added, form_of(call, given), given.rows, self.place, shared, split)
-        everyone: list[Facts | None] = [None] * self.world
-        dist.all_gather_object(everyone, mine)
-        return failed or error_of([facts for facts in everyone if facts is not None])
+        everyone = from_all(mine)
+        return failed or error_of(everyone)
 
 
 def form_of(call: Call, given: Given) -> str:

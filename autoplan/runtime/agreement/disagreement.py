@@ -1,7 +1,5 @@
 """What all ranks have said of a step that they don't agree on -> the error that names the ranks and what differs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 

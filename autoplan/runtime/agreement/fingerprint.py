@@ -6,8 +6,6 @@ Kaser 2014, "Strongly universal string hashing is fast"): two rows that differ c
 up, so two different tensors have the same hash with a probability of about 2^-32 at most, and swapped rows count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 

@@ -4,8 +4,6 @@ A save agrees first: every rank has to say the same folder, step and extra. A lo
 at every byte's checksum, at whether the checkpoint fits the plan; only then does anything in memory change.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -37,7 +35,7 @@ from autoplan.runtime.checkpoint.keys import (
 from autoplan.runtime.checkpoint.plain_state import schedule_data, taken_plain_parts
 from autoplan.runtime.checkpoint.saving import Saver, failures
 from autoplan.runtime.checkpoint.store import CheckpointReader
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, together
 
 T = TypeVar("T")
 
@@ -149,9 +147,7 @@ def examined(snapshot: Snapshot, folder: Path) -> Found:
 
 def same_everywhere(found: Found, saver: Saver) -> None:
     """WeightsError, on every rank, where ranks see different checkpoints under that name."""
-    everyone: list[tuple[str, int, str]] = [("", 0, "")] * dist.get_world_size()
-    mine = (found.state.id, found.state.step, str(found.source))
-    dist.all_gather_object(everyone, mine, group=saver.peers())
+    everyone = from_all((found.state.id, found.state.step, str(found.source)), saver.peers())
     first = everyone[0]
     for rank, (identity, step, source) in enumerate(everyone):
         if identity != first[0]:

@@ -5,8 +5,6 @@ says. What the files hold has checksums as well (``checkpoint_index``), which a 
 anything.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -221,10 +219,10 @@ def latest_other(folder: Path) -> Path | None:
     return max(others, key=lambda path: read_header(path).written_s, default=None)
 
 
-def write_file(file: Path, text: str) -> None:
+def write_synced(file: Path, content: bytes) -> None:
     """A small file, brought to the disk."""
-    with file.open("w") as stream:
-        stream.write(text)
+    with file.open("wb") as stream:
+        stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
 

@@ -4,8 +4,6 @@ The precision that values are stored in may be another: they are converted as th
 would keep of this plan's parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

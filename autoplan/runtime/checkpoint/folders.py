@@ -14,8 +14,6 @@ A folder that holds anything else is no place for a checkpoint. Another run's is
 beyond telling is set aside.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +34,7 @@ from autoplan.runtime.checkpoint.files import (
     sealed,
     sync_folder,
     unsealed,
-    write_file,
+    write_synced,
 )
 from autoplan.runtime.checkpoint.index import TENSORS, plain_name
 from autoplan.runtime.elastic.messages import note
@@ -85,7 +83,7 @@ def begin(target: Path, lineage: Lineage, world: int) -> Path:
     clear(folder)
     folder.mkdir()
     names = [TENSORS, *(rank_file(rank) for rank in range(world))]
-    write_file(folder / WRITING, sealed({"format": FORMAT, "run": lineage.run, "files": names}))
+    write_synced(folder / WRITING, sealed({"format": FORMAT, "run": lineage.run, "files": names}).encode())
     return folder
 
 

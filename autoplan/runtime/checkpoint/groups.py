@@ -5,19 +5,18 @@ some of its parameters. So what is saved is each set of options that differs, wi
 have it; None where all have the same. What a group is called, and how its updates are computed, stays the plan's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint import plain_values
+from autoplan.runtime.collectives.objects import from_all
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 HOW = ("params", "param_names", "name", "foreach", "fused", "capturable", "differentiable", "initial_lr")
@@ -43,17 +42,13 @@ def own_groups(optimizer: Optimizer, held: Sequence[ShardedParameter]) -> Iterat
 def saved_groups(optimizer: Optimizer, held: Sequence[ShardedParameter], process_group: ProcessGroup) -> list[Group]:
     """The groups of all ranks, the same on each; every rank calls it."""
     mine: list[Group] = [(options_of(group), names) for group, names in own_groups(optimizer, held)]
-    ranks = dist.get_world_size()
-    everyone: list[list[Options]] = [[]] * ranks
-    dist.all_gather_object(everyone, [options for options, _ in mine], group=process_group)
     distinct: list[Options] = []
-    for options in (options for each in everyone for options in each):
+    for options in chain.from_iterable(from_all([options for options, _ in mine], process_group)):
         if options not in distinct:
             distinct.append(options)
     if len(distinct) < 2:
         return [(options, None) for options in distinct]
-    named: list[list[Group]] = [[]] * ranks
-    dist.all_gather_object(named, mine, group=process_group)
+    named = from_all(mine, process_group)
     found: list[Group] = []
     for options in distinct:
         names = {name for each in named for given, some in each if given == options for name in some or ()}

@@ -8,8 +8,6 @@ of its bytes, and the box by offsets and sizes. Chunks are row-major, and lie in
 byte of a file has a checksum. Nothing is pickled; DCP's planner reads what ``metadata`` makes of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -14,8 +14,6 @@ Names are the program's, the same for every plan of a model; parts are described
 reads what overlaps its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 

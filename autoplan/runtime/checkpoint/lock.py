@@ -9,8 +9,6 @@ A file system without locks is told of, once; there two runs still never mix (ea
 replaces no other run's checkpoint), but the second isn't refused at its first save.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

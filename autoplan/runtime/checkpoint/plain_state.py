@@ -3,8 +3,6 @@
 What goes on otherwise than the plan says is told; what would train nothing, or can't be had, is refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict

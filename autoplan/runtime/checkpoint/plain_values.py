@@ -1,7 +1,5 @@
 """Plain values, as a checkpoint's state.json holds them: what JSON has, tuples, and mappings by any plain key."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One program's saves, one after another; one may run behind the training's back."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
@@ -25,7 +23,7 @@ from autoplan.runtime.checkpoint.files import CheckpointState
 from autoplan.runtime.checkpoint.folders import Lineage, begin, clear, lock_file, staging, tidy
 from autoplan.runtime.checkpoint.lock import FolderLock
 from autoplan.runtime.checkpoint.store import CheckpointWriter
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, from_first, together
 from autoplan.runtime.elastic.rendezvous import ranks_text
 
 ALIKE = {
@@ -89,9 +87,8 @@ class Saver:
 
     def known(self) -> Lineage:
         if self.lineage is None:
-            drawn = [uuid.uuid4().hex]
-            dist.broadcast_object_list(drawn, src=0, group=self.peers())
-            self.lineage = Lineage(run=drawn[0], root=drawn[0])
+            drawn = from_first(uuid.uuid4().hex, self.peers())
+            self.lineage = Lineage(run=drawn, root=drawn)
         return self.lineage
 
     def came_from(self, state: CheckpointState) -> None:
@@ -101,8 +98,7 @@ class Saver:
 
     def agree(self, **said: object) -> None:
         """CheckpointError, on every rank, where the ranks don't say the same of a save."""
-        everyone: list[dict[str, object]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(everyone, said, group=self.peers())
+        everyone = from_all(said, self.peers())
         for name in said:
             values: dict[str, list[int]] = {}
             for rank, each in enumerate(everyone):

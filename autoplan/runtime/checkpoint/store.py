@@ -5,8 +5,6 @@ raises on all ranks what goes wrong on one. How bytes lie in files is ours: torc
 and notices no flipped bit.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +22,7 @@ from torch.futures import Future
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint.bytes import PIECE_BYTES, TensorFile, check_chunk, read_chunk
-from autoplan.runtime.checkpoint.files import STATE, CheckpointState, bytes_of, state_text, sync_folder, write_file
+from autoplan.runtime.checkpoint.files import STATE, CheckpointState, bytes_of, state_text, sync_folder, write_synced
 from autoplan.runtime.checkpoint.folders import WRITING, Lineage, make_way, prune, put_in_place, rank_file
 from autoplan.runtime.checkpoint.index import (
     TENSORS,
@@ -88,11 +86,10 @@ class CheckpointWriter(StorageWriter):
         for result in (result for written in results for result in written):
             chunks.setdefault(result.index.fqn, []).append(result.storage_data)
         index = {key: saved_tensor(metadata, key, found) for key, found in chunks.items()}
-        text = index_text(index)
-        write_file(self.folder / TENSORS, text)
-        content = text.encode()
+        content = index_text(index).encode()
+        write_synced(self.folder / TENSORS, content)
         state = dataclasses.replace(self.state, tensors=digest(content), files={**sizes, TENSORS: len(content)})
-        write_file(self.folder / STATE, state_text(state))
+        write_synced(self.folder / STATE, state_text(state).encode())
         (self.folder / WRITING).unlink()
         sync_folder(self.folder)
         make_way(self.target, self.lineage)

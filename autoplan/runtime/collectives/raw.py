@@ -5,8 +5,6 @@ Parts lie in the order of the axis' *members*, which may differ from the order o
 and, where something crossed, contiguous.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import wraps
 
@@ -40,10 +38,6 @@ def identity(x: Tensor, axis: MeshAxis) -> Tensor:
 def mask(x: Tensor, axis: MeshAxis) -> Tensor:
     """The first member's x as it is, zeros on the others."""
     return x if axis.rank == 0 else torch.zeros_like(x)
-
-
-def divide(x: Tensor, axis: MeshAxis) -> Tensor:
-    return x / axis.size
 
 
 @_in_pairs

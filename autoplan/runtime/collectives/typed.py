@@ -10,8 +10,6 @@ Shapes: n is the axis' size. Results are waited for and contiguous, so no asynch
 into a leaf's ``.grad``; ``torch.compile(fullgraph=True)`` takes them whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor
@@ -51,7 +49,6 @@ _AllToAll = _pair(raw.all_to_all, raw.all_to_all_back)
 _ReplicateToPartial = _pair(raw.mask, raw.mask)
 _InvariantToPartial = _pair(raw.mask, raw.identity)
 _ShardToPartial = _pair(raw.pad, raw.shard)
-_Average = _pair(raw.divide, raw.divide)
 _Permute = _pair(exchanging.permute, exchanging.permute_back)
 _Exchange = _pair(exchanging.fetch, exchanging.collect_back)
 _ExchangeInvariant = _pair(exchanging.fetch, exchanging.fetch_back)
@@ -139,14 +136,8 @@ def reduce_scatter_max(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     return x if axis.size == 1 else raw.reduce_scatter_max(x.detach(), dim, axis)
 
 
-def average(x: Tensor, axis: MeshAxis) -> Tensor:
-    """P(avg) -> P: x/n. Nothing crosses; backward the gradient over n."""
-    return x if axis.size == 1 else _Average.apply(x, (), axis)
-
-
-def replicate_to_mean(x: Tensor, axis: MeshAxis) -> Tensor:
-    """R -> P(avg), and of a tensor without gradients R -> P(max): x itself, on every rank. Nothing crosses; backward
-    the gradient itself."""
+def replicate_to_max(x: Tensor, axis: MeshAxis) -> Tensor:
+    """R -> P(max), of a tensor without gradients: x itself, on every rank. Nothing crosses."""
     return x
 
 

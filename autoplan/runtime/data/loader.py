@@ -1,7 +1,5 @@
 """A loader's batches, as many as every rank has: training ends cleanly where they end, on all ranks at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """A file with a line of JSON for each optimizer step, each step once however often training was resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Row order: with m microbatches, microbatch j is rows [j·B/m, (j+1)·B/m) of the
 takes its share. "This rank's rows" of a batch are therefore its shares of all microbatches, one after another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

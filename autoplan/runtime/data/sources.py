@@ -3,8 +3,6 @@
 Batch ``step`` is a function of the seed and the step alone, the same on every rank and after a restart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@
 3. of several, whoever isn't waiting for others: its main thread is outside of torch.distributed and this runtime.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Starting and ending the processes' world, and how a script meets a user's mistake."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

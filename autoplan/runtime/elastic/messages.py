@@ -1,7 +1,5 @@
 """What is said to the user on stderr: an error, also as the cause with which torchrun ends; a note."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ When a rank has entered nothing for the timeout, one rank reads what all have sa
 end with status EXIT, at once: their main threads may never return.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 Nothing of a training step is touched: no gradient is made or kept, and parameters and buffers are read alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType

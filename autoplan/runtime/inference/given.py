@@ -5,8 +5,6 @@ the same, too, that is the whole batch; where each gives its own rows, these are
 axis, any number from each. So a short batch is never taken for a rank's rows, nor counted twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +16,7 @@ from autoplan.errors import InputsError
 from autoplan.ir.typed import TypedValue
 from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, together
 from autoplan.runtime.data.microbatches import Batch, named
 from autoplan.runtime.spec import DATA, ProgramSpec
 
@@ -49,9 +47,7 @@ def whole_batch(
     with_rows, without = [[v for v in spec.lowered.batch if has_rows(spec, v) == kind] for kind in (True, False)]
     of = Fingerprint(device).of
     digests, fixed = (tuple(int(of([given[v.name]])) for v in values) for values in (with_rows, without))
-    mine = Shown(data.rank, rows, digests, fixed)
-    shown: list[Shown] = [mine] * dist.get_world_size()
-    dist.all_gather_object(shown, mine)
+    shown = from_all(Shown(data.rank, rows, digests, fixed))
     total = agreed(shown)
     planned = planned_rows(spec)
     if total > planned:

@@ -6,8 +6,6 @@ and children of the module that lends them. So nothing is held twice, and the ho
 stay where they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

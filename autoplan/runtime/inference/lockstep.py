@@ -5,8 +5,6 @@ receives. So no rank waits for one that waits for it, however many stages it hol
 each of its stages, however many microbatches there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

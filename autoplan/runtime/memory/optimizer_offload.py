@@ -5,8 +5,6 @@ the gradients down, once they are summed and clipped, updates the copies there, 
 CPU both memories are one, and the copies run all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

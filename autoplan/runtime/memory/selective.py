@@ -5,8 +5,6 @@ collectives return is kept; elementwise operators, norms and reshapes run again.
 ``autoplan.search.block_cost.saved_tensors`` prices it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Sums over the batch made whole over its ranks, and made summands again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

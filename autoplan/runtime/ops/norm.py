@@ -1,7 +1,5 @@
 """Batch norm, whole and with the batch split over ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -5,8 +5,6 @@ tensor. So replicas agree, shards differ, a recomputed forward drops the same el
 device drops. A key is an ordinary tensor that comes with each microbatch, so there is no generator to keep in step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Of each part its total is gathered over the axes, [.., 1, ..] a rank: a scan of 
 the totals' gradients are summed onto the rank whose total it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

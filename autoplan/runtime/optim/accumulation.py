@@ -4,8 +4,6 @@ What autograd and the sums over ranks work on is always one batch's: gradients o
 its backward and added to the result after it. So nothing that was summed over ranks, or unscaled, is so again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

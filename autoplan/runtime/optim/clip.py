@@ -1,7 +1,5 @@
 """Clipping by the global norm: each parameter counted once, however many ranks keep it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

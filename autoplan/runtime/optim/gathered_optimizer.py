@@ -5,8 +5,6 @@ each rank then keeps its own part again. So between steps nothing takes more mem
 single elements would, and while one is updated no more than that one stands whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

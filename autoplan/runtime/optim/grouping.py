@@ -5,8 +5,6 @@ Groups are numbered: 0 is the rest, under the title "default", then those of Tra
 or matrices and others under Muon, stands there more than once.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ averaged over the data axis is the parameters and the optimizer's moments (Yu et
 that after it the replicas are one model, which a checkpoint can hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

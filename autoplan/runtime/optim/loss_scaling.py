@@ -5,8 +5,6 @@ any gradient of any rank overflowed is summed over the world, so that all ranks 
 same scale. A power of two changes no digit of what it multiplies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The learning rate's schedule: torch's schedulers, made from what the plan says and moved by each update."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The optimizer: a class of torch.optim, or LAMB, over this rank's parameters."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

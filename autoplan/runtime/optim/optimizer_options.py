@@ -1,7 +1,5 @@
 """Which optimizers there are, what each takes, and what Training and its groups give it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What stands around an optimizer's steps: the loss' scale, the learning rate's schedule, an end to divergence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -11,8 +11,6 @@ it was given, with all of its gradients complete, so a step's last backward is a
 forward. The bubble is 1F1B's, and is priced so; no time is gained by the older version, and its memory is held.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Compiled segments: one graph for each distinct block, its collectives inside."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

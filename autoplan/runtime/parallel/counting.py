@@ -1,7 +1,5 @@
 """What is counted and summed over all microbatches and ranks: a loss' denominators before a step, the loss after it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Flat parameters that hold boxes of the user's own matrices: which part of each a rank has, and the matrices again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ Ranks needn't have gradients of the same parameters: behind its gradients a buck
 that no rank had stays without; one that only others had is their sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 

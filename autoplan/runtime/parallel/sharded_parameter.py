@@ -1,7 +1,5 @@
 """A parameter as one rank holds it, with all that gradients, clipping and storage need to know of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

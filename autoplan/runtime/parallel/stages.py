@@ -1,7 +1,5 @@
 """The pipeline stages of one rank: built from the exported module's classes, sharded by ZeRO, given memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole tensors from the ranks' parts, under the names of the user's own model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -10,8 +10,6 @@ Offloaded parameters lie in the host's memory between uses, by fully_shard's CPU
 Under a pipeline the engine reduces once, after its last microbatch, at every level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """What is asked of weights before and while they are taken: files as they were saved, values that are finite."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, together
 from autoplan.runtime.parallel.boxes import Part
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.weights.experts import StackedExperts
@@ -68,8 +66,7 @@ def check_saved(source: str | os.PathLike | Mapping[str, Tensor], weights: Stack
         return *found, identity(*found)
 
     found = together(known)
-    told: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, found and found[2])
+    told = from_all(found and found[2])
     if found is not None:
         same = [rank for rank, each in enumerate(told) if each == found[2]]
         together(lambda: verify(found[0], found[1], same.index(dist.get_rank()), len(same)))

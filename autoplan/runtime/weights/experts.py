@@ -7,8 +7,6 @@ So transformers holds them, while save_pretrained writes them, and the hub has t
 within "block_sparse_moe" for "mlp", or as gate_proj, up_proj and down_proj.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol

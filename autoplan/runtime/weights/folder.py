@@ -4,8 +4,6 @@ Files are written into a folder of their own inside and moved to their places at
 the manifest before tells what stood there: whoever reads a folder whose save was ended in between is told so.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -21,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from autoplan.errors import CheckpointError, WeightsError
-from autoplan.runtime.checkpoint.files import sync_folder
+from autoplan.runtime.checkpoint.files import sync_folder, write_synced
 from autoplan.runtime.weights.files import ALONE, INDEX, SHARD, present
 from autoplan.runtime.weights.manifest import MANIFEST, Manifest, described, read_manifest
 
@@ -154,13 +152,6 @@ class SavePlace:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def beside(pretrained: Path | None) -> dict[str, bytes]:

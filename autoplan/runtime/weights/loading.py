@@ -1,7 +1,5 @@
 """Weights into a rank's parts: from a recipe, a state dict, or safetensors files of which only slices are read."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ from autoplan.errors import WeightsError
 from autoplan.ir.start import InitRecipe
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.checkpoint.plain_values import path_of
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.parallel import flat_param_views
 from autoplan.runtime.parallel.boxes import whole
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter

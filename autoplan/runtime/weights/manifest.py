@@ -4,8 +4,6 @@ A file is ours, to be replaced or removed by the next save, where the manifest n
 since. Checksums are of stretches of files, so that the ranks that see the same files share the work of one check.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Under which name weights have a parameter: the model's, or another that transformers' from_pretrained takes too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 LEGACY = (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))  # of TensorFlow's BERT

@@ -1,7 +1,5 @@
 """The values that a plan comes with: safetensors files beside plan.json, which names each with a hash of its bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

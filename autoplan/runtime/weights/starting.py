@@ -1,7 +1,5 @@
 """Where a program's training starts from: values that came with the plan, or values drawn anew under a seed."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.ir.start import RESETS, Start
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, together
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.loading import draw, load, makes, own_parameters
@@ -26,7 +24,7 @@ def initialise(
     spec: ProgramSpec, seed: int | None, reset_parameters: bool, held: Sequence[ShardedParameter],
     buffers: Mapping[str, Tensor], unread: Mapping[str, Tensor],
 ) -> None:  # fmt: skip
-    """See ``Program.init_weights``; every rank calls it.
+    """See ``RankModel.init_weights``; every rank calls it.
 
     unread  likewise filled, where the recipe makes it or the values have it
     """
@@ -108,8 +106,7 @@ def unknown_text(start: Start) -> str:
 
 def check_alike(asked: tuple[int | None, bool]) -> None:
     """WeightsError, on every rank, where ranks ask for different values: replicas would differ."""
-    found: list[tuple[int | None, bool]] = [asked] * dist.get_world_size()
-    dist.all_gather_object(found, asked)
+    found = from_all(asked)
     other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
     if other is not None:
         said = f"rank 0 asks for seed={found[0][0]}, rank {other} for seed={found[other][0]}"

@@ -8,8 +8,6 @@ is one, a slice of columns one for each row. A disk's pages that hold several ra
 then come from the page cache, which is no rank's memory.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

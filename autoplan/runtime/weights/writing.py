@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from autoplan.errors import CheckpointError, InputsError
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.checkpoint.plain_values import path_of
-from autoplan.runtime.collectives.raising import together
+from autoplan.runtime.collectives.objects import from_all, from_first, together
 from autoplan.runtime.parallel.boxes import Part, whole
 from autoplan.runtime.parallel.flat_param_views import box_of, sources_of, values_of
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
@@ -55,9 +54,9 @@ class WeightFile:
 def write_weights(
     spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], buffers: Mapping[str, Tensor],
     unread: Mapping[str, Tensor], folder: str | os.PathLike, dtype: torch.dtype | None, max_file_bytes: int,
-    pretrained: Path | None = None, part_of: Callable[[ShardedParameter], Tensor | None] = attrgetter("values"),
+    pretrained: Path | None, part_of: Callable[[ShardedParameter], Tensor | None],
 ) -> None:  # fmt: skip
-    """See ``Program.save_weights``; every rank calls it.
+    """See ``RankModel.save_weights``; every rank calls it.
 
     part_of     this rank's part of a parameter, as it is to be written
     pretrained  a folder with what came with the model beside its weights, config.json and so on
@@ -80,7 +79,8 @@ def write_weights(
                 output.write(name, box, part)
         for name, value in rest.items():
             output.write(name, whole(tuple(value.shape)), value)
-        written = gathered_on_first(together(output.finish))
+        everyone = from_all(together(output.finish))
+        written = {name: said for each in everyone for name, said in sorted(each.items())}
         index = json.dumps(index_of(files), indent=2) + "\n" if len(files) > 1 else None
         extra = with_dtype(beside(pretrained), files) if dist.get_rank() == 0 else {}
         together(lambda: place.put(written, index, extra) if dist.get_rank() == 0 else None)
@@ -88,19 +88,12 @@ def write_weights(
 
 def same_on_all(folder: str) -> Path:
     """InputsError, on every rank, where they don't name the same folder."""
-    everyone = [folder] * dist.get_world_size()
-    dist.all_gather_object(everyone, folder)
+    everyone = from_all(folder)
     if other := next((each for each in everyone if each != everyone[0]), None):
         rank = everyone.index(other)
         said = f"rank {rank} saves to {other}: the files of one save belong into one folder"
         raise InputsError(everyone[0], said, "give every rank the same folder")
     return Path(folder)
-
-
-def from_first(text: str) -> str:
-    told: list[str] = [text]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
 
 
 def place_of(stored: StoredParameter) -> Part:
@@ -129,9 +122,7 @@ def planned(
     flat parameter; other files are dealt out."""
     if dtype is not None and (dtype not in CODES or not dtype.is_floating_point):
         raise InputsError(f"dtype={dtype}", "it isn't a floating dtype of safetensors", "give torch.bfloat16, say")
-    told: list[object] = [[(name, (value.dtype, tuple(value.shape))) for name, value in rest.items()]]
-    dist.broadcast_object_list(told, src=0)
-    first: list[tuple[str, Kind]] = told[0]  # type: ignore[assignment]
+    first = from_first([(name, (value.dtype, tuple(value.shape))) for name, value in rest.items()])
     dtypes = {name: spec.storage_dtype(p.type) for p in spec.lowered.parameters for name in names_in(p)}
     own = {source: (dtypes[source], shape) for source, _, shape in own_parameters(spec).values()}
     flat = {name for p in spec.lowered.parameters if p.members for name in names_in(p)}
@@ -224,13 +215,6 @@ class Output:
     def __exit__(self, *exception: object) -> None:
         for descriptor in self.descriptors.values():
             os.close(descriptor)
-
-
-def gathered_on_first(mine: dict[str, tuple[int, tuple[str, ...]]]) -> dict[str, tuple[int, tuple[str, ...]]]:
-    """What all ranks wrote, by file; every rank gets it."""
-    everyone: list[dict[str, tuple[int, tuple[str, ...]]]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    return {name: said for each in everyone for name, said in sorted(each.items())}
 
 
 def index_of(files: Sequence[WeightFile]) -> dict[str, object]:

@@ -13,10 +13,8 @@ from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.saved_tensors import SelectiveSaves
-from autoplan.search.inter_op.rank_memory import Tie, ties_of
+from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
-
-Held = tuple[tuple[tuple[str, int], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Chain:
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
-    held         (parameter's name, local bytes) of each segment
+    held         parameters by segment
     """
 
     forward_s: np.ndarray
@@ -58,7 +56,7 @@ class Chain:
     live_forward: np.ndarray
     live_backward: np.ndarray
     live_adding: np.ndarray
-    held: Held
+    held: HeldParameters
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -66,17 +64,7 @@ class Chain:
     @property
     def shares(self) -> bool:
         """Whether a parameter is read by more than one segment."""
-        return bool(self.ties)
-
-    @cached_property
-    def ties(self) -> tuple[Tie, ...]:
-        """Parameters that are read more than once."""
-        return tuple(ties_of(self.held))
-
-    @cached_property
-    def largest_parameter(self) -> np.ndarray:
-        """[segments]: bytes of the largest parameter of each."""
-        return np.array([max((size for _, size in held), default=0) for held in self.held], dtype=float)
+        return bool(self.held.ties)
 
     @cached_property
     def weighing(self) -> np.ndarray:
@@ -99,13 +87,9 @@ class Chain:
 
 
 def chain_of(
-    model: Model, blocks: Sequence[BlockCost], setting: Candidate, data: DataAxis, held: Held | None = None
+    model: Model, blocks: Sequence[BlockCost], setting: Candidate, data: DataAxis, held: HeldParameters
 ) -> Chain:
-    """Lays the prices of the blocks along the chain.
-
-    held  what each segment holds of which parameter, where that is known
-    """
-    held = held_by(model, blocks) if held is None else held
+    """Lays the prices of the blocks along the chain."""
     blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
     uses = Counter(segment.block for segment in model.segments)
     order = [segment.block for segment in model.segments]
@@ -135,7 +119,7 @@ def chain_of(
         constants=along(b.constant_bytes for b in blocks),
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
-        owned=owned_by(held, setting.pp),
+        owned=held.owned(setting.pp),
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
@@ -151,23 +135,13 @@ def chain_of(
     )
 
 
-def owned_by(held: Held, ranks: int) -> np.ndarray:
-    """[segments]: bytes of parameters, each divided by how many segments read it. The chain's first and last are on one
-    rank only where there is no other."""
-    readers: dict[str, set[int]] = {}
-    for place, parameters in enumerate(held):
-        for name, _ in parameters:
-            readers.setdefault(name, set()).add(place)
-    apart = {0, len(held) - 1} if ranks > 1 else set()
-    parts = {name: 1 if places == apart else len(places) for name, places in readers.items()}
-    return np.array([sum(size / parts[name] for name, size in dict(mine).items()) for mine in held], dtype=float)
-
-
-def held_by(model: Model, blocks: Sequence[BlockCost]) -> Held:
-    """(parameter's name, local bytes) of each segment."""
-    return tuple(
-        tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
-        for segment in model.segments
+def held_by(model: Model, blocks: Sequence[BlockCost]) -> HeldParameters:
+    """Parameters of each segment, with their local bytes."""
+    return HeldParameters(
+        tuple(
+            tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
+            for segment in model.segments
+        )
     )
 
 

@@ -31,6 +31,14 @@ class Division:
     full: tuple[int, ...]
     part: tuple[int, ...]
 
+    @staticmethod
+    def of(choices: Sequence[StageChoice]) -> Division:
+        """From the stages as a plan names them."""
+        return Division(
+            tuple((s.first, s.last) for s in choices), tuple(s.recompute for s in choices),
+            tuple(s.selective for s in choices),
+        )  # fmt: skip
+
     @property
     def choices(self) -> tuple[StageChoice, ...]:
         """The stages as a plan names them."""
@@ -276,7 +284,7 @@ def backwards_of(loads: StageModel, stages: Sequence[StageChoice]) -> tuple[list
 def unties(loads: StageModel, stages: Sequence[StageChoice]) -> bool:
     """Whether ZeRO would hold as two a parameter that two stages of one rank read (``runtime.parallel.zero``)."""
     setting = loads.setting
-    ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.ties]
+    ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.held.ties]
     readers = ({int(np.searchsorted(ends, at, side="right")) for at in places} for places in read)
     apart = any(len({k % setting.pp for k in on}) < len(on) for on in readers)
     return bool(loads.data.zero) and setting.virtual_stages > 1 and apart

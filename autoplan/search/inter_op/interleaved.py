@@ -10,6 +10,8 @@ three parts:
    and gives another row. In fractions of segments that takes milliseconds, and its optimum bounds all divisions.
 3. If the best is not within the gap of that bound: where the program has few whole numbers it is solved in these, which
    proves the optimum; where it has many, tabu search (Glover 1989) goes from division to neighbour (``tabu_search``).
+
+With other operators of the same candidate the last part alone is done, from the best division found before.
 """
 
 from __future__ import annotations
@@ -56,16 +58,19 @@ def choose_chunks(
     whole_cuts: int = WHOLE_CUTS,
     few_integers: int = FEW_INTEGERS,
     means: Sequence[float] = MEANS,
+    start: Division | None = None,
 ) -> ChunkCuts | None:
     """The best division that is found, and the bound that is proven by then. None where none fits, all take ``limit_s``
     or more, or even stages are far from it.
 
     gap    relative, at which the search ends
     means  of each ``_Search.tabu_search``; none where an answer shall be quick
+    start  the best division with other operators: the search goes on from there, and proves no bound
     """
     if len(pieces) < pieces.stages:
         return None
-    return _Search(pieces, limit_s, gap).run(whole_cuts, few_integers, means)
+    search = _Search(pieces, limit_s, gap)
+    return search.run(whole_cuts, few_integers, means) if start is None else search.go_on(start, means)
 
 
 def evenly(pieces: ChainCosts) -> ChunkCuts | None:
@@ -119,6 +124,17 @@ class _Search:
         if self.best is None or self.bound_s >= self.limit_s:
             return None
         return ChunkCuts(Cuts(self.best.stages, self.best_s, min(self.bound_s, self.best_s)), self.best)
+
+    def go_on(self, start: Division, means: Sequence[float]) -> ChunkCuts | None:
+        """From a division that is good already."""
+        self.paths = [*self.pieces.rounds.paths, self.pieces.path(start).counts]
+        self.take(start)
+        if self.best_s > self.limit_s * NEAR:
+            return None
+        self.polish()
+        for mean in means:
+            self.tabu_search(self.best or start, mean)
+        return None if self.best is None else ChunkCuts(Cuts(self.best.stages, self.best_s, 0.0), self.best)
 
     def hopeless(self, even: Division, *, searches: bool) -> bool:
         """Whether even stages take so much longer than the limit that no division will make up for it: by the paths

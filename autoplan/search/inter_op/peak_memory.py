@@ -69,7 +69,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
         moments = list(running(loads, stages, rank, parts, total))
         largest, unit = (
             max(float(column[s.first : s.last].max()) for s in stages)
-            for column in (loads.chain.largest_parameter, loads.chain.parameters)
+            for column in (loads.chain.held.largest, loads.chain.parameters)
         )
         update = 0.0 if data.offloads else max(total * account.update_share, float(loads.largest_alone(largest)))
         moments.append(Moment(total * data.optimizer_share, 0.0, update))

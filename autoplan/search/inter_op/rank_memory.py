@@ -20,7 +20,6 @@ Partition, interleaved search, the rows of its integer program and the memory of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -181,15 +180,49 @@ class SegmentBytes:
         return found
 
 
-def ties_of(held: tuple[tuple[tuple[str, int], ...], ...]) -> Iterator[Tie]:
-    """From (name, bytes) of each segment's parameters those that several segments read."""
-    readers: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
-    for place, parameters in enumerate(held):
-        for name, size in parameters:
-            readers.setdefault(name, []).append(place)
-            sizes[name] = size
-    yield from ((tuple(places), float(sizes[name])) for name, places in readers.items() if len(places) > 1)
+@dataclass(frozen=True)
+class HeldParameters:
+    """(name, local bytes) of each segment's parameters. All candidates with the same operators share one."""
+
+    segments: tuple[tuple[tuple[str, int], ...], ...]
+
+    @cached_property
+    def bytes(self) -> np.ndarray:
+        """[segments]"""
+        return np.array([sum(size for _, size in held) for held in self.segments], dtype=float)
+
+    @cached_property
+    def largest(self) -> np.ndarray:
+        """[segments]: bytes of the largest parameter of each."""
+        return np.array([max((size for _, size in held), default=0) for held in self.segments], dtype=float)
+
+    @cached_property
+    def ties(self) -> tuple[Tie, ...]:
+        """Parameters that several segments read."""
+        readers: dict[str, list[int]] = {}
+        for place, held in enumerate(self.segments):
+            for name, _ in held:
+                readers.setdefault(name, []).append(place)
+        sizes = {name: float(size) for held in self.segments for name, size in held}
+        return tuple((tuple(places), sizes[name]) for name, places in readers.items() if len(places) > 1)
+
+    def owned(self, ranks: int) -> np.ndarray:
+        """[segments]: bytes, each parameter's divided by how many segments read it. The chain's first and last are on
+        one rank only where there is no other."""
+        found = self.bytes.copy()
+        for places, size in self.ties:
+            if ranks == 1 or places != (0, len(self.segments) - 1):
+                found[list(places)] -= size - size / len(places)
+        return found
+
+    def first_read(self, at: tuple[int, int]) -> np.ndarray:
+        """[segments of a run]: bytes of the parameters that each is the first to read."""
+        first, last = at
+        found = self.bytes[first:last].copy()
+        for places, size in self.ties:
+            again = [place - first for place in places if first <= place < last][1:]
+            found[again] -= size
+        return found
 
 
 def prefix(values: np.ndarray) -> np.ndarray:

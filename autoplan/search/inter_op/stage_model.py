@@ -82,12 +82,12 @@ class StageModel:
             constants=chain.constants,
             working=chain.working,
             gathered=sum(data.gathered_segments) * chain.parameters,
-            alone=np.maximum(self.largest_alone(chain.largest_parameter), reduced),
+            alone=np.maximum(self.largest_alone(chain.held.largest), reduced),
             received=received_times(self) * entering,
             sent=many * leaving,
             leaving=leaving,
             repeated=chain.repeated,
-            ties=chain.ties,
+            ties=chain.held.ties,
             state_share=parameter_share(data, self.states),
             update_share=float(self.updates(1.0, 0.0)),
         )
@@ -214,9 +214,7 @@ class StageModel:
 
     def parameter_bytes(self, at: Interval) -> int:
         """Local bytes of the parameters of a run of segments, each once."""
-        if not self.chain.shares:
-            return int(self.chain.parameters[slice(*at)].sum())
-        return sum(dict(pair for held in self.chain.held[slice(*at)] for pair in held).values())
+        return int(self.chain.held.first_read(at).sum())
 
     def forward_s(self, at: Interval) -> float:
         return float(self.chain.forward_s[slice(*at)].sum())
@@ -278,15 +276,8 @@ class StageModel:
         return self.data.prices.message_s(size, ranks - 1, self.setting.dp * self.setting.tp, 0)
 
     def unit_bytes(self, at: Interval) -> list[float]:
-        """Bytes of the parameters that each segment is the first to read."""
-        if not self.chain.shares:
-            return [size for size in self.chain.parameters[slice(*at)].tolist() if size]
-        seen: set[str] = set()
-        sizes = []
-        for held in self.chain.held[slice(*at)]:
-            sizes.append(float(sum(size for name, size in held if name not in seen)))
-            seen |= {name for name, _ in held}
-        return [size for size in sizes if size]
+        """Bytes of the parameters that each segment is the first to read, where it is the first to read any."""
+        return [size for size in self.chain.held.first_read(at).tolist() if size]
 
     def messages_s(self, stage: int) -> np.ndarray:
         """[N+1, N+1] or 0: what a stage waits for in each microbatch, by its first and last segment: the activations

@@ -82,28 +82,36 @@ def moved(pieces: ChainCosts, here: Divisions, paths: np.ndarray, lengths_s: np.
 def recomputed_otherwise(pieces: ChainCosts, here: Divisions, paths: np.ndarray, lengths_s: np.ndarray) -> Divisions:
     """A stage recomputes a segment more, less or otherwise; or less, and another one of its rank more. Their paths are
     looked at as if all segments were alike."""
-    stages = np.arange(pieces.stages)
-    each = again_s(pieces, paths)
-    of_rank = (stages[:, None] % pieces.ranks == stages % pieces.ranks) & (stages[:, None] != stages)
-    source, target = np.nonzero(of_rank)
-    part = saves(pieces)
-    shifts = ((-1, 0), (0, -1)) if part else ((-1, 0),)
+    part, each_s = saves(pieces), again_s(pieces, paths)
     alone = [change for change in CHANGES if part or not change[1]]
-    first = np.concatenate([np.repeat(alone, len(stages), axis=0), np.repeat(shifts, len(source), axis=0)])
-    then = np.where(np.arange(len(first))[:, None] < len(alone) * len(stages), 0, -first)
-    source, target = (
-        np.concatenate([np.tile(stages, len(alone)), np.tile(at, len(shifts))]) for at in (source, target)
-    )
-    number = np.arange(len(first))
-    counts = np.zeros((2, len(first), len(stages)), dtype=int)
-    for kind, column in enumerate((here.full, here.part)):
-        counts[kind] = column
-        counts[kind, number, source] += first[:, kind]
-        counts[kind, number, target] += then[:, kind]
-    possible = ((counts >= 0).all(axis=0) & (counts.sum(axis=0) <= pieces.counts_of(here))).all(axis=1)
-    more_s = sum(each[kind][:, source] * first[:, kind] + each[kind][:, target] * then[:, kind] for kind in (0, 1))
-    chosen = shortest(np.where(possible, (lengths_s[:, None] + more_s).max(axis=0), np.inf))
-    return Divisions(np.repeat(here.ends, len(chosen), axis=0), *counts[:, chosen])
+    counts = np.stack([here.full[0], here.part[0]])
+    free = pieces.counts_of(here)[0] - counts.sum(axis=0)
+    reached = [
+        np.where(
+            (counts[0] + full >= 0) & (counts[1] + some >= 0) & (free >= full + some),
+            (lengths_s[:, None] + (each_s[0] * full + each_s[1] * some)).max(axis=0), np.inf,
+        )
+        for full, some in alone
+    ]  # fmt: skip
+    stages = np.arange(pieces.stages)
+    for kind in range(1 + part):  # [stage that gives, chunk that takes]
+        takes_s = pieces.by_rank(each_s[kind]).swapaxes(1, 2)[:, stages % pieces.ranks]
+        longest_s = (lengths_s[:, None, None] + (takes_s - each_s[kind][:, :, None])).max(axis=0)
+        able = pieces.by_rank(free > 0).T[stages % pieces.ranks] & (counts[kind] > 0)[:, None]
+        able[stages, stages // pieces.ranks] = False
+        reached.append(np.where(able, longest_s, np.inf).ravel())
+    chosen = shortest(np.concatenate(reached))
+    found = np.repeat(counts[:, None], len(chosen), axis=1)
+    for row, number in enumerate(chosen.tolist()):
+        change, stage = divmod(number, pieces.stages)
+        if change < len(alone):
+            found[:, row, stage] += alone[change]
+            continue
+        kind, move = divmod(number - len(alone) * pieces.stages, pieces.stages * pieces.virtual_stages)
+        giver, chunk = divmod(move, pieces.virtual_stages)
+        found[kind, row, giver] -= 1
+        found[kind, row, chunk * pieces.ranks + giver % pieces.ranks] += 1
+    return Divisions(np.repeat(here.ends, len(chosen), axis=0), *found)
 
 
 def again_s(pieces: ChainCosts, paths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -91,8 +91,9 @@ class OperatorProblem:
     def plan(self, solution: Solution) -> IntraOpPlan:
         """What an answer says of how every block runs; the same object where that is known."""
         choices = block_choices(self.form, self.problem, solution)
-        alike = (known for known in self.points.values() if known.blocks == choices)
-        return next(alike, None) or priced_plan(self.form, choices, solution)
+        known = list(self.points.values())
+        alike = (plan for plan in known if plan.blocks == choices)
+        return next(alike, None) or priced_plan(self.form, choices, solution, known)
 
     def resized(self, point: IntraOpPlan) -> IntraOpPlan | None:
         """A plan for another microbatch priced for this one; None where its splits don't divide here."""

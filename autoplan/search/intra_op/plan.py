@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.cost import Device, Prices
@@ -56,12 +56,21 @@ def splits(strategy: Strategy, axis: str) -> bool:
     return any(state.kind == "S" for state in (*chosen.inputs, chosen.output))
 
 
-def priced_plan(form: OperatorInputs, choices: tuple[BlockChoice, ...], solution: Solution) -> IntraOpPlan:
-    """These choices with what each block costs on each kind of device."""
+def priced_plan(
+    form: OperatorInputs, choices: tuple[BlockChoice, ...], solution: Solution, known: Sequence[IntraOpPlan] = ()
+) -> IntraOpPlan:
+    """These choices with what each block costs on each kind of device.
+
+    known  plans of the same problem: where they run a block alike, its costs are theirs
+    """
+    alike = [next((plan for plan in known if plan.blocks[n] == choice), None) for n, choice in enumerate(choices)]
 
     def priced(on: Prices) -> tuple[BlockCost, ...]:
-        each = zip(form.model.blocks, choices, form.operators, strict=True)
-        return tuple(price_block(block, choice, operators, on) for block, choice, operators in each)
+        each = zip(form.model.blocks, choices, form.operators, alike, strict=True)
+        return tuple(
+            price_block(block, choice, operators, on) if plan is None else plan.on(on.device)[n]
+            for n, (block, choice, operators, plan) in enumerate(each)
+        )
 
     kinds = tuple((device, priced(form.prices.on(device))) for device in kinds_of(form.prices.topology))
     return IntraOpPlan(choices, priced(form.prices), solution, kinds)

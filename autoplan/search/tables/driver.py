@@ -130,7 +130,7 @@ def choices(
 def rates_of(
     model: Model, found: Sequence[FoundTable], cluster: ClusterSpec, training: Training | Inference, ways: int
 ) -> Rates:
-    """Seconds by the cluster's prices; the wall less what the other parameters take."""
+    """Seconds by the cluster's prices; the memory limit less what the other parameters take."""
     itemsize = DTYPE_BYTES[found[0].node.type.dtype]
     stored = itemsize * stored_ratio(training)
     bytes_s = ByteSeconds.of(cluster.topology(), ways, optimizer_passes(training))

@@ -1,4 +1,4 @@
-"""Which device has which table: an assignment of least seconds under each device's memory wall, by ILP.
+"""Which device has which table: an assignment of least seconds under each device's memory limit, by ILP.
 
 A table is placed whole on one device, by its rows over all of them, by its columns, or replicated: every device looks
 up its own rows of the batch, and gradients are summed. Each device has three loads, which are priced by what the
@@ -18,12 +18,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-import pulp
+import numpy as np
 
 from autoplan.errors import DoesNotFitError
 from autoplan.ir.tables import Box, Placed, Table
-from autoplan.solver.program import Infeasible
-from autoplan.solver.pulp_problem import PulpProblem
+from autoplan.solver.arrays import ArrayProgram
+from autoplan.solver.engines import Infeasible, engine
 
 PRIMES = 2 * 3 * 5 * 7 * 11 * 13
 TIME_LIMIT_S, GAP = 20.0, 1e-4
@@ -124,31 +124,33 @@ def place(
 ) -> tuple[Choice, ...]:
     """The choices of least seconds; ``kinds``: those that a table may have, all if None.
 
-    Raises DoesNotFitError where no choices fit below the wall.
+    Raises DoesNotFitError where no choices fit below the limit.
     """
     options = [[c for c in traffic.choices(t) if kinds is None or c[0] in kinds] for t in tables]
     options = [found or traffic.choices(table) for table, found in zip(tables, options, strict=True)]
-    problem, per = PulpProblem("tables"), rates.each
-    pick = {(t, choice): problem.make(0, 1, pulp.LpInteger) for t, found in enumerate(options) for choice in found}
-    most = {name: problem.make() for name in per}
-    loads = {key: traffic.loads(tables[key[0]], key[1]) for key in pick}
-    units = {name: max(1.0, sum(getattr(each[0], name) for each in loads.values())) for name in most}
-    scale = max((per[name] * units[name] for name in most), default=1.0) or 1.0
-    problem += pulp.lpSum(per[name] * units[name] / scale * variable for name, variable in most.items())
+    lp, per = ArrayProgram(), rates.each
+    keys = [(t, choice) for t, found in enumerate(options) for choice in found]
+    pick = dict(zip(keys, lp.variables(np.zeros(len(keys)), 1.0, whole=True).tolist(), strict=True))
+    loads = {key: traffic.loads(tables[key[0]], key[1]) for key in keys}
+    units = {name: max(1.0, sum(getattr(each[0], name) for each in loads.values())) for name in per}
+    highest = [rates.most_elements / units[name] if name == "elements" else np.inf for name in per]
+    most = dict(zip(per, lp.variables(np.zeros(len(per)), np.array(highest)).tolist(), strict=True))
     for t, found in enumerate(options):
-        problem += pulp.lpSum(pick[t, choice] for choice in found) == 1
+        lp.enter(lp.add_rows(1, 1.0, 1.0), np.array([pick[t, choice] for choice in found]), 1.0)
     for name, variable in most.items():
         for m in range(traffic.ways):
-            own = ((getattr(loads[key][m], name) / units[name], x) for key, x in pick.items())
-            problem += pulp.lpSum(factor * x for factor, x in own if factor) <= variable
-    if math.isfinite(rates.most_elements):
-        problem += most["elements"] <= rates.most_elements / units["elements"]
+            own = [getattr(loads[key][m], name) / units[name] for key in keys]
+            lp.add(0.0, (np.array([variable, *pick.values()]), np.array([1.0, *(-share for share in own)])))
+    scale = max((per[name] * units[name] for name in most), default=1.0) or 1.0
+    cost = np.zeros(lp.count)
+    cost[list(most.values())] = [per[name] * units[name] / scale for name in most]
     try:
-        if problem.run(TIME_LIMIT_S, GAP).values is None:
+        values = engine(lp.program(), TIME_LIMIT_S).run(cost, relaxed=False, gap=GAP).values
+        if values is None:
             raise Infeasible("the solver found nothing in time")
     except Infeasible:
         raise does_not_fit(tables, traffic, rates) from None
-    return tuple(max(found, key=lambda choice: pick[t, choice].value() or 0.0) for t, found in enumerate(options))
+    return tuple(max(found, key=lambda choice: float(values[pick[t, choice]])) for t, found in enumerate(options))
 
 
 def does_not_fit(tables: Sequence[Table], traffic: Traffic, rates: Rates) -> DoesNotFitError:

@@ -5,8 +5,6 @@ traced, a layer would pass on its own logits and those of all before, and no two
 the same sums need what the layer gives and the sums so far: as much for each layer, and layers fold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ chosen). A *skip* is a value that lives across many heavy operators: a U-Net's w
 result in a decoder. It passes every cut on its way, through segments that don't read it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise

@@ -1,7 +1,5 @@
 """A model traced with two repeats of each run, at its full depth."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

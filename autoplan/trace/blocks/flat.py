@@ -1,7 +1,5 @@
 """The traced model before it is cut into a chain: one list of canonical nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,15 +1,13 @@
 """Segments that do the same share one block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoplan.ir.graph import Argument, Block, Buffer, Model, Node, Parameter, Ref, Segment, TensorType, Typed
+from autoplan.ir.graph import Argument, Block, Buffer, Model, Node, Parameter, Ref, Segment, TensorType, Typed, map_refs
 from autoplan.trace.blocks.beside import beside_layers
 from autoplan.trace.blocks.cut import Piece, cut
 from autoplan.trace.blocks.flat import Flat
-from autoplan.trace.blocks.names import block_name, constant_names, stem, unique, unique_class
+from autoplan.trace.blocks.names import block_name, constant_names, stem, unique
 
 COUNTED = ("autoplan.count_valid", "autoplan.count_classes")  # over the whole batch, before its first microbatch
 
@@ -44,7 +42,7 @@ def fold(flat: Flat) -> Model:
         key = (name, signature(piece, scope, types))
         if key not in blocks:
             blocks[key] = len(made)
-            made.append(block_of(unique_class(name, taken), piece, scope, types))
+            made.append(block_of(unique(name, taken, first=2, between=""), piece, scope, types))
         segments.append(Segment(blocks[key], piece.path, scope.parameters, scope.buffers, scope.externals))
     kept = tuple(node for node in flat.nodes if node.name in constants)
     counts = tuple(node.name for node in kept if node.op in COUNTED)
@@ -139,8 +137,4 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
 
 def renamed_argument(argument: Argument, names: Mapping[str, str]) -> Argument:
     """An argument with its references renamed."""
-    if isinstance(argument, Ref):
-        return Ref(names.get(argument.name, argument.name))
-    if isinstance(argument, tuple):
-        return tuple(renamed_argument(item, names) for item in argument)
-    return argument
+    return map_refs(argument, lambda ref: Ref(names.get(ref.name, ref.name)))

@@ -1,13 +1,11 @@
 """Names that read well, for values inside a block and for blocks."""
 
-from __future__ import annotations
-
 import builtins
 import keyword
 import re
 from collections.abc import Iterable
 
-from autoplan.ir.graph import Node
+from autoplan.ir.graph import Node, free_name
 from autoplan.trace.blocks.cut import Piece
 from autoplan.trace.blocks.flat import Tree
 
@@ -49,12 +47,9 @@ def usable(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and name not in RESERVED
 
 
-def unique(stem: str, taken: set[str]) -> str:
+def unique(stem: str, taken: set[str], first: int = 1, between: str = "_") -> str:
     """The stem, or the stem with the first free number; it is taken from then on."""
-    name, count = stem, 0
-    while name in taken:
-        count += 1
-        name = f"{stem}_{count}"
+    name = free_name(stem, taken, first, between)
     taken.add(name)
     return name
 
@@ -68,16 +63,6 @@ def constant_names(nodes: Iterable[Node], taken: set[str]) -> dict[str, str]:
         stems[node.name] = stems.get(source, spelled(node.op))
         names[node.name] = unique(stems[node.name], taken)
     return names
-
-
-def unique_class(name: str, taken: set[str]) -> str:
-    """The name, or the name with the first free number from 2."""
-    found, count = name, 1
-    while found in taken:
-        count += 1
-        found = f"{name}{count}"
-    taken.add(found)
-    return found
 
 
 def block_name(piece: Piece, tree: Tree, parameters: frozenset[str]) -> str:

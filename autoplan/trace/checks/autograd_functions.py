@@ -4,8 +4,6 @@ So it is tried on numbers whether its backward is the derivative of its forward;
 for it would be trained by other gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Forward hooks run while the model is traced, so what they compute is in the prog
 saved for the backward, or on every module of the process isn't, and neither is one that renames the state dict.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Which parameters and buffers an exported graph changes in place, also inside of regions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

@@ -4,8 +4,6 @@ A program casts what it is fed to the dtype that it computes in, so a batch in f
 that can't even be run on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # the documented way
 from autoplan.errors import InputsError
 from autoplan.trace import huggingface
 from autoplan.trace.batch_binding import Inputs, LossFn, WithLoss, bind
+from autoplan.trace.builder import dtype_name
 from autoplan.trace.passes.precision import COMPUTE
 from autoplan.trace.repeats.copying import fake_copy, fake_like, fake_mode
 
@@ -45,9 +44,9 @@ def check_dtypes(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, preci
     if refusal is not None and refused(model, inputs, loss_fn, fits) is None:
         name, tensor = next(iter(other.items()))
         raise InputsError(
-            f"example_inputs[{name!r}] of {text(tensor.dtype)}",
-            f"the model is of {text(fits)}, and torch refuses to run it on that: {refusal}",
-            f"give it in {text(fits)}, or the model in {text(tensor.dtype)} (model.to(...))",
+            f"example_inputs[{name!r}] of {dtype_name(tensor.dtype)}",
+            f"the model is of {dtype_name(fits)}, and torch refuses to run it on that: {refusal}",
+            f"give it in {dtype_name(fits)}, or the model in {dtype_name(tensor.dtype)} (model.to(...))",
         )
 
 
@@ -58,7 +57,7 @@ def refused(model: nn.Module, inputs: Inputs, loss_fn: LossFn | None, dtype: tor
     """
     binding, mode = bind(model, inputs, loss_fn), fake_mode()
     tensors = inputs.values() if isinstance(inputs, Mapping) else inputs
-    batch = [fake_like(tensor, mode, None if dtype is None else text(dtype)) for tensor in tensors]
+    batch = [fake_like(tensor, mode, None if dtype is None else dtype_name(dtype)) for tensor in tensors]
     try:
         twin = fake_copy(model, mode, None, ())
         huggingface.prepare(twin, padded=bool({"attention_mask", "position_ids"} & set(binding.forward)))
@@ -80,9 +79,5 @@ class Unmixed(TorchDispatchMode):
         dtypes = {a.dtype for a in args if isinstance(a, Tensor) and a.is_floating_point()}
         wide = name in NORMS and torch.float64 in dtypes
         if len(dtypes) > 1 and (name in UNMIXED or wide):
-            raise RuntimeError(f"{name} of {' and '.join(sorted(map(text, dtypes)))}")
+            raise RuntimeError(f"{name} of {' and '.join(sorted(map(dtype_name, dtypes)))}")
         return func(*args, **(kwargs or {}))
-
-
-def text(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -5,8 +5,6 @@ that is wholly in eval mode, as ``from_pretrained`` returns it, is switched for 
 of a verification both ask here.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 NAMED = 3  # submodules that a note names, before it counts the others

@@ -1,7 +1,5 @@
 """A model in the trace, watched: which parameters its loss has gradients for, and what else its forward does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A trace sees one step. A counter, an average kept in an attribute, or a draw fro
 was in that step, so forward is watched for them.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import deque

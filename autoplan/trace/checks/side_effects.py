@@ -4,8 +4,6 @@ Hooks on activations and on saved tensors, autocast for a device that the trace 
 reentrant checkpointing, which runs its part without gradients and would lose them, is run as what it stands for.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Iterator

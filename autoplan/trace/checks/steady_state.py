@@ -6,9 +6,6 @@ the first forward left. Or else a forward has to give the same number whether or
 another batch ran before it.
 """
 
-from __future__ import annotations
-
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +16,7 @@ from torch.export import ExportedProgram
 from autoplan.errors import AutoplanError, TraceError
 from autoplan.trace.capture import capture
 from autoplan.trace.checks.observed import Observed, is_fake
+from autoplan.trace.initialise.compare import with_values
 
 MOST, MOST_WORK = 1 << 28, 1 << 38  # elements that forwards are tried on, and times those of the batch
 
@@ -79,7 +77,7 @@ def same_number(anew: Callable[[], Observed], batch: Sequence[Tensor]) -> bool:
     elements = sum(tensor.numel() for tensor in held)
     if elements > MOST or elements * max(tensor.numel() for tensor in batch) > MOST_WORK:
         return False
-    alone, after = with_numbers(alone), with_numbers(after)
+    alone, after = (with_values(m, lambda t: torch.full(t.shape, 0.1).to(t.dtype)) for m in (alone, after))
     try:
         with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
             loss_of(after, batch, 0)
@@ -87,14 +85,6 @@ def same_number(anew: Callable[[], Observed], batch: Sequence[Tensor]) -> bool:
     except Exception:  # whatever the user's code says of numbers that aren't its own
         return False
     return bool(losses[0].isfinite().all()) and torch.equal(*losses)
-
-
-def with_numbers(module: Observed) -> Observed:
-    memo: dict[int, object] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        value = torch.full(tensor.shape, 0.1).to(tensor.dtype)
-        memo[id(tensor)] = nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
-    return copy.deepcopy(module, memo)
 
 
 def loss_of(module: Observed, batch: Sequence[Tensor], seed: int) -> Tensor:

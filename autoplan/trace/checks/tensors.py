@@ -1,7 +1,5 @@
 """The tensors of a model as it is handed over: what the program couldn't hold as it is there is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Autograd's own account of a traced model, and the graph's: both have to train the same parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from torch import Tensor, nn

@@ -1,9 +1,9 @@
 """Whether a recipe gives what the model's author makes: bit for bit, where that fits this machine."""
 
-from __future__ import annotations
-
+import copy
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from torch import nn
 from autoplan.ir.start import InitRecipe
 from autoplan.trace.initialise.replay import replay
 
+Module = TypeVar("Module", bound=nn.Module)
 SHARE = 0.25  # of the free memory that a model may take that is made for the comparison alone
 MOST_ELEMENTS = 2**29  # seconds: each is drawn about four times, at some 6 ns
 
@@ -18,6 +19,15 @@ MOST_ELEMENTS = 2**29  # seconds: each is drawn about four times, at some 6 ns
 def named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Parameters and buffers, a tied one under its first name."""
     return [*model.named_parameters(), *model.named_buffers()]
+
+
+def with_values(model: Module, value: Callable[[torch.Tensor], torch.Tensor]) -> Module:
+    """A copy whose parameters and buffers have the ``value`` of each; tied ones stay tied."""
+    memo: dict[int, object] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        new = value(tensor)
+        memo[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+    return copy.deepcopy(model, memo)
 
 
 def described(model: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
@@ -53,14 +63,10 @@ def differing(recipe: InitRecipe, made: nn.Module, seed: int) -> str | None:
     """
     tensors, names = dict(named_tensors(made)), [name for name, _ in recipe.tensors]
     for half in (names[::2], names[1::2]):
-        other = first_other(replay(recipe, seed, half), tensors)
-        if other is not None:
-            return other
+        for name, value in replay(recipe, seed, half):
+            if not same_bits(value, tensors[name]):
+                return name
     return None
-
-
-def first_other(values: Iterable[tuple[str, torch.Tensor]], tensors: dict[str, torch.Tensor]) -> str | None:
-    return next((name for name, value in values if not same_bits(value, tensors[name])), None)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

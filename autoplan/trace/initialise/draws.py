@@ -6,8 +6,6 @@ where the last block isn't full. Pieces of whole blocks, the last one of at leas
 ``tests/initialise/test_initialise_draws.py`` holds it to the bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

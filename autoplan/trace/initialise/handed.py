@@ -1,8 +1,5 @@
 """What a user gives to be planned: a module with its values, one without, or a function that makes one."""
 
-from __future__ import annotations
-
-import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +11,7 @@ from torch import nn
 from autoplan.errors import InputsError, WeightsError
 from autoplan.ir.start import CONSTRUCTOR, FACTORY, RESETS, InitRecipe, Start
 from autoplan.models.inputs import users_own
-from autoplan.trace.initialise.compare import described, differing, named_tensors, same_bits, too_large
+from autoplan.trace.initialise.compare import described, differing, named_tensors, same_bits, too_large, with_values
 from autoplan.trace.initialise.generators import left_alone
 from autoplan.trace.initialise.making import constructed_again, constructor_recipe, recipe_of, resets_recipe
 from autoplan.trace.initialise.recorder import Recorder, Unrecordable, recording
@@ -108,7 +105,7 @@ def hollow(
         if twin is None or keeps_hollow(twin, recorder):
             cause = f"its model can't be made on the meta device, and {start.why}"
             raise InputsError(f"{name}()", cause, "give an instance, made where there is room for it")
-        module = without_values(twin)
+        module = with_values(twin, lambda tensor: torch.empty_like(tensor, device="meta"))
     if recipe is not None and recorder.elsewhere:
         recipe, start = None, replace(start, why="it draws from NumPy's or Python's generator, or writes through NumPy")
     if recipe is None or twin is None or described(module) != described(twin):
@@ -169,16 +166,6 @@ def on_meta(make: Callable[[], nn.Module]) -> nn.Module | None:
     if not isinstance(module, nn.Module):
         return None
     return module
-
-
-def without_values(twin: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers lie on the meta device."""
-    memo: dict[int, object] = {}
-    for parameter in twin.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
-    for buffer in twin.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(twin, memo)
 
 
 def keeps_hollow(twin: nn.Module, recorder: Recorder) -> bool:

@@ -1,7 +1,5 @@
 """Recipes of whole modules, and modules made of recipes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,7 +9,7 @@ from torch import nn
 
 from autoplan.errors import WeightsError
 from autoplan.ir.start import EMPTY, InitRecipe
-from autoplan.trace.initialise.compare import described, named_tensors
+from autoplan.trace.initialise.compare import described, named_tensors, with_values
 from autoplan.trace.initialise.recorder import Recorder, Unrecordable, key_of, recording
 from autoplan.trace.initialise.replay import replay
 
@@ -62,12 +60,12 @@ def constructed_again(model: Any) -> nn.Module:
 
 def reset_again(model: nn.Module) -> nn.Module:
     """A copy with fresh parameters, each submodule reset; buffers on a real device keep their values."""
-    memo: dict[int, object] = {}
-    for parameter in model.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))
-    for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype) if buffer.is_meta else buffer.detach().clone()
-    twin = copy.deepcopy(model, memo)
+
+    def value(tensor: torch.Tensor) -> torch.Tensor:
+        fresh = tensor.is_meta or isinstance(tensor, nn.Parameter)
+        return torch.empty(tensor.shape, dtype=tensor.dtype) if fresh else tensor.detach().clone()
+
+    twin = with_values(model, value)
     for module in twin.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
@@ -93,14 +91,6 @@ def literal_of(recorder: Recorder, tensor: torch.Tensor) -> str | None:
         return None
 
 
-def unfilled(name: str) -> WeightsError:
-    return WeightsError(
-        name,
-        "it is on the meta device, and no reset_parameters fills it, nor a constructor that could be run again",
-        "build the model on the CPU, or give its module a reset_parameters",
-    )
-
-
 def unfilled_names(model: nn.Module) -> tuple[str, ...]:
     """What lies on the meta device and neither a constructor nor a reset_parameters fills."""
     lacking = [name for name, value in named_tensors(model) if value.is_meta]
@@ -115,13 +105,7 @@ def init_model(model: nn.Module, seed: int, otherwise: Mapping[str, torch.Tensor
     otherwise  values of what nothing else fills; any of these names may be among them
     WeightsError for a tensor on the meta device that nothing fills.
     """
-    memo: dict[int, object] = {}
-    for parameter in model.parameters():
-        empty = torch.empty(parameter.shape, dtype=parameter.dtype)
-        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
-    for buffer in model.buffers():
-        memo[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype)
-    twin = copy.deepcopy(model, memo)
+    twin = with_values(model, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
     tensors, own = dict(named_tensors(twin)), dict(named_tensors(model))
     with torch.no_grad():
         for name, value in own.items():
@@ -141,6 +125,7 @@ def meta_values(
     missing = [name for name in names if name in recipe.missing]
     unknown = [name for name in missing if name not in otherwise]
     if unknown:
-        raise unfilled(unknown[0])
+        cause = "it is on the meta device, and no reset_parameters fills it, nor a constructor that could be run again"
+        raise WeightsError(unknown[0], cause, "build the model on the CPU, or give its module a reset_parameters")
     yield from ((name, otherwise[name]) for name in missing)
     yield from replay(recipe, seed, [name for name in names if name not in missing])

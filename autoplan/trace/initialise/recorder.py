@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # the documented way
 
 from autoplan.ir.graph import Argument, DType, Ref
 from autoplan.ir.start import EMPTY, LITERAL, RESTORE, SAVE, SEED, TRUNCATED, Step, View
+from autoplan.trace.builder import dtype_name
 from autoplan.trace.initialise.generators import Elsewhere, RecordedGenerator
 
 LARGE = 1 << 20  # elements from which a tensor is hollow
@@ -205,7 +206,7 @@ class Recorder(TorchDispatchMode):
             self.new_real(out)
         name = self.names[key_of(out)]
         rest, named = self.arguments(args[1:]), self.keywords(kwargs)
-        self.views[name] = View(name, source, op, rest, named, tuple(out.shape), dtype_name(out))
+        self.views[name] = View(name, source, op, rest, named, tuple(out.shape), dtype_name(out.dtype))
         return out
 
     def turn(self, op: str, args: Any, kwargs: Any) -> torch.Tensor:
@@ -220,7 +221,7 @@ class Recorder(TorchDispatchMode):
         self, op: str, name: str, out: torch.Tensor, args: Any, kwargs: Any, random: bool, result: int = -1
     ) -> None:
         given, named = self.arguments(args), self.keywords(kwargs)
-        self.steps.append(Step(op, name, given, named, random, tuple(out.shape), dtype_name(out), result))
+        self.steps.append(Step(op, name, given, named, random, tuple(out.shape), dtype_name(out.dtype), result))
 
     def arguments(self, args: Any) -> tuple[Argument, ...]:
         return tuple(map(self.argument, args))
@@ -234,7 +235,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, (list, tuple)):
             return tuple(map(self.argument, value))
         if isinstance(value, torch.dtype):
-            return DType(str(value).removeprefix("torch."))
+            return DType(dtype_name(value))
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
             return None
         return value
@@ -249,8 +250,8 @@ class Recorder(TorchDispatchMode):
                 self.refuse(f"it holds {tensor.numel()} values that no operator computes")
             self.new_real(tensor)
             values = tuple(tensor.detach().flatten().tolist())
-            literal = (values, tuple(tensor.shape), DType(dtype_name(tensor)))
-            made = Step(LITERAL, self.names[key_of(tensor)], literal, (), False, literal[1], dtype_name(tensor))
+            literal = (values, tuple(tensor.shape), DType(dtype_name(tensor.dtype)))
+            made = Step(LITERAL, self.names[key_of(tensor)], literal, (), False, literal[1], dtype_name(tensor.dtype))
             self.steps.append(made)
         return self.names[key_of(tensor)]
 
@@ -287,18 +288,10 @@ def meta(value: Any) -> Any:
     return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
-def meta_kwargs(kwargs: Any) -> dict[str, Any]:
-    return {key: meta(value) for key, value in kwargs.items() if key not in PLACEMENT}
-
-
 def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """The result's shape and dtype; a factory is told to make it on the meta device."""
     mapped = torch.utils._pytree.tree_map(meta, tuple(args))
-    named = meta_kwargs(kwargs)
+    named = {key: meta(value) for key, value in kwargs.items() if key not in PLACEMENT}
     if any(argument.name == "device" for argument in func._schema.arguments):
         named["device"] = torch.device("meta")
     return func(*mapped, **named)
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

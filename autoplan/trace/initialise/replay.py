@@ -5,16 +5,15 @@ that nobody wants; of these a piece at a time exists. A tensor exists from the f
 handed out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from autoplan.ir.graph import Argument, DType, Ref, walk_refs
+from autoplan.ir.graph import Argument, Ref, walk_refs
 from autoplan.ir.start import LITERAL, RESTORE, SAVE, SEED, TRUNCATED, InitRecipe, Step, View
+from autoplan.trace.builder import torch_argument
 from autoplan.trace.initialise.draws import IN_ORDER, pass_over, truncated_normal_
 
 OVERWRITES = (
@@ -60,7 +59,7 @@ def plan(recipe: InitRecipe, views: Mapping[str, View], wanted: Mapping[str, str
     last: dict[str, int] = {}
     done: dict[int, tuple[str, ...]] = {}
     live: set[str] = set()
-    final = last_writes(recipe.steps, views)
+    final = {root_of(step.out, views): index for index, step in enumerate(recipe.steps)}  # the last that writes
     for name, source in wanted.items():
         root = root_of(source, views)
         done[final[root]] = (*done.get(final[root], ()), name)
@@ -93,10 +92,6 @@ def is_random(recipe: InitRecipe, name: str) -> bool:
     wanted = {key: source for key, source in recipe.tensors if key == name}
     needed = plan(recipe, {view.name: view for view in recipe.views}, wanted).needed
     return any(step.random for step, runs in zip(recipe.steps, needed, strict=True) if runs)
-
-
-def last_writes(steps: Sequence[Step], views: Mapping[str, View]) -> dict[str, int]:
-    return {root_of(step.out, views): index for index, step in enumerate(steps)}
 
 
 def in_place(step: Step) -> bool:
@@ -143,11 +138,7 @@ class Machine:
         return self.value(name).clone(memory_format=torch.contiguous_format)
 
     def real(self, argument: Argument) -> object:
-        if isinstance(argument, Ref):
-            return self.value(argument.name)
-        if isinstance(argument, DType):
-            return getattr(torch, argument.name)
-        return [self.real(item) for item in argument] if isinstance(argument, tuple) else argument
+        return torch_argument(argument, lambda ref: self.value(ref.name))
 
     def run(self, step: Step) -> None:
         if step.op == LITERAL:

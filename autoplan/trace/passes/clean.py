@@ -1,7 +1,5 @@
 """Passes over a flat list of canonical nodes: what is unused, what is written twice, projections with one weight."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

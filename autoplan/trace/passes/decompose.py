@@ -5,8 +5,6 @@ traced by itself on meta tensors, so that the program around it stays as it was 
 lose where gradients stop, and would spell out what is known, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 
@@ -14,8 +12,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from autoplan.ir.graph import Argument, DType, Ref, walk_refs
-from autoplan.trace.builder import Builder, torch_dtype
+from autoplan.ir.graph import Argument, Ref, walk_refs
+from autoplan.trace.builder import Builder, torch_argument
 
 Operator = torch._ops.OpOverload
 Decompositions = dict[Operator, Callable[..., object]]
@@ -40,8 +38,8 @@ class Speller:
 
         def run(*tensors: Tensor) -> object:
             values = dict(zip(refs, tensors, strict=True))
-            real = [replaced(argument, values) for argument in args]
-            return op(*real, **{key: replaced(argument, values) for key, argument in kwargs.items()})
+            real = [torch_argument(argument, values.__getitem__) for argument in args]
+            return op(*real, **{key: torch_argument(value, values.__getitem__) for key, value in kwargs.items()})
 
         table = {} if composite(op) else {op: self.table[op]}
         example = [builder.meta(ref) for ref in refs]
@@ -51,11 +49,3 @@ class Speller:
 def composite(op: Operator) -> bool:
     """Whether an operator is made of others; there is no public way to ask."""
     return op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-
-
-def replaced(argument: Argument, tensors: Mapping[Ref, Tensor]) -> object:
-    if isinstance(argument, Ref):
-        return tensors[argument]
-    if isinstance(argument, DType):
-        return torch_dtype(argument.name)
-    return [replaced(item, tensors) for item in argument] if isinstance(argument, tuple) else argument

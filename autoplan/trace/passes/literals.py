@@ -1,7 +1,5 @@
 """Tensors of numbers that forward writes down, as operators that make them: torch.tensor([0.485, 0.456, 0.406])."""
 
-from __future__ import annotations
-
 from itertools import groupby, pairwise
 
 import torch

@@ -1,7 +1,5 @@
 """Precisions: what a program computes in, a traced model in another one, and a module that stays in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

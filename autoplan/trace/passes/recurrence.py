@@ -6,8 +6,6 @@ of them is ``state[t] = factor[t] · state[t - 1] + added[t]``, the operator ``a
 each place, put together at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@
 operator takes that dim along.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from autoplan.ir.graph import Argument, Node, Ref

@@ -9,8 +9,6 @@ are its first third, and those of [b, s, (h + 2) * d] -> [b, s, h + 2, d], where
 values, its first h * d, which ``clean.split_projections`` takes for a projection of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

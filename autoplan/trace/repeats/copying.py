@@ -4,8 +4,6 @@ Nothing is ever written to the user's model. The copy's tensors are fake ones on
 dtype and no memory; unlike meta tensors they mix with what forward makes on the default device.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autoplan.errors import TraceError
-from autoplan.trace.builder import torch_dtype
+from autoplan.trace.builder import dtype_name, torch_dtype
 from autoplan.trace.repeats.per_child import rearranged
 
 
@@ -55,7 +53,7 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: I
     for parameter in own_tensors(model, nn.Module.parameters, memo):
         memo[id(parameter)] = nn.Parameter(fake_like(parameter, mode, dtype), parameter.requires_grad)
     for buffer in own_tensors(model, nn.Module.buffers, memo):
-        memo[id(buffer)] = fake_like(buffer, mode, str(buffer.dtype).removeprefix("torch."))
+        memo[id(buffer)] = fake_like(buffer, mode, dtype_name(buffer.dtype))
     try:
         twin = copy.deepcopy(model, memo)
     except (TypeError, RuntimeError, AttributeError) as error:

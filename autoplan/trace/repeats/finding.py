@@ -5,8 +5,6 @@ attribute that is just the child's position says nothing. Whether the traced rep
 afterwards, on the graph.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterator, Sequence

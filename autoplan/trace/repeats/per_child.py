@@ -4,8 +4,6 @@ Forward finds an entry by its child's place (``self.config.layer_types[i]``), so
 stands at the places of the others has to be theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch

@@ -4,8 +4,6 @@ Such a forward (every fourth layer is special; a residual scaled by the number o
 for the two repeats that would be traced may well be alike.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

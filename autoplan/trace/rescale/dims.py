@@ -4,8 +4,6 @@ Dims that an operator says are the same (a factor of its rule that stands alone 
 size it was traced with, and the size it is to have once that is known.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from autoplan.errors import RescaleError

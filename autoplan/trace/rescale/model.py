@@ -1,7 +1,5 @@
 """``rescale``: the whole model, constants and chain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Bounds of integer values are followed from where they are made of sizes alone (a
 shifts them. Of anything else, tokens above all, nothing is said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

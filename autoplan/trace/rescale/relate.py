@@ -4,8 +4,6 @@ Read off its rule: dims in which one factor stands alone are one class, a compou
 What a rule keeps apart because it can't be split (a padded dim before and after) is said here, operator by operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 

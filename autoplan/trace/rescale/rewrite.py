@@ -1,7 +1,5 @@
 """A node at its new size: the arguments that are sizes follow, those that can't be told apart are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ it ended, counted from the end that was nearer; all that is left keeps its size,
 that now changes, of which nobody can tell whether it was that one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

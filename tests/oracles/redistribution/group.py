@@ -107,10 +107,6 @@ def _mask(xs: Parts, call: Call) -> Moved:
     return _free([xs[0], *(np.zeros_like(x) for x in xs[1:])])
 
 
-def _share(xs: Parts, call: Call) -> Moved:
-    return _free([x / len(xs) for x in xs])
-
-
 def _slice(xs: Parts, call: Call) -> Moved:
     return _free([_split(x, len(xs), call.dim)[member] for member, x in enumerate(xs)])
 
@@ -251,8 +247,7 @@ OPERATORS: dict[str, tuple[Work, Work | None]] = {
     "all_reduce_max": (_max, None),
     "reduce_scatter": (_scatter_sum, _gather),
     "reduce_scatter_max": (_scatter_max, None),
-    "average": (_share, _share),
-    "replicate_to_mean": (_keep, _keep),
+    "replicate_to_max": (_keep, None),
     "replicate_to_partial": (_mask, _mask),
     "invariant_to_partial": (_mask, _keep),
     "shard_to_partial": (_pad, _slice),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autoplan.ir.layout import PAVG, PMAX, I, Layout, State
+from autoplan.ir.layout import PMAX, I, Layout, State
 from autoplan.ir.mesh import Mesh
 
 Parts = list[np.ndarray]
@@ -22,8 +22,7 @@ def deal(whole: np.ndarray, layout: Layout, mesh: Mesh, seed: int = 0) -> Parts:
     """Each rank's part of a tensor: a slice, cut as torch.chunk cuts, axis by axis from the outermost.
 
     On axes of P the ranks hold summands, whole numbers from ``seed`` that add up to the tensor (exactly, where it holds
-    whole numbers); of P(avg), summands times the axis' size; of P(max), the tensor's element on one rank and lesser
-    ones on the others.
+    whole numbers); of P(max), the tensor's element on one rank and lesser ones on the others.
     """
     operands = _operands(whole, layout, mesh, np.random.default_rng(seed))
     axes = partial_axes(layout)
@@ -37,7 +36,7 @@ def deal(whole: np.ndarray, layout: Layout, mesh: Mesh, seed: int = 0) -> Parts:
 def whole_of(parts: Sequence[np.ndarray], layout: Layout, mesh: Mesh, shape: Sequence[int]) -> np.ndarray:
     """The tensor that these parts are; ValueError where one has another shape, or where replicas differ.
 
-    Operands on axes of P are added up, of P(avg) averaged, of P(max) compared.
+    Operands on axes of P are added up, of P(max) compared.
     """
     axes = partial_axes(layout)
     operands: dict[Key, np.ndarray] = {}
@@ -55,7 +54,7 @@ def whole_of(parts: Sequence[np.ndarray], layout: Layout, mesh: Mesh, shape: Seq
 
 
 def dual(layout: Layout) -> Layout:
-    """The layout of the gradient: S and I stay, R and P change places, that of P(avg) is R."""
+    """The layout of the gradient: S and I stay, R and P change places."""
     return Layout(layout.dims, tuple((axis, state.gradient) for axis, state in layout.rest))
 
 
@@ -109,8 +108,7 @@ def _parted(whole: np.ndarray, state: State, ways: int, random: np.random.Genera
     if state == PMAX:
         best = random.integers(0, ways, whole.shape)
         return [np.where(best == at, whole, whole - noise[at]) for at in range(ways)]
-    summands = [*noise[1:], whole - noise[1:].sum(axis=0)]
-    return [x * ways for x in summands] if state == PAVG else summands
+    return [*noise[1:], whole - noise[1:].sum(axis=0)]
 
 
 def _folded(operands: Mapping[Key, np.ndarray], layout: Layout, mesh: Mesh) -> np.ndarray:
@@ -121,6 +119,5 @@ def _folded(operands: Mapping[Key, np.ndarray], layout: Layout, mesh: Mesh) -> n
         for key in sorted(operands):
             rows.setdefault(key[:-1], []).append(operands[key])
         reduce = np.maximum.reduce if states[axis] == PMAX else np.add.reduce
-        share = mesh.size(axis) if states[axis] == PAVG else 1
-        operands = {key: reduce(row) / share if share > 1 else reduce(row) for key, row in rows.items()}
+        operands = {key: reduce(row) for key, row in rows.items()}
     return operands[()]

@@ -10,8 +10,6 @@ h or 1, rows or 1, keys]; a result [b, h, rows, e], its logarithm [b, h, rows]. 
 Results and gradients are in the dtype in which they are summed up: float32, or float64 for operands in float64.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

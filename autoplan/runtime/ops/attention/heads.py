@@ -1,7 +1,5 @@
 """Attention where the ranks' code differs: shared key and value heads, causality over split rows, dropout."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -10,8 +10,6 @@ striped; torch's and Megatron's context parallel: zig-zag): all ranks then have 
 it on the way in, results on the way out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A rank that has a slice takes an index outside it for another rank's. One that n
 where one device raises an error: a tokenizer with more tokens than the model has rows would train on nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

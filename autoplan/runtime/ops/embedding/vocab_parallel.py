@@ -1,7 +1,5 @@
 """Rows of a table of which a rank may have a slice: look-ups, and bags, pooled as ``functional.embedding_bag`` does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

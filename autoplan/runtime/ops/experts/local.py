@@ -1,7 +1,5 @@
 """A mixture's experts, all of them and a rank's own, and the choice of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

@@ -5,8 +5,6 @@ values. The backward keeps tokens, indices, scores and the counts, all of fixed 
 the gradients: what a rank gets from others would be most of what a layer keeps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

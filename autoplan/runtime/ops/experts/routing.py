@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from autoplan.runtime import host
 from autoplan.runtime.collectives import raw
 
 BYTE = torch.uint8
@@ -59,8 +60,9 @@ class Journey:
         if counts is None:
             sent, ones = goes.sum(1), [1] * peers.size
             counts = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
-        there, back = counts.tolist()
-        return Journey(peers, goes.nonzero()[:, 1], tuple(there), tuple(back))
+        there, back = host.read(counts, lambda: [[even_rows(index, experts, peers.size)] * peers.size] * 2)
+        tokens = torch.nonzero_static(goes, size=sum(there))[:, 1]  # as many as were counted: no second wait
+        return Journey(peers, tokens, tuple(there), tuple(back))
 
     @property
     def counts(self) -> Tensor:
@@ -79,6 +81,13 @@ class Journey:
         arrived = raw.all_to_all_rows(packed(parts), self.received, self.sent, self.peers.group, self.peers.places)
         places = self.tokens.split(list(self.sent))
         return [added(rows, self.sent, places, count) for rows in unpacked(arrived, parts)]
+
+
+def even_rows(index: Tensor, experts: int, members: int) -> int:
+    """Rows to each member where every expert is as likely: a token goes where any of its k experts is."""
+    tokens, choices = index.shape
+    elsewhere = math.comb(experts * (members - 1), choices) / math.comb(experts * members, choices)
+    return round(tokens * (1 - elsewhere))
 
 
 def added(rows: Tensor, lengths: Sequence[int], places: Sequence[Tensor], count: int) -> Tensor:

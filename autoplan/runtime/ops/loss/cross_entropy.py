@@ -1,7 +1,5 @@
 """Cross-entropy and what it is divided by."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -5,8 +5,6 @@ row its greatest logit and the logarithm of its sum. The backward makes the grad
 at a time, so that forward and backward together hold the gradient and a sixteenth of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ One exchange forward: every rank sends what others see of its part, mostly to th
 of what was seen go back the same way, and are added up where it came from.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

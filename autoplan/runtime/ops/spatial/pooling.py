@@ -1,7 +1,5 @@
 """Pooling that torch has under another name for each number of dims."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor

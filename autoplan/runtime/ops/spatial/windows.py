@@ -3,8 +3,6 @@
 x S(dim) [b, c, space..], all else R -> S(dim). The dim is the end of a function's name: what is split isn't told.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Attention stays one operator, with every argument spelled out; a mask of zeros, which is added, is none."""
 
-from __future__ import annotations
-
 from autoplan.trace.table import Builder, Ref, form
 
 

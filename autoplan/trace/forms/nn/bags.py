@@ -1,7 +1,5 @@
 """Bags of a table's rows: of one length each, whose rows of the batch can be split, or as offsets say."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.trace.table import Builder, Ref, form
 

@@ -1,7 +1,5 @@
 """Convolutions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from autoplan.trace.table import Builder, Ref, form

@@ -1,7 +1,5 @@
 """Experts and the choice of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from autoplan.ir.graph import TensorType

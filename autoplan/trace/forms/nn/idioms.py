@@ -1,7 +1,5 @@
 """Operators that models spell out: recognised as one, which is read, split, and kept for the backward as one."""
 
-from __future__ import annotations
-
 import math
 
 from autoplan.ir.graph import Argument, Node, Ref

@@ -1,7 +1,5 @@
 """Losses: cross-entropy divided by a count that is known before the first microbatch; the others spelled out."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.trace.forms.nn.penalties import (
     MEAN,

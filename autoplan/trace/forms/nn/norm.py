@@ -1,7 +1,5 @@
 """Normalisations: layer, rms and group norm stay whole; batch norm becomes one operator that updates its buffers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from autoplan.errors import TraceError

@@ -1,7 +1,5 @@
 """Losses of single elements or rows, and their sum or mean."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import TensorType
 from autoplan.trace.table import Builder, Ref, form
 

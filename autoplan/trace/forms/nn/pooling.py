@@ -1,7 +1,5 @@
 """Pooling over one, two or three dims of space, with every argument spelled out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from autoplan.ir.graph import TensorType

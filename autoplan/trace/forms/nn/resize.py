@@ -1,7 +1,5 @@
 """Pictures in another size: nn.Upsample and F.interpolate, by size or by factor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from autoplan.trace.table import Builder, Ref, form

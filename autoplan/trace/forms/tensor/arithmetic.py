@@ -1,7 +1,5 @@
 """Arithmetic: scalars stay Python numbers, factors of add and sub are multiplications of their own."""
 
-from __future__ import annotations
-
 from autoplan.ir.graph import DType
 from autoplan.trace.forms.nn.idioms import gelu_tanh, rms_norm
 from autoplan.trace.table import Builder, Ref, form, renamed

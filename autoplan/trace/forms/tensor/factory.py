@@ -1,7 +1,5 @@
 """Tensors made from sizes: an arange or a full of a given dtype; where they live is the runtime's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ places of its own. An index keeps the dim that it reads whole, so the batch coul
 the latter a gather, along which rows split.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A split contraction leaves a partial sum; the bias is added once, after the reduction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from autoplan.errors import TraceError

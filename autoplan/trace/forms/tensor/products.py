@@ -1,7 +1,5 @@
 """Products of vectors and sums of products as matmuls; an einsum stays one operator, with its equation written out."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 
@@ -12,11 +10,9 @@ renamed("aten.matmul.default", "aten.mv.default", "aten.dot.default")
 
 @form("aten.vdot.default")
 def vdot(b: Builder, x: Ref, y: Ref) -> Ref:
-    return b.emit("aten.matmul.default", b.emit("aten._conj_physical.default", x) if complex_(b, x) else x, y)
-
-
-def complex_(b: Builder, x: Ref) -> bool:
-    return b.type(x).dtype.startswith("complex")
+    if b.type(x).dtype.startswith("complex"):
+        x = b.emit("aten._conj_physical.default", x)
+    return b.emit("aten.matmul.default", x, y)
 
 
 @form("aten.outer.default", "aten.ger.default")

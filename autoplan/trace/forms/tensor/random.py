@@ -4,8 +4,6 @@ So shards draw differently, replicas alike, and what is recomputed or resumed dr
 another way, from no tensor or whole rows at a time, is refused (``convert.as_it_is``).
 """
 
-from __future__ import annotations
-
 import math
 
 from autoplan.ir.graph import DType

@@ -1,7 +1,5 @@
 """Reductions: dims counted from the front, none given means all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from autoplan.ir.graph import DType

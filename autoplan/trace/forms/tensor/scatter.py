@@ -1,7 +1,5 @@
 """Parts of a tensor replaced, as in-place assignments become when they are made functional: slices put together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Orders: where the values stand, through which no gradient goes, and the values gathered from there."""
 
-from __future__ import annotations
-
 import math
 
 from autoplan.ir.graph import TensorType

@@ -1,7 +1,5 @@
 """Views: sizes are concrete, dims are counted from the front, and what changes nothing is gone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

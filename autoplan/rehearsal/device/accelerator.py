@@ -9,17 +9,19 @@ device for which the installed torch has no kernels. (Fake tensors on "cuda" abo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
 from torch.utils import backend_registration
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from autoplan.errors import RehearsalError
 
@@ -171,10 +173,11 @@ class FakeDevice:
 class _Dispatch(TorchDispatchMode):
     """Runs operators on the device's tensors without values, all others as they are."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, fake: FakeTensorMode | None = None) -> None:
         super().__init__()
         self.listener = listener
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake = fake or FakeTensorMode(allow_non_fake_inputs=True)
+        self.seen: dict[object, tuple] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.prim.device.default:
@@ -186,27 +189,52 @@ class _Dispatch(TorchDispatchMode):
             return NotImplemented  # it goes on with its local tensors, which come here again
         if (FakeTensor not in types and not there) or torch._C._get_dispatch_mode(_FAKE) is not None:
             return function(*args, **kwargs)  # the host's, or a trial of DTensor's, which infers shapes by a fake mode
+        own = OPDEFS.get(f"{function.namespace}::{function._opname}") if function.namespace == "autoplan" else None
+        if own is not None:  # what it does inside, not the shapes that it says it makes
+            with self:
+                return own._init_fn(*args, **kwargs)
+        if FakeTensor not in types and args and isinstance(args[0], Tensor) and function._can_decompose():
+            with self:  # `to`, of a tensor in the host's memory: what it consists of is a copy
+                return function.decompose(*args, **kwargs)
         if function in _COPIES:
             return self.copy(function, types, args, kwargs)
         if function is torch.ops.aten._local_scalar_dense.default:
             return self.value_of(args[0])
-        result = self.fake.__torch_dispatch__(function, types, args, kwargs)
+        result = self.shapes(function, types, args, kwargs)
         self.listener.ran(function, args, kwargs, result)
         return result
+
+    def shapes(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """An operator's results. Where it makes new tensors of shapes that were seen before, theirs are taken from
+        then: a step repeats the same few hundred calls in each layer and microbatch."""
+        if any(argument.alias_info is not None for argument in function._schema.arguments):
+            return self.fake.__torch_dispatch__(function, types, args, kwargs)
+        key = (function, _described(args), *((name, _described(value)) for name, value in kwargs.items()))
+        known = self.seen.get(key)
+        if known is None:
+            result = self.fake.__torch_dispatch__(function, types, args, kwargs)
+            self.seen[key] = _made(result, args)
+            return result
+        if known is _OTHER:
+            return self.fake.__torch_dispatch__(function, types, args, kwargs)
+        made = [FakeTensor(self.fake, torch.empty_strided(*form, device="meta", dtype=dtype), device)
+                for form, dtype, device in known]  # fmt: skip
+        return made[0] if len(function._schema.returns) == 1 else tuple(made)
 
     def copy(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """A copy, which may lead from the host's memory to the device's, or back."""
         onto = function is torch.ops.aten.copy_.default
-        target, source = (args[0], args[1]) if onto else (None, args[0])
+        source = args[1] if onto else args[0]
         here = _is_on_device(source)
-        there = _is_on_device(target) if onto else _leads_to_device(kwargs, here)
+        there = _is_on_device(args[0]) if onto else _leads_to_device(kwargs, here)
         if here == there:
-            result = self.fake.__torch_dispatch__(function, types, args, kwargs)
-            self.listener.ran(function, args, kwargs, result)
-            return result
+            same = self.fake.__torch_dispatch__(function, types, args, kwargs)
+            self.listener.ran(function, args, kwargs, same)
+            return same
         waits = args[2] if onto and len(args) > 2 else kwargs.get("non_blocking", False)
+        result: Any
         if onto:
-            result = target  # real memory of the host, where what comes has no values, or the device's
+            result = args[0]  # real memory of the host, where what comes has no values, or the device's
         elif there and not isinstance(source, FakeTensor):
             # not by the fake mode, which would look at a small tensor's values and compute with them
             like = torch.empty_like(source, device="meta", dtype=kwargs.get("dtype") or source.dtype)
@@ -221,6 +249,31 @@ class _Dispatch(TorchDispatchMode):
         """What the host is told that asks for a value: none is known, so one that stands for "all is well"."""
         self.listener.stopped("item")
         return True if x.dtype == torch.bool else 1.0 if x.is_floating_point() else 1
+
+
+_OTHER: tuple = ("not of the kind that is remembered",)
+
+
+def _described(value: Any) -> object:
+    """What an operator's shapes follow from, of one of its arguments."""
+    if isinstance(value, FakeTensor):
+        return value.shape, value.stride(), value.dtype, value.fake_device
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_described, value))
+    return type(value), value
+
+
+def _made(result: Any, args: Any) -> tuple:
+    """Size, stride, dtype and device of each result; ``_OTHER`` where one is no new tensor on the device."""
+    results = result if isinstance(result, tuple) else (result,)
+    given = {x.untyped_storage()._cdata for x in tree_leaves(args) if isinstance(x, FakeTensor)}
+    if any(isinstance(x, FakeTensor) and x.untyped_storage()._cdata in given for x in results):
+        return _OTHER
+    if not all(type(x) is FakeTensor and x.layout is torch.strided for x in results):
+        return _OTHER
+    return tuple(((tuple(x.shape), x.stride()), x.dtype, x.fake_device) for x in results)
 
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -280,6 +333,27 @@ def fake_device(listener: Listener) -> Iterator[FakeDevice]:
         stack.enter_context(_lifted())
         stack.enter_context(_Dispatch(listener))
         yield device
+
+
+class _Nobody:
+    """A listener who hears nothing."""
+
+    def ran(self, function: Any, args: tuple, kwargs: dict, result: Any) -> None: ...
+    def copied(self, source: Tensor, target: Tensor, *, to_device: bool, blocking: bool) -> None: ...
+    def joined(self, stream: int, other: int) -> None: ...
+    def stopped(self, what: str) -> None: ...
+    def resized(self, storage: torch.UntypedStorage) -> None: ...
+
+
+def dispatching() -> bool:
+    """Whether operators on the fake device run under its mode just now."""
+    return any(isinstance(mode, _Dispatch) for mode in _get_current_dispatch_mode_stack())
+
+
+def unheard(given: Sequence[Any]) -> TorchDispatchMode:
+    """A mode in which these tensors' device runs operators that nobody is told of."""
+    fake = next(x.fake_mode for x in tree_leaves(given) if isinstance(x, FakeTensor))
+    return _Dispatch(_Nobody(), fake)
 
 
 @contextmanager

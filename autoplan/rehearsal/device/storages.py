@@ -6,6 +6,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ class Storages:
         if known is not None and known() is storage:
             return False
         self._forget(key, known)
-        self.references[key] = weakref.ref(storage, lambda gone, key=key: self._forget(key, gone))
+        self.references[key] = weakref.ref(storage, partial(self._forget, key))
         self._begin(key, Life(storage.nbytes(), self.call, kind, name, line, during))
         return True
 

@@ -1,9 +1,9 @@
-"""Writes down what a rank issues: every operator, collective, message, wait and stop, and the storages that they make."""
+"""Writes down what a rank issues: operators, collectives, messages, waits and stops, and the storages they make."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +16,12 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from autoplan.rehearsal.accelerator import NAME, FakeDevice
-from autoplan.rehearsal.process_groups import FakeGroup
+from autoplan.rehearsal.device.accelerator import NAME, FakeDevice
+from autoplan.rehearsal.device.process_groups import FakeGroup
+from autoplan.rehearsal.device.storages import Storages
 from autoplan.rehearsal.records import HOST, Call, Fault, Kind, RankTrace, Span
-from autoplan.rehearsal.storages import Storages
 
-RUNTIME = f"{Path(__file__).parents[1] / 'runtime'}/"
+RUNTIME = f"{Path(__file__).parents[2] / 'runtime'}/"
 ENGINES = f"{Path(torch.__file__).parent / 'distributed'}/"
 SHARDING, PIPELINING = "torch/distributed/fsdp", "torch/distributed/pipelining"
 FUNCTIONAL = {
@@ -40,6 +40,7 @@ class Recorder:
     def __init__(self, program: Path, device: FakeDevice | None = None) -> None:
         self.program, self.device = str(program), device
         self.storages = Storages()
+        self.groups: Counter[Span] = Counter()
         self.restart()
 
     def restart(self) -> None:
@@ -48,7 +49,6 @@ class Recorder:
         self.faults: Counter[tuple[str, str, str]] = Counter()
         self.during = "start"
         self.batch, self.batches = 0, 0
-        self.communicators: dict[Span, list[str]] = defaultdict(list)
         self.in_flight: dict[int, int] = {}     # storage of a functional collective's result -> its number
         self.lines_of_nodes: dict[int, str] = {}  # sequence number of a node of autograd -> the line of its forward
         self.storages.restart()
@@ -115,6 +115,10 @@ class Recorder:
 
     # what the process groups tell
 
+    def joins(self, span: Span) -> int:
+        self.groups[span] += 1
+        return self.groups[span] - 1
+
     def collective(self, name: str, given: Sequence[Tensor], made: Sequence[Tensor], group: FakeGroup) -> int:
         line, on_device = self.line(), any(x.device.type == NAME for x in (*given, *made))
         return self._collective(name, given, made, group, line, on_device)
@@ -123,7 +127,7 @@ class Recorder:
         kind: Kind = "send" if name == "send" else "receive"
         size, offset = tensor.numel() * tensor.element_size(), peer - group.ranks[group.rank()]
         return self._note(
-            kind, name, line=self.line(), bytes=size, span=group.span, group=self._communicator(group), peer=offset,
+            kind, name, line=self.line(), bytes=size, span=group.span, group=group.number, peer=offset,
             dtype=short(tensor.dtype), batch=self.batch,
         )  # fmt: skip
 
@@ -171,11 +175,14 @@ class Recorder:
             if number is not None:
                 self._note("wait", "wait", stream=self._stream(), line=line, of=(number,))
             return
-        group = _resolve_process_group(next(a for a in reversed(args) if isinstance(a, str)))
+        group = _resolve_process_group(next(a for a in reversed(args) if isinstance(a, str)))  # type: ignore[arg-type]
+        assert isinstance(group, FakeGroup)
         given, made = [x for x in tree_leaves(args[0]) if isinstance(x, Tensor)], tree_leaves(result)
         for x in made:
             self._follow(x, self._kind(name, given, line), name, line)
         said = FUNCTIONAL[name]
+        if said == "all-to-all" and len({*args[1], *args[2]}) > 1:
+            said = "all-to-all-v"
         if said in REDUCTIONS:
             said = f"{said} {next(a for a in args if isinstance(a, str))}"
         number = self._collective(said, given, made, group, line, on_device=True)
@@ -188,15 +195,9 @@ class Recorder:
         dtype = short(given[0].dtype) if given else ""
         stream = self._stream() if on_device else HOST
         return self._note(
-            "collective", name, stream=stream, line=line, bytes=size, span=group.span, group=self._communicator(group),
+            "collective", name, stream=stream, line=line, bytes=size, span=group.span, group=group.number,
             dtype=dtype,
         )  # fmt: skip
-
-    def _communicator(self, group: FakeGroup) -> int:
-        known = self.communicators[group.span]
-        if group.group_name not in known:
-            known.append(group.group_name)
-        return known.index(group.group_name)
 
     def _kind(self, name: str, given: Sequence[Tensor], line: str) -> str:
         if self.during == "update":

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from autoplan.errors import RehearsalError
-from autoplan.rehearsal.accelerator import NAME
+from autoplan.rehearsal.device.accelerator import NAME
 from autoplan.rehearsal.records import Span
 
 BACKEND = "rehearsal"
@@ -23,6 +23,9 @@ BACKEND = "rehearsal"
 
 class CallListener(Protocol):
     """Who is told of calls that take or make tensors of the group's members."""
+
+    def joins(self, span: Span) -> int:
+        """The rank is in a new group; returns how many of this span it was in before."""
 
     def collective(self, name: str, given: Sequence[Tensor], made: Sequence[Tensor], group: FakeGroup) -> int:
         """A collective was started; returns its number."""
@@ -32,6 +35,9 @@ class CallListener(Protocol):
 
     def waited(self, number: int, on_device: bool) -> None:
         """The current stream, or the host for tensors on the CPU, waits for a call's end."""
+
+
+_Group: Any = dist.ProcessGroup  # its methods are declared with overloads, of which torch calls one
 
 
 class FakeWork(dist._Work):
@@ -54,17 +60,19 @@ class FakeWork(dist._Work):
         return future
 
 
-class FakeGroup(dist.ProcessGroup):
+class FakeGroup(_Group):
     """A group of ranks as this one sees it.
 
-    ranks  the members' global numbers, in the group's order
-    span   of them
+    ranks   the members' global numbers, in the group's order
+    span    of them
+    number  of the rank's groups of this span, in the order in which they were made
     """
 
     def __init__(self, rank: int, ranks: Sequence[int], listener: CallListener) -> None:
         super().__init__(rank, len(ranks))
         self.ranks, self.listener = tuple(ranks), listener
         self.span = span_of(ranks)
+        self.number = listener.joins(self.span)
 
         self.name = self.description = ""
 
@@ -195,6 +203,8 @@ def span_of(ranks: Sequence[int]) -> Span:
         starts = rest[::size]
         if len(rest) % size or rest != [start + i * stride for start in starts for i in range(size)]:
             raise RehearsalError(f"a group of ranks {ranks}", "it is no product of axes", "rehearse every rank")
+        if rest[0] // stride % size:
+            raise RehearsalError(f"a group of ranks {ranks}", "it begins within an axis", "no span names it")
         found.append((stride, size))
         rest = starts
     return tuple(reversed(found))

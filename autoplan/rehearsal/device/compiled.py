@@ -9,6 +9,7 @@ moment are an upper bound, and the operators' number too.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
 
+from autoplan.rehearsal.device.accelerator import dispatching, unheard
 from autoplan.runtime.parallel.zero import segments_of
 
 
@@ -27,7 +29,7 @@ def partition_segments(stages: Sequence[nn.Module]) -> None:
     graphs: dict[object, Callable[..., Any]] = {}
     for stage in stages:
         for segment in segments_of(next(stage.children())):
-            segment.forward = _partitioned(segment, graphs)  # type: ignore[method-assign]
+            segment.forward = _partitioned(segment, graphs)
 
 
 def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -> Callable[..., Any]:
@@ -40,7 +42,7 @@ def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -
         key = (type(segment), torch.is_grad_enabled(), tuple(_described(x) for x in given))
         if key not in graphs:
             graphs[key] = _graph(segment, plain, names)
-            # its first call traces; a checkpoint around it isn't to see what that saves
+            # its first call traces, which no other mode may see; nor may a checkpoint around it see what that saves
             with _disable_current_modes(), saved_tensors_hooks(_same, _same):
                 graphs[key](*(_alone(x) for x in given))
         return graphs[key](*given)
@@ -65,7 +67,8 @@ def _interpreted(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list
     interpreter = fx.Interpreter(graph)
 
     def run(given: list) -> Any:
-        return interpreter.boxed_run(given)
+        with nullcontext() if dispatching() else unheard(given):
+            return interpreter.boxed_run(given)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run

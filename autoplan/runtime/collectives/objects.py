@@ -1,15 +1,29 @@
-"""What goes wrong on one rank is raised on all: none is left waiting for one that has given up."""
-
-from __future__ import annotations
+"""What ranks tell one another as Python objects. What goes wrong on one is raised on all: none is left waiting for one
+that has given up."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch.distributed as dist
+from torch.distributed import ProcessGroup
 
 from autoplan.errors import AutoplanError
 
 T = TypeVar("T")
+
+
+def from_all(mine: T, group: ProcessGroup | None = None) -> list[T]:
+    """What each rank gives, in their order; every rank of the group calls it."""
+    found = [mine] * dist.get_world_size(group)
+    dist.all_gather_object(found, mine, group=group)
+    return found
+
+
+def from_first(mine: T, group: ProcessGroup | None = None) -> T:
+    """What the first rank gives."""
+    found = [mine]
+    dist.broadcast_object_list(found, src=0, group=group)
+    return found[0]
 
 
 def together(act: Callable[[], T]) -> T:
@@ -27,8 +41,7 @@ def together(act: Callable[[], T]) -> T:
     except Exception as error:
         own = error
     told = own if own is None or isinstance(own, AutoplanError) else unforeseen(own)
-    errors: list[AutoplanError | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(errors, told)
+    errors = from_all(told)
     first = own or next((error for error in errors if error is not None), None)
     if first is not None:
         raise first

@@ -1,0 +1,8 @@
+"""A device that isn't there: what a program launches on it is written down, and the memory that it would take.
+
+Torch's private interfaces that this needs are used here alone.
+
+Order: `accelerator` (tensors without values), `attention` (the kernel that the real device would take), `compiled`
+(what a compiled segment keeps), `process_groups` (a rank of any world), `storages` (lives of storages), `recorder`
+(what a rank issues).
+"""

@@ -1,0 +1,176 @@
+"""What a rehearsal found: each class of ranks beside what was planned for it, and whether all of them meet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autoplan.errors import RehearsalError
+from autoplan.rehearsal.records import Fault, Peak, RankClass, RankTrace
+from autoplan.rehearsal.world.deadlock import Deadlock
+from autoplan.rehearsal.world.matching import Mismatch
+from autoplan.report.table import paragraph, table
+
+GB = 1e9
+WRONG = ("wrong device", "failed")
+"""Faults with which a program doesn't run; the others cost time."""
+
+
+@dataclass(frozen=True)
+class RehearsedClass:
+    """Ranks that run the same calls, of which the first was rehearsed.
+
+    peak_bytes       with all of the step's microbatches: where fewer were run, carried on as it grew between two runs
+    growth_bytes     for each further microbatch, once the schedule is full
+    predicted_bytes  that the plan predicts for it
+    """
+
+    ranks: RankClass
+    trace: RankTrace = field(repr=False)
+    peak_bytes: int
+    growth_bytes: float
+    predicted_bytes: int
+
+    @property
+    def off(self) -> float:
+        """What the prediction is off by, as a share of what was rehearsed."""
+        return self.predicted_bytes / self.peak_bytes - 1
+
+    @property
+    def peak(self) -> Peak:
+        return self.trace.peak
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A plan's program, rehearsed.
+
+    name          of the plan, in a line
+    devices       ranks of the world
+    microbatches  of a step; ``run`` of them were run
+    limit_bytes   of a device
+    failed        (class, what it says) of those that broke off
+    mismatches    what doesn't meet; None where only some of the ranks were rehearsed, so that it isn't known
+    deadlock      where nothing goes on, whether sends wait for their receives or not
+    seconds       that it took here
+    """
+
+    name: str
+    devices: int
+    microbatches: int
+    run: int
+    limit_bytes: int
+    classes: tuple[RehearsedClass, ...]
+    failed: tuple[tuple[RankClass, str], ...]
+    mismatches: tuple[Mismatch, ...] | None
+    deadlock: Deadlock | None
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the program runs: every rank to its end, all calls meet, nothing hangs, and it fits."""
+        wrong = any(fault.what in WRONG for fault in self.faults)
+        fits = all(one.peak_bytes <= self.limit_bytes for one in self.classes)
+        return not (wrong or self.failed or self.mismatches or self.deadlock) and fits
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Of all classes, each once, with the most that a rank has of it."""
+        found: dict[tuple[str, str, str], int] = {}
+        for one in self.classes:
+            for fault in one.trace.faults:
+                key = (fault.what, fault.line, fault.text)
+                found[key] = max(found.get(key, 0), fault.count)
+        return tuple(Fault(*key, count=count) for key, count in found.items())
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self))
+
+    def check(self) -> None:
+        """RehearsalError where it didn't pass."""
+        if not self.passed:
+            raise RehearsalError(
+                "plan.rehearse()", f"the program would not run as planned:\n{self}",
+                "report it with the plan.json: a program that hangs or doesn't fit is autoplan's mistake",
+            )  # fmt: skip
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """As plain data, without the calls."""
+        classes = [
+            {
+                "ranks": len(one.ranks.ranks), "first": one.ranks.first, "reason": one.ranks.reason,
+                "peak_bytes": one.peak_bytes, "growth_bytes": one.growth_bytes,
+                "predicted_bytes": one.predicted_bytes, "peak": asdict(one.peak), "held": dict(one.trace.held),
+                "curve": [list(point) for point in one.trace.curve],
+            }
+            for one in self.classes
+        ]  # fmt: skip
+        return {
+            "plan": self.name, "passed": self.passed, "devices": self.devices, "microbatches": self.microbatches,
+            "run": self.run, "limit_bytes": self.limit_bytes, "classes": classes,
+            "failed": [[ranks.reason, text] for ranks, text in self.failed],
+            "mismatches": None if self.mismatches is None else [one.text for one in self.mismatches],
+            "deadlock": None if self.deadlock is None else self.deadlock.text,
+            "faults": [asdict(fault) for fault in self.faults], "seconds": self.seconds,
+        }  # fmt: skip
+
+
+def lines(found: Rehearsal) -> list[str]:
+    """The rehearsal in words: the verdict, the classes' memory, what is alive at the fullest peak, the faults."""
+    verdict = "would run" if found.passed else "would NOT run"
+    of = f"{found.run} of {found.microbatches} microbatches" if found.run < found.microbatches else "the whole step"
+    classes = f"{len(found.classes) + len(found.failed)} classes of ranks"
+    told = [
+        found.name,
+        f"The program {verdict}: {found.devices:,} ranks in {classes}, {of} of each run in {found.seconds:.0f} s here.",
+    ]
+    told += [f"  {ranks.reason}: {text}" for ranks, text in found.failed]
+    if found.classes:
+        told += ["", memory_table(found), "", *fullest(max(found.classes, key=lambda one: one.peak_bytes))]
+    told += ["", *meeting(found)]
+    if found.faults:
+        told += ["", "Told besides:"]
+        told += [paragraph(f"{fault.line}: {fault.text} (a step: {fault.count} times)") for fault in found.faults]
+    return told
+
+
+def memory_table(found: Rehearsal) -> str:
+    header = ("ranks", "each of", "rehearsed GB", "predicted GB", "off by", "operators", "collectives", "peak during")
+    rows = []
+    for one in found.classes:
+        kinds = Counter(call.kind for call in one.trace.calls)
+        over = " (over the limit)" if one.peak_bytes > found.limit_bytes else ""
+        rows.append((
+            one.ranks.reason, f"{len(one.ranks.ranks):,}", f"{one.peak_bytes / GB:.2f}{over}",
+            f"{one.predicted_bytes / GB:.2f}", f"{one.off:+.1%}", f"{kinds['operator']:,}",
+            f"{kinds['collective'] + kinds['send'] + kinds['receive']:,}", one.peak.during,
+        ))  # fmt: skip
+    return table(header, rows, right=range(1, 7))
+
+
+def fullest(one: RehearsedClass) -> list[str]:
+    """What stands at a class's peak."""
+    told = [f"At the peak of {one.ranks.reason}, in {one.peak.during} at {one.peak.line}:"]
+    told += [f"  {alive.bytes / GB:8.2f} GB  {alive.kind} ({alive.storages})" for alive in one.peak.kinds]
+    told.append("Made by:")
+    told += [
+        f"  {group.bytes / GB:8.2f} GB  {group.name} at {group.line or 'start'} ({group.count})"
+        for group in one.peak.largest[:6]
+    ]
+    if one.growth_bytes > 0:
+        told.append(f"Each further microbatch adds {one.growth_bytes / GB:.3f} GB.")
+    return told
+
+
+def meeting(found: Rehearsal) -> list[str]:
+    if found.failed:
+        return ["Whether all ranks meet isn't known: some broke off."]
+    if found.mismatches is None:
+        return ["Whether all ranks meet isn't known: not all were rehearsed."]
+    if found.mismatches:
+        return ["Calls that don't meet:", *(paragraph(one.text) for one in found.mismatches)]
+    if found.deadlock is not None:
+        return [f"It hangs: {found.deadlock.text}"]
+    return ["Every collective meets its members and every message its receiver; the order on the streams has an end."]

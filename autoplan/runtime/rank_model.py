@@ -1,0 +1,167 @@
+"""A plan's model on one rank, as programs of training and of the forward alone hold it: its stages and its weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from autoplan.errors import LaunchError
+from autoplan.runtime.agreement.agreement import Agreement, Call
+from autoplan.runtime.collectives.mesh_axes import groups_of, mesh_axes
+from autoplan.runtime.elastic import launch
+from autoplan.runtime.elastic.hang_report import BETWEEN
+from autoplan.runtime.parallel import whole_tensors
+from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
+from autoplan.runtime.parallel.stages import build_stages
+from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.weights import loading, starting
+from autoplan.runtime.weights.writing import MAX_FILE_BYTES, write_weights
+
+if TYPE_CHECKING:
+    from typing import Self  # of Python 3.11
+
+
+class RankModel:
+    """This rank's part of a plan's model. Every method is called on every rank.
+
+    spec        the plan
+    module      the imported program.py: STAGES, one callable for each stage, and counts()
+    timeout_s   longest that a rank may be in one part of its work, or the script between two steps; then all ranks
+                end, and the one that hangs is named (``runtime.elastic.watchdog``)
+    groups      axes of groups that are needed beside those of the program's own collectives
+
+    LaunchError where there are more or fewer processes than the plan has devices.
+    """
+
+    closed = filled = False
+    pretrained: Path | None = None
+
+    def __init__(
+        self, spec: ProgramSpec, module: ModuleType, timeout_s: float, groups: Iterable[tuple[str, ...]] = ()
+    ) -> None:
+        self.spec, self.module = spec, module
+        self.world = launch.join(spec.lowered.mesh, timeout_s)
+        self.watch, self.device, self.rank = self.world.watch, self.world.device, dist.get_rank()
+        groups = (*groups_of(step for move in spec.lowered.moves for step in move.collectives), *groups)
+        self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
+        self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh)
+        self.held = sharded_parameters(spec, self.stages.parameters, self.axes)
+        self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device)
+        self.unread = whole_tensors.unread_values(spec, self.rank)
+        self.agreement = Agreement(self.axes, self.device)
+
+    def init_weights(self, seed: int | None = None, *, reset_parameters: bool = False) -> None:
+        """The parameters and buffers that training starts from, as the user's model has them on one device.
+
+        seed   of a plan of a function that makes the model, or of a transformers model: what torch.manual_seed(seed)
+               and then the function, or the class with its configuration, make on the CPU, bit for bit. None: the
+               values that came with the plan, where the model had some; else seed 0
+        reset_parameters   a model from the meta device of which nothing else is known: whatever the reset_parameters
+               of its submodules, in the order of modules(), make under the seed. What the model's author sets
+               otherwise, it doesn't do: never taken unless it is asked for
+
+        WeightsError, on every rank and before anything is changed, where the plan can't give these values, where ranks
+        ask for different ones, or where the plan's stored values aren't those that were exported.
+        """
+        with self._during("the weights' initialisation", "init_weights"):
+            starting.initialise(self.spec, seed, reset_parameters, self.held, self.stages.buffers, self.unread)
+            self._taken_up()
+
+    def load_weights(self, source: str | os.PathLike | Mapping[str, Tensor], strict: bool = False) -> None:
+        """Values from a safetensors file, a directory of them, or a whole state dict, under the user's names.
+
+        strict  refuse tensors that the model doesn't have; otherwise they are left out, and the first rank warns
+
+        Names that differ as transformers' from_pretrained allows are found too: without or with the name of the part
+        that holds the model, tied parameters under any of theirs. Each rank reads its own slices only. Files that
+        ``save_weights`` wrote are compared with their checksums; of others a flipped bit can't be seen.
+        WeightsError, before anything is changed, where a parameter is missing, has another shape or isn't finite, and
+        where a file is damaged. (Files are read once: where one turns out to hold NaN, a training program that was
+        filled before gets its values back.)
+        """
+        with self._during("loading weights", "load_weights"):
+            loading.load(
+                self.spec, self.held, self.stages.buffers, source, self.unread, strict=strict, restore=self.filled
+            )
+            self._taken_up()
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """Parameters and buffers, whole, under the user's names, on the CPU of rank 0; {} on the other ranks.
+
+        Those that the program never reads among them, with the values that they were given.
+        """
+        self.agreement.called(Call("full_state_dict", 0))
+        values = whole_tensors.gathered(self.spec, self.storage, self.held, lambda held: self._averaged(held.values))
+        rest = whole_tensors.whole_buffers(self.spec, self.stages.buffers)
+        return whole_tensors.by_user_names(values) | rest | whole_tensors.under_all_names(self.spec, self.unread)
+
+    def save_weights(
+        self, folder: str | os.PathLike, dtype: torch.dtype | None = None, max_file_bytes: int = MAX_FILE_BYTES
+    ) -> None:
+        """The weights as Hugging Face safetensors, which transformers' from_pretrained and ``load_weights`` read.
+
+        folder          gets model.safetensors, or several files and their index; autoplan-weights.json, which says what
+                        was written, with checksums; and config.json, generation_config.json and the tokenizer's files
+                        where they came with the model, unless you have put others there, which stay
+        dtype           of what is floating; None: as it is stored, float32 under mixed precision
+        max_file_bytes  a tensor that is larger has a file of its own
+
+        Original names, fused projections whole, a tied parameter under its first name, as save_pretrained has it. One
+        tensor after another is gathered on the rank that writes its file; no rank holds more of the model than that.
+        Of replicas that step by themselves the mean is written. Only an earlier save's files are replaced or removed.
+        CheckpointError, on every rank, where any couldn't write, and where other files would be replaced or be read in
+        the place of these; what stood there is then left alone. DivergedError where a trained parameter isn't finite.
+        """
+        with self._during("saving weights", "save_weights"):
+            self._check_parameters()
+            write_weights(
+                self.spec, self.storage, self.held, self.stages.buffers, self.unread, folder, dtype, max_file_bytes,
+                self.pretrained, part_of=lambda held: self._averaged(held.values),
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not launch.lost_connection(error):  # else what is to be waited for never comes
+            self.close()
+
+    def close(self) -> None:
+        """Ends the process groups that this program started: the default one, or in a default one of yours its own."""
+        self.closed = True
+        self.world.close(self.storage.meshes)
+
+    @contextmanager
+    def _during(self, phase: str, call: str = "") -> Iterator[None]:
+        """Tells the watch what this rank does; all ranks are asked for the call. LaunchError once it is closed."""
+        if self.closed:
+            raise LaunchError("a program that is closed", f"{phase} is asked of it", "make another: plan.program()")
+        self.watch.enter(phase, self._count())
+        try:
+            if call:
+                self.agreement.called(Call(call, self._count() if call == "evaluate" else 0))
+            yield
+        finally:
+            self.watch.enter(BETWEEN, self._count())
+
+    def _count(self) -> int:
+        """Steps, or forwards, until now."""
+        raise NotImplementedError
+
+    def _taken_up(self) -> None:
+        """After parameters were set by something other than a step."""
+
+    def _check_parameters(self) -> None:
+        """Before parameters are written."""
+
+    def _averaged(self, values: Tensor | None) -> Tensor | None:
+        """Of replicas that step by themselves the mean."""
+        return values

@@ -1,0 +1,58 @@
+"""What every test runs under: one thread, no limit on how long an example takes, since the machine may be busy, and no
+process group that another file's test has left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from torch import distributed
+
+from tests.support.shared_plans import SharedPlans
+
+torch.set_num_threads(1)
+gc.set_threshold(20_000, 20, 20)  # of graphs and plans hardly any object is garbage: looking took an eighth of all time
+settings.register_profile("autoplan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("autoplan")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay for the whole run: no collection of garbage looks at them again.
+
+    What tests import is bytecode by then. What they write, models of users among it, is compiled each time it is
+    imported: bytecode of an earlier file of the same name, size and second would be taken for it.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_group_is_left() -> Iterator[None]:
+    """A program run on one rank in the tests' own process starts a group and need not be closed. A pool of ranks can't
+    fork beside a group: those of all later files would start fresh interpreters, ten seconds or more each."""
+    yield
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """The compiler loaded before ranks are forked: each of them would spend some seconds on it."""
+    x = torch.ones(1, requires_grad=True)
+    torch.compile(torch.sin, backend="aot_eager", fullgraph=True)(x).sum().backward()
+
+
+@pytest.fixture(scope="session")
+def shared_plans(tmp_path_factory: pytest.TempPathFactory) -> SharedPlans:
+    """One folder for all processes of a run: xdist gives each a folder of its own below a common one."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-plans"
+    folder.mkdir(exist_ok=True)
+    return SharedPlans(folder)
