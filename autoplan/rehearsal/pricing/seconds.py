@@ -44,12 +44,19 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
     for number, seconds in balance(plan, trace).seconds.items():
         found[number] = seconds
     pools: dict[Pool, list[Launched]] = defaultdict(list)
+    lost: dict[str, list[Call]] = defaultdict(list)
     for each in launched(trace, places_of(program, plan.lowered)):
+        phase = FORWARD if each.phase == FORWARD else BACKWARD
         if each.place.block is not None:
-            pools[each.place.block, FORWARD if each.phase == FORWARD else BACKWARD].append(each)
+            pools[each.place.block, phase].append(each)
+        elif not each.call.line.startswith("program.py"):  # its constants have no price
+            lost[phase].append(each.call)
     totals = pool_seconds(share)
     for pool, calls in pools.items():
         spread(found, totals.get(pool, 0.0), [each.call for each in calls], weights_of(share, calls))
+    for phase, others in lost.items():
+        left_s = sum(seconds for pool, seconds in totals.items() if pool[1] == phase and pool not in pools)
+        spread(found, left_s, others, [roofline_s(share, call) for call in others])
     updates = [call for call in trace.calls if call.kind in LAUNCHED and call.during == UPDATE]
     spread(found, update_s(share), updates, [roofline_s(share, call) for call in updates])
     topology = share.prices.topology

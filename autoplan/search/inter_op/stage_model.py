@@ -264,7 +264,7 @@ class StageModel:
     def tied_bytes(self, at: Interval) -> float:
         """Bytes of the gradients that a run of segments sums with other stages: of parameters that segments of both
         read. Of what ZeRO shards a rank's part."""
-        inside = [(size, [at[0] <= place < at[1] for place in places]) for places, size in self.chain.ties]
+        inside = [(size, [at[0] <= place < at[1] for place in places]) for places, size in self.chain.held.ties]
         return self.data.optimizer_share * sum(size for size, here in inside if any(here) and not all(here))
 
     def tied_s(self, at: Interval) -> float:
