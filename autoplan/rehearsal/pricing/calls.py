@@ -15,8 +15,8 @@ from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed import Collective, StoredParameter, TypedValue
 from autoplan.options import Training
-from autoplan.rehearsal.pricing.plan import RankShare
 from autoplan.rehearsal.device.process_groups import span_of
+from autoplan.rehearsal.pricing.plan import RankShare
 from autoplan.rehearsal.records import Span
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
 from autoplan.search.block_cost.account import MovedBytes
