@@ -96,6 +96,7 @@ ORDER = (
     "search.bounds",
     "search.evaluate",
     "search.state",
+    "search.repriced",
     "search.factoring",
     "search.host_memory",
     "search.driver",

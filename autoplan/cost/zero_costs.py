@@ -89,9 +89,18 @@ class DataAxis:
         """Whether gradients are scattered in each microbatch rather than once a step."""
         return self.zero >= 2 and not self.piped
 
-    def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
-        """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
+    def gathers(self, microbatches: int) -> int:
+        """How often a step gathers each segment's parameters. Under a pipeline torch's stages keep them whole from a
+        microbatch's backward to the next forward (``stage.py``, ``backward_maybe_with_nosync``): there each action
+        that follows a forward gathers them, and the first."""
         if self.zero < 3:
+            return 1
+        return microbatches + 1 if self.piped else 2 * microbatches
+
+    def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
+        """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward. Under a
+        pipeline's steady state they are still whole from the backward before."""
+        if self.zero < 3 or self.piped:
             return 0.0
         gather_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes)
         return gather_s - self.hidden_s(forward_s, gather_s)
@@ -105,8 +114,9 @@ class DataAxis:
     def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
         """Copies of a segment's (forward, backward) in each microbatch."""
         gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
+        ahead_s = 0.0 if self.piped else gathered_s
         scattered_s = self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_each else 0.0
-        return gathered_s, gathered_s + scattered_s
+        return ahead_s, gathered_s + scattered_s
 
     def once_s(self, sizes: Iterable[float], forward_s: float, backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.

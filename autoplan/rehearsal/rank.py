@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from autoplan.errors import AutoplanError
 from autoplan.export.folder import program_module, program_spec, read_folder
@@ -55,6 +56,8 @@ def rehearse_rank(
         stack.enter_context(answered(recorder))
         stack.enter_context(patch.object(runtime_program, "compile_segments", partition_segments))
         stack.enter_context(kernels_of("cuda" if record.cluster.profile()[0].compiles else "cpu"))
+        # a compiled segment runs again whole, an eager one up to the last tensor that its backward reads
+        stack.enter_context(set_checkpoint_early_stop(not spec.training.compile))
         program = Program(spec if compiled else eager(spec), module)
         watch(program, recorder)
         batch = {value.name: given(spec, value) for value in spec.lowered.batch}

@@ -14,9 +14,9 @@ def spent_s(record: PlanRecord, *, hidden: bool) -> float:
     they have of the block."""
     found = record.chosen.predicted.collectives
     uses = uses_of(record)
-    borders = received_s([seconds_of(c, hidden) for c in found if c.axis == "pp"], len(uses))
+    borders = received_s([seconds_of(c, hidden) for c in found if c.kind == "send"], len(uses))
     return max(
-        received + sum(seconds_of(c, hidden) * share(c, held, uses) for c in found if c.axis != "pp")
+        received + sum(seconds_of(c, hidden) * share(c, held, uses) for c in found if c.kind != "send")
         for received, held in zip(borders, uses, strict=True)
     )
 

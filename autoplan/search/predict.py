@@ -121,6 +121,10 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         if summed:
             summed_s = data.prices.collective_s("all-reduce", summed, axis)
             yield PricedCollective("gradients of replicated weights", "all-reduce", axis, int(summed), 1, summed_s, 0.0)
+    tied = sum(map(loads.tied_bytes, runs))
+    if tied and found.setting.pp > 1:
+        tied_s = sum(map(loads.tied_s, runs))
+        yield PricedCollective("gradients of tied weights", "all-reduce", "pp", int(tied), 1, tied_s, 0.0)
 
 
 def sharded(
@@ -133,7 +137,7 @@ def sharded(
     """
     data, m = loads.data, loads.setting.microbatches
     parameters = [bytes for at in runs for bytes in loads.unit_bytes(at)]
-    gathers = 2 * m if data.zero == 3 else 1
+    gathers = data.gathers(m)
     scatters = m if data.scatters_each else 1
     gather_s = sum(data.gather_s(p) for p in parameters)
     scatter_s = sum(data.scatter_s(p) for p in parameters)

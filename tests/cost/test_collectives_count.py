@@ -32,7 +32,7 @@ TIMES = {"all-reduce": 1.0} | dict.fromkeys(
 )
 FORWARD = BACKWARD = 2 * LAYERS + 1
 OF_NORMS = 1.0 * LAYERS  # of queries and of keys over all heads, half an all-reduce each way
-OF_LOSS = 3
+OF_LOSS = 2  # Megatron has three: it sums the exponentials and the targets' logits one after the other
 QUICK = ("gpt2", "bloom")
 MORE = ("gpt_neox", "mistral", "qwen2", "qwen3", "gemma2", "phi3", "falcon", "opt")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
@@ -120,7 +122,11 @@ def test_the_collectives_of_a_body_are_priced() -> None:
     chosen = Strategy((("dp", on_rows), ("tp", split), ("mb", on_rows)))
     steps = [each.step for each in prices().inside(loss, chosen)]
     rows = 8 // 4 * 256
-    assert [(s.forward, s.backward, s.forward_bytes) for s in steps] == [("all-reduce", "", rows * 4)] * 3
+    one = ("all-reduce", "")
+    assert [(s.forward, s.backward, s.forward_bytes) for s in steps] == [(*one, rows * 4), (*one, 2 * rows * 4)]
+    node = replace(loss.node, args=(*loss.node.args[:4], 0.1))  # smoothed labels: all logits are summed, too
+    smooth = [each.step.forward_bytes for each in prices().inside(replace(loss, node=node), chosen)]
+    assert smooth == [rows * 4, 3 * rows * 4]
     alone = Strategy((("dp", on_rows), ("tp", AxisStrategy((I, R, R), I)), ("mb", on_rows)))
     assert prices().inside(loss, alone) == ()
 
@@ -227,6 +233,13 @@ def test_nothing_hides_where_a_program_waits_for_every_collective() -> None:
     assert spent_s == pytest.approx(sum(data.gather_s(s) + data.scatter_s(s) for s in (1e6, 2e6)))
     waits_s = DataAxis(3, 4, Prices(mesh, cpu, False, True, 1)).exposed_forward_s(1.0, 1e6)
     assert waits_s == pytest.approx(data.gather_s(1e6))
+
+
+def test_a_pipelines_backward_leaves_parameters_whole_for_the_next_forward() -> None:
+    alone, piped = DataAxis(3, 2, prices()), DataAxis(3, 2, prices(), piped=True)
+    assert (alone.gathers(8), piped.gathers(8), DataAxis(1, 2, prices(), piped=True).gathers(8)) == (16, 9, 1)
+    assert piped.exposed_forward_s(0.0, 1e8) == 0 < piped.exposed_backward_s(0.0, 1e8) == piped.gather_s(1e8)
+    assert piped.copies_s(1e8)[0] == 0 < piped.copies_s(1e8)[1]
 
 
 def test_what_is_sent_together_is_copied_together() -> None:

@@ -21,7 +21,7 @@ from autoplan.search.block_cost.account import BlockCost, price_block
 from autoplan.search.evaluate import Evaluated, finish
 from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution
-from autoplan.search.space.candidates import Candidate
+from autoplan.search.repriced import candidate_of
 from autoplan.search.state import SearchState, begin
 
 ALONE = (Strategy(()), Mesh(()))  # local tensors are whole tensors of one device
@@ -122,17 +122,9 @@ def work_of(record: PlanRecord) -> SearchState:
     return begin(record.model, record.cluster, record.training, Parallelism())
 
 
-def setting_of(record: PlanRecord) -> Candidate:
-    """The setting that a plan was found for."""
-    known = {name: value for name, value in vars(record.chosen.parallelism).items() if value is not None}
-    given = {f.name: known[f.name] for f in fields(Candidate) if f.name in known}
-    beside = {"schedule": known["pipeline_schedule"], "microbatches": record.chosen.microbatches, "recompute": "auto"}
-    return Candidate(**{**given, **beside})
-
-
 def simulated(record: PlanRecord) -> Evaluated:
     """The plan's step time and memory from its emitted blocks and stages, the schedule run anew."""
-    setting, work, lowered = setting_of(record), work_of(record), program_of(record)
+    setting, work, lowered = candidate_of(record), work_of(record), program_of(record)
     prices = work.operators.prices(tensor_mesh(record.chosen.mesh))
     parts = zip(record.model.blocks, record.chosen.blocks, work.prepared.operators, emitted_blocks(record), strict=True)
     blocks = tuple(

@@ -17,10 +17,16 @@ WINDOWED = ("convolution_along", "max_pool_along", "avg_pool_along")  # how the 
 
 
 def cross_entropy(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
-    """For each row the greatest logit, the sum of exponentials and the target's logit; nothing backward."""
-    rows = math.prod(shape[:-1]) * FLOAT32_BYTES
-    ops = ("all_reduce_max", "all_reduce", "all_reduce")
-    return tuple(Collective(op, (axis,), (), "all-reduce", "", rows, 0) for op in ops)
+    """For each row the greatest logit; then in one the sum of exponentials, the target's logit and, where labels are
+    smoothed, the sum of all logits. Nothing backward."""
+    rows = math.prod(shape[:-1]) * max(FLOAT32_BYTES, DTYPE_BYTES[operator.operands[0].dtype])
+    args, place = operator.node.args, 5 if operator.node.op == "autoplan.weighted_cross_entropy" else 4
+    smooths = dict(operator.node.kwargs).get("label_smoothing", args[place] if len(args) > place else 0.0)
+    sums = 3 if smooths else 2
+    return (
+        Collective("all_reduce_max", (axis,), (), "all-reduce", "", rows, 0),
+        Collective("all_reduce", (axis,), (), "all-reduce", "", sums * rows, 0),
+    )
 
 
 def batch_norm(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:

@@ -164,9 +164,13 @@ class Recorder:
         return inner
 
     def _placed(self, line: str) -> str:
-        """Remembers which node of autograd comes of the line."""
+        """Remembers which node of autograd comes of the line. A Function's forward runs without gradients, inside its
+        own node; elsewhere without them the last node has a line already."""
+        number = torch.autograd._get_sequence_nr() - 1
         if torch.is_grad_enabled():
-            self.lines_of_nodes[torch.autograd._get_sequence_nr() - 1] = line
+            self.lines_of_nodes[number] = line
+        else:
+            self.lines_of_nodes.setdefault(number, line)
         return line
 
     def _functional(self, name: str, args: tuple, result: Any, line: str) -> None:

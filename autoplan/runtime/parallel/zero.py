@@ -55,6 +55,7 @@ def shard_stage(
     units = list(segments_of(next(stage.children())))
     dtypes = used_dtypes(spec)
     reshard = spec.parallelism.zero == 3
+    gathered: list[FSDPModule] = []
     for module in [u for u in units if not shares(u, units)] + [stage]:
         mine = [p for p in module.parameters() if p not in ignored]
         fully_shard(
@@ -65,6 +66,11 @@ def shard_stage(
             offload_policy=offloading(spec, mesh.device_type),
             ignored_params=ignored,
         )
+        gathered += [module] if mine and isinstance(module, FSDPModule) else []
+    for unit in gathered[:1]:
+        # with several microbatches the segment before the first would be the last one of the microbatch before, whose
+        # backward is over: torch's own choice gathers it for nothing
+        unit.set_modules_to_backward_prefetch([unit])
     for unit in fsdp_modules(stage):
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)

@@ -250,6 +250,7 @@ class StageModel:
         spent_s, hidden_s = self.data.once_s(self.unit_bytes(at), forward_s, backward_s)
         sums = self.summed_bytes(at).items()
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums)
+        summed_s += self.tied_s(at)
         updated = parameters * self.data.optimizer_share
         local_s = update_s(updated, self.passes, self.data) + self.data.copies_once_s(parameters)
         local_s += self.whole.seconds(parameters, self.data) if self.whole is not None else 0.0
@@ -259,6 +260,20 @@ class StageModel:
         """Bytes of the gradients that are summed once a step, by tensor axis."""
         sums = self.data.prices.stored * self.chain.summed[slice(*at)].sum(axis=0)
         return dict(zip(self.data.prices.mesh.tensor_axes, sums.tolist(), strict=True))
+
+    def tied_bytes(self, at: Interval) -> float:
+        """Bytes of the gradients that a run of segments sums with other stages: of parameters that segments of both
+        read. Of what ZeRO shards a rank's part."""
+        inside = [(size, [at[0] <= place < at[1] for place in places]) for places, size in self.chain.held.ties]
+        return self.data.optimizer_share * sum(size for size, here in inside if any(here) and not all(here))
+
+    def tied_s(self, at: Interval) -> float:
+        """Seconds of that sum: between two ranks an all-reduce sends the bytes once each way, here as far as from the
+        last pipeline rank to the first, which embeddings tie."""
+        size, ranks = self.tied_bytes(at), self.setting.pp
+        if not size or ranks == 1:
+            return 0.0
+        return self.data.prices.message_s(size, ranks - 1, self.setting.dp * self.setting.tp, 0)
 
     def unit_bytes(self, at: Interval) -> list[float]:
         """Bytes of the parameters that each segment is the first to read, where it is the first to read any."""

@@ -1,0 +1,250 @@
+"""The collectives and messages that a plan prices on one rank, and those that it knows of and leaves unpriced."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autoplan.cost import Prices
+from autoplan.cost.operators.collective_ops import SEND
+from autoplan.cost.operators.operator import PLACED, RING, ROUTED
+from autoplan.cost.prices import COPYING
+from autoplan.ir.graph import DTYPE_BYTES
+from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.typed import Collective, StoredParameter, TypedValue
+from autoplan.options import Training
+from autoplan.rehearsal.device.process_groups import span_of
+from autoplan.rehearsal.pricing.plan import RankShare
+from autoplan.rehearsal.records import Span
+from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
+from autoplan.search.block_cost.account import MovedBytes
+
+WIRE = {"permute": "all-to-all", "all-to-all-v": "all-to-all", SEND: "all-to-all"}
+"""What the runtime calls for kinds of collectives that torch has no function of."""
+BY_SIZE = ("all-to-all-v", SEND)
+"""Kinds whose bytes are the busiest rank's, or those of several steps together."""
+BY_VALUE = (ROUTED, PLACED)
+"""Operators whose collectives' sizes follow from the batch's values."""
+AGREED = 7  # int64 in the agreement before a step, beside one for each data rank; sent with their negatives
+INT64, FLOAT64, FLOAT32 = 8, 8, 4
+
+
+@dataclass(frozen=True)
+class PricedCall:
+    """Calls alike.
+
+    where    as in ``PricedCollective``: "LlamaDecoderLayer o_proj", "gradients", "stage 0 -> 1"
+    kind     as it is issued: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send", "receive"
+    span     of its group
+    bytes    the size it is known by: of a gather the result's, of all others what one rank puts in
+    count    in one step of the rank
+    seconds  of one
+    parts    the program may issue it in several parts, or as several together: the bytes of all are compared
+    padding  bytes that the program puts in beside: what aligns gradients in their buckets, and counts them
+    unsized  the bytes follow from the batch's values, so that the number of calls alone is known
+    sometimes  it isn't in every step, so that none of it may be there
+    """
+
+    where: str
+    kind: str
+    span: Span
+    bytes: int
+    count: int
+    seconds: float = 0.0
+    parts: bool = False
+    padding: int = 0
+    unsized: bool = False
+    sometimes: bool = False
+
+
+def priced_calls(share: RankShare) -> list[PricedCall]:
+    """What the plan prices."""
+    found = [*block_calls(share), *messages(share)]
+    if share.prices.training:
+        found += parameter_calls(share)
+    return [call for call in found if call.count and call.span]
+
+
+def block_calls(share: RankShare) -> Iterator[PricedCall]:
+    """Redistributions, and collectives inside operators; what runs again in the backward repeats its forward's."""
+    uses, again, _ = share.uses()
+    m = share.microbatches
+    for index, block in enumerate(share.blocks):
+        for moved in block.moves:
+            step, span = moved.step, share.plan.span(moved.step.axes)
+            if step.forward and step.forward_bytes:
+                yield call_of(share, moved, span, False, m * (uses[index] + again[index]))
+            if step.backward and step.backward_bytes and share.prices.training:
+                yield call_of(share, moved, span, True, m * uses[index])
+
+
+def call_of(share: RankShare, moved: MovedBytes, span: Span, backward: bool, count: int) -> PricedCall:
+    step: Collective = moved.step
+    kind, size = (step.backward, step.backward_bytes) if backward else (step.forward, step.forward_bytes)
+    seconds = crossing_s(share.prices, moved, backward=backward)
+    where = f"{moved.where} (backward)" if backward else moved.where
+    parts, padding = kind in BY_SIZE or step.op == RING, ring_padding(share, moved) if backward else 0
+    return PricedCall(
+        where, WIRE.get(kind, kind), span, size, count, seconds, parts, padding, unsized=step.op in BY_VALUE
+    )
+
+
+def ring_padding(share: RankShare, moved: MovedBytes) -> int:
+    """The element by which a ring's backward makes its first message follow the result's gradient
+    (``runtime.ops.attention.ring``)."""
+    if moved.step.op != RING:
+        return 0
+    name = moved.where.rpartition(" ")[2]
+    return next(DTYPE_BYTES[each[name].operands[0].dtype] for each in share.plan.operators if name in each)
+
+
+def crossing_s(prices: Prices, moved: MovedBytes, *, backward: bool) -> float:
+    """Seconds on the links, of a step that copies a part of a tensor beside; 0 where nothing crosses."""
+    step = moved.step
+    kind, size = (step.backward, step.backward_bytes) if backward else (step.forward, step.forward_bytes)
+    if not kind or not size:
+        return 0.0
+    if step.op in COPYING:
+        return prices.group_s(kind, size, step.axes)
+    return moved.backward_s if backward else moved.forward_s
+
+
+def messages(share: RankShare) -> Iterator[PricedCall]:
+    """Activations between stages, and their gradients back: the one that enters a stage over its border in front."""
+    loads, lowered, m = share.loads, share.plan.lowered, share.microbatches
+    span = share.plan.span(("pp",)) if "pp" in share.plan.mesh else ()
+    for number, stage in enumerate(lowered.stages[1:], start=1):
+        size, seconds = int(loads.chain.inputs[stage.first]), share.plan.found.loads.message_s(number, stage.first)
+        for here, kind, back in ((number - 1, "send", "receive"), (number, "receive", "send")):
+            if here not in share.stages:
+                continue
+            for part, floating in parts_of(stage.inputs, size):
+                each_s = seconds * part / size if size else 0.0
+                yield PricedCall(f"stage {number - 1} -> {number}", kind, span, part, m, each_s)
+                if share.prices.training and floating:
+                    where = f"stage {number - 1} -> {number} (backward)"
+                    yield PricedCall(where, back, span, part, m, each_s)
+
+
+def parts_of(values: tuple[TypedValue, ...], size: int) -> list[tuple[int, bool]]:
+    """(bytes, whether it has a gradient) of each tensor of a message; all as one where their sum isn't what is
+    priced."""
+    each = [(math.prod(v.local_shape) * DTYPE_BYTES[v.type.dtype], v.type.floating) for v in values]
+    return each if sum(part for part, _ in each) == size else [(size, True)]
+
+
+def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
+    """Gathers of parameters, sums of gradients."""
+    loads, data, intervals = share.loads, share.loads.data, share.intervals
+    span = share.plan.span(("dp",)) if "dp" in share.plan.mesh else ()
+    if data.size > 1 and data.zero == 0 and data.local_steps == 1:
+        total = int(data.prices.summed * sum(loads.parameter_bytes(at) for at in intervals))
+        spent_s = sum(loads.once_s(at)[0] for at in intervals)
+        summed = [parameter for parameter in held(share) if "dp" in parameter.reduce_axes]
+        padding = padding_bytes(share, summed, data.prices.summed / data.prices.stored)
+        yield PricedCall("gradients", "all-reduce", span, total, 1, spent_s, parts=True, padding=padding)
+    elif data.size > 1 and data.local_steps > 1:
+        total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
+        spent_s = data.local_steps * sum(loads.once_s(at)[0] for at in intervals)
+        yield PricedCall("replicas", "all-reduce", span, total, 1, spent_s, parts=True, sometimes=True)
+    elif data.size > 1 and data.zero:
+        gathers = data.gathers(share.microbatches)
+        scatters = share.microbatches if data.scatters_each else 1
+        for unit in (size for at in intervals for size in loads.unit_bytes(at)):
+            yield PricedCall("parameters", "all-gather", span, int(unit), gathers, data.gather_s(unit))
+            reduced = int(data.prices.summed * unit)
+            yield PricedCall("gradients", "reduce-scatter", span, reduced, scatters, data.scatter_s(unit))
+    for axis in share.prices.mesh.tensor_axes:
+        size = sum(loads.summed_bytes(at)[axis] for at in intervals)
+        if size:
+            where, group = "gradients of replicated weights", share.plan.span((axis,))
+            spent_s = share.prices.collective_s("all-reduce", size, axis)
+            padding = padding_bytes(share, [p for p in held(share) if axis in p.reduce_axes])
+            yield PricedCall(where, "all-reduce", group, int(size), 1, spent_s, parts=True, padding=padding)
+    yield from tied_calls(share)
+
+
+def tied_calls(share: RankShare) -> Iterator[PricedCall]:
+    """Sums of gradients between the stages that read a parameter, after those over the data axis."""
+    loads, mesh = share.loads, share.plan.mesh
+    total = sum(map(loads.tied_bytes, share.intervals))
+    if mesh.size("pp") == 1 or not total:
+        return
+    groups: dict[tuple[int, ...], list[StoredParameter]] = defaultdict(list)
+    for parameter in held(share):
+        groups[tuple(sorted({stage % mesh.size("pp") for stage in parameter.stages}))].append(parameter)
+    spent_s, where = sum(map(loads.tied_s, share.intervals)), "gradients of tied weights"
+    for ranks, parameters in groups.items():
+        if len(ranks) > 1:
+            span = span_of([rank * mesh.axis("pp").stride for rank in ranks])
+            used = sum(math.prod(p.local_shape) * DTYPE_BYTES[p.type.dtype] for p in parameters)
+            size, padding = int(loads.data.optimizer_share * used), padding_bytes(share, parameters)
+            yield PricedCall(where, "all-reduce", span, size, 1, spent_s * size / total, parts=True, padding=padding)
+
+
+def held(share: RankShare) -> list[StoredParameter]:
+    """The parameters of a rank that have gradients."""
+    stages = set(share.stages)
+    return [p for p in share.plan.lowered.parameters if p.trainable and stages.intersection(p.stages)]
+
+
+def padding_bytes(share: RankShare, parameters: Iterable[StoredParameter], narrower: float = 1.0) -> int:
+    """What buckets hold beside gradients (``runtime.parallel.gradient_buckets.Bucket``): each is aligned, and one
+    element more counts the ranks that had it.
+
+    narrower  bytes of an element as it is sent, for each byte in which it is stored
+    """
+    found, data = 0, share.loads.data
+    for parameter in parameters:
+        itemsize = round(DTYPE_BYTES[parameter.type.dtype] * share.prices.stored)
+        step = max(1, ALIGNMENT_BYTES // itemsize)
+        elements = math.prod(parameter.local_shape) // (data.size if data.zero else 1)
+        found += round((-(-elements // step) * step - elements + 1) * itemsize * narrower)
+    return found
+
+
+def unpriced_calls(share: RankShare) -> list[PricedCall]:
+    """Calls of a few bytes once a step, which the plan has no price for: what ranks agree on, the loss, its
+    denominators, the gradients' norm."""
+    training = share.plan.record.training
+    if not isinstance(training, Training):
+        return []
+    mesh, lowered = share.plan.mesh, share.plan.lowered
+    world = share.plan.span([axis.name for axis in mesh.device_axes])
+    agreed = 2 * INT64 * (AGREED + mesh.size("dp"))
+    found = [
+        PricedCall("the agreement before a step", "all-reduce", world, agreed, 1),
+        PricedCall("whether the loss is finite", "all-reduce", world, FLOAT64, 1),
+    ]
+    if training.scales_loss:
+        found.append(PricedCall("whether a gradient overflowed", "all-reduce", world, FLOAT32, 1))
+    if training.optimizer == "lamb":
+        sources = {parameter.source for parameter in lowered.parameters}
+        found.append(
+            PricedCall("squares of parameters and updates", "all-reduce", world, 2 * FLOAT64 * len(sources), 1)
+        )
+    if training.clip_grad_norm is not None:
+        found.append(PricedCall("the gradients' norm", "all-reduce", world, FLOAT64, 1))
+    for value in (s.value for s in lowered.constants if s.value.name in lowered.counts):
+        size, said = math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype], f"count of {value.name}"
+        alone = ("dp",) if share.plan.record.chosen.parallelism.steps_locally else ()
+        found += [PricedCall(said, "all-reduce", span, size, 1) for span in summed_over(share, value, alone)]
+    size = DTYPE_BYTES[lowered.loss.type.dtype]
+    found += [PricedCall("the loss", "all-reduce", span, size, 1) for span in summed_over(share, lowered.loss)]
+    if mesh.size("pp") > 1:
+        found.append(PricedCall("the loss", "broadcast", share.plan.span(("pp",)), size, 1))
+    return [call for call in found if call.span]
+
+
+def summed_over(share: RankShare, value: TypedValue, alone: Sequence[str] = ()) -> list[Span]:
+    """The groups over which a rank's summand of a value is added up, one after another.
+
+    alone  axes whose members each have their own
+    """
+    return [
+        share.plan.span((axis,))
+        for axis, state in value.layout.rest
+        if state.kind == "P" and axis not in (MICROBATCH, *alone) and share.plan.mesh.size(axis) > 1
+    ]

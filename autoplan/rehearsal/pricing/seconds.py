@@ -1,0 +1,143 @@
+"""A price for each call of a trace, from the plan's own prices.
+
+What the plan says of a block's forward is spread over the operators that the forward launched, and likewise of its
+backward and of the update: their sum is the plan's. So a simulation of the calls of all ranks takes what the plan
+predicts, as far as the program does what is priced in an order that is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from autoplan.cost.step import straggling
+from autoplan.rehearsal.pricing.balance import balance
+from autoplan.rehearsal.pricing.calls import crossing_s
+from autoplan.rehearsal.pricing.operators import BACKWARD, FORWARD, LAUNCHED, Launched, launched, places_of
+from autoplan.rehearsal.pricing.plan import PlanPrices, RankShare
+from autoplan.rehearsal.records import Call, RankTrace
+from autoplan.search.block_cost.account import BlockCost
+from autoplan.search.inter_op.chain_costs import divided_backward
+
+UPDATE = "update"
+
+Pool = tuple[int, str]
+"""A block's number, and FORWARD or BACKWARD: what is recomputed is part of the backward."""
+
+
+def prices_of(plan: PlanPrices, traces: Iterable[RankTrace], program: str) -> Callable[[RankTrace, Call], float]:
+    """The seconds of any call of these traces.
+
+    program  the text of program.py
+    A collective's are those in which all of its members are done once the last of them is there; a message's those of
+    its way; both of a send and of its receive. What the plan has no price for takes none: waits, joins, stops, and the
+    calls that ``balance`` leaves out or names.
+    """
+    seconds = {trace.rank: seconds_of(plan, trace, program) for trace in traces}
+    return lambda trace, call: seconds[trace.rank][call.number]
+
+
+def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[float]:
+    """The seconds of each call, by its number."""
+    share = plan.share(trace)
+    found = [0.0] * len(trace.calls)
+    for number, seconds in balance(plan, trace).seconds.items():
+        found[number] = seconds
+    pools: dict[Pool, list[Launched]] = defaultdict(list)
+    lost: dict[str, list[Call]] = defaultdict(list)
+    for each in launched(trace, places_of(program, plan.lowered)):
+        phase = FORWARD if each.phase == FORWARD else BACKWARD
+        if each.place.block is not None:
+            pools[each.place.block, phase].append(each)
+        elif not each.call.line.startswith("program.py"):  # its constants have no price
+            lost[phase].append(each.call)
+    totals = pool_seconds(share)
+    for pool, calls in pools.items():
+        spread(found, totals.get(pool, 0.0), [each.call for each in calls], weights_of(share, calls))
+    for phase, others in lost.items():
+        left_s = sum(seconds for pool, seconds in totals.items() if pool[1] == phase and pool not in pools)
+        spread(found, left_s, others, [roofline_s(share, call) for call in others])
+    updates = [call for call in trace.calls if call.kind in LAUNCHED and call.during == UPDATE]
+    spread(found, update_s(share), updates, [roofline_s(share, call) for call in updates])
+    topology = share.prices.topology
+    factor = straggling(topology.devices // topology.levels[0].size, topology.device)
+    return tuple(factor * seconds for seconds in found)
+
+
+def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
+    """What the plan says that the operators of each block take on a rank in one step, collectives and what they leave
+    exposed aside."""
+    loads, m, lowered = share.loads, share.microbatches, share.plan.lowered
+    chain, data = loads.chain, loads.data
+    totals: dict[Pool, float] = defaultdict(float)
+    for number, stage in zip(share.stages, share.runs, strict=True):
+        at = (stage.first, stage.last)
+        full, part = loads.recomputed(at, stage.recompute, stage.selective + stage.hosted)
+        backward_s, _ = divided_backward(loads, first=number == 0)
+        for place, segment in enumerate(range(*at)):
+            block = lowered.segments[segment].block
+            price = share.blocks[block]
+            size = sum(price.parameter_bytes)
+            apart_s = open_s(share, price, backward=False) + data.exposed_forward_s(price.forward_s, size)
+            ahead_s = float(chain.forward_s[segment]) - apart_s
+            totals[block, FORWARD] += m * ahead_s
+            if not share.prices.training:
+                continue
+            apart_s = open_s(share, price, backward=True) + data.exposed_backward_s(price.backward_s, size)
+            back_s = float(backward_s[segment]) - apart_s
+            again_s = ahead_s if full[place] else float(chain.again_s[segment]) if part[place] else 0.0
+            totals[block, BACKWARD] += m * (back_s + again_s)
+    return totals
+
+
+def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:
+    """Seconds of a block's own collectives that nothing hides: a call of the trace has them."""
+    return sum(
+        crossing_s(share.prices, moved, backward=backward)
+        - (moved.hidden_backward_s if backward else moved.hidden_forward_s)
+        for moved in price.moves
+    )
+
+
+def update_s(share: RankShare) -> float:
+    """Of the optimizer on a rank, and of the copies beside the collectives once a step."""
+    return sum(share.loads.once_s(at)[3] for at in share.intervals)
+
+
+def spread(found: list[float], total_s: float, calls: Sequence[Call], weights: Sequence[float]) -> None:
+    """Shares seconds out over calls in proportion to weights."""
+    whole = sum(weights)
+    for call, weight in zip(calls, weights, strict=True):
+        found[call.number] = total_s * (weight / whole if whole else 1 / len(calls))
+
+
+def weights_of(share: RankShare, calls: Sequence[Launched]) -> list[float]:
+    """How the calls of a pool share its seconds: a statement's by its price, which its operators share by what they
+    compute and move; those of no statement by that alone."""
+    price_s = statement_prices(share, calls[0].place.block or 0)
+    work = [roofline_s(share, each.call) for each in calls]
+    keys = [(each.place.statement, each.phase == BACKWARD) for each in calls]
+    total: dict[tuple, float] = defaultdict(float)
+    for each, key, seconds in zip(calls, keys, work, strict=True):
+        total[key, each.call.during] += seconds
+    return [
+        price_s[key] * seconds / total[key, each.call.during] if price_s.get(key) and seconds else seconds
+        for each, key, seconds in zip(calls, keys, work, strict=True)
+    ]
+
+
+def statement_prices(share: RankShare, block: int) -> Mapping[tuple[str, bool], float]:
+    """Seconds of each operator of a block, by its name and whether of its backward; collectives inside aside."""
+    found = {}
+    operators, prices = share.plan.operators[block], share.prices
+    for name, strategy in share.plan.record.chosen.blocks[block].strategies:
+        cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
+        found[name, False] = cost.forward_s - sum(each.open_forward_s for each in inside)
+        found[name, True] = cost.backward_s - sum(each.open_backward_s for each in inside)
+    return found
+
+
+def roofline_s(share: RankShare, call: Call) -> float:
+    """Seconds in which a device could do a call: the longer of its FLOPs at the peak and its bytes at memory's pace."""
+    peak = max(share.prices.device.peak_flops_per_s.values())
+    return max(call.flops / peak, share.prices.cold_s(call.moved or call.bytes))

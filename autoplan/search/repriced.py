@@ -1,0 +1,42 @@
+"""A plan priced again from its record: what the search compared, for whoever holds the plan alone."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from autoplan.ir.choice import tensor_mesh
+from autoplan.ir.record import PlanRecord
+from autoplan.options import Parallelism
+from autoplan.search.evaluate import Evaluated, finish
+from autoplan.search.intra_op.inputs import OperatorInputs
+from autoplan.search.intra_op.plan import priced_plan
+from autoplan.search.intra_op.solve import Solution
+from autoplan.search.space.candidates import Candidate
+from autoplan.search.state import SearchState, begin
+
+UNSOLVED = Solution((), (), 0.0, 0.0, 0.0, 0.0, 0.0)  # the record says what was chosen, so nothing is solved
+
+
+def repriced(record: PlanRecord) -> tuple[SearchState, Evaluated]:
+    """(what stands before a search, the plan as the search evaluated it): ``step_s`` is the predicted step time."""
+    state = begin(record.model, record.cluster, record.training, Parallelism())
+    setting = candidate_of(record)
+    mesh = tensor_mesh(record.chosen.mesh)
+    form = OperatorInputs(state.prepared, mesh, {}, state.operators.prices(mesh))
+    point = priced_plan(form, record.chosen.blocks, UNSOLVED)
+    return state, finish(setting, point, state.evaluator.costs.loads(setting, point), record.chosen.stages)
+
+
+def candidate_of(record: PlanRecord) -> Candidate:
+    """The candidate that a plan was found for; what it recomputes is in its stages."""
+    parallelism = record.chosen.parallelism
+    known = {name: value for name, value in vars(parallelism).items() if value is not None}
+    given = {f.name: known[f.name] for f in fields(Candidate) if f.name in known}
+    two = parallelism.two_versions
+    beside = {
+        "schedule": "1f1b" if two else parallelism.pipeline_schedule,
+        "versions": 1 + two,
+        "microbatches": record.chosen.microbatches,
+        "recompute": "auto",
+    }
+    return Candidate(**{**given, **beside})

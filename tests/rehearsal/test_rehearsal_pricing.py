@@ -1,0 +1,150 @@
+"""What a plan prices is what its program issues, and the other way round; whatever is changed in a trace is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import starmap
+from pathlib import Path
+
+import pytest
+
+from autoplan.options import Parallelism
+from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
+from autoplan.rehearsal.pricing.operators import operator_account
+from autoplan.rehearsal.pricing.plan import PlanPrices
+from autoplan.rehearsal.pricing.seconds import prices_of, seconds_of
+from autoplan.rehearsal.records import Call, RankTrace
+from tests.support.rehearsed_llama import Rehearsed, rehearsed
+
+KINDS = {
+    "tensor": (4, 2, Parallelism(dp=1, tp=4, pp=1, micro_batch=4)),
+    "sequence": (4, 2, Parallelism(dp=1, tp=4, pp=1, micro_batch=4, sequence_parallel=True)),
+    "zero 0": (4, 2, Parallelism(dp=2, tp=2, pp=1, zero=0, micro_batch=2)),
+    "zero 1": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=1, micro_batch=2)),
+    "zero 2": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=2, micro_batch=2)),
+    "zero 3": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=3, micro_batch=2)),
+    "1f1b": (4, 4, Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b")),
+    "1f1b, zero 3": (4, 4, Parallelism(dp=2, tp=1, pp=2, zero=3, micro_batch=1, pipeline_schedule="1f1b")),
+    "interleaved": (
+        2, 4, Parallelism(dp=1, tp=1, pp=2, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2),
+    ),
+    "recomputed": (4, 2, Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2, recompute="full")),
+    "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
+}  # fmt: skip
+"""(devices, layers, what is pinned)"""
+SLOW = ("tensor", "zero 2", "interleaved", "selective")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in KINDS],
+    ids=[name.replace(", ", "-").replace(" ", "-") for name in KINDS],
+)
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
+    devices, layers, parallelism = KINDS[request.param]
+    return rehearsed(tmp_path_factory.mktemp("plan") / "out", parallelism, devices, layers)
+
+
+@pytest.fixture(scope="module")
+def plan(found: Rehearsed) -> PlanPrices:
+    return PlanPrices.of(found.record)
+
+
+def test_a_plan_priced_again_is_the_plan(found: Rehearsed, plan: PlanPrices) -> None:
+    assert plan.found.step_s == pytest.approx(found.record.chosen.predicted.step_time_s, rel=1e-12)
+
+
+def test_every_call_is_priced_and_every_priced_call_is_made(found: Rehearsed, plan: PlanPrices) -> None:
+    for trace in found.traces.values():
+        account = balance(plan, trace)
+        assert account.holds, str(account)
+        issued = [c for c in trace.calls if c.kind in CROSSING]
+        assert sum(c.count for c in account.left_out) <= 6 < len(issued)
+
+
+def test_products_have_the_flops_that_are_priced(found: Rehearsed, plan: PlanPrices) -> None:
+    for trace in found.traces.values():
+        account = operator_account(plan, trace, found.program)
+        assert account.flops and not account.differences, account.differences
+        assert not account.unrun
+        layer = [each for each in account.flops if each.block == "LlamaDecoderLayer"]
+        assert len(layer) == 8  # seven products and attention
+
+
+def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: PlanPrices) -> None:
+    for trace in found.traces.values():
+        seconds, stages, loads = seconds_of(plan, trace, found.program), plan.found.stages, plan.found.loads
+        mine = [(stages[k], (stages[k].first, stages[k].last)) for k in trace.stages]
+        forward_s, backward_s, update_s = (spent_s(trace, seconds, part) for part in ("forward", "backward", "update"))
+        assert update_s == pytest.approx(sum(loads.once_s(at)[3] for _, at in mine))
+        if plan.found.setting.zero:  # gathers and scatters stand beside, of which the plan hides a part
+            assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
+            continue
+        summed_s = sum(loads.once_s(at)[0] for _, at in mine)
+        again = [loads.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
+        assert forward_s == pytest.approx(trace.microbatches * sum(loads.forward_s(at) for _, at in mine))
+        assert backward_s == pytest.approx(trace.microbatches * sum(again) + summed_s)
+        if len(stages) == 1:
+            assert sum(seconds) == pytest.approx(plan.found.step_s)
+
+
+def spent_s(trace: RankTrace, seconds: Sequence[float], phase: str) -> float:
+    calls = [c for c in trace.calls if c.kind not in ("send", "receive")]
+    return sum(seconds[c.number] for c in calls if c.during.startswith(phase))
+
+
+def test_each_call_of_each_rank_has_its_price(found: Rehearsed, plan: PlanPrices) -> None:
+    price = prices_of(plan, found.traces.values(), found.program)
+    for trace in found.traces.values():
+        seconds = [price(trace, call) for call in trace.calls]
+        assert min(seconds) == 0 < max(seconds)
+        assert not any(s for s, c in zip(seconds, trace.calls, strict=True) if c.kind in ("wait", "join", "stop"))
+
+
+def test_whatever_is_changed_is_told(found: Rehearsed, plan: PlanPrices) -> None:
+    """For every kind of call a rank issues: one of it lacking, issued twice, of other bytes, over another group."""
+    for trace in found.traces.values():
+        alike = {(c.kind, c.name, c.bytes, c.span): c for c in trace.calls if c.kind in CROSSING and c.span}
+        for call in alike.values():
+            for account in starmap(told, [(plan, trace, call, change) for change in CHANGES]):
+                assert not account.holds
+                assert any(d.kind in call.name for d in account.differences)
+
+
+def test_gradients_of_tied_embeddings_are_priced(tmp_path: Path) -> None:
+    """Stages that read the same parameter sum its gradients; so do ranks of the data axis before, with all others."""
+    pinned = Parallelism(dp=2, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="1f1b")
+    found = rehearsed(tmp_path / "out", pinned, 4, tied=True)
+    plan = PlanPrices.of(found.record)
+    (row,) = [c for c in found.record.chosen.predicted.collectives if c.where == "gradients of tied weights"]
+    assert (row.kind, row.axis, row.bytes, row.count) == ("all-reduce", "pp", 256 * 64 * 4, 1) and row.seconds > 0
+    for trace in found.traces.values():
+        account = balance(plan, trace)
+        assert account.holds, str(account)
+        assert any(call.where == row.where and call.seconds == pytest.approx(row.seconds) for call in account.priced)
+
+
+def told(plan: PlanPrices, trace: RankTrace, call: Call, change: Callable[[Call], list[Call]]) -> Balance:
+    at = trace.calls.index(call)
+    changed = (*trace.calls[:at], *change(call), *trace.calls[at + 1 :])
+    return balance(plan, replace(trace, calls=changed))
+
+
+def lacks(call: Call) -> list[Call]:
+    return []
+
+
+def doubles(call: Call) -> list[Call]:
+    return [call, replace(call, number=-1)]
+
+
+def grows(call: Call) -> list[Call]:
+    return [replace(call, bytes=call.bytes + 4)]
+
+
+def moves(call: Call) -> list[Call]:
+    return [replace(call, span=((64, 2),))]
+
+
+CHANGES = (lacks, doubles, grows, moves)

@@ -1,0 +1,79 @@
+"""Small plans, exported and rehearsed rank by rank, each rank in a process of its own: a fake device is for life."""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from autoplan.ir.record import PlanRecord
+from autoplan.options import Parallelism, Training
+from autoplan.rehearsal.rank import rehearse_rank
+from autoplan.rehearsal.records import RankTrace
+from tests.support.planning import parallelize_alone
+
+TRAINING = Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0)
+ROWS, LENGTH = 8, 32
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A plan with the first rank of each of its pipeline stages, by its number."""
+
+    record: PlanRecord
+    folder: Path
+    traces: Mapping[int, RankTrace]
+
+    @property
+    def program(self) -> str:
+        return (self.folder / "program.py").read_text()
+
+
+def llama(layers: int = 2, *, tied: bool = False) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=64, use_cache=False, tie_word_embeddings=tied,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return LlamaForCausalLM(config)
+
+
+def rehearsed(
+    folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False
+) -> Rehearsed:
+    """The plan of a small Llama on one node, exported to a folder and rehearsed operator by operator."""
+    ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
+    plan = parallelize_alone(
+        llama(layers, tied=tied), f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=TRAINING,
+        parallelism=parallelism, effort="fast",
+    )  # fmt: skip
+    plan.export(folder)
+    width = devices // (parallelism.pp or 1)
+    return Rehearsed(plan.record, folder, {rank: trace_of(folder, rank) for rank in range(0, devices, width)})
+
+
+def trace_of(folder: Path, rank: int) -> RankTrace:
+    """A rank's trace, from a fork of this process; RuntimeError where it breaks off."""
+    forks = multiprocessing.get_context("fork")
+    ours, theirs = forks.Pipe(duplex=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, of forks beside threads
+        process = forks.Process(target=_rehearse, args=(folder, rank, theirs))
+        process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:
+        raise RuntimeError(f"rank {rank} of {folder} broke off") from None
+    finally:
+        process.join()
+
+
+def _rehearse(folder: Path, rank: int, told: Connection) -> None:
+    told.send(rehearse_rank(folder, rank, compiled=False))
