@@ -15,15 +15,18 @@ from unittest.mock import patch
 import torch
 
 from autoplan.errors import AutoplanError, InputsError, RehearsalError
-from autoplan.export.folder import program_spec, read_folder
+from autoplan.export.folder import PROGRAM, program_spec, read_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.rehearsal.classes import rank_classes
+from autoplan.rehearsal.pricing.balance import balance
+from autoplan.rehearsal.pricing.plan import PlanPrices
+from autoplan.rehearsal.pricing.seconds import prices_of
 from autoplan.rehearsal.records import Call, RankClass, RankTrace
-from autoplan.rehearsal.result import Rehearsal, RehearsedClass
+from autoplan.rehearsal.result import Rehearsal, RehearsedClass, Together
 from autoplan.rehearsal.world.deadlock import Deadlock
-from autoplan.rehearsal.world.matching import Mismatch, mismatches
+from autoplan.rehearsal.world.matching import mismatches
 from autoplan.rehearsal.world.refinement import refine
-from autoplan.rehearsal.world.timeline import simulate
+from autoplan.rehearsal.world.timeline import Timeline, simulate
 from autoplan.report.words import headline
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 from autoplan.verify.local_ranks import can_fork
@@ -57,10 +60,13 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
             failed.append((each, more if isinstance(more, str) else str(less)))
         else:
             done.append(rehearsed(record, spec, each, less, more))
-    unmet, deadlock = together(spec, done) if ranks in ("classes", "all") and not failed else (None, None)
+    whole = ranks in ("classes", "all") and not failed
+    prices = PlanPrices.of(record)
+    met = together(spec, done, many == spec.microbatches, prices, Path(folder) / PROGRAM) if whole else Together()
+    balances = tuple(balance(prices, one.trace) for one in done)
     return Rehearsal(
         headline(record), spec.lowered.mesh.devices, spec.microbatches, many, record.cluster.usable_bytes, tuple(done),
-        tuple(failed), unmet, deadlock, time.monotonic() - start,
+        tuple(failed), met, balances, record.chosen.predicted.step_time_s, time.monotonic() - start,
     )  # fmt: skip
 
 
@@ -86,7 +92,7 @@ def runs(spec: ProgramSpec, asked: int | None) -> tuple[int, int]:
             raise InputsError(f"microbatches={asked}", f"the step has {count}", "give 1 or more of these")
         return asked, asked
     several = len(spec.lowered.stages) > pp
-    few, step = (2 * pp, pp) if several else (2 * pp - 1, 1)  # interleaved schedules run in rounds of pp
+    few, step = (2 * pp, pp) if several else (max(2 * pp - 1, 2), 1)  # interleaved schedules run in rounds of pp
     return (few, few + step) if few + step < count else (count, count)
 
 
@@ -102,18 +108,25 @@ def rehearsed(
 
 
 def together(
-    spec: ProgramSpec, done: Sequence[RehearsedClass]
-) -> tuple[tuple[Mismatch, ...], Deadlock | None]:
-    """Whether every call meets its others, and the order on the streams admits an end, however sends are done."""
-    world = refine(spec.lowered.mesh.devices, [one.ranks for one in done], [one.trace for one in done])
+    spec: ProgramSpec, done: Sequence[RehearsedClass], whole: bool, prices: PlanPrices, program: Path
+) -> Together:
+    """Whether every call meets its others, and the order on the streams admits an end, however sends are done.
+
+    whole  all of the step's microbatches were run, so that its time may be told, too
+    """
+    traces = [one.trace for one in done]
+    world = refine(spec.lowered.mesh.devices, [one.ranks for one in done], traces)
     unmet = mismatches(world)
     if unmet:
-        return unmet, None
+        return Together(unmet)
     for eager_bytes in (None, EAGER_BYTES):
         result = simulate(world, free, eager_bytes)
         if isinstance(result, Deadlock):
-            return unmet, result
-    return unmet, None
+            return Together(unmet, result)
+    if not whole:
+        return Together(unmet)
+    timed = simulate(world, prices_of(prices, traces, program.read_text()))
+    return Together(unmet, None, timed.seconds if isinstance(timed, Timeline) else None)
 
 
 def free(trace: RankTrace, call: Call) -> float:

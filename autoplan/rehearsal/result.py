@@ -8,12 +8,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from autoplan.errors import RehearsalError
+from autoplan.rehearsal.pricing.balance import Balance
 from autoplan.rehearsal.records import Fault, Peak, RankClass, RankTrace
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import Mismatch
 from autoplan.report.table import paragraph, table
+from autoplan.report.words import seconds_text
 
 GB = 1e9
+MOST = 10  # differences of prices that are told
 WRONG = ("wrong device", "failed")
 """Faults with which a program doesn't run; the others cost time."""
 
@@ -44,6 +47,20 @@ class RehearsedClass:
 
 
 @dataclass(frozen=True)
+class Together:
+    """All ranks together.
+
+    mismatches   what doesn't meet; None where only some of the ranks were rehearsed, so that it isn't known
+    deadlock     where nothing goes on, whether sends wait for their receives or not
+    simulated_s  the step by the order of all ranks' calls at the plan's prices; None where it wasn't run whole
+    """
+
+    mismatches: tuple[Mismatch, ...] | None = None
+    deadlock: Deadlock | None = None
+    simulated_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Rehearsal:
     """A plan's program, rehearsed.
 
@@ -52,8 +69,9 @@ class Rehearsal:
     microbatches  of a step; ``run`` of them were run
     limit_bytes   of a device
     failed        (class, what it says) of those that broke off
-    mismatches    what doesn't meet; None where only some of the ranks were rehearsed, so that it isn't known
-    deadlock      where nothing goes on, whether sends wait for their receives or not
+    together      whether all ranks meet
+    balances      of each class the collectives and messages that the plan prices against those that were issued
+    predicted_s   the step that the plan predicts
     seconds       that it took here
     """
 
@@ -64,8 +82,9 @@ class Rehearsal:
     limit_bytes: int
     classes: tuple[RehearsedClass, ...]
     failed: tuple[tuple[RankClass, str], ...]
-    mismatches: tuple[Mismatch, ...] | None
-    deadlock: Deadlock | None
+    together: Together
+    balances: tuple[Balance, ...]
+    predicted_s: float
     seconds: float
 
     @property
@@ -73,7 +92,7 @@ class Rehearsal:
         """Whether the program runs: every rank to its end, all calls meet, nothing hangs, and it fits."""
         wrong = any(fault.what in WRONG for fault in self.faults)
         fits = all(one.peak_bytes <= self.limit_bytes for one in self.classes)
-        return not (wrong or self.failed or self.mismatches or self.deadlock) and fits
+        return not (wrong or self.failed or self.together.mismatches or self.together.deadlock) and fits
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -98,6 +117,7 @@ class Rehearsal:
 
     def to_dict(self) -> Mapping[str, Any]:
         """As plain data, without the calls."""
+        unmet = self.together.mismatches
         classes = [
             {
                 "ranks": len(one.ranks.ranks), "first": one.ranks.first, "reason": one.ranks.reason,
@@ -111,8 +131,10 @@ class Rehearsal:
             "plan": self.name, "passed": self.passed, "devices": self.devices, "microbatches": self.microbatches,
             "run": self.run, "limit_bytes": self.limit_bytes, "classes": classes,
             "failed": [[ranks.reason, text] for ranks, text in self.failed],
-            "mismatches": None if self.mismatches is None else [one.text for one in self.mismatches],
-            "deadlock": None if self.deadlock is None else self.deadlock.text,
+            "mismatches": None if unmet is None else [one.text for one in unmet],
+            "deadlock": None if self.together.deadlock is None else self.together.deadlock.text,
+            "simulated_s": self.together.simulated_s, "predicted_s": self.predicted_s,
+            "differences": [str(difference) for one in self.balances for difference in one.differences],
             "faults": [asdict(fault) for fault in self.faults], "seconds": self.seconds,
         }  # fmt: skip
 
@@ -129,7 +151,7 @@ def lines(found: Rehearsal) -> list[str]:
     told += [f"  {ranks.reason}: {text}" for ranks, text in found.failed]
     if found.classes:
         told += ["", memory_table(found), "", *fullest(max(found.classes, key=lambda one: one.peak_bytes))]
-    told += ["", *meeting(found)]
+    told += ["", *meeting(found), *pricing(found)]
     if found.faults:
         told += ["", "Told besides:"]
         told += [paragraph(f"{fault.line}: {fault.text} (a step: {fault.count} times)") for fault in found.faults]
@@ -165,12 +187,29 @@ def fullest(one: RehearsedClass) -> list[str]:
 
 
 def meeting(found: Rehearsal) -> list[str]:
+    met = found.together
     if found.failed:
         return ["Whether all ranks meet isn't known: some broke off."]
-    if found.mismatches is None:
+    if met.mismatches is None:
         return ["Whether all ranks meet isn't known: not all were rehearsed."]
-    if found.mismatches:
-        return ["Calls that don't meet:", *(paragraph(one.text) for one in found.mismatches)]
-    if found.deadlock is not None:
-        return [f"It hangs: {found.deadlock.text}"]
+    if met.mismatches:
+        return ["Calls that don't meet:", *(paragraph(one.text) for one in met.mismatches)]
+    if met.deadlock is not None:
+        return [f"It hangs: {met.deadlock.text}"]
     return ["Every collective meets its members and every message its receiver; the order on the streams has an end."]
+
+
+def pricing(found: Rehearsal) -> list[str]:
+    """The plan's prices against the program's calls."""
+    if not found.balances:
+        return []
+    calls = max(sum(call.count for call in one.priced) for one in found.balances)
+    differences = sorted({str(difference) for one in found.balances for difference in one.differences})
+    told = [f"Collectives and messages: up to {calls:,} a rank are issued and priced, with their bytes."]
+    told += [paragraph(text) for text in differences[:MOST]]
+    told += [f"  and {len(differences) - MOST} more"] if len(differences) > MOST else []
+    if found.together.simulated_s is not None:
+        by_order, off = found.together.simulated_s, found.predicted_s / found.together.simulated_s - 1
+        told.append(f"The step by the order of all calls takes {seconds_text(by_order)}; predicted "
+                    f"{seconds_text(found.predicted_s)} ({off:+.1%}).")  # fmt: skip
+    return told

@@ -1,4 +1,4 @@
-"""Rehearsed programs: their memory beside real ranks', their classes beside all ranks, and what they would trip over."""
+"""Rehearsed programs: memory beside real ranks', classes beside all ranks, and what they would trip over."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def edited(folder: Path, pattern: str, replacement: str) -> int:
 
 
 def test_a_value_that_the_host_asks_for_is_told_with_its_line(exported: Path) -> None:
-    line = edited(exported, r"(?m)^( +)(\w+) = F\.silu\((.*)$", r"\1\2 = F.silu(\3\n\1assert \2.sum().item() is not None")
+    asks = r"\1\2 = F.silu(\3\n\1assert \2.sum().item() is not None"
+    line = edited(exported, r"(?m)^( +)(\w+) = F\.silu\((.*)$", asks)
     found = rehearse(exported)
     assert any(fault.what == "host stop" and fault.line == f"program.py:{line + 1}" for fault in found.faults)
 
@@ -115,7 +116,7 @@ def test_a_collective_that_some_ranks_lack_is_told(exported: Path) -> None:
     )  # fmt: skip
     found = rehearse(exported)
     assert not found.passed
-    assert found.mismatches or found.deadlock
+    assert found.together.mismatches or found.together.deadlock
     assert "all-reduce" in str(found)
 
 
@@ -143,7 +144,7 @@ def test_a_compiled_plan_keeps_less_than_the_eager_one() -> None:
     found = plan.rehearse()
     assert found.passed and len(found.classes) == 1, str(found)
     kept = sum(one.bytes for one in found.classes[0].peak.kinds if one.kind == "activations")
-    assert 0 < kept
+    assert kept > 0
     assert found.to_dict()["passed"] is True
 
 

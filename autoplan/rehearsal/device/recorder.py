@@ -41,6 +41,7 @@ class Recorder:
         self.program, self.device = str(program), device
         self.storages = Storages()
         self.groups: Counter[Span] = Counter()
+        self.sharding = False  # whether the last call came of fully_shard's, wherever the program stood
         self.restart()
 
     def restart(self) -> None:
@@ -147,6 +148,7 @@ class Recorder:
     def line(self) -> str:
         """Where the program is: its own line where there is one, else the innermost of the runtime and the engines."""
         frame, inner = sys._getframe(2), ""
+        self.sharding = False
         while frame is not None:
             file = frame.f_code.co_filename
             if file == self.program:
@@ -155,9 +157,10 @@ class Recorder:
                 inner = f"{file[len(RUNTIME) - 8 :]}:{frame.f_lineno}"
             elif not inner and file.startswith(ENGINES):
                 inner = f"torch/distributed/{file[len(ENGINES) :]}:{frame.f_lineno}"
+                self.sharding = inner.startswith(SHARDING)
             frame = frame.f_back  # type: ignore[assignment]
         node = torch._C._current_autograd_node()
-        if node is not None:
+        if node is not None and not self.sharding:
             forward = self.lines_of_nodes.get(node._sequence_nr())
             if forward:
                 return f"{forward} (backward)"
@@ -206,7 +209,7 @@ class Recorder:
     def _kind(self, name: str, given: Sequence[Tensor], line: str) -> str:
         if self.during == "update":
             return "update"
-        if line.startswith(SHARDING):
+        if self.sharding:
             return "gathered parameters"
         if line.startswith(PIPELINING):
             return "messages"
