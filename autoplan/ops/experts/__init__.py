@@ -1,6 +1,7 @@
 """A mixture's experts as one torch operator, ``autoplan::experts``, and the gating between their products.
 
-Order: `activation` (the gating, as text), `grouped` (grouped matrix products), `operator` (the operator).
+Order: `derivatives` (of the gating's functions), `activation` (the gating, as text), `grouped` (grouped
+matrix products), `operator` (the operator).
 """
 
 from autoplan.ops.experts.activation import FUNCTIONS, activation_function

@@ -1,43 +1,126 @@
-"""What runs between an expert's products, as text: ``mul(silu(gate), up)``.
+"""What runs between an expert's products, as text: ``mul(silu(gate), up)``, and its gradient.
 
 The text is part of a plan, so it is read as an expression of named functions and nothing else; nothing is executed.
+Reverse mode runs over the expression itself: where the operator calls for gradients, below torch.library, there is no
+autograd, and tensors that torch.func wraps don't pass a TorchDispatchMode.
 """
 
+from __future__ import annotations
+
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-FUNCTIONS = frozenset(
-    "abs add clamp clamp_max clamp_min div elu erf exp gelu hardswish hardtanh leaky_relu log log1p maximum minimum "
-    "mish mul neg pow reciprocal relu rsqrt rsub sigmoid silu slice softplus sqrt square sub tanh".split()
-)
+from autoplan.ops.experts.derivatives import DERIVATIVES
+
+FUNCTIONS = frozenset(DERIVATIVES)
 """Operators of ``torch.ops.aten`` that an activation may be made of: elementwise ones, and ``slice``."""
+
+Constant = None | bool | int | float | str
+Through = Callable[[Sequence[Tensor], Tensor], tuple[Tensor, list[Tensor]]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of what other texts stand for."""
+
+    name: str
+    args: tuple[str, ...]
+    keywords: dict[str, str]
+
+    def operands(self) -> set[str]:
+        return {*self.args, *self.keywords.values()}
+
+    def given(self, values: dict[str, Any]) -> tuple[list, dict[str, Any]]:
+        return [values[text] for text in self.args], {key: values[text] for key, text in self.keywords.items()}
+
+    def value(self, values: dict[str, Any]) -> Any:
+        args, keywords = self.given(values)
+        return getattr(torch.ops.aten, self.name)(*args, **keywords)
+
+    def gradients(self, gradient: Tensor, result: Tensor, values: dict[str, Any]) -> list[tuple[str, Tensor]]:
+        """What the call adds to the gradient of each of its operands that is a tensor."""
+        rules, found = DERIVATIVES[self.name], []
+        args, keywords = self.given(values)
+        for argument, text in (*zip(rules, self.args, strict=False), *self.keywords.items()):
+            if isinstance(operand := values[text], Tensor):
+                part = rules[argument](gradient, result, *args, **keywords)
+                found.append((text, part.sum_to_size(operand.shape).to(operand.dtype)))
+        return found
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Constants and calls by their texts, operands before the calls that read them, and the text of the value. What
+    stands in the expression twice stands here once, so it is computed once."""
+
+    constants: dict[str, Constant]
+    calls: dict[str, Call]
+    result: str
 
 
 def activation_function(text: str, names: tuple[str, ...]) -> Callable[..., Tensor]:
     """The function of ``names`` that a text stands for; ValueError where it is none of calls of ``FUNCTIONS``."""
-    body = ast.parse(text, mode="eval").body
+    read = read_expression(text, names)
+    last = {operand: at for at, call in read.calls.items() for operand in call.operands()}
 
     def function(*tensors: Tensor) -> Tensor:
-        result = value_of(body, dict(zip(names, tensors, strict=True)))
-        assert isinstance(result, Tensor)
-        return result
+        values: dict[str, Any] = {**read.constants, **dict(zip(names, tensors, strict=True))}
+        for at, call in read.calls.items():
+            values[at] = call.value(values)
+            for operand in call.operands():
+                if last[operand] == at:
+                    del values[operand]  # its memory is free for what follows
+        return values[read.result]
 
     return function
 
 
-def value_of(node: ast.expr, values: Mapping[str, Tensor]) -> object:
-    """The value of an expression."""
+def value_and_gradients(text: str, names: tuple[str, ...]) -> Through:
+    """The function of (tensors of ``names``, gradient of the value) -> (value, gradients of the tensors); ValueError
+    as in ``activation_function``."""
+    read = read_expression(text, names)
+
+    def function(tensors: Sequence[Tensor], gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
+        values: dict[str, Any] = {**read.constants, **dict(zip(names, tensors, strict=True))}
+        for at, call in read.calls.items():
+            values[at] = call.value(values)
+        value, gradients = values[read.result], {read.result: gradient}
+        for at, call in reversed(read.calls.items()):
+            if at in gradients:  # not a call of numbers alone
+                for operand, part in call.gradients(gradients.pop(at), values.pop(at), values):
+                    gradients[operand] = gradients[operand] + part if operand in gradients else part
+        found = (gradients.get(name) for name in names)
+        return value, [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+
+    return function
+
+
+def read_expression(text: str, names: tuple[str, ...]) -> Expression:
+    expression = Expression({}, {}, ast.unparse(body := ast.parse(text, mode="eval").body))
+    read_node(body, names, expression)
+    if expression.result in expression.constants:
+        raise ValueError(f"{text!r} is no call of a known function")
+    return expression
+
+
+def read_node(node: ast.expr, names: tuple[str, ...], into: Expression) -> str:
+    """Adds a part of an expression; its text."""
+    text = ast.unparse(node)
     match node:
+        case ast.Name(id=name) if name in names:
+            pass
         case ast.Constant(value=None | bool() | int() | float() | str() as constant):
-            return constant
+            into.constants[text] = constant
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
-        case ast.Name(id=name) if name in values:
-            return values[name]
+            into.constants[text] = -number
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in FUNCTIONS:
-            given = {str(k.arg): value_of(k.value, values) for k in keywords}
-            return getattr(torch.ops.aten, name)(*(value_of(arg, values) for arg in args), **given)
-    raise ValueError(f"{ast.unparse(node)!r} is no call of a known function")
+            operands = tuple(read_node(arg, names, into) for arg in args)
+            into.calls[text] = Call(name, operands, {str(k.arg): read_node(k.value, names, into) for k in keywords})
+        case _:
+            raise ValueError(f"{text!r} is no call of a known function")
+    return text

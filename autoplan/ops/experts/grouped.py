@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from autoplan.ops.experts.activation import Through
+
 ALIGNMENT_BYTES = 16  # of a row, which the grouped product asks for
 
 
@@ -104,7 +106,7 @@ def first_products(
 
 def backward(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], through: Callable[..., tuple[Tensor, tuple[Tensor, ...]]], transposed: bool,
+    biases: Sequence[Tensor], through: Through, transposed: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of hidden, scores, down, each of first, each of biases.
 

@@ -12,8 +12,7 @@ The backward keeps tokens, indices and scores alone and computes the first produ
 otherwise, two or three rows of its inner dim for each of a token's choices, is most of what a layer keeps.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from autoplan.ops.experts import grouped
-from autoplan.ops.experts.activation import activation_function
+from autoplan.ops.experts.activation import activation_function, value_and_gradients
 
 SCHEMA = (
     "(Tensor hidden, Tensor index, Tensor scores, Tensor[] first, Tensor down, Tensor[] biases, str activation, "
@@ -110,10 +109,9 @@ def _backward(
 
     With y = down · a and s the score: d s = <d result, y> = <downᵀ · d result, a>, so y itself isn't needed.
     """
-    function = activation_function(activation, names_of(first))
+    through = value_and_gradients(activation, names_of(first))
     if grouped.serves(hidden, [*first, down]):
-        operands = (gradient, hidden, index, scores, first, down, biases)
-        return grouped.backward(*operands, partial(through, function), transposed)
+        return grouped.backward(gradient, hidden, index, scores, first, down, biases, through, transposed)
     d_hidden, d_scores, d_down, *rest = (torch.zeros_like(t) for t in (hidden, scores, down, *first, *biases))
     d_first, d_biases = rest[: len(first)], rest[len(first) :]
     for expert, tokens, choice in chosen(index, down.shape[0]):
@@ -121,7 +119,7 @@ def _backward(
         score = scores[tokens, choice, None].to(hidden.dtype)
         products = first_products(rows, expert, first, biases, transposed)
         back = outer @ as_linear(down[expert], transposed)
-        inner, d_products = through(function, products, back * score)
+        inner, d_products = through(products, back * score)
         d_scores.index_put_((tokens, choice), (back * inner).sum(-1).to(scores.dtype))
         as_linear(d_down[expert], transposed).copy_((outer * score).t() @ inner)
         for part, (weight, d_weight) in zip(d_products, zip(first, d_first, strict=True), strict=True):
@@ -130,15 +128,6 @@ def _backward(
         for part, d_bias in zip(d_products, d_biases, strict=False):
             d_bias[expert] = part.sum(0)
     return [d_hidden, d_scores, d_down, *d_first, *d_biases]
-
-
-def through(
-    function: Callable[..., Tensor], products: Sequence[Tensor], gradient: Tensor
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The activation's value, and the gradients of what it reads for a gradient of it. By torch.func: below an
-    operator of torch.library there is no autograd."""
-    value, back, *_ = torch.func.vjp(function, *products)
-    return value, back(gradient)
 
 
 @_backward.register_fake
