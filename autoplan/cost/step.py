@@ -14,7 +14,7 @@ from autoplan.options import Inference, Training
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology
-from cost_models.memory import STATES_PER_ELEMENT
+from cost_models.memory import OPTIMIZERS
 from cost_models.offload import host_update_seconds
 from cost_models.pipeline import Timeline, in_flight, simulate
 from cost_models.pipeline.shared import Sharing, shared_step_seconds
@@ -74,7 +74,7 @@ def whole_copies(training: Training) -> int:
     if training.optimizer == "sgd":
         return int(moves)
     further = bool(options.get("amsgrad")) + bool(options.get("centered")) + (training.optimizer == "rmsprop" and moves)
-    return STATES_PER_ELEMENT.get(training.optimizer, 0) + further
+    return OPTIMIZERS[training.optimizer].copies + further
 
 
 def optimizer_passes(training: Training | Inference) -> float:

@@ -4,7 +4,7 @@ A fake accelerator and fake process groups take what the folder's own program.py
 each class. What they launched is then put together: every collective meets its other members, every message its
 receiver, and the order on the streams admits a completion.
 
-Order: `records` (what is written down), `device` (a device that isn't there), `rank` (one rank run), `classes` (ranks
-that run the same calls), `world` (all ranks together: what meets, and the step), `pricing` (the plan's prices against
-the calls), `result` (what was found), `rehearse` (a folder, rehearsed).
+Order: `records` (what is written down), `device` (a device that isn't there), `rank` (one rank run), `ranks` (several
+side by side), `classes` (ranks that run the same calls), `world` (all ranks together: what meets, and the step),
+`pricing` (the plan's prices against the calls), `result` (what was found), `rehearse` (a folder, rehearsed).
 """

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
-import multiprocessing
 import os
+import pickle
+import subprocess
+import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from unittest.mock import patch
 
-import torch
-
-from autoplan.errors import AutoplanError, InputsError, RehearsalError
+from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import PROGRAM, program_spec, read_folder
 from autoplan.ir.record import PlanRecord
 from autoplan.rehearsal.classes import rank_classes
@@ -29,11 +25,10 @@ from autoplan.rehearsal.world.refinement import refine
 from autoplan.rehearsal.world.timeline import Timeline, simulate
 from autoplan.report.words import headline
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
-from autoplan.verify.local_ranks import can_fork
 
-ONE_RANK = "autoplan.rehearsal.rank"
-"""The module that runs one rank: loaded in its process alone, for what it brings along of torch takes a second that no
-trainer is to spend."""
+RANKS = "autoplan.rehearsal.ranks"
+"""The module that runs ranks: in a process of its own, for what it brings along of torch takes a second that no trainer
+is to spend."""
 EAGER_BYTES = 1 << 62  # every send ends by itself
 
 
@@ -51,11 +46,11 @@ def rehearse(folder: str | os.PathLike, ranks: str = "classes", microbatches: in
         raise RehearsalError("a plan of Inference()", "a rehearsal is of a training's step", "rehearse a training plan")
     classes = chosen(spec, ranks)
     few, many = runs(spec, microbatches)
-    asked = [(Path(folder), each.first, count) for each in classes for count in dict.fromkeys((many, few))]
+    asked = [(Path(folder), each.first, count, True) for each in classes for count in dict.fromkeys((many, few))]
     found = dict(zip(asked, each_apart(asked), strict=True))
     done, failed = [], []
     for each in classes:
-        less, more = (found[Path(folder), each.first, count] for count in (few, many))
+        less, more = (found[Path(folder), each.first, count, True] for count in (few, many))
         if isinstance(more, str) or isinstance(less, str):
             failed.append((each, more if isinstance(more, str) else str(less)))
         else:
@@ -134,38 +129,20 @@ def free(trace: RankTrace, call: Call) -> float:
     return 0.0
 
 
-Asked = tuple[Path, int, int]
+Asked = tuple[Path, int, int | None, bool]
+"""A folder, a rank, its microbatches (None: all), and whether segments are compiled where the plan compiles them."""
 
 
 def each_apart(asked: Sequence[Asked]) -> list[RankTrace | str]:
-    """Each rank in a process of its own: torch takes a fake device for good, and only where no other is in use."""
-    context = multiprocessing.get_context("fork" if can_fork() else "spawn")
-    hidden = {"CUDA_VISIBLE_DEVICES": ""}  # a real accelerator leaves no place for the fake one
-    workers = min(len(asked), len(os.sched_getaffinity(0)))
-    with patch.dict(os.environ, hidden), context.Pool(workers, maxtasksperchild=1) as pool:
-        return pool.map(alone, asked, chunksize=1)
-
-
-def alone(asked: Asked) -> RankTrace | str:
-    """One rank's trace, or what broke it off."""
-    torch.set_num_threads(1)
-    logging.disable(logging.CRITICAL)  # engines print their whole schedule where a rank breaks off
-    folder, rank, microbatches = asked
-    try:
-        return importlib.import_module(ONE_RANK).rehearse_rank(folder, rank, microbatches)
-    except Exception as error:  # whatever it is, the other ranks' findings are worth having
-        return explained(error)
-
-
-def explained(error: Exception) -> str:
-    """An error with the line of the program, or of the runtime, at which it came. Engines wrap what they meet."""
-    while error.__cause__ is not None and not isinstance(error, AutoplanError):
-        error = error.__cause__  # type: ignore[assignment]
-    if isinstance(error, AutoplanError):
-        return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename.endswith("program.py") or "/autoplan/" in f.filename]
-    place = next((f for f in reversed(own) if f.filename.endswith("program.py")), own[-1] if own else None)
-    where = f" at {Path(place.filename).name}:{place.lineno}" if place else ""
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}{where}: {first}"
+    """Each rank in a process of its own: torch takes a fake device for good, only where no other is in use, and only
+    before autograd first ran. So an interpreter is started anew, and forks."""
+    path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    # a real accelerator leaves no place for the fake one
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run(
+        [sys.executable, "-m", RANKS], input=pickle.dumps(list(asked)), capture_output=True, env=environment
+    )
+    if ended.returncode:
+        last = (ended.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+        raise RehearsalError(f"exit status {ended.returncode}", f"the ranks' process broke off: {last}", "report it")
+    return pickle.loads(ended.stdout)

@@ -8,13 +8,13 @@ from autoplan.emit.source import shape_text
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
+from autoplan.report.embedding_tables import tables_section
 from autoplan.report.kinds import wall_text
 from autoplan.report.notes import notes_section
 from autoplan.report.prices import alternatives_section, collectives_section, memory_section, search_section
 from autoplan.report.program import blocks_section
 from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
-from autoplan.report.tables import tables_section
 from autoplan.report.words import headline, seconds_text
 from autoplan.runtime.optim.grouping import number_of, whole_parameters
 from autoplan.runtime.optim.optimizer_options import options_text

@@ -18,8 +18,10 @@ from autoplan.ir.mesh import Mesh
 from autoplan.options import Training
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy, axis_strategies
+from autoplan.runtime.optim.optimizer_options import known_classes
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
 from cost_models.compute import matmul_seconds, memory_bound_seconds
+from cost_models.memory import OPTIMIZERS
 from tests.support.hand_made import f32, llama
 
 MESH = Mesh.of(dp=2, tp=4, mb=2)
@@ -256,6 +258,13 @@ def test_optimizers_hold_what_they_hold() -> None:
     assert [optimizer_states(Training(optimizer=o)) for o in ("sgd", "adam", "adamw")] == [0, 2, 2]
     assert optimizer_states(Training(optimizer="sgd", momentum=0.9)) == 1
     assert optimizer_passes(Training(clip_grad_norm=1.0)) == optimizer_passes(Training()) + 3
+
+
+def test_every_optimizer_that_a_program_runs_has_its_state_priced() -> None:
+    stateless = {"sgd"}
+    for name in known_classes():
+        assert name in OPTIMIZERS, name
+        assert (optimizer_states(Training(optimizer=name)) > 0) is (name not in stateless | {"adafactor"}), name
 
 
 def test_one_stage_holds_one_microbatch() -> None:

@@ -33,12 +33,12 @@ KINDS = {
     "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
 }  # fmt: skip
 """(devices, layers, what is pinned)"""
-SLOW = ("tensor", "zero 2", "interleaved", "selective")
+QUICK = ("recomputed", "1f1b")  # tensor, sequence, data and pipeline axes, ZeRO and recomputation are among them
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in KINDS],
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in KINDS],
     ids=[name.replace(", ", "-").replace(" ", "-") for name in KINDS],
 )
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Rehearsed:
@@ -112,6 +112,7 @@ def test_whatever_is_changed_is_told(found: Rehearsed, plan: PlanPrices) -> None
                 assert any(d.kind in call.name for d in account.differences)
 
 
+@pytest.mark.slow
 def test_gradients_of_tied_embeddings_are_priced(tmp_path: Path) -> None:
     """Stages that read the same parameter sum its gradients; so do ranks of the data axis before, with all others."""
     pinned = Parallelism(dp=2, tp=1, pp=2, zero=0, micro_batch=2, pipeline_schedule="1f1b")

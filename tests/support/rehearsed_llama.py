@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -14,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
-from autoplan.rehearsal.rank import rehearse_rank
 from autoplan.rehearsal.records import RankTrace
+from autoplan.rehearsal.rehearse import each_apart
 from tests.support.planning import parallelize_alone
 
 TRAINING = Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0)
@@ -55,25 +52,8 @@ def rehearsed(
     )  # fmt: skip
     plan.export(folder)
     width = devices // (parallelism.pp or 1)
-    return Rehearsed(plan.record, folder, {rank: trace_of(folder, rank) for rank in range(0, devices, width)})
-
-
-def trace_of(folder: Path, rank: int) -> RankTrace:
-    """A rank's trace, from a fork of this process; RuntimeError where it breaks off."""
-    forks = multiprocessing.get_context("fork")
-    ours, theirs = forks.Pipe(duplex=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, of forks beside threads
-        process = forks.Process(target=_rehearse, args=(folder, rank, theirs))
-        process.start()
-    theirs.close()
-    try:
-        return ours.recv()
-    except EOFError:
-        raise RuntimeError(f"rank {rank} of {folder} broke off") from None
-    finally:
-        process.join()
-
-
-def _rehearse(folder: Path, rank: int, told: Connection) -> None:
-    told.send(rehearse_rank(folder, rank, compiled=False))
+    ranks = range(0, devices, width)
+    traces = each_apart([(folder, rank, None, False) for rank in ranks])
+    broken = [trace for trace in traces if isinstance(trace, str)]
+    assert not broken, broken
+    return Rehearsed(plan.record, folder, dict(zip(ranks, traces, strict=True)))

@@ -1,4 +1,5 @@
-"""Process groups without other processes: a rank of any world, whose collectives are written down and cross nothing.
+"""Process groups without other processes: a rank of any world, whose collectives are told to the recorder and cross
+nothing.
 
 Tensors on the device have no values, so nothing is to be done for them. Of tensors on the CPU the other ranks are taken
 to hold what this one does: a sum is this rank's value times their number, a gather repeats it.

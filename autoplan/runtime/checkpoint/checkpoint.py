@@ -1,4 +1,4 @@
-"""A checkpoint saved and loaded: what it holds (``checkpoint_keys``) by DCP's protocol, what is plain by state.json.
+"""A checkpoint saved and loaded: what it holds (``keys``) by DCP's protocol, what is plain by state.json.
 
 A save agrees first: every rank has to say the same folder, step and extra. A load looks first: at the files' lengths,
 at every byte's checksum, at whether the checkpoint fits the plan; only then does anything in memory change.

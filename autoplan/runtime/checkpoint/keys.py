@@ -7,7 +7,7 @@
     stale/<name>                 the version of the parameter before, where gradients are of that one (PipeDream-2BW)
     rng/<rank>                   the rank's random state, taken up where the world has the same size
 
-and as plain values in state.json (``checkpoint_files``): the step, the learning rate, the scaler's and the schedule's
+and as plain values in state.json (``files``): the step, the learning rate, the scaler's and the schedule's
 state, the user's own. What the program draws follows from the plan's seed and the step, and needs no state.
 
 Names are the program's, the same for every plan of a model; parts are described as DTensors, so that another plan

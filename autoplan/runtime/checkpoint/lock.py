@@ -5,6 +5,9 @@ a shared file system, frees it when its process ends, however that ends: a job t
 it free, and no timeout has to be guessed. A child process doesn't inherit it, so a data loader's worker that outlives
 the first rank holds nothing.
 
+Between two programs of one process, which the system's lock doesn't tell apart, the file itself decides: it says which
+process and which run has signed it.
+
 A file system without locks is told of, once; there two runs still never mix (each writes under a name of its own, and
 replaces no other run's checkpoint), but the second isn't refused at its first save.
 """
@@ -16,6 +19,7 @@ import json
 import os
 import socket
 import time
+import uuid
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +28,7 @@ from autoplan.runtime.elastic.messages import note
 
 PATIENCE_S = 10.0  # for a process on another machine whose end the file server hasn't seen yet
 PAUSE_S = 0.1
+TOKEN = uuid.uuid4().hex  # beside a process' number, which comes again: in a container that is started anew, at once
 HELD = (errno.EACCES, errno.EAGAIN)  # what POSIX has for a lock that another process holds
 LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -42,6 +47,7 @@ class FolderLock:
 
     def acquire(self) -> None:
         """Takes the lock, or sees that it is still held. CheckpointError where another process has it."""
+        self.refuse_own()
         until = time.monotonic() + PATIENCE_S
         while self.works and not self.taken():
             holder = self.holder()
@@ -51,6 +57,16 @@ class FolderLock:
                     "end it, or give each run a folder of its own",
                 )  # fmt: skip
             time.sleep(PAUSE_S)
+
+    def refuse_own(self) -> None:
+        """CheckpointError where another program of this process has the lock."""
+        said = self.holder()
+        own = {"host": socket.gethostname(), "process": os.getpid(), "token": TOKEN}
+        if said.get("run") != self.run and all(said.get(name) == value for name, value in own.items()):
+            raise CheckpointError(
+                self.path.parent, f"another program of this process saves there: {described(said)}",
+                "close it, or give each a folder of its own",
+            )  # fmt: skip
 
     def taken(self) -> bool:
         """Whether this process has the lock now."""
@@ -89,7 +105,7 @@ class FolderLock:
         """Says in the file who holds the lock."""
         assert self.file is not None
         self.file.seek(0)
-        said = {"run": self.run, "host": socket.gethostname(), "process": os.getpid()}
+        said = {"run": self.run, "host": socket.gethostname(), "process": os.getpid(), "token": TOKEN}
         if self.file.read() != json.dumps(said):
             self.file.truncate(0)
             self.file.write(json.dumps(said))
@@ -97,8 +113,7 @@ class FolderLock:
 
     def __del__(self) -> None:
         """Of a program that was never closed: the lock ends with it."""
-        if self.file is not None:
-            self.file.close()
+        self.release()
 
     def holder(self) -> dict[str, object]:
         """Who holds the lock, as far as its file says."""

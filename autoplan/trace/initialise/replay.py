@@ -1,4 +1,4 @@
-"""Runs a recipe: bit for bit what the constructor would have made, one parameter in memory at a time.
+"""Runs a recipe, on each rank of a program: bit for bit what the constructor would have made, one parameter at a time.
 
 Random numbers come in sequence, so every draw is run, also those that are overwritten later or belong to parameters
 that nobody wants; of these a piece at a time exists. A tensor exists from the first step whose values last until it is

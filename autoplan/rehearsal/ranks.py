@@ -1,0 +1,55 @@
+"""Ranks rehearsed side by side: ``python -m autoplan.rehearsal.ranks``, asked and answering by pickles in a pipe.
+
+Each rank runs in a fork of this process, which has loaded everything and run nothing.
+"""
+
+import logging
+import multiprocessing
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+
+from autoplan.errors import AutoplanError
+from autoplan.rehearsal.rank import rehearse_rank
+from autoplan.rehearsal.records import RankTrace
+
+
+def main() -> None:
+    asked = pickle.load(sys.stdin.buffer)
+    told, sys.stdout = sys.stdout, sys.stderr  # what a program prints isn't the answer
+    workers = min(len(asked), len(os.sched_getaffinity(0)))
+    with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=1) as pool:
+        found = pool.map(alone, asked, chunksize=1)
+    told.buffer.write(pickle.dumps(found))
+
+
+def alone(asked: tuple[Path, int, int | None, bool]) -> RankTrace | str:
+    """One rank's trace, or what broke it off."""
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)  # engines print their whole schedule where a rank breaks off
+    try:
+        return rehearse_rank(*asked)
+    except Exception as error:  # whatever it is, the other ranks' findings are worth having
+        return explained(error)
+
+
+def explained(error: Exception) -> str:
+    """An error with the line of the program, or of the runtime, at which it came. Engines wrap what they meet."""
+    while error.__cause__ is not None and not isinstance(error, AutoplanError):
+        error = error.__cause__  # type: ignore[assignment]
+    if isinstance(error, AutoplanError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename.endswith("program.py") or "/autoplan/" in f.filename]
+    place = next((f for f in reversed(own) if f.filename.endswith("program.py")), own[-1] if own else None)
+    where = f" at {Path(place.filename).name}:{place.lineno}" if place else ""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}{where}: {first}"
+
+
+if __name__ == "__main__":
+    main()
