@@ -79,7 +79,8 @@ class Recorder:
         line = self.line()
         space, name = function.namespace, function._opname
         if space == "_c10d_functional":
-            self._functional(name, args, result, line)
+            if name == "wait_tensor" or name in FUNCTIONAL:
+                self._functional(name, args, result, line)
             return
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, FakeTensor)]
