@@ -10,6 +10,7 @@
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
 # make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
+# make rehearsals large jobs planned and rehearsed at full size, on no GPU: appendix/rehearsals.md; JOBS names some
 # make two-nodes    each named system on two nodes, resumed there, against one node: appendix/two_nodes.md
 # make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
 # make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
@@ -44,7 +45,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
 
 venv: $(DEV)
 
@@ -137,6 +138,9 @@ bench-live: $(DEV)
 
 bench-memory: $(DEV)
 	$(BIN)/python -m tests.bench.memory --write docs/appendix/memory.md
+
+rehearsals: $(DEV)
+	$(BIN)/python -m tests.bench.rehearsals --write docs/appendix/rehearsals.md $(JOBS)
 
 two-nodes: $(DEV)
 	$(BIN)/python -m tests.bench.two_nodes --two-nodes $(TWO_NODES) --write docs/appendix/two_nodes.md

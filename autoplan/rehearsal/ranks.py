@@ -1,4 +1,5 @@
-"""Ranks rehearsed side by side: ``python -m autoplan.rehearsal.ranks``, asked and answering by pickles in a pipe.
+"""Ranks rehearsed side by side: ``python -m autoplan.rehearsal.ranks``, asked and answering by pickles in a pipe, as
+often as it is asked.
 
 Each rank runs in a fork of this process, which has loaded everything and run nothing.
 """
@@ -9,6 +10,7 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,12 +21,20 @@ from autoplan.rehearsal.records import RankTrace
 
 
 def main() -> None:
-    asked = pickle.load(sys.stdin.buffer)
-    told, sys.stdout = sys.stdout, sys.stderr  # what a program prints isn't the answer
+    told, sys.stdout = sys.stdout.buffer, sys.stderr  # what a program prints isn't the answer
+    while True:
+        try:
+            asked = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        told.write(pickle.dumps(side_by_side(asked)))
+        told.flush()
+
+
+def side_by_side(asked: Sequence[tuple[Path, int, int | None, bool]]) -> list[RankTrace | str]:
     workers = min(len(asked), len(os.sched_getaffinity(0)))
     with multiprocessing.get_context("fork").Pool(workers, maxtasksperchild=1) as pool:
-        found = pool.map(alone, asked, chunksize=1)
-    told.buffer.write(pickle.dumps(found))
+        return pool.map(alone, asked, chunksize=1)
 
 
 def alone(asked: tuple[Path, int, int | None, bool]) -> RankTrace | str:

@@ -12,8 +12,9 @@ import autoplan
 from autoplan.cli import main
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import program_spec, seal_folder
+from autoplan.rehearsal import rehearse as rehearsing
 from autoplan.rehearsal.classes import rank_classes
-from autoplan.rehearsal.rehearse import each_apart, rehearse
+from autoplan.rehearsal.rehearse import rehearse
 from autoplan.verify.local_ranks import RankPool
 from tests.support.rehearsed_plans import llama, mixtral, planned, tensors_of_rank
 from tests.support.sampling import sampled
@@ -74,7 +75,7 @@ def test_ranks_of_a_class_run_the_same_calls(fields: dict, tmp_path: Path) -> No
     classes = rank_classes(program_spec(plan.record, folder))
     assert sorted(rank for each in classes for rank in each.ranks) == list(range(devices))
     count = plan.record.chosen.microbatches
-    traces = each_apart([(folder, rank, count, True) for rank in range(devices)])
+    traces = rehearsing.each_apart([(folder, rank, count, True) for rank in range(devices)])
     assert not [trace for trace in traces if isinstance(trace, str)]
     for each in classes:
         first = traces[each.first]
@@ -157,6 +158,7 @@ def test_wrong_arguments_are_told(exported: Path) -> None:
         rehearse(exported, microbatches=99)
 
 
+@pytest.mark.usefixtures("its_own_interpreter")
 def test_the_command_prints_what_was_found(exported: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["rehearse", str(exported), "--ranks", "0,2", "--json", str(exported.parent / "found.json")]) == 0
     told = capsys.readouterr().out

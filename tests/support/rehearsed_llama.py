@@ -11,8 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
+from autoplan.rehearsal import rehearse
 from autoplan.rehearsal.records import RankTrace
-from autoplan.rehearsal.rehearse import each_apart
 from tests.support.planning import parallelize_alone
 
 TRAINING = Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0)
@@ -53,7 +53,7 @@ def rehearsed(
     plan.export(folder)
     width = devices // (parallelism.pp or 1)
     ranks = range(0, devices, width)
-    traces = each_apart([(folder, rank, None, False) for rank in ranks])
+    traces = rehearse.each_apart([(folder, rank, None, False) for rank in ranks])
     broken = [trace for trace in traces if isinstance(trace, str)]
     assert not broken, broken
     return Rehearsed(plan.record, folder, dict(zip(ranks, traces, strict=True)))

@@ -1,0 +1,123 @@
+"""Large jobs planned, exported and rehearsed: ``python -m tests.bench.rehearsals [--write FILE] [JOB …]``.
+
+Each job runs in a process of its own, so that its seconds and its memory are its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+import autoplan
+from autoplan.models.named import resolve_model
+from examples.bench_search import RESNET, UNET, Case
+
+DLRM = f"{Path(RESNET).parent / 'dlrm.py'}:make_model"
+JOBS = {
+    "llama-3-70b on 64": Case("", "hf:llama-3-70b", "8x8 h100-sxm", 512, 8192),
+    "llama-3-70b on 512": Case("", "hf:llama-3-70b", "64x8 h100-sxm", 512, 8192),
+    "llama-3.1-405b on 16,384": Case("", "hf:llama-3.1-405b", "2048x8 h100-sxm", 2048, 8192),
+    "gpt3-175b on 1,024": Case("", "hf:gpt3-175b", "128x8 a100-sxm-80gb", 1536, 2048),
+    "mixtral-8x22b on 256": Case("", "hf:mixtral-8x22b", "32x8 h100-sxm", 512, 4096),
+    "vit-22b on 256": Case("", "hf:vit-22b", "32x8 h100-sxm", 4096, None, ("num_labels=29593",)),
+    "unet on 8": Case("", UNET, "1x8 a100-sxm-80gb", 128),
+    "dlrm on 8": Case("", DLRM, "1x8 a100-sxm-80gb", 4096),
+}
+SYSTEMS = ("auto", "ddp", "zero3", "megatron", "1f1b", "3d-parallel")
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job, rehearsed.
+
+    off        of the class whose predicted memory is furthest from what was rehearsed, as a share of it
+    unpriced   collectives and messages that the plan and the program don't have in common
+    simulated  the step by the order of all calls, over the predicted; None where not all microbatches ran
+    memory_gb  of the largest process
+    """
+
+    job: str
+    plan: str
+    passed: bool
+    devices: int
+    classes: int
+    run: str
+    off: float
+    mismatches: int
+    unpriced: int
+    simulated: float | None
+    seconds: float
+    memory_gb: float
+
+    def cells(self) -> list[str]:
+        by_order = "" if self.simulated is None else f"{self.simulated:.3f}"
+        return [
+            self.job, f"`{self.plan}`", "yes" if self.passed else "NO", f"{self.devices:,}", str(self.classes),
+            self.run, f"{self.off:+.1%}", str(self.mismatches), str(self.unpriced), by_order, f"{self.seconds:.0f}",
+            f"{self.memory_gb:.1f}",
+        ]  # fmt: skip
+
+
+HEADER = [
+    "job", "plan", "would run", "ranks", "classes", "microbatches", "memory: predicted off by", "calls that don't meet",
+    "calls unpriced", "step by order / predicted", "seconds", "GB here",
+]  # fmt: skip
+
+
+def measured(job: str, system: str) -> Row:
+    """In this process."""
+    torch.set_num_threads(1)
+    case = JOBS[job]
+    request = resolve_model(case.model, case.settings, batch=case.batch, seq=case.seq)
+    plan = autoplan.parallelize(
+        request.model, case.cluster, request.example_inputs, loss_fn=request.loss_fn, parallelism=system
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = autoplan.load(plan.export(Path(folder) / "out")).rehearse()
+    by_order = found.together.simulated_s
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return Row(
+        job if system == "auto" else f"{job}, {system}", found.name, found.passed, found.devices,
+        len(found.classes) + len(found.failed), f"{found.run} of {found.microbatches}",
+        max((one.off for one in found.classes), key=abs, default=0.0), len(found.together.mismatches or ()),
+        sum(len(one.differences) for one in found.balances),
+        None if by_order is None else by_order / found.predicted_s, found.seconds,
+        max(children, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024 / GB,
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.rehearsals")
+    parser.add_argument("--write", type=Path, help="the document to write")
+    parser.add_argument("--systems", nargs="*", default=["auto"], help=", ".join(SYSTEMS))
+    parser.add_argument("--alone", action="store_true", help="one job, here, as JSON")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help="; ".join(JOBS))
+    given = parser.parse_args()
+    if given.alone:
+        print(json.dumps(asdict(measured(given.jobs[0], given.systems[0]))))
+        return 0
+    lines = ["# Rehearsals", "", "Written by `make rehearsals`, on a machine without a GPU.", ""]
+    lines += [f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
+    for job in given.jobs or JOBS:
+        for system in given.systems:
+            command = [sys.executable, "-m", "tests.bench.rehearsals", "--alone", job, "--systems", system]
+            ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+            cells = [job, system, "failed"] if ended.returncode else Row(**json.loads(ended.stdout)).cells()
+            lines.append(f"| {' | '.join(cells)} |")
+            print(lines[-1], flush=True)
+    if given.write:
+        given.write.write_text("\n".join([*lines, ""]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
