@@ -7,8 +7,10 @@ from importlib import resources
 import autoplan
 from autoplan import deferred
 
-ABSENT = ("autoplan.search", "autoplan.solver", "autoplan.cost", "autoplan.verify", "autoplan.rehearsal", "autoplan.report",
-          "scipy", "pulp", "highspy", "networkx")  # fmt: skip
+ABSENT = (
+    "autoplan.search", "autoplan.solver", "autoplan.cost", "autoplan.verify", "autoplan.rehearsal", "autoplan.report",
+    "scipy", "pulp", "highspy", "networkx",
+)  # fmt: skip
 
 
 def imports_of(script: str) -> str:
