@@ -16,8 +16,9 @@ from autoplan.ir.graph import Block
 from autoplan.ir.layout import R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
-from autoplan.search.block_cost.live import LiveBytes, live_block
-from autoplan.search.block_cost.saved_tensors import SelectiveSaves, kept_bytes, kept_values, price_selective
+from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
+from autoplan.search.block_cost.saved_tensors import kept_bytes, kept_values
+from autoplan.search.block_cost.selective import SelectiveSaves, selective_of_values, selective_of_walk
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,16 @@ def price_block(
         sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
         for a in mesh.tensor_axes
     )
-    live = live_of(block, choice, operators, prices)
+    entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
+    live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)
     return BlockCost(
         total.forward_s,
         total.backward_s,
         total.weights_s,
         total.flops,
         live.kept,
-        price_selective(block, choice, operators, prices, alone_s) if prices.training else SelectiveSaves(),
-        sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
+        selective,
+        entering,
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
         live.working,
@@ -114,12 +116,25 @@ def price_block(
     )
 
 
-def live_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
-    """What a block holds while it runs: eager operator by operator; compiled what is kept, and the largest value with
-    its gradient."""
-    mesh, types = prices.mesh, block.types()
+def live_of(
+    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices, alone_s: Mapping[str, float],
+    forward_s: float, input_bytes: int,
+) -> tuple[LiveBytes, SelectiveSaves]:  # fmt: skip
+    """What a block holds while it runs, as it is and recomputed selectively: eager operator by operator; compiled what
+    is kept, and the largest value with its gradient."""
+    beside = (prices, alone_s, forward_s, input_bytes)
     if not prices.fuses:
-        return live_block(block, choice, operators, prices)
+        walk = walk_through(block, choice, operators, prices)
+        live = live_of_walk(walk, prices.training)
+        return live, selective_of_walk(walk, live, *beside) if prices.training else SelectiveSaves()
+    live = live_compiled(block, choice, operators, prices)
+    again = selective_of_values(block, choice, operators, live, *beside) if prices.training else SelectiveSaves()
+    return live, again
+
+
+def live_compiled(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
+    """What is kept, and the largest value with its gradient."""
+    mesh, types = prices.mesh, block.types()
     results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
     working = 2 * max(results, default=0)
     if not prices.training:
