@@ -7,13 +7,13 @@ of what stands in its program.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
-from autoplan.ir.layout import R
+from autoplan.ir.layout import Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
@@ -24,7 +24,7 @@ from autoplan.search.block_cost.selective import SelectiveSaves, selective_of_va
 @dataclass(frozen=True)
 class MovedBytes:
     """One step of a redistribution, or a collective inside an operator, with its seconds and those hidden behind
-    compute."""
+    compute; ``again``: its forward runs again in the backward of a segment that recomputes selectively."""
 
     where: str
     step: Collective
@@ -32,6 +32,7 @@ class MovedBytes:
     backward_s: float
     hidden_forward_s: float = 0.0
     hidden_backward_s: float = 0.0
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def price_block(
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
     total = Cost()
     moves: list[MovedBytes] = []
+    hops: list[tuple[int, tuple[str, Layout]]] = []
     alone_s = {}
     for name, strategy in choice.strategies:
         cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
@@ -91,6 +93,7 @@ def price_block(
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
             moves.append(MovedBytes(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
+            hops.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
@@ -98,6 +101,8 @@ def price_block(
     )
     entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
     live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)
+    for number, located in hops:
+        moves[number] = replace(moves[number], again=located in selective.again)
     return BlockCost(
         total.forward_s,
         total.backward_s,
