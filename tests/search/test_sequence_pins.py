@@ -6,22 +6,26 @@ from collections import Counter
 from functools import cache
 
 import pytest
+import torch
 
 from autoplan.ir.typed import Compute, LoweredBlock, Move
 from autoplan.lower.program import program_of
 from autoplan.options import Parallelism
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
+from tests.support.rehearsed_llama import LENGTH, ROWS, llama
 
 MODELS = ("gpt2", "llama")
 
 
 @cache
 def layer(model: str, sequence: bool) -> LoweredBlock:
-    """The repeated block of a plan over four ranks."""
-    module, batch, loss_fn = zoo.small(model)
+    """The repeated block of a plan over four ranks, whose heads divide by them."""
+    module, batch, _ = zoo.small("gpt2")
+    if model == "llama":
+        module, batch = llama(), dict.fromkeys(("input_ids", "labels"), torch.zeros(ROWS, LENGTH, dtype=torch.int64))
     pinned = Parallelism(dp=1, tp=4, pp=1, sequence_parallel=sequence)
-    plan = parallelize_alone(module, "1x4 h100-sxm", batch, loss_fn=loss_fn, parallelism=pinned)
+    plan = parallelize_alone(module, "1x4 h100-sxm", batch, parallelism=pinned)
     assert plan.parallelism.sequence_parallel is sequence
     uses = Counter(segment.block for segment in plan.record.model.segments)
     lowered = program_of(plan.record)

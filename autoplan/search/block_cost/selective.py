@@ -7,16 +7,17 @@ only where something in the backward reads it, or what follows from it; a partia
 
 Of all the sets that may be computed again the one is sought that minimises
 
-    bytes kept · rate + seconds of what runs again,    rate = seconds of the forward / bytes that full recomputation frees
+    bytes kept · rate  +  seconds of what runs again
 
-by local search, from everything kept and from everything cheap again. So a result is dropped where a second spent on it
-frees more than a second of full recomputation does, and never is more kept than autograd keeps. The program names the
-results (``BlockChoice.again``), and its runtime drops these alone (``autoplan.runtime.memory.selective``).
+with the rate of full recomputation, the forward's seconds over the bytes that it frees, by local search, from
+everything kept and from everything cheap again. So a result is dropped where a second spent on it frees more than
+a second of full recomputation does, and never is more kept than autograd keeps. The program names the results
+(``BlockChoice.again``), and its runtime drops these alone (``autoplan.runtime.memory.selective``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoplan.cost import Operator, Prices
@@ -29,7 +30,7 @@ from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.block_cost.live_backward import Backward
 from autoplan.search.block_cost.live_forward import Located, Step, Walk, steps_of
-from autoplan.search.block_cost.saved_tensors import kept_values
+from autoplan.search.block_cost.saved_tensors import kept_values, values_bytes
 
 DEAR = ("matmul", "attention", "experts", "lookups")
 """Kinds of operators (``Rule.cost``) whose results are never computed again."""
@@ -58,7 +59,7 @@ class Made:
     """How a storage is computed again: the value, the storages that its operator reads, and its seconds."""
 
     value: Located
-    reads: tuple[Hashable, ...]
+    reads: tuple[int, ...]
     seconds: float
 
 
@@ -71,11 +72,11 @@ class Dataflow:
     made   those that may be computed again, in the order of the program
     """
 
-    saved: tuple[Hashable, ...]
-    sizes: Mapping[Hashable, int]
-    made: Mapping[Hashable, Made]
+    saved: tuple[int, ...]
+    sizes: Mapping[int, int]
+    made: Mapping[int, Made]
 
-    def needed(self, kept: frozenset[Hashable]) -> tuple[frozenset[Hashable], frozenset[Hashable]]:
+    def needed(self, kept: frozenset[int]) -> tuple[frozenset[int], frozenset[int]]:
         """(what is kept, what is computed again) where of what could be the storages in ``kept`` aren't."""
         held, again, left = set(), set(), list(self.saved)
         while left:
@@ -89,16 +90,16 @@ class Dataflow:
                 held.add(storage)
         return frozenset(held), frozenset(again)
 
-    def cost(self, kept: frozenset[Hashable], rate: float) -> float:
+    def cost(self, kept: frozenset[int], rate: float) -> float:
         held, again = self.needed(kept)
         return rate * sum(self.sizes.get(s, 0) for s in held) + sum(self.made[s].seconds for s in again)
 
-    def cheapest(self, rate: float) -> tuple[frozenset[Hashable], frozenset[Hashable]]:
+    def cheapest(self, rate: float) -> tuple[frozenset[int], frozenset[int]]:
         """(what is kept, what is computed again) at ``rate`` seconds for a byte."""
-        found = [self.improved(start, rate) for start in (frozenset(self.made), frozenset[Hashable]())]
+        found = [self.improved(start, rate) for start in (frozenset(self.made), frozenset[int]())]
         return self.needed(min(found, key=lambda kept: self.cost(kept, rate)))
 
-    def improved(self, kept: frozenset[Hashable], rate: float) -> frozenset[Hashable]:
+    def improved(self, kept: frozenset[int], rate: float) -> frozenset[int]:
         """Single storages kept, or no longer kept, for as long as that costs less."""
         least, better = self.cost(kept, rate), True
         while better:
@@ -123,7 +124,7 @@ def selective_of_walk(
     input_bytes  what full recomputation keeps
     """
     sizes = {s: size for s, size in walk.sizes.items() if s >= 0 or s in walk.entered}
-    made: dict[Hashable, Made] = {}
+    made: dict[int, Made] = {}
     seen: set[int] = set()
     for step in walk.steps:
         storage, reads = walk.storage(step.makes), tuple(dict.fromkeys(walk.storage(at) for at in step.reads))
@@ -134,7 +135,7 @@ def selective_of_walk(
     saved = tuple(dict.fromkeys(s for each in walk.saved for s in each))
     held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
     reads_of = {s: tuple(m.reads) for s, m in made.items() if s in again}
-    backs = [Backward(walk, adding, reads_of).most for adding in (False, True)]  # type: ignore[arg-type]
+    backs = [Backward(walk, adding, reads_of).most for adding in (False, True)]
     kept = sum(sizes.get(s, 0) for s in held)
     inputs = sum(sizes[s] for s in walk.entered & held)
     rebuilt = max(0, backs[1] - kept - live.working)
@@ -183,26 +184,24 @@ def selective_of_values(
     """A compiled block: as ``selective_of_walk``, each value in each layout a storage of its own."""
     mesh, types = prices.mesh, block.types()
     values = kept_values(choice, operators, types, mesh)
-    beside = live.kept - sum(layout_bytes(types[name], layout, mesh) for name, layout in values)
-    strategies = dict(choice.strategies)
-    made: dict[Hashable, Made] = {}
-    sizes: dict[Hashable, int] = {}
+    beside = live.kept - values_bytes(values, types, mesh)
+    strategies, steps = dict(choice.strategies), list(steps_of(block, choice, operators, mesh))
+    located = dict.fromkeys(at for step in steps for at in (*step.reads, step.makes))
+    number = {at: n for n, at in enumerate(located)}
     constant = {v.name for v in (*block.parameters, *block.externals, *block.buffers)}
-    for step in steps_of(block, choice, operators, mesh):
-        if step.operator is None or is_cheap(step.operator, strategies[step.operator.node.name], mesh):
-            made[step.makes] = Made(step.makes, step.reads, step_seconds(step, block, prices, alone_s))
-        for at in (step.makes, *step.reads):
-            sizes[at] = 0 if at[0] in constant else layout_bytes(types[at[0]], at[1], mesh)
-    for name in constant:
-        made = {at: m for at, m in made.items() if at[0] != name}
-    saved = tuple(at for at in dict.fromkeys((*made, *sizes)) if at in values)
+    sizes = {n: layout_bytes(types[at[0]], at[1], mesh) for at, n in number.items() if at[0] not in constant}
+    made = {}
+    for step in steps:
+        cheap = step.operator is None or is_cheap(step.operator, strategies[step.operator.node.name], mesh)
+        if cheap and step.makes[0] not in constant:
+            reads = tuple(number[at] for at in step.reads)
+            made[number[step.makes]] = Made(step.makes, reads, step_seconds(step, block, prices, alone_s))
+    saved = tuple(n for at, n in number.items() if at in values)
     held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
-    entering = {(v.name, x) for v, x in zip(block.inputs, choice.inputs, strict=True)}
-    kept = beside + sum(sizes[at] for at in held)
-    inputs = sum(sizes[at] for at in entering & held)
-    seconds, largest = sum(made[at].seconds for at in again), max((sizes[at] for at in again), default=0)
+    entering = {number.get((v.name, x)) for v, x in zip(block.inputs, choice.inputs, strict=True)}
+    kept = beside + sum(sizes.get(n, 0) for n in held)
+    inputs = sum(sizes[n] for n in held if n in entering)
+    seconds, largest = sum(made[n].seconds for n in again), max((sizes[n] for n in again), default=0)
     moments = (kept - live.kept + largest + moment for moment in (live.backward, live.adding))
     found = LiveBytes(kept, inputs, live.forward, *moments)
-    return SelectiveSaves(kept, largest, seconds, tuple(m.value for at, m in made.items() if at in again), found)
-
-
+    return SelectiveSaves(kept, largest, seconds, tuple(m.value for n, m in made.items() if n in again), found)
