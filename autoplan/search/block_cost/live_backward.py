@@ -6,7 +6,7 @@ Gradients that pass through an operator as they are (a sum's, a view's) are one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from autoplan.cost import Operator
@@ -27,7 +27,7 @@ class Backward:
     """
 
     def __init__(
-        self, walk: Walk, adding: bool, again: Mapping[Hashable, Sequence[int]] = MappingProxyType({})
+        self, walk: Walk, adding: bool, again: Mapping[int, Sequence[int]] = MappingProxyType({})
     ) -> None:
         self.walk, self.adding, self.again = walk, adding, again
         self.there: set[int] = set()
