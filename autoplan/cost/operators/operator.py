@@ -101,17 +101,28 @@ def operator_of(
         result_carries=node.name in carries,
         reads=traffic.reads[node.name],
         writes=node.name not in traffic.inside,
-        keeps=kept(node, rule, dropped) if node.name in carries else (),
+        keeps=kept(node, rule, dropped, carries) if node.name in carries else (),
         terms=(*rule.operands, rule.result),
         sizes=factor_sizes(rule, operands, node.type),
     )
 
 
-def kept(node: Node, rule: Rule, dropped: frozenset[str]) -> tuple[int | str, ...]:
+def kept(
+    node: Node, rule: Rule, dropped: frozenset[str], carries: frozenset[str] | None = None
+) -> tuple[int | str, ...]:
     """What is kept for the backward beside parameters, constants, and what a compiled backward computes again: the
-    inside of a fused kernel, and what is computed from weights alone (a cast)."""
+    inside of a fused kernel, and what is computed from weights alone (a cast).
+
+    carries  values with a gradient: an operand in which the result is linear is read for the gradients of the others
+             alone, so it isn't kept where they have none (a product with a table of angles)
+    """
     names = {place: node.name if place == "out" else node.operands[int(place)] for place in rule.saved}
-    return tuple(place for place in rule.saved if names[place] not in dropped)
+
+    def read(place: int | str) -> bool:
+        others = {name for at, name in enumerate(node.operands) if at != place}
+        return carries is None or (place,) not in rule.linear or bool(others & carries)
+
+    return tuple(place for place in rule.saved if names[place] not in dropped and read(place))
 
 
 def weights_of(block: Block) -> frozenset[str]:
