@@ -21,6 +21,7 @@ from autoplan.cost.operators.ring import Ring, attention
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
+from autoplan.rules.notation import kept as kept_of
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
@@ -107,22 +108,12 @@ def operator_of(
     )
 
 
-def kept(
-    node: Node, rule: Rule, dropped: frozenset[str], carries: frozenset[str] | None = None
-) -> tuple[int | str, ...]:
+def kept(node: Node, rule: Rule, dropped: frozenset[str], carries: frozenset[str]) -> tuple[int | str, ...]:
     """What is kept for the backward beside parameters, constants, and what a compiled backward computes again: the
-    inside of a fused kernel, and what is computed from weights alone (a cast).
-
-    carries  values with a gradient: an operand in which the result is linear is read for the gradients of the others
-             alone, so it isn't kept where they have none (a product with a table of angles)
-    """
-    names = {place: node.name if place == "out" else node.operands[int(place)] for place in rule.saved}
-
-    def read(place: int | str) -> bool:
-        others = {name for at, name in enumerate(node.operands) if at != place}
-        return carries is None or (place,) not in rule.linear or bool(others & carries)
-
-    return tuple(place for place in rule.saved if names[place] not in dropped and read(place))
+    inside of a fused kernel, and what is computed from weights alone (a cast)."""
+    places = kept_of(rule, [name in carries for name in node.operands])
+    names = {place: node.name if place == "out" else node.operands[int(place)] for place in places}
+    return tuple(place for place in places if names[place] not in dropped)
 
 
 def weights_of(block: Block) -> frozenset[str]:
