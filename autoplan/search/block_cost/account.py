@@ -24,7 +24,10 @@ from autoplan.search.block_cost.selective import SelectiveSaves, selective_of_va
 @dataclass(frozen=True)
 class MovedBytes:
     """One step of a redistribution, or a collective inside an operator, with its seconds and those hidden behind
-    compute; ``again``: its forward runs again in the backward of a segment that recomputes selectively."""
+    compute.
+
+    again  its forward runs again in the backward of a segment that recomputes selectively
+    """
 
     where: str
     step: Collective
