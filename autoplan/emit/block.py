@@ -54,16 +54,38 @@ def axis_source(axis: str) -> str:
     return "self." + axis.replace(",", "_").replace(".", "_")
 
 
-def emit_body(statements: Sequence[Statement], scope: Scope, indent: int) -> list[str]:
-    """The lines of a block's statements, a bias added right after its product written as part of it."""
+def emit_body(
+    statements: Sequence[Statement], scope: Scope, indent: int, again: frozenset[str] = frozenset()
+) -> list[str]:
+    """The lines of a block's statements, a bias added right after its product written as part of it.
+
+    again  values that may be dropped and computed again in the backward (``runtime.memory.selective``)
+    """
     lines, fused = [], fused_biases(statements)
     for statement in statements:
-        if isinstance(statement, Move):
+        if statement.value.name in again:
+            lines.append(emit_again(statement, scope, indent))
+        elif isinstance(statement, Move):
             lines += emit_move(statement, scope, indent)
         elif statement.value.name not in fused.values():
             product = fused.get(statement.value.name)
             lines.append(emit_compute(statement, product, statements, scope, indent))
     return lines
+
+
+def emit_again(statement: Statement, scope: Scope, indent: int) -> str:
+    """One line: the statement as a function of the local values that it reads."""
+    said = [shape_comment(statement.value, scope.live)]
+    if isinstance(statement, Move):
+        source = scope(statement.source)
+        for step in statement.collectives:
+            source = collective_source(step, source)
+        said = [*map(collective_comment, statement.collectives), *said]
+    else:
+        source = expression(statement, scope)
+    read = ", ".join(dict.fromkeys(name for name in map(scope, statement.reads) if not name.startswith("self.")))
+    code = f"{scope(statement.value.name)} = recomputable(self, lambda {read}: {source}, {read})"
+    return commented(code, "; ".join(s for s in said if s), indent)
 
 
 def fused_biases(statements: Sequence[Statement]) -> dict[str, str]:
@@ -153,11 +175,12 @@ def emit_block(
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
     lines += emit_init(block, attributes, live, most_dropouts(lowered))
     entering = (*block.inputs, *block.externals)
+    again = frozenset(block.again if any(stage.selective for stage in lowered.stages) else ())
     key = [KEY] if dropouts(block) else []
     arguments = ", ".join(["self", *(scope(v.name) for v in entering), *key])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
-    lines += emit_body(block.body, scope, 8)
+    lines += emit_body(block.body, scope, 8, again)
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines
 

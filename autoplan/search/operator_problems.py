@@ -104,17 +104,19 @@ class OperatorProblems:
             )  # fmt: skip
         return self.listed[mesh]
 
-    def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[OperatorInputs, SharedTemplate]:
+    def form(
+        self, prices: Prices, split_weights: bool, system: str = "", strict: bool = True
+    ) -> tuple[OperatorInputs, SharedTemplate]:
         """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides."""
         mesh = prices.mesh
         sizes = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
         tensor = sizes if len(sizes) > 1 else (sizes[0] > 1,)  # which arcs are alike depends on several axes' sizes
         divides = divisibility(self.split_sizes, mesh)
-        key = (tensor, system, split_weights, self.sequence, mesh if divides is None else divides)
+        key = (tensor, system, split_weights, self.sequence, strict, mesh if divides is None else divides)
         known = self.templates.get(key)
         form = formulate(
             self.prepared, mesh, prices, split_weights=split_weights, sequence=self.sequence,
-            system=LAYOUTS.get(system), options=None if known is None else known.options,
+            system=LAYOUTS.get(system), options=None if known is None else known.options, strict=strict,
         )  # fmt: skip
         return form, self.templates.setdefault(key, SharedTemplate(form.options))
 
@@ -124,9 +126,9 @@ class OperatorProblems:
             self.known[key] = self.made(setting, self.split_weights)
         return self.known[key]
 
-    def made(self, setting: Candidate, split_weights: bool) -> OperatorProblem:
+    def made(self, setting: Candidate, split_weights: bool, strict: bool = True) -> OperatorProblem:
         key, prices = self.key(setting), self.prices(tensor_mesh(setting.mesh))
-        form, shared = self.form(prices, split_weights, setting.tensor_system)
+        form, shared = self.form(prices, split_weights, setting.tensor_system, strict)
         return OperatorProblem(form, shared, (*key[:2], key[-1]))
 
     def key(self, setting: Candidate) -> Key:
@@ -182,24 +184,26 @@ class OperatorProblems:
 
     def solve(self, setting: Candidate, weights: Weights) -> None:
         entry, axes = self.entry(setting), "x".join(map(str, setting.factors))
-        try:
+        # what is pinned holds inside blocks and of every weight, as far as the model's sizes allow
+        looser = [(self.split_weights, False)] if self.sequence is not None else []
+        looser += [(False, False)] if self.split_weights else []
+        while True:
             try:
                 solution = entry.solve(weights).solution
+                break
             except Infeasible:
                 if entry.form.system is not None:
                     raise ParallelismError(
                         f"tensor={axes}", "the model's sizes leave no way to lie on these axes",
                         "pin other factors, or leave tensor_system out",
                     ) from None  # fmt: skip
-                if not self.split_weights:
-                    raise
-                entry = self.known[self.key(setting)] = self.made(setting, split_weights=False)
-                solution = entry.solve(weights).solution
-        except Infeasible:
-            raise ParallelismError(
-                f"tensor={axes}", "what is constrained leaves the operators no way to lie on these axes together",
-                "leave out a constraint, or pin other factors",
-            ) from None  # fmt: skip
+                if not looser:
+                    raise ParallelismError(
+                        f"tensor={axes}",
+                        "what is constrained leaves the operators no way to lie on these axes together",
+                        "leave out a constraint, or pin other factors",
+                    ) from None
+                entry = self.known[self.key(setting)] = self.made(setting, *looser.pop(0))
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -69,13 +69,13 @@ def priced_calls(share: RankShare) -> list[PricedCall]:
 
 def block_calls(share: RankShare) -> Iterator[PricedCall]:
     """Redistributions, and collectives inside operators; what runs again in the backward repeats its forward's."""
-    uses, again, _ = share.uses()
-    m = share.microbatches
+    uses, again, partly = share.uses()
+    m, partly = share.microbatches, Counter() if share.hosts else partly
     for index, block in enumerate(share.blocks):
         for moved in block.moves:
             step, span = moved.step, share.plan.span(moved.step.axes)
             if step.forward and step.forward_bytes:
-                yield call_of(share, moved, span, False, m * (uses[index] + again[index]))
+                yield call_of(share, moved, span, False, m * (uses[index] + again[index] + partly[index] * moved.again))
             if step.backward and step.backward_bytes and share.prices.training:
                 yield call_of(share, moved, span, True, m * uses[index])
 

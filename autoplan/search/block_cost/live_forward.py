@@ -90,6 +90,9 @@ class Walk:
         self.parameters = {p.name for p in self.block.parameters}
         self.entering = {v.name for v in (*self.block.inputs, *self.block.externals, *self.block.buffers)}
         self.entering |= self.parameters
+        given = [(v.name, x) for v, x in zip(self.block.inputs, self.choice.inputs, strict=True)]
+        for at in (*given, *self.choice.externals, *self.choice.parameters):
+            self.storage(at)
 
     def bytes(self, at: Located) -> int:
         return layout_bytes(self.types[at[0]], at[1], self.mesh)
@@ -103,6 +106,12 @@ class Walk:
                 self.sizes[other] = self.bytes(at)
             self.place[at] = other
         return self.place[at]
+
+    @property
+    def entered(self) -> frozenset[int]:
+        """The storages of the block's inputs."""
+        pairs = zip(self.block.inputs, self.choice.inputs, strict=True)
+        return frozenset(self.place[value.name, layout] for value, layout in pairs)
 
     def make(self, size: float) -> int:
         number = next(self.numbers)

@@ -12,7 +12,7 @@ import numpy as np
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.search.block_cost.account import BlockCost
-from autoplan.search.block_cost.saved_tensors import SelectiveSaves
+from autoplan.search.block_cost.selective import SelectiveSaves
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
 
@@ -28,7 +28,7 @@ class Chain:
                  segments no more than they hold
     summed       [segments, tensor axes] bytes, likewise
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
-    doubled      bytes of what such a segment keeps that autograd keeps too: one storage, its inputs' aside
+    selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
@@ -49,7 +49,9 @@ class Chain:
     repeated: np.ndarray
     selective: np.ndarray
     rebuilt: np.ndarray
-    doubled: np.ndarray
+    selective_inputs: np.ndarray
+    selective_backward: np.ndarray
+    selective_adding: np.ndarray
     again_s: np.ndarray
     exposed_s: np.ndarray
     kept_inputs: np.ndarray
@@ -106,6 +108,9 @@ def chain_of(
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[order]
 
+    def casts(parameters: float) -> float:
+        return 0.0 if data.offload == "activations" else data.cast_share * parameters
+
     return Chain(
         forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
         backward_s=along(b.backward_s for b in blocks)
@@ -122,9 +127,11 @@ def chain_of(
         owned=held.owned(setting.pp),
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
-        selective=along(b.selective.kept_bytes for b in blocks),
-        rebuilt=along(rebuilt_bytes(b) + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        doubled=along(doubled_bytes(b) for b in blocks),
+        selective=along(b.selective.kept_bytes + casts(p) for b, p in zip(blocks, sizes, strict=True)),
+        rebuilt=along(b.selective.rebuilt_bytes for b in blocks),
+        selective_inputs=along(b.selective.live.kept_inputs for b in blocks),
+        selective_backward=along(b.selective.live.backward + casts(p) for b, p in zip(blocks, sizes, strict=True)),
+        selective_adding=along(b.selective.live.adding + casts(p) for b, p in zip(blocks, sizes, strict=True)),
         again_s=along(b.selective.again_s for b in blocks),
         exposed_s=along(waits_f) + along(waits_b),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
@@ -143,18 +150,6 @@ def held_by(model: Model, blocks: Sequence[BlockCost]) -> HeldParameters:
             for segment in model.segments
         )
     )
-
-
-def doubled_bytes(price: BlockCost) -> int:
-    """Of what autograd keeps, what is not made again, the inputs aside."""
-    return max(0, price.kept_bytes - price.live.kept_inputs - price.selective.rebuilt_bytes)
-
-
-def rebuilt_bytes(price: BlockCost) -> int:
-    """What stands beside what a segment keeps while it runs again: at the end of its forward all that this holds, with
-    the gradient of its result, which waits."""
-    waits = price.live.forward + price.output_bytes - doubled_bytes(price) - price.working_bytes
-    return max(price.selective.rebuilt_bytes, waits)
 
 
 def on_host(price: BlockCost, data: DataAxis) -> BlockCost:

@@ -66,7 +66,9 @@ class OperatorInputs:
     mesh      without the pipeline's axis
     options   what each operator may do (``options``)
     prices    seconds are of one microbatch, forward and backward
-    sequence  whether activations between segments are split along the sequence; None: whatever is cheaper
+    sequence  whether activations between the tensor-parallel operators are split along the sequence; None: whatever is
+              cheaper
+    strict    what ``sequence`` says holds inside blocks, too (``stream_step``); else of what goes between blocks alone
     system    what a named system asks of the tensor axes
     free      an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
     """
@@ -78,6 +80,7 @@ class OperatorInputs:
     sequence: bool | None = None
     system: System | None = None
     free: str = ""
+    strict: bool = True
 
     @property
     def model(self) -> Model:

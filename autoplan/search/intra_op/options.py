@@ -31,6 +31,7 @@ def formulate(
     system: System | None = None,
     free: str = "",
     options: Options | None = None,
+    strict: bool = True,
 ) -> OperatorInputs:
     """The operator problem's parts on one mesh; fields as of ``OperatorInputs``.
 
@@ -42,7 +43,7 @@ def formulate(
     if system is not None:
         system.check(prepared.model, prepared.operators, mesh)
     found = options or _Finder(prepared, mesh, split_weights, system, free).options()
-    return OperatorInputs(prepared, mesh, found, prices, sequence, system, free)
+    return OperatorInputs(prepared, mesh, found, prices, sequence, system, free, strict)
 
 
 def split_sizes(prepared: Prepared) -> SplitSizes:
