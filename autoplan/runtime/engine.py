@@ -42,7 +42,7 @@ class LoopEngine:
             loss = self.stage(batch={name: value[j : j + 1] for name, value in keywords.items()})
             scale(loss).backward()
             losses.append(loss.detach())
-        return torch.stack(losses).sum()
+        return torch.stack(losses).sum() if self.count > 1 else losses[0]
 
 
 class PipelineEngine:

@@ -7,6 +7,7 @@ device drops. A key is an ordinary tensor that comes with each microbatch, so th
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,10 +24,9 @@ def step_keys(
 
     batch  which of the batches whose gradients are added up before the step
     """
-    mixed = _mix(torch.tensor(step & _WORD) ^ _mix(torch.tensor(seed & _WORD)))
-    mixed = _mix(mixed ^ _mix(torch.tensor(batch & _WORD))) if batch else mixed
-    numbers = torch.arange(microbatches)
-    return torch.stack([mixed.expand(microbatches), numbers], dim=1).to(device)
+    mixed = _mix((step & _WORD) ^ _mix(seed & _WORD))
+    mixed = _mix(mixed ^ _mix(batch & _WORD)) if batch else mixed
+    return torch.tensor([[mixed, number] for number in range(microbatches)], device=device)
 
 
 def dropout(
@@ -79,7 +79,10 @@ def uniform_words(index: Tensor, key: Tensor, call: int) -> Tensor:
     return _mix((index & _WORD) ^ _mix((index >> 32) ^ stream))
 
 
-def _mix(word: Tensor) -> Tensor:
+Word = TypeVar("Word", int, Tensor)
+
+
+def _mix(word: Word) -> Word:
     word = ((word ^ (word >> 16)) * 0x85EBCA6B) & _WORD
     word = ((word ^ (word >> 13)) * 0xC2B2AE35) & _WORD
     return word ^ (word >> 16)
