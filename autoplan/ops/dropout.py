@@ -2,7 +2,7 @@
 
 The trailing dims are columns, as few of them as have ``LEAST`` places; the others are rows. A row has two words of 32
 bits and a column one; an element's word is their mix: the finaliser "lowbias32" (Wellons 2018), with the row's second
-word put in on the way. So an element costs ten operations on 32 bits, and p is exact to 2**-32. The backward hashes
+word put in on the way. So an element costs eight operations on 32 bits, and p is exact to 2**-32. The backward hashes
 anew: the operator is linear, and drops the same of its gradient.
 
 On the CPU NumPy runs it, block by block within the cache. For accelerators it is written in torch, which torch.compile
@@ -134,28 +134,39 @@ def scale_of(p: float) -> float:
 def dropped_at_once(x: Tensor, p: float, key: Tensor, call: int, places: Places) -> Tensor:
     """In torch, on the whole part."""
     least = min(round(p * (WORD + 1)), WORD)
-    words = words_of(key, call, places) ^ -(1 << 31)  # signed words order as unsigned ones do
+    words = halves_of(key, call, places) ^ -(1 << 31)  # signed words order as unsigned ones do
     return torch.where(words >= least - (1 << 31), x * scale_of(p), 0.0)
 
 
 def words_of(key: Tensor, call: int, places: Places) -> Tensor:
     """The word of each element, int32 of the part's shape."""
+    word = halves_of(key, call, places)
+    return word ^ (word >> 16 & 0xFFFF)
+
+
+def halves_of(key: Tensor, call: int, places: Places) -> Tensor:
+    """Words whose upper halves alone are mixed: enough to compare with p, of which the lower ones decide ties."""
     stream = mixed((key[0] + call * GOLDEN).to(torch.int32))
 
     def words(dims: range) -> Tensor:
         return places.index(dims, key[1], lambda size: torch.arange(size, device=key.device)).to(torch.int32)
 
     rank, cut = len(places.shape), places.cut
-    row = words(range(cut)).reshape(*places.shape[:cut], *[1] * (rank - cut))
+    row = words(range(cut)).reshape([*places.shape[:cut], *[1] * (rank - cut)])
     column = words(range(cut, rank)).reshape(places.shape[cut:]) * signed(GOLDEN)
-    return mixed(column ^ mixed(row ^ stream), row * signed(ROW) + stream)
+    return upper_mixed(column ^ mixed(row ^ stream), row * signed(ROW) + stream)
 
 
-def mixed(word: Tensor, between: Tensor | int = 0) -> Tensor:
-    """lowbias32 of int32 words, which torch multiplies modulo 2**32; ``between``: words put in after its first half."""
-    word = (word ^ (word >> 16 & 0xFFFF)) * signed(MIX) ^ between
-    word = (word ^ (word >> 15 & 0x1FFFF)) * signed(MIX_AGAIN)
+def mixed(word: Tensor) -> Tensor:
+    """lowbias32 of int32 words, which torch multiplies modulo 2**32."""
+    word = upper_mixed(word, 0)
     return word ^ (word >> 16 & 0xFFFF)
+
+
+def upper_mixed(word: Tensor, between: Tensor | int) -> Tensor:
+    """The same but for its last step; ``between``: words put in after its first half."""
+    word = (word ^ (word >> 16 & 0xFFFF)) * signed(MIX) ^ between
+    return (word ^ (word >> 15 & 0x1FFFF)) * signed(MIX_AGAIN)
 
 
 def signed(word: int) -> int:
@@ -179,7 +190,7 @@ def dropped_in_blocks(x: Tensor, p: float, key: Tensor, call: int, places: Place
             part = values[top : top + high, left : left + wide]
             word, other = (w[: part.shape[0], : part.shape[1]] for w in (words, shifted))
             np.bitwise_xor(columns[None, left : left + wide], rows[top : top + high, None], out=word)
-            mix_in_place(word, other, between[top : top + high, None])
+            mix_upper_in_place(word, other, between[top : top + high, None])
             np.copyto(part, 0, where=word < least)
     return result
 
@@ -205,15 +216,18 @@ def numpy_words(step: int, call: int, microbatch: int, places: Places) -> tuple[
     return first, row * np.uint32(ROW) + stream, column * np.uint32(GOLDEN)
 
 
-def mix_in_place(word: np.ndarray, other: np.ndarray, between: np.ndarray | None = None) -> None:
+def mix_in_place(word: np.ndarray, other: np.ndarray) -> None:
     """``mixed`` of uint32 words, in place; ``other``: memory of their size."""
+    mix_upper_in_place(word, other, np.uint32(0))
+    np.right_shift(word, 16, out=other)
+    np.bitwise_xor(word, other, out=word)
+
+
+def mix_upper_in_place(word: np.ndarray, other: np.ndarray, between: np.ndarray | np.uint32) -> None:
     np.right_shift(word, 16, out=other)
     np.bitwise_xor(word, other, out=word)
     np.multiply(word, np.uint32(MIX), out=word)
-    if between is not None:
-        np.bitwise_xor(word, between, out=word)
+    np.bitwise_xor(word, between, out=word)
     np.right_shift(word, 15, out=other)
     np.bitwise_xor(word, other, out=word)
     np.multiply(word, np.uint32(MIX_AGAIN), out=word)
-    np.right_shift(word, 16, out=other)
-    np.bitwise_xor(word, other, out=word)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,45 +16,70 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator
 
 import autoplan
-from tests.bench.program.models import batch
+from tests.bench.program.models import MODELS, batch
 from tests.support.planning import parallelize_alone
 
+PRECISIONS = ("fp32", "bf16-mixed")
 CAST = "aten._to_copy.default"
+MARKS = "profiler."  # the optimizer's and autograd's marks for a profiler: no operator
 
 
 class Calls(TorchDispatchMode):
-    """Counts operators by name; casts of tensors in the shape of a parameter are left out."""
+    """Counts operators by name, views among them. Casts of tensors in the shape of a parameter are left out: both
+    sides cast weights, each in its own way."""
 
     def __init__(self, shapes: Iterable[torch.Size]) -> None:
         super().__init__()
         self.shapes, self.calls = frozenset(shapes), Counter[str]()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = str(func)
-        if name.startswith("profiler."):
-            return func(*args, **(kwargs or {}))
-        if name != CAST or args[0].shape not in self.shapes:
+        if not name.startswith(MARKS) and (name != CAST or args[0].shape not in self.shapes):
             self.calls[name] += 1
         return func(*args, **(kwargs or {}))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Counted:
-    """One step's operator calls by name, and the bytes of distinct storages that its forward keeps for the backward,
-    parameters and batch left out."""
+    """One step: operator calls by name, and the bytes of the storages that its forward keeps for the backward beside
+    parameters, buffers and the batch."""
 
     calls: Mapping[str, int]
     saved_bytes: int
 
+    @property
+    def total(self) -> int:
+        return sum(self.calls.values())
 
-@dataclass
-class Saved:
-    held: dict[int, int] = field(default_factory=dict)
+
+@dataclass(frozen=True)
+class Row:
+    """A model in a precision: the module's step beside the program's."""
+
+    model: str
+    precision: str
+    module: Counted
+    program: Counted
+
+    @property
+    def calls_ratio(self) -> float:
+        return self.program.total / self.module.total
+
+    @property
+    def bytes_ratio(self) -> float:
+        return self.program.saved_bytes / self.module.saved_bytes
+
+
+def row(model: str, precision: str) -> Row:
+    torch.manual_seed(0)
+    module = MODELS[model]()
+    with tempfile.TemporaryDirectory() as folder:
+        return Row(model, precision, of_module(module, precision), of_program(module, precision, Path(folder) / "out"))
 
 
 @contextmanager
 def saving(own: Iterable[Tensor]) -> Iterator[dict[int, Tensor]]:
-    """Tensors that the forward within keeps, one of each storage."""
+    """One tensor of each storage that the forward within keeps."""
     known = {t.untyped_storage().data_ptr() for t in own}
     found: dict[int, Tensor] = {}
 
@@ -80,11 +107,10 @@ def of_module(module: nn.Module, precision: str) -> Counted:
     """The module's own step; under "bf16-mixed" within autocast."""
     module.train()
     given = batch()
-    mixed = precision == "bf16-mixed"
 
     def step() -> None:
         module.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16) if mixed else nullcontext():
+        with torch.autocast("cpu", torch.bfloat16) if precision == "bf16-mixed" else nullcontext():
             loss = module(**given).loss
         loss.backward()
 
@@ -96,14 +122,16 @@ def of_program(module: nn.Module, precision: str, folder: Path) -> Counted:
     given = batch()
     plan = parallelize_alone(
         module, "1x1 cpu", given, training=autoplan.Training(precision=precision),
-        parallelism=autoplan.Parallelism(micro_batch=2, recompute="none"),
+        parallelism=autoplan.Parallelism(micro_batch=len(given["input_ids"]), recompute="none"),
     )  # fmt: skip
     plan.export(folder)
     with autoplan.load(folder).program() as program:
         program.load_weights(module.state_dict())
+
         def step() -> None:
             program.optimizer.zero_grad()
             program.step(given)
 
-        stage = program.stages.modules[0]
-        return counted(step, [*stage.parameters(), *stage.buffers(), *given.values()])
+        stages = program.stages.modules
+        own = [t for stage in stages for t in (*stage.parameters(), *stage.buffers())]
+        return counted(step, [*own, *given.values()])
