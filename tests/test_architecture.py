@@ -40,6 +40,7 @@ ORDER = (
     "rules.extensions",
     "rules",
     "ir.typed",
+    "ir.randomness",
     "ir.choice",
     "ir.record",
     "ir.codec",

@@ -18,9 +18,8 @@ from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, 
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
-from autoplan.runtime.inference.forward import DROPOUT_KEY, Forward
+from autoplan.runtime.inference.forward import Forward, random_keys
 from autoplan.runtime.memory.optimizer_offload import take_up
-from autoplan.runtime.ops.random import step_keys
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.local_sgd import local_steps, replica_groups, replica_of
@@ -116,9 +115,8 @@ class Program(RankModel):
     def _step(self, inputs: dict[str, Tensor]) -> Tensor:
         self.sums.begin()
         before = self.gradients.batches
-        keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device, before)
         counts = whole_counts(self.spec, self.module, inputs, self.axes)
-        keywords = inputs | counts | {DROPOUT_KEY: keys}
+        keywords = inputs | counts | random_keys(self.spec, self.spec.training.seed, self.steps, self.device, before)
         with self.versions.computing() if self.versions else nullcontext():
             loss = self.engine.run(keywords, self.updates.scale)
         self.sums.finish()

@@ -53,7 +53,6 @@ HOLDS: Mapping[str, Holds] = {
     "aten.div.Tensor": Holds(back="rrrr"),
     "aten.var.dim": Holds(back="xx"),
     "autoplan.cross_entropy": Holds(saves="x", keeps=(1,), back="xx"),  # log-softmax; its gradient, and the logits'
-    "autoplan.dropout": Holds(saves="r"),  # the mask, in the result's dtype
 }
 """By operator; what isn't here holds nothing else."""
 

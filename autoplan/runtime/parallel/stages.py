@@ -20,8 +20,9 @@ Place = tuple[nn.Module, str]
 class StageModule(nn.Module):
     """One stage as the engines run it.
 
-    ``batch`` holds the stage's keywords, each with a leading dim of one, the microbatch, so that the pipelining engine,
-    which cuts keywords along dim 0, passes scalars and tensors without a batch dim like any other. What leaves is
+    ``batch`` holds the stage's keywords, each with a leading dim of microbatches, so that the pipelining engine, which
+    cuts keywords along dim 0 into single ones, passes scalars and tensors without a batch dim like any other;
+    ``microbatch`` is the one that runs. What leaves is
     contiguous, so that it can be sent, and no view, for the engine detaches it in place where it splits a backward.
     """
 
@@ -30,8 +31,10 @@ class StageModule(nn.Module):
         self.number = number
         self.stage = stage
 
-    def forward(self, *activations: Tensor, batch: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
-        result = self.stage(*activations, **{name: value[0] for name, value in batch.items()})
+    def forward(
+        self, *activations: Tensor, batch: Mapping[str, Tensor], microbatch: int = 0
+    ) -> Tensor | tuple[Tensor, ...]:
+        result = self.stage(*activations, **{name: value[microbatch] for name, value in batch.items()})
         return tuple(map(leaving, result)) if isinstance(result, tuple) else leaving(result)
 
 
