@@ -85,11 +85,22 @@ class ProgramSpec:
         """The dtype in which gradients are summed over ranks; None: that in which they are stored."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16}.get(self.training.reduce_dtype or "")
 
+    @property
+    def mixed(self) -> bool:
+        """Whether values are kept and updated in float32, and computed with in half precision."""
+        return self.training.mixed and not self.forward_only
+
     def storage_dtype(self, kind: TensorType) -> torch.dtype:
-        """The dtype in which a parameter of this type is stored and updated."""
-        if not kind.floating:
+        """The dtype in which the values of a parameter of this type are kept and updated."""
+        if not kind.floating or (self.training.mixed and not self.mixed):
             return getattr(torch, kind.dtype)
         return {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
+
+    def parameter_dtype(self, stored: StoredParameter) -> torch.dtype:
+        """The dtype of what a rank's modules hold of a parameter: the one that they compute in, beside a float32 master
+        under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it."""
+        shards = self.zero_shards(stored)
+        return self.storage_dtype(stored.type) if shards or not self.mixed else getattr(torch, stored.type.dtype)
 
     def activation_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype of a batch input, buffer or activation of this type."""
