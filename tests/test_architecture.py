@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module imports only what stands above it, and modules of its own entry; inside packages, too.
 ORDER = (
     "errors",
+    "deferred",
     "arguments",
     "cluster",
     "ir.mesh",
@@ -142,7 +143,7 @@ ORDER = (
     "replan",
     "plan",
     "api",
-    "compare",
+    "comparison",
     "models",
     "cli",
     "__init__",

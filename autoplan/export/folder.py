@@ -25,7 +25,7 @@ from torch import nn
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.emit.program import emit_program
 from autoplan.errors import ClusterError, LayoutError, PlanFileError
-from autoplan.evaluation import forms_of
+from autoplan.evaluation.form import forms_of
 from autoplan.export.files import (
     DAMAGED,
     OPEN,

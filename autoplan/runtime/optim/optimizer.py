@@ -16,6 +16,7 @@ from autoplan.runtime.optim.gathered_optimizer import (
     GatheredOptimizer,
     GatheredParameter,
     Group,
+    Kind,
     LocalParameter,
     gathered_parameters,
     split_dtensors,
@@ -70,35 +71,50 @@ def rank_optimizer(
     replica  the ranks of one replica, where each steps by itself; None: the world
     """
     training = spec.training
-    on_host = spec.parallelism.offload == "optimizer"
-    optimizer = over_parts(spec, storage, held, on_host)
+    optimizer = over_parts(spec, storage, held)
     if isinstance(optimizer, Lamb):
         optimizer.whole_squares = squares_over_ranks(held, [p.source for p in spec.lowered.parameters], device, replica)
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
-    attach(optimizer, held, device, on_host)
+    attach(optimizer, held, device, spec.parallelism.offload == "optimizer")
     return optimizer
 
 
-def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], on_host: bool) -> Optimizer:
-    """The planned optimizer over what this rank holds.
-
-    on_host  the masters lie with the host: updated in one pass over memory, where the optimizer has a fused kernel
-    """
+def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter]) -> Optimizer:
+    """The planned optimizer over what this rank holds."""
     training = spec.training
     kind = optimizer_class(training.optimizer)
-    further: dict[str, Any] = {"fused": True} if on_host and "fused" in inspect.signature(kind).parameters else {}
     groups = [[h for h in held if number_of(training, names_of(h.stored)) == n] for n in numbers(training)]
     trainable = [[h.updated for h in group if h.stored.trainable] for group in groups]
     if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
         return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
-        return elementwise(kind, training, trainable, options(kind, training) | further)
+        given = options(kind, training)
+        devices = {p.device for group in trainable for p in group}
+        return elementwise(kind, training, trainable, in_one_pass(kind, given, devices) | given)
     wholes = [gathered_parameters(group, storage) for group in groups]
     if kind is not Muon:
         return GatheredOptimizer(with_options(kind, training, wholes))
     return with_muon(training, wholes)
+
+
+def in_one_pass(kind: Kind, given: Mapping[str, Any], devices: Iterable[torch.device]) -> dict[str, bool]:
+    """``fused=True`` where the class has a kernel that updates a parameter in one pass over memory, on these devices;
+    empty where options ask for something that it doesn't do.
+
+    Tried on one element: which devices have it differs from class to class, and torch says so in no public place.
+    """
+    if "fused" not in inspect.signature(kind).parameters or set(given) & {"foreach", "fused"}:
+        return {}
+    try:
+        for device in devices:
+            parameter = nn.Parameter(torch.zeros(1, device=device))
+            parameter.grad = torch.zeros_like(parameter)
+            kind([parameter], **given, fused=True).step()
+    except (RuntimeError, NotImplementedError):  # no kernel there, or not together with differentiable or maximize
+        return {}
+    return {"fused": True}
 
 
 def numbers(training: Training) -> range:
