@@ -86,21 +86,22 @@ class ProgramSpec:
         return {"fp32": torch.float32, "bf16": torch.bfloat16}.get(self.training.reduce_dtype or "")
 
     @property
-    def mixed(self) -> bool:
-        """Whether values are kept and updated in float32, and computed with in half precision."""
-        return self.training.mixed and not self.forward_only
+    def half(self) -> torch.dtype | None:
+        """What mixed precision computes in; None under any other precision."""
+        return {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(self.training.precision)
 
     def storage_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype in which the values of a parameter of this type are kept and updated."""
-        if not kind.floating or (self.training.mixed and not self.mixed):
+        if not kind.floating or kind.dtype.startswith("complex"):
             return getattr(torch, kind.dtype)
-        return {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
+        mixed = self.half if self.forward_only else None  # nothing is updated
+        return mixed or {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
 
     def parameter_dtype(self, stored: StoredParameter) -> torch.dtype:
         """The dtype of what a rank's modules hold of a parameter: the one that they compute in, beside a float32 master
         under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it."""
-        shards = self.zero_shards(stored)
-        return self.storage_dtype(stored.type) if shards or not self.mixed else getattr(torch, stored.type.dtype)
+        kept = self.storage_dtype(stored.type)
+        return self.half if self.half and kept == torch.float32 and not self.zero_shards(stored) else kept
 
     def activation_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype of a batch input, buffer or activation of this type."""
