@@ -142,6 +142,11 @@ class Training:
         object.__setattr__(self, "groups", as_groups(self.groups))
 
     @property
+    def mixed(self) -> bool:
+        """Whether parameters are updated in float32 and computed with in half precision."""
+        return self.precision in ("bf16-mixed", "fp16-mixed")
+
+    @property
     def scales_loss(self) -> bool:
         """Whether the loss is scaled, so that small gradients don't vanish in float16."""
         return self.precision == "fp16-mixed"

@@ -96,7 +96,8 @@ class Program(RankModel):
             inputs = stacked(self.spec, given, self.axes)
             with self.gradients.of_another_batch(lambda: self.updates.skipped):
                 loss = self._step(inputs)
-            share_gradients(self.held)
+            if self.spec.parallelism.offload != "optimizer":
+                share_gradients(self.held)  # a script may look at those of what the optimizer updates
             return loss
 
     def evaluate(self, batch: Batch) -> Tensor:

@@ -86,22 +86,29 @@ class ProgramSpec:
         return {"fp32": torch.float32, "bf16": torch.bfloat16}.get(self.training.reduce_dtype or "")
 
     @property
+    def mixed(self) -> bool:
+        """Whether what is computed in half precision is stored in float32; what is never updated isn't."""
+        return self.training.mixed and not self.forward_only
+
+    @property
     def half(self) -> torch.dtype | None:
-        """What mixed precision computes in; None under any other precision."""
-        return {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(self.training.precision)
+        """What mixed precision computes in, as the parameters' types have it."""
+        found = {p.type.dtype for p in self.lowered.parameters} & {"bfloat16", "float16"} if self.mixed else set()
+        assert len(found) <= 1, "a model is traced in one dtype"
+        return getattr(torch, found.pop()) if found else None
 
     def storage_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype in which the values of a parameter of this type are kept and updated."""
-        if not kind.floating or kind.dtype.startswith("complex"):
+        if (self.forward_only and self.training.mixed) or not kind.floating or kind.dtype.startswith("complex"):
             return getattr(torch, kind.dtype)
-        mixed = self.half if self.forward_only else None  # nothing is updated
-        return mixed or {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
+        return {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
 
     def parameter_dtype(self, stored: StoredParameter) -> torch.dtype:
         """The dtype of what a rank's modules hold of a parameter: the one that they compute in, beside a float32 master
         under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it."""
-        kept = self.storage_dtype(stored.type)
-        return self.half if self.half and kept == torch.float32 and not self.zero_shards(stored) else kept
+        if self.mixed and not self.zero_shards(stored):
+            return getattr(torch, stored.type.dtype)
+        return self.storage_dtype(stored.type)
 
     def activation_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype of a batch input, buffer or activation of this type."""

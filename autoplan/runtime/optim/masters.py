@@ -43,9 +43,9 @@ def attach(optimizer: Optimizer, held: Sequence[ShardedParameter], device: torch
 
 
 def share_gradients(held: Iterable[ShardedParameter]) -> None:
-    """Gives each master beside its parameter the parameter's gradient, the same memory."""
+    """Gives each master on the device its parameter's gradient, the same memory."""
     for each in held:
-        if each.master is not None and each.master.device == each.parameter.device:
+        if each.master is not None:
             each.master.grad = each.parameter.grad
 
 

@@ -92,7 +92,7 @@ def policy(spec: ProgramSpec) -> MixedPrecisionPolicy:
 
     Gradients are reduced as they are stored, in float32 under mixed precision, or in the dtype that was asked for.
     """
-    reduced = spec.reduce_dtype or (torch.float32 if spec.half else None)
+    reduced = spec.reduce_dtype or (torch.float32 if spec.mixed else None)
     return MixedPrecisionPolicy(param_dtype=spec.half, reduce_dtype=reduced, cast_forward_inputs=False)
 
 
