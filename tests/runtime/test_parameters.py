@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,14 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.ir.codec import decode, encode
 from autoplan.ir.layout import Layout, S
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Lowered
 from autoplan.options import Training
 from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
 from autoplan.runtime.parallel.parameters import Made, Parameters
-from autoplan.runtime.spec import ProgramSpec
 from tests.fixtures import tiny_program as tiny
 
 CPU = torch.device("cpu")
@@ -51,13 +47,6 @@ def test_buffers_are_one_object_on_the_device_while_parameters_may_wait() -> Non
     assert parameters("embed.weight").is_meta
 
 
-def typed(dtype: str, **plan) -> ProgramSpec:
-    """The tiny program with every floating value of this dtype."""
-    spec = tiny.spec(**plan)
-    text = json.dumps(encode(spec.lowered)).replace("float64", dtype)
-    return replace(spec, lowered=decode(Lowered, json.loads(text), "lowered"))
-
-
 @pytest.mark.parametrize(
     ("precision", "held", "updated"),
     [
@@ -71,7 +60,7 @@ def typed(dtype: str, **plan) -> ProgramSpec:
 def test_precision_says_in_which_dtypes_parameters_are_held_and_updated(
     precision: str, held: str, updated: torch.dtype
 ) -> None:
-    spec = typed(held, training=Training(precision=precision))
+    spec = tiny.in_dtype(tiny.spec(training=Training(precision=precision)), held)
     weight = Made(spec, CPU, CPU).parameter("embed.weight")
     assert (weight.dtype, weight.grad_dtype) == (getattr(torch, held), updated)
     assert spec.storage_dtype(spec.lowered.parameters[0].type) == updated
@@ -79,12 +68,13 @@ def test_precision_says_in_which_dtypes_parameters_are_held_and_updated(
 
 @pytest.mark.parametrize("zero", [1, 3])
 def test_what_zero_shards_is_its_own_master(zero: int) -> None:
-    spec = typed("bfloat16", dp=2, zero=zero, training=Training(precision="bf16-mixed"))
+    spec = tiny.in_dtype(tiny.spec(dp=2, zero=zero, training=Training(precision="bf16-mixed")), "bfloat16")
     assert Made(spec, CPU, CPU).parameter("embed.weight").dtype == torch.float32
 
 
 def test_a_forward_alone_keeps_what_it_computes_with() -> None:
-    spec = replace(typed("bfloat16", training=Training(precision="bf16-mixed")), forward_only=True)
+    spec = tiny.in_dtype(tiny.spec(training=Training(precision="bf16-mixed")), "bfloat16")
+    spec = replace(spec, forward_only=True)
     assert Made(spec, CPU, CPU).parameter("embed.weight").dtype == torch.bfloat16
     assert spec.storage_dtype(spec.lowered.parameters[0].type) == torch.bfloat16
 
