@@ -24,7 +24,7 @@ UNSCALING_PASSES = 2.0  # gradients are read and written divided by the loss' sc
 
 
 def stored_ratio(training: Training | Inference) -> float:
-    """Bytes in which masters and gradients are stored for each byte in which parameters are used (``Prices.stored``)."""
+    """Bytes in which masters and gradients are stored for each byte of what is computed with (``Prices.stored``)."""
     return 2.0 if isinstance(training, Training) and training.mixed else 1.0
 
 

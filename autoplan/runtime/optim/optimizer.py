@@ -91,25 +91,29 @@ def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParame
         return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
         given = options(kind, training)
-        devices = {p.device for group in trainable for p in group}
-        return elementwise(kind, training, trainable, in_one_pass(kind, given, devices) | given)
+        alike = {(p.device, isinstance(p, DTensor)): p for group in trainable for p in group}
+        return elementwise(kind, training, trainable, in_one_pass(kind, given, alike.values()) | given)
     wholes = [gathered_parameters(group, storage) for group in groups]
     if kind is not Muon:
         return GatheredOptimizer(with_options(kind, training, wholes))
     return with_muon(training, wholes)
 
 
-def in_one_pass(kind: Kind, given: Mapping[str, Any], devices: Iterable[torch.device]) -> dict[str, bool]:
-    """``fused=True`` where the class has a kernel that updates a parameter in one pass over memory, on these devices;
-    empty where options ask for something that it doesn't do.
+def in_one_pass(kind: Kind, given: Mapping[str, Any], sorts: Iterable[nn.Parameter]) -> dict[str, bool]:
+    """``fused=True`` where the class has a kernel that updates a parameter in one pass over memory, for each of these
+    sorts of parameters; empty where options ask for something that it doesn't do.
 
-    Tried on one element: which devices have it differs from class to class, and torch says so in no public place.
+    Tried on one element: which devices have it differs from class to class, and so does whether DTensors do; torch says
+    so in no public place.
     """
     if "fused" not in inspect.signature(kind).parameters or set(given) & {"foreach", "fused"}:
         return {}
     try:
-        for device in devices:
-            parameter = nn.Parameter(torch.zeros(1, device=device))
+        for sort in sorts:
+            one = torch.zeros(1, device=sort.device)
+            if isinstance(sort, DTensor):
+                one = DTensor.from_local(one, sort.device_mesh, sort.placements, run_check=False)
+            parameter = nn.Parameter(one)
             parameter.grad = torch.zeros_like(parameter)
             kind([parameter], **given, fused=True).step()
     except (RuntimeError, NotImplementedError):  # no kernel there, or not together with differentiable or maximize
