@@ -150,8 +150,9 @@ class Program(RankModel):
 
         By the program's names, which every plan of the model shares: parameters as DTensors over their stage's mesh,
         buffers whole, and on rank 0 what the program never reads. Like a module's they are views, which a step changes:
-        clone what is to stay. Replicas that step by themselves are averaged, in copies. The optimizer's state, the
-        count of steps and the schedule's are ``program.optimizer.state_dict()``.
+        clone what is to stay. Under mixed precision they are the float32 masters: what is written into them counts once
+        ``load_state_dict`` takes it up. Replicas that step by themselves are averaged, in copies. The optimizer's
+        state, the count of steps and the schedule's are ``program.optimizer.state_dict()``.
         """
         further = self.stages.buffers | self.unread
         if self.local is None:
