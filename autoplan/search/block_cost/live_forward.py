@@ -121,7 +121,7 @@ class Walk:
 
     def compute(self, step: Step, operator: Operator) -> int:
         """Makes a result, or a view of an operand; bytes that the operator needs beside."""
-        holds = holds_of(operator.node.op, self.device, step.body)
+        holds = holds_of(operator.node.op, self.device, step.body, len(step.reads))
         sizes = [self.bytes(at) for at in step.reads]
         result = self.bytes(step.makes)
         self.order[step.makes] = self.order_of(step, operator)
