@@ -114,7 +114,7 @@ class Backward:
 
     def through(self, step: Step, operator: Operator, gradient: int) -> None:
         walk = self.walk
-        holds = holds_of(operator.node.op, walk.device, step.body)
+        holds = holds_of(operator.node.op, walk.device, step.body, len(step.reads))
         sizes = [walk.bytes(at) for at in step.reads]
         self.beside(holds.backward(sizes, walk.bytes(step.makes)))
         made: list[tuple[Located, int]] = []

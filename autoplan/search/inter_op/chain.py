@@ -108,9 +108,6 @@ def chain_of(
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[order]
 
-    def casts(parameters: float) -> float:
-        return 0.0 if data.offload == "activations" else data.cast_share * parameters
-
     return Chain(
         forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
         backward_s=along(b.backward_s for b in blocks)
@@ -118,7 +115,7 @@ def chain_of(
         + along(added)
         + along(b * training for _, b in copies),
         weights_s=along(b.weights_s for b in blocks) + along(added),
-        kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        kept=along(b.kept_bytes for b in blocks),
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
         constants=along(b.constant_bytes for b in blocks),
@@ -127,17 +124,17 @@ def chain_of(
         owned=held.owned(setting.pp),
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
-        selective=along(b.selective.kept_bytes + casts(p) for b, p in zip(blocks, sizes, strict=True)),
+        selective=along(b.selective.kept_bytes for b in blocks),
         rebuilt=along(b.selective.rebuilt_bytes for b in blocks),
         selective_inputs=along(b.selective.live.kept_inputs for b in blocks),
-        selective_backward=along(b.selective.live.backward + casts(p) for b, p in zip(blocks, sizes, strict=True)),
-        selective_adding=along(b.selective.live.adding + casts(p) for b, p in zip(blocks, sizes, strict=True)),
+        selective_backward=along(b.selective.live.backward for b in blocks),
+        selective_adding=along(b.selective.live.adding for b in blocks),
         again_s=along(b.selective.again_s for b in blocks),
         exposed_s=along(waits_f) + along(waits_b),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
-        live_forward=along(b.live.forward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        live_backward=along(b.live.backward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        live_forward=along(b.live.forward for b in blocks),
+        live_backward=along(b.live.backward for b in blocks),
+        live_adding=along(b.live.adding for b in blocks),
         held=held,
     )
 
