@@ -14,7 +14,7 @@ from cost_models.pipeline.shared import Sharing
 
 __all__ = [
     "Action", "CriticalPath", "Rounds", "actions", "chunk_rounds", "deals_rounds", "least_chunk_rounds", "least_held",
-    "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
+    "most_sending", "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
 ]  # fmt: skip
 
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
@@ -71,6 +71,16 @@ def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: b
     if first:
         return backward_s, backward_s
     return (2 * backward_s, backward_s) if fuses else (backward_s, weights_s)
+
+
+def most_sending(schedule: str, ranks: int, stages: int) -> int:
+    """Messages that a rank has on their way at most: before another it waits for the oldest (``runtime.pipeline``).
+
+    A send ends once its receive is posted, an action before the message is read. With one at a time nothing deadlocks
+    and no step takes longer, but for a split backward with several stages on a rank: there the last rank sends gradients
+    while the others, behind by a turn each, haven't come to reading them. A test runs all orders that way.
+    """
+    return ranks if splits(schedule) and stages > ranks else 1
 
 
 def least_held(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 A rank posts the receive of its next action before it computes the current one, so that the message comes meanwhile;
 its buffer is made then, and goes when what was received is no longer read. Ranks read messages in the order in which
 their neighbours send them, so receives are posted in that order, too. A send is waited for before the next one, at the
-latest (``order.most_unsent``): what is on its way is bounded by the stages, not by the microbatches.
+latest (``cost.interleaved.most_sending``): what is on its way is bounded by the stages, not by the microbatches.
 
 NCCL runs the messages between two ranks over one group one after another, and a send ends with its receive. So each
 direction has a group of its own: else a send that waits for its receive would hold up what it waits for.
@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from autoplan.cost.interleaved import Action
+from autoplan.cost.interleaved import Action, most_sending
 from autoplan.ir.typed import TypedValue
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.pipeline.order import most_unsent, reads_from, schedule_of, sends_to
+from autoplan.runtime.pipeline.order import reads_from, schedule_of, sends_to
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
 Message = tuple[Tensor, ...]
@@ -38,7 +38,7 @@ class Exchange:
         self.spec, self.axis, self.device = spec, axis, device
         self.stages = len(spec.lowered.stages)
         self.groups = edge_groups(spec)
-        self.most = most_unsent(schedule_of(spec), axis.size, self.stages)
+        self.most = most_sending(schedule_of(spec), axis.size, self.stages)
         self.posted: dict[Action, tuple[Message, list[dist.Work]]] = {}
         self.sent: deque[tuple[Message, list[dist.Work]]] = deque()
 

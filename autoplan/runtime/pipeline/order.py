@@ -1,6 +1,6 @@
 """The order of a rank's actions: the one by which the search prices the schedule (``cost_models.pipeline``)."""
 
-from autoplan.cost.interleaved import Action, actions, splits
+from autoplan.cost.interleaved import Action, actions
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
 ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", "pipedream-2bw": "1f1b"}
@@ -28,15 +28,4 @@ def sends_to(action: Action, stages: int) -> int | None:
     """The stage that reads what an action makes, by an action of the same kind; None where nothing is sent."""
     after = action.stage + 1 if action.kind == "F" else action.stage - 1
     return after if action.kind != "W" and 0 <= after < stages else None
-
-
-def most_unsent(schedule: str, ranks: int, stages: int) -> int:
-    """Messages that a rank may have on their way before it waits for the oldest.
-
-    A send ends when its receive is posted, an action before it is read. Wherever a rank sends again only after it has
-    read a message that its neighbour sent later than that, one is enough, and costs no time: in every schedule but one.
-    There, where the backward is split and a rank has several stages, ranks run ahead of each other by up to as many
-    actions as there are ranks. A test runs all orders with sends that wait for their receives.
-    """
-    return ranks if splits(schedule) and stages > ranks else 1
 
