@@ -76,7 +76,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
         update = 0.0 if data.offloads else max(total * account.update_share, float(loads.largest_alone(largest)))
         moments.append(Moment(total * data.optimizer_share, 0.0, update))
         if data.zero:
-            moments.append(Moment(total * data.gradient_share, ahead, unit * data.prices.stored))
+            moments.append(Moment(total * data.gradient_share, 0.0, unit * data.prices.stored))
     else:
         moments = [Moment(0.0, ahead, max(part.forward for part in parts))]
     worst = max(moments, key=lambda moment: moment.total)
