@@ -73,14 +73,17 @@ def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: b
     return (2 * backward_s, backward_s) if fuses else (backward_s, weights_s)
 
 
-def most_sending(schedule: str, ranks: int, stages: int) -> int:
+def most_sending(schedule: str, ranks: int, microbatches: int, virtual_stages: int) -> int:
     """Messages that a rank has on their way at most: before another it waits for the oldest (``runtime.pipeline``).
 
-    A send ends once its receive is posted, an action before the message is read. With one at a time nothing deadlocks
-    and no step takes longer, but for a split backward with several stages on a rank: there the last rank sends gradients
-    while the others, behind by a turn each, haven't come to reading them. A test runs all orders that way.
+    A send ends once its receive is posted, an action before the message is read. Where neighbours read what is sent in
+    about the turn in which it is sent, one at a time neither deadlocks nor takes longer. They are behind by turns where
+    a rank with several stages splits the backward, or has rounds of more microbatches than there are ranks. A test runs
+    all orders that way.
     """
-    return ranks if splits(schedule) and stages > ranks else 1
+    if virtual_stages == 1 or not (splits(schedule) or chunk_rounds(ranks, microbatches) > ranks):
+        return 1
+    return 3 * ranks
 
 
 def least_held(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:

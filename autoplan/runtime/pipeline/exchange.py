@@ -38,7 +38,8 @@ class Exchange:
         self.spec, self.axis, self.device = spec, axis, device
         self.stages = len(spec.lowered.stages)
         self.groups = edge_groups(spec)
-        self.most = most_sending(schedule_of(spec), axis.size, self.stages)
+        several = self.stages // axis.size
+        self.most = most_sending(schedule_of(spec), axis.size, spec.microbatches, several)
         self.posted: dict[Action, tuple[Message, list[dist.Work]]] = {}
         self.sent: deque[tuple[Message, list[dist.Work]]] = deque()
 

@@ -86,7 +86,7 @@ class StageModel:
             unkept=np.append(0.0, unkept[1:]),
             repeated=chain.repeated,
             ties=chain.held.ties,
-            messages=2 + most_sending(setting.schedule, setting.pp, setting.stages),
+            messages=2 + most_sending(setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages),
             state_share=parameter_share(data, self.states),
             update_share=float(self.updates(1.0, 0.0)),
         )
