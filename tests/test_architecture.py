@@ -124,6 +124,7 @@ ORDER = (
     "runtime.weights",
     "runtime.rank_model",
     "runtime.inference",
+    "runtime.pipeline",
     "runtime.engine",
     "runtime.own_state",
     "runtime.program",

@@ -21,7 +21,8 @@ Halves = list[dict[str, Any]]
 
 
 def backward_inputs(
-    roots: Sequence[GradientEdge], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor], weights: Sequence[nn.Parameter]
+    roots: Sequence[GradientEdge], gradients: Sequence[Tensor | None], inputs: Sequence[Tensor],
+    weights: Sequence[nn.Parameter],
 ) -> tuple[tuple[Tensor | None, ...], Halves]:  # fmt: skip
     """The inputs' gradients, None where nothing depends on one, and what ``backward_weights`` goes on from."""
     edges = [get_gradient_edge(x) for x in inputs]

@@ -3,8 +3,8 @@
 A stage is a run of segments of which some are recomputed. Its rank needs for it, all in bytes of one device,
 
     states      parameters, gradients and the optimizer's state, between microbatches
-    buffers     a rank's messages, as many of the largest as it has at once: one that is read, one that comes for the next
-                action, those on their way to other ranks
+    buffers     a rank's messages, as many of the largest as it has at once: one that is read, one that comes for the
+                next action, those on their way to other ranks
     flight      for each microbatch in flight: what the backward reads, the constants, and the message that entered
     transients  the largest of a segment's working memory, of its gathered parameters (ZeRO), and of what stands whole
                 while a recomputed segment runs again
