@@ -1,6 +1,7 @@
 """The order of a rank's actions: the one by which the search prices the schedule (``cost_models.pipeline``)."""
 
 from autoplan.cost.interleaved import Action, actions
+from autoplan.errors import ParallelismError
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
 ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", "pipedream-2bw": "1f1b"}
@@ -8,10 +9,15 @@ ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", "pipedream-2bw": "1f1b"}
 
 
 def rank_actions(spec: ProgramSpec, rank: int) -> tuple[Action, ...]:
-    """What a pipeline rank runs in one step, in order."""
+    """What a pipeline rank runs in one step, in order. ParallelismError where the schedule can't run its stages."""
     name, ranks = schedule_of(spec), spec.size(PIPELINE)
     several = len(spec.lowered.stages) // ranks
-    return actions(ONE_STAGE.get(name, name), rank, ranks, spec.microbatches, None if name in ONE_STAGE else several)
+    if name not in ONE_STAGE:
+        return actions(name, rank, ranks, spec.microbatches, several)
+    if several > 1:
+        held = f"a rank has {several} stages, the schedule runs one"
+        raise ParallelismError(f"pipeline_schedule={name!r}", held, "use pipeline_schedule='interleaved'")
+    return actions(ONE_STAGE[name], rank, ranks, spec.microbatches)
 
 
 def schedule_of(spec: ProgramSpec) -> str:
