@@ -57,14 +57,14 @@ def splits(schedule: str) -> bool:
 
 
 def deals_rounds(ranks: int, microbatches: int) -> bool:
-    """Whether the microbatches fill equal rounds, as torch.distributed.pipelining wants them."""
+    """Whether the microbatches fill equal rounds (``cost_models.pipeline.schedule.round_size``)."""
     return microbatches % max(1, microbatches // ranks) == 0
 
 
 def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: bool) -> tuple[float, float]:
-    """(seconds of the backward, of these for the weights' gradients) as torch's engine splits it.
+    """(seconds of the backward, of these for the weights' gradients) as the engine splits it.
 
-    The first stage has no inputs' gradients: its whole backward waits (stage.py, ``backward_one_chunk``). A compiled
+    The first stage has no inputs' gradients: its whole backward waits (``runtime.pipeline.stage``). A compiled
     segment's backward is one function, which gives all gradients whichever are asked for: it runs for the inputs, and
     once more for the weights.
     """
