@@ -119,9 +119,9 @@ def timeline(
     forward_s, backward_s  of each stage, ``virtual_stages`` of them on a rank
     weights_s              where the schedule splits the backward, the part that is the weights' gradients
 
-    Messages are part of the action that receives them: torch.distributed.pipelining posts a receive when it comes to
-    that action and waits for it, 1F1B also for the send that it joins to it (schedules.py, ``_wait_batch_p2p``), and
-    neither nccl nor gloo sends before the receiver is there. The bubble is what a rank waits beside that.
+    Messages are part of the action that receives them, an upper bound: the program posts a receive one action ahead
+    (``runtime.pipeline.exchange``), so what has been sent by then comes under that action's compute, which isn't
+    counted on. The bubble is what a rank waits beside that.
     """
     schedule = schedule if len(forward_s) > 1 else "1f1b"
     count = virtual_stages if runs_rounds(schedule) else None

@@ -19,6 +19,7 @@ from autoplan.verify.local_ranks import RankPool
 from tests.support.rehearsed_plans import llama, mixtral, planned, tensors_of_rank
 from tests.support.sampling import sampled
 
+SCALAR_BYTES = 4  # of each microbatch's loss
 WITHIN = 0.01  # of what a real rank's tensors take
 PLANS = {
     "ddp": {"dp": 4, "zero": 0},
@@ -82,6 +83,26 @@ def test_ranks_of_a_class_run_the_same_calls(fields: dict, tmp_path: Path) -> No
         for rank in each.ranks[1:]:
             assert traces[rank].calls == first.calls, f"{each.reason}: rank {rank} and rank {each.first}"
             assert traces[rank].peak == first.peak
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pp": 2, "pipeline_schedule": "interleaved", "virtual_stages": 2},
+        pytest.param({"pp": 4, "pipeline_schedule": "1f1b"}, marks=pytest.mark.slow),
+        pytest.param({"pp": 2, "pipeline_schedule": "zero-bubble", "virtual_stages": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_pipeline_holds_what_is_in_flight_however_many_microbatches_there_are(fields: dict, tmp_path: Path) -> None:
+    plan = planned(llama(), f"1x{fields['pp']} cpu", micro_batch=1, **fields)
+    folder, most = plan.export(tmp_path / "out"), plan.record.chosen.microbatches
+    fills = 2 * fields["pp"] * fields.get("virtual_stages", 1)
+    assert fills < most
+    for rank in (0, fields["pp"] - 1):
+        few, every = rehearsing.each_apart([(folder, rank, count, True) for count in (fills, most)])
+        for kind in ("activations", "messages", "gradients"):
+            held = [sum(one.bytes for one in trace.peak.kinds if one.kind == kind) for trace in (few, every)]
+            assert abs(held[1] - held[0]) <= SCALAR_BYTES * (most - fills), f"rank {rank}: {kind}"
 
 
 def edited(folder: Path, pattern: str, replacement: str) -> int:

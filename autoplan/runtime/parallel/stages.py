@@ -20,10 +20,8 @@ Place = tuple[nn.Module, str]
 class StageModule(nn.Module):
     """One stage as the engines run it.
 
-    ``batch`` holds the stage's keywords, each with a leading dim of microbatches, so that the pipelining engine, which
-    cuts keywords along dim 0 into single ones, passes scalars and tensors without a batch dim like any other;
-    ``microbatch`` is the one that runs. What leaves is
-    contiguous, so that it can be sent, and no view, for the engine detaches it in place where it splits a backward.
+    ``batch`` holds the stage's keywords, each with a leading dim of microbatches; ``microbatch`` is the one that runs.
+    What leaves is contiguous, so that it can be sent, and no view: fully_shard has a hook on it, which views lose.
     """
 
     def __init__(self, number: int, stage: nn.Module) -> None:
@@ -39,7 +37,7 @@ class StageModule(nn.Module):
 
 
 def leaving(x: Tensor) -> Tensor:
-    """A result as the engine wants it; copied only where it isn't contiguous."""
+    """A result as it is sent; copied only where it isn't contiguous."""
     x = x.contiguous()
     return x if x._base is None else _Own.apply(x)
 
@@ -49,8 +47,7 @@ class _Own(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        same = torch.empty(0, dtype=x.dtype, device=x.device)
-        return same.set_(x.untyped_storage(), x.storage_offset(), x.size(), x.stride())
+        return x.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
