@@ -310,7 +310,7 @@ class Prices:
         used = layout_bytes(kind, layout, self.mesh)
         ends = (STREAMED, 2 * STREAMED)
         passes = self.optimizer_passes * self.stored
-        summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.tensor_axes
+        summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.operator_axes
                    if layout.state(a) == R]  # fmt: skip
         updating = [float(update_seconds(n, self.device)) for n in ends]
         adding = [self.accumulate_s(n) for n in ends]

@@ -94,9 +94,9 @@ def subsample(possible: Sequence[Candidate], most: int) -> list[Candidate]:
     gain little and need more memory; of vectors and short sequences small ones leave a device idle."""
     rows: dict[tuple, set[int]] = {}
     for s in possible:
-        rows.setdefault((s.pp, s.dp, s.factors), set()).add(s.micro_batch)
+        rows.setdefault((s.pp, s.dp, s.operator_sizes), set()).add(s.micro_batch)
     tried = {mesh: {*sorted(sizes)[:most], max(sizes)} for mesh, sizes in rows.items()}
-    return [s for s in possible if s.micro_batch in tried[s.pp, s.dp, s.factors]]
+    return [s for s in possible if s.micro_batch in tried[s.pp, s.dp, s.operator_sizes]]
 
 
 def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: float) -> Evaluated | None:
@@ -118,9 +118,9 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
 def solved_anew(work: SearchState, best: Evaluated, memory_limit: float) -> Evaluated:
     """A quick best, and what came near it on other meshes, with operators of their own where those are faster."""
     priced = [found for found in work.found.values() if found and found.step_s <= work.budget.near * best.step_s]
-    nearest: dict[tuple[int, int, int], Evaluated] = {}
+    nearest: dict[tuple[int, ...], Evaluated] = {}
     for found in [best, *sorted(priced, key=lambda e: e.step_s)]:
-        nearest.setdefault((found.setting.pp, found.setting.dp, found.setting.tp), found)
+        nearest.setdefault((found.setting.pp, found.setting.dp, *found.setting.operator_sizes), found)
     for near in list(nearest.values())[: work.budget.near_meshes]:
         own = Evaluator.of(work.operators.solved_anew(near.setting), work.training)
         anew = own.evaluate(near.setting, memory_limit)

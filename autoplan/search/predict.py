@@ -116,7 +116,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         yield PricedCollective("gradients", "all-reduce", "dp", int(data.prices.summed * size), 1, spent_s, hidden_s)
     elif data.size > 1:
         yield from sharded(loads, runs, size, hidden_s)
-    for axis in data.prices.mesh.tensor_axes:
+    for axis in data.prices.mesh.operator_axes:
         summed = sum(loads.summed_bytes(at)[axis] for at in runs)
         if summed:
             summed_s = data.prices.collective_s("all-reduce", summed, axis)

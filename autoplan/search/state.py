@@ -71,7 +71,7 @@ class SearchState:
         is no tensor axis, or the fastest operators keep everything, on devices alike."""
         if runs_rounds(found.setting.schedule) and found.loads.chain.shares:  # counted for each segment that reads it
             return False
-        if found.setting.tp == 1:
+        if found.setting.operator_ways == 1:
             return True
         if found.recomputes or found.loads.ranks:
             return False

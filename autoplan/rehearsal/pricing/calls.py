@@ -156,7 +156,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
             yield PricedCall("parameters", "all-gather", span, int(unit), gathers, data.gather_s(unit))
             reduced = int(data.prices.summed * unit)
             yield PricedCall("gradients", "reduce-scatter", span, reduced, scatters, data.scatter_s(unit))
-    for axis in share.prices.mesh.tensor_axes:
+    for axis in share.prices.mesh.operator_axes:
         size = sum(loads.summed_bytes(at)[axis] for at in intervals)
         if size:
             where, group = "gradients of replicated weights", share.plan.span((axis,))

@@ -93,7 +93,7 @@ def price_block(
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
-        for a in mesh.tensor_axes
+        for a in mesh.operator_axes
     )
     live = live_of(block, choice, operators, prices)
     return BlockCost(

@@ -259,7 +259,7 @@ class StageModel:
     def summed_bytes(self, at: Interval) -> dict[str, float]:
         """Bytes of the gradients that are summed once a step, by tensor axis."""
         sums = self.data.prices.stored * self.chain.summed[slice(*at)].sum(axis=0)
-        return dict(zip(self.data.prices.mesh.tensor_axes, sums.tolist(), strict=True))
+        return dict(zip(self.data.prices.mesh.operator_axes, sums.tolist(), strict=True))
 
     def tied_bytes(self, at: Interval) -> float:
         """Bytes of the gradients that a run of segments sums with other stages: of parameters that segments of both
@@ -273,7 +273,7 @@ class StageModel:
         size, ranks = self.tied_bytes(at), self.setting.pp
         if not size or ranks == 1:
             return 0.0
-        return self.data.prices.message_s(size, ranks - 1, self.setting.dp * self.setting.tp, 0)
+        return self.data.prices.message_s(size, ranks - 1, self.setting.stage_devices, 0)
 
     def unit_bytes(self, at: Interval) -> list[float]:
         """Bytes of the parameters that each segment is the first to read, where it is the first to read any."""
@@ -320,7 +320,7 @@ class StageModel:
 
     def sent_s(self, stage: int, bytes: float) -> float:
         """To the pipeline rank that has the stage, from the one that has the stage before."""
-        ranks, width = self.setting.pp, self.setting.dp * self.setting.tp
+        ranks, width = self.setting.pp, self.setting.stage_devices
         return self.data.prices.message_s(bytes, stage % ranks, width, (stage - 1) % ranks)
 
 

@@ -9,7 +9,7 @@ from autoplan.cost import Device, Prices
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import TENSOR
+from autoplan.ir.mesh import OPERATOR_AXES
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.account import BlockCost, price_block
 from autoplan.search.intra_op.classes import GroupKey
@@ -42,7 +42,7 @@ class IntraOpPlan:
     def idle(self) -> bool:
         """Whether no operator is split on some tensor axis, so that its ranks repeat one another's work."""
         strategies = [strategy for block in self.blocks for _, strategy in block.strategies]
-        axes = {axis for strategy in strategies[:1] for axis, _ in strategy.axes if axis in TENSOR}
+        axes = {axis for strategy in strategies[:1] for axis, _ in strategy.axes if axis in OPERATOR_AXES}
         return not all(any(splits(strategy, axis) for strategy in strategies) for axis in axes)
 
     @property
