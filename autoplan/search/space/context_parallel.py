@@ -67,6 +67,12 @@ class RowSystem:
     def axes(self) -> tuple[str, ...]:
         return (self.axis,)
 
+    @property
+    def beside(self) -> bool:
+        """Whether tensor axes may lie beside it: there nothing that carries a gradient is computed on all ranks, and
+        few layouts are left to be searched."""
+        return self.axis in (CONTEXT, EXPERT)
+
     def asked(self, ways: int) -> str:
         """How a user asks for it."""
         named = f"parallelism={self.name!r}"
@@ -81,6 +87,8 @@ class RowSystem:
     def stored(self, axis: str, kind: TensorType, product: bool) -> tuple[State, ...]:
         """As it is used, split by what no operator but those of ``splits`` takes, or whole, each rank's gradient a
         summand: these are summed up once a step."""
+        if self.beside:
+            return (R, S(0)) if self.splits == "experts" else (R,)
         return (R, *(S(dim) for dim in range(len(kind.shape))))
 
     def special(self, model: Model, operators: Operators) -> Mapping[tuple[int, str], Role]:
@@ -148,6 +156,8 @@ class RowSystem:
         elif held:
             last = len(asked.operator.node.type.shape) - 1
             left = [s for s in left if s.on(self.axis).output in [S(dim) for dim in range(last)]] or left
+        elif self.beside and asked.operator.result_carries:
+            left = [s for s in left if s.on(self.axis).output.kind == "S"] or left
         return tuple(left or found)
 
     def of_attention(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
