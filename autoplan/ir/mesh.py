@@ -57,6 +57,16 @@ class Mesh:
             axes.append(Axis(MICROBATCH, sizes[MICROBATCH], 0))
         return Mesh(tuple(axes))
 
+    @staticmethod
+    def planned(pp: int, dp: int, ep: int, cp: int, tensor: tuple[int, ...], mb: int | None = None) -> Mesh:
+        """The mesh of a plan, in the order in which its axes lie: an experts' or a context's axis of 1 isn't there.
+
+        tensor  sizes of the tensor axes, outermost first
+        """
+        beside = {name: size for name, size in ((EXPERT, ep), (CONTEXT, cp)) if size > 1}
+        virtual = {} if mb is None else {MICROBATCH: mb}
+        return Mesh.of(pp=pp, dp=dp, **beside, **dict(zip(TENSOR, tensor, strict=False)), **virtual)
+
     def __contains__(self, name: str) -> bool:
         return any(axis.name == name for axis in self.axes)
 

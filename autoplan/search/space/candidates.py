@@ -70,9 +70,7 @@ class Candidate:
 
     @property
     def mesh(self) -> Mesh:
-        tensor = dict(zip(TENSOR, self.factors, strict=False))
-        beside = {name: size for name, size in ((EXPERT, self.ep), (CONTEXT, self.cp)) if size > 1}
-        return Mesh.of(pp=self.pp, dp=self.dp, **beside, **tensor, mb=self.microbatches)
+        return Mesh.planned(self.pp, self.dp, self.ep, self.cp, self.factors, self.microbatches)
 
     @property
     def factors(self) -> tuple[int, ...]:
