@@ -100,6 +100,7 @@ ORDER = (
     "search.repriced",
     "search.factoring",
     "search.host_memory",
+    "search.context",
     "search.driver",
     "search.predict",
     "search.result",

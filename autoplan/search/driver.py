@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
+from autoplan.search.context import in_context, wants_context
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.factoring import beside_whole_weights, refined
 from autoplan.search.host_memory import hosted
@@ -23,7 +24,10 @@ from autoplan.search.state import SearchState, candidates
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
     memory_limit, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
-    best = fastest(work, possible, memory_limit) or last_resort(work, possible, memory_limit)
+    best = fastest(work, possible, memory_limit)
+    if wants_context(work, best):
+        best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
+    best = best or last_resort(work, possible, memory_limit)
     if best is None:
         return None
     best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
