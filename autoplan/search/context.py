@@ -19,8 +19,8 @@ from autoplan.search.state import SearchState
 IDLE = 0.2  # share of a step in a pipeline's bubble from which on a context axis is tried
 LONG = 32768  # tokens of a row from which on one is tried in any case
 LEAST_TOKENS = 1024  # of a row on one device: with fewer its products are too small to be worth an axis
+MOST_GATHERED = 16  # ranks that gather each other's keys and values; a ring moves the same bytes under its compute
 
-MOST_GATHERED = 16  # ranks whose keys and values each other gathers whole; a ring takes the same bytes under its compute
 
 def wants_context(work: SearchState, best: Evaluated | None) -> bool:
     """Whether the best plan without a context axis may leave much to gain."""
@@ -49,12 +49,8 @@ def tokens_of(work: SearchState) -> int:
 
 def is_worth(setting: Candidate, tokens: int) -> bool:
     """Whether a device is left enough of a row, and gathers no more keys and values than is sensible."""
-    ways = setting.cp * setting.tp
-    return tokens % ways == 0 and tokens // ways >= LEAST_TOKENS and (setting.cp <= MOST_GATHERED or not gathers(setting))
-
-
-def gathers(setting: Candidate) -> bool:
-    return setting.cp_attention == "rows"
+    ways, gathers = setting.cp * setting.tp, setting.cp_attention == "rows"
+    return tokens % ways == 0 and tokens // ways >= LEAST_TOKENS and (setting.cp <= MOST_GATHERED or not gathers)
 
 
 def lying(possible: list[Candidate], work: SearchState) -> list[Candidate]:
