@@ -87,8 +87,8 @@ class Training:
     """How the program trains.
 
     optimizer       "adamw", "adam", "sgd", "muon", …: a class of torch.optim by its lower-case name; or "lamb"
-    precision       "fp32", "fp64", "bf16" (parameters too); "bf16-mixed", "fp16-mixed": compute in bfloat16 or float16,
-                    parameters, gradients and optimizer state in float32; float16 with dynamic loss scaling
+    precision       "fp32", "fp64", "bf16" (parameters too); "bf16-mixed", "fp16-mixed": compute in bfloat16 or float16
+                    with float32 masters, gradients and optimizer state; float16 with dynamic loss scaling
     learning_rate
     weight_decay, betas, eps, momentum   the optimizer's own, where it has them; None: its default
     clip_grad_norm  the global norm that gradients are clipped to before each optimizer step; None: not clipped
@@ -141,6 +141,11 @@ class Training:
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
         object.__setattr__(self, "lr_schedule", as_schedule(self.lr_schedule))
         object.__setattr__(self, "groups", as_groups(self.groups))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether parameters are updated in float32 and computed with in half precision."""
+        return self.precision in ("bf16-mixed", "fp16-mixed")
 
     @property
     def scales_loss(self) -> bool:

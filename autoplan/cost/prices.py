@@ -70,8 +70,8 @@ class Prices:
     fuses         the program is compiled: elementwise chains run as one kernel
     training      backward passes are priced too
     microbatches  of one step, over which the cost of a step is spread
-    stored        bytes in which a parameter and its gradient are stored, for each byte in which it is used: 2 under
-                  mixed precision, whose parameters are float32 (``step.stored_ratio``)
+    stored        bytes in which a parameter's master and its gradient are stored, for each byte in which it is used:
+                  2 under mixed precision, where they are float32 (``step.stored_ratio``)
     reduced       the same of a gradient as it is summed over the data axis; None: as it is stored
     direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
                   which compose their ways themselves

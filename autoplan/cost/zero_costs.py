@@ -85,6 +85,16 @@ class DataAxis:
         return host
 
     @property
+    def sharded(self) -> bool:
+        """Whether fully_shard splits parameters, or has the host keep them."""
+        return self.zero > 0 and (self.size > 1 or self.offload == "parameters")
+
+    @property
+    def publishes(self) -> bool:
+        """Whether masters stand beside what is computed with, and are copied to it after an update."""
+        return not self.sharded and self.prices.stored > 1
+
+    @property
     def scatters_each(self) -> bool:
         """Whether gradients are scattered in each microbatch rather than once a step."""
         return self.zero >= 2 and not self.piped
@@ -162,11 +172,12 @@ class DataAxis:
         return whole * self.prices.collective_s("all-reduce", each, "dp") + rest_s
 
     def copies_once_s(self, parameter_bytes: float) -> float:
-        """Copies once a step: gradients into buckets, or what is averaged into them and back; a version of the weights;
-        or of ZeRO what ``once_s`` gathers and scatters."""
+        """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them
+        and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters."""
         stored_s = self.copied_s(self.prices.stored * parameter_bytes)
-        if self.zero == 0:
-            kept_s = (self.versions - 1) * self.prices.cold_s(COPY * self.prices.stored * parameter_bytes)
+        if not self.sharded:
+            kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
+            kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
             averaged_s = 2 * self.averaged * stored_s / self.local_steps
             return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
         gathered_s = self.copied_s(parameter_bytes) if self.zero < 3 else 0.0
@@ -174,14 +185,17 @@ class DataAxis:
 
     @property
     def parameter_share(self) -> float:
-        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered; of
-        two versions both."""
-        return self.shard_share * self.versions + (0 < self.zero < 3)
+        """Bytes of parameters held between uses, per byte of them: what is computed with, of two versions both, and
+        its master, unless the host has it; under ZeRO the shard, which is the master, and at levels 1 and 2 the
+        gathered."""
+        if self.sharded:
+            return self.shard_share + (self.zero < 3)
+        return self.versions + (self.prices.stored if self.publishes and self.offload != "optimizer" else 0.0)
 
     @property
     def gradient_share(self) -> float:
         """The same of gradients: those that are scattered once a step accumulate whole until then."""
-        return self.shard_share + (0.0 if self.zero == 0 or self.scatters_each else self.prices.stored)
+        return self.shard_share + (self.prices.stored if self.sharded and not self.scatters_each else 0.0)
 
     @property
     def shard_share(self) -> float:
@@ -212,12 +226,6 @@ class DataAxis:
     def offloads(self) -> bool:
         """Whether the host keeps the optimizer's states, and updates."""
         return self.offload in ("optimizer", "parameters")
-
-    @property
-    def cast_share(self) -> float:
-        """Bytes kept for the backward of each microbatch: without ZeRO a parameter that is stored in float32 is cast
-        where it is used, and the product keeps the cast one."""
-        return 1.0 if self.zero == 0 and self.prices.stored > 1 and self.prices.training else 0.0
 
     @property
     def gathered_segments(self) -> tuple[float, float]:

@@ -135,7 +135,7 @@ def collective_source(step: Collective, source: str) -> str:
 
 
 def emit_block(
-    lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str], stored_dtype: str | None
+    lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str]
 ) -> list[str]:
     """The class of a block.
 
@@ -143,12 +143,11 @@ def emit_block(
     where         what it stands for, "model.layers.0 … 39, on mesh dp=4 tp=8"
     live          axes that comments speak of
     reserved      names that local variables may not take: the functions that the program imports
-    stored_dtype  dtype in which floating parameters are stored where it differs from the one they are used in
     """
     block = lowered.blocks[index]
     axes = map(axis_source, block_axes(block, live))
     attributes = module_attributes([v.name for v in (*block.parameters, *block.buffers)], axes)
-    names, ranks = block_names(block, attributes, reserved | {KEY}, stored_dtype)
+    names, ranks = block_names(block, attributes, reserved | {KEY})
     scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)))
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
     lines += emit_init(block, attributes, live, most_dropouts(lowered))
@@ -163,15 +162,10 @@ def emit_block(
 
 
 def block_names(
-    block: LoweredBlock, attributes: Mapping[str, str], reserved: frozenset[str], stored_dtype: str | None
+    block: LoweredBlock, attributes: Mapping[str, str], reserved: frozenset[str]
 ) -> tuple[dict[str, str], dict[str, int]]:
     """How each value is written, and its number of dims."""
-    names: dict[str, str] = {}
-    for value in block.parameters:
-        source = f"self.{attributes[value.name]}"
-        cast = stored_dtype is not None and value.type.floating and value.type.dtype != stored_dtype
-        names[value.name] = f"{source}.to(torch.{value.type.dtype})" if cast else source
-    names |= {value.name: f"self.{attributes[value.name]}" for value in block.buffers}
+    names = {value.name: f"self.{attributes[value.name]}" for value in (*block.parameters, *block.buffers)}
     produced = [*block.inputs, *block.externals, *(s.value for s in block.body)]
     names |= local_names((v.name for v in produced if v.name not in names), reserved)
     ranks = {v.name: len(v.local_shape) for v in (*produced, *block.parameters, *block.buffers)}

@@ -85,11 +85,30 @@ class ProgramSpec:
         """The dtype in which gradients are summed over ranks; None: that in which they are stored."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16}.get(self.training.reduce_dtype or "")
 
+    @property
+    def mixed(self) -> bool:
+        """Whether what is computed in half precision is stored in float32; what is never updated isn't."""
+        return self.training.mixed and not self.forward_only
+
+    @property
+    def half(self) -> torch.dtype | None:
+        """What mixed precision computes in, as the parameters' types have it."""
+        found = {p.type.dtype for p in self.lowered.parameters} & {"bfloat16", "float16"} if self.mixed else set()
+        assert len(found) <= 1, "a model is traced in one dtype"
+        return getattr(torch, found.pop()) if found else None
+
     def storage_dtype(self, kind: TensorType) -> torch.dtype:
-        """The dtype in which a parameter of this type is stored and updated."""
-        if not kind.floating:
+        """The dtype in which the values of a parameter of this type are kept and updated."""
+        if (self.forward_only and self.training.mixed) or not kind.floating or kind.dtype.startswith("complex"):
             return getattr(torch, kind.dtype)
         return {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
+
+    def parameter_dtype(self, stored: StoredParameter) -> torch.dtype:
+        """The dtype of what a rank's modules hold of a parameter: the one that they compute in, beside a float32 master
+        under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it."""
+        if self.mixed and not self.zero_shards(stored):
+            return getattr(torch, stored.type.dtype)
+        return self.storage_dtype(stored.type)
 
     def activation_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype of a batch input, buffer or activation of this type."""

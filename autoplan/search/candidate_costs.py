@@ -130,8 +130,7 @@ class CandidateCosts:
         """The operator problem under limits of what a candidate of one stage holds (``OperatorProblems.joint``)."""
         loads = self.loads(setting, self.operators.fastest(setting))
         flight = float(max(loads.in_flight)) if self.operators.prepared.training else 0.0
-        states = parameter_share(loads.data, loads.states) + flight * loads.data.cast_share
-        return self.operators.joint(setting, HeldBytes(states, flight), together)
+        return self.operators.joint(setting, HeldBytes(parameter_share(loads.data, loads.states), flight), together)
 
     def chain(self, setting: Candidate, point: IntraOpPlan, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""

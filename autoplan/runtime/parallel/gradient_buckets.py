@@ -43,12 +43,12 @@ class Bucket:
     ) -> None:  # fmt: skip
         self.held, self.groups, self.expected = tuple(held), tuple(groups), tuple(expected)
         values = [h.values for h in held]
-        first = values[0]
-        places = offsets([v.numel() for v in values], first.element_size())
-        self.flat = torch.zeros(places[-1] + len(values), dtype=first.dtype, device=first.device)
+        stored, device = values[0].dtype, held[0].parameter.device
+        places = offsets([v.numel() for v in values], stored.itemsize)
+        self.flat = torch.zeros(places[-1] + len(values), dtype=stored, device=device)
         self.views = [self.flat[at : at + v.numel()].view(v.shape) for at, v in zip(places, values, strict=False)]
         self.had = self.flat[places[-1] :]
-        self.sent = self.flat if dtype in (None, first.dtype) else torch.empty_like(self.flat, dtype=dtype)
+        self.sent = self.flat if dtype in (None, stored) else torch.empty_like(self.flat, dtype=dtype)
         self.begin()
 
     def begin(self) -> None:

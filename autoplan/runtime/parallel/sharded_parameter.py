@@ -22,8 +22,8 @@ class ShardedParameter:
     sharded    whether ZeRO splits it
     part       the box of the whole tensor that this rank keeps
     copies     ranks of the world that keep this same box
-    master     the host's copy of this rank's part, where the optimizer is offloaded
-    (``runtime.memory.optimizer_offload``)
+    master     this rank's part as it is updated, where that isn't the parameter itself: in float32 under mixed
+               precision, in the host's memory where the optimizer is offloaded (``runtime.optim.masters``)
     """
 
     stored: StoredParameter
@@ -44,8 +44,8 @@ class ShardedParameter:
 
     @property
     def values(self) -> Tensor:
-        """This rank's values, to read or to write in place."""
-        return local(self.parameter.detach())
+        """This rank's values as they are updated, to read or to write in place; a master's are to be published then."""
+        return local(self.updated.detach())
 
     @property
     def gradient(self) -> Tensor | None:
@@ -71,18 +71,21 @@ def sharded_parameters(
         if sharded:
             part = rows_of(part, spec.size(DATA), coordinates[DATA])
         parameter = parameters[stored.name]
-        copied = spec.parallelism.offload == "optimizer" and stored.trainable
-        master = host_copy(parameter) if copied else None
+        master = master_of(spec, stored, local(parameter.detach()))
         held.append(ShardedParameter(stored, parameter, sharded, part, copies(spec, stored), master))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
 
 
-def host_copy(parameter: nn.Parameter) -> nn.Parameter:
-    """Memory of the host for this rank's part of a parameter, without its values yet."""
-    part = local(parameter.detach())
-    pinned = part.device.type != "cpu"
-    return nn.Parameter(torch.empty_like(part, device="cpu", pin_memory=pinned))
+def master_of(spec: ProgramSpec, stored: StoredParameter, part: Tensor) -> nn.Parameter | None:
+    """Memory for the master of this rank's part of a parameter, without its values yet; None where it needs none."""
+    dtype, offloaded = spec.storage_dtype(stored.type), spec.parallelism.offload == "optimizer"
+    if part.dtype == dtype and not (offloaded and stored.trainable):
+        return None
+    pinned = offloaded and part.device.type != "cpu"
+    device = torch.device("cpu") if offloaded else part.device
+    values = torch.empty(part.shape, dtype=dtype, device=device, pin_memory=pinned)
+    return nn.Parameter(values, requires_grad=stored.trainable)
 
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:

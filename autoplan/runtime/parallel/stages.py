@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.parameters import Made, Parameters
+from autoplan.runtime.parallel.parameters import Made, Parameters, leaf
 from autoplan.runtime.parallel.zero import shard_stages, stored
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
@@ -86,8 +86,9 @@ def build_stages(
         shard_stages(spec, modules, made.parameters, device_mesh)
         offloaded = spec.parallelism.offload == "parameters"
         for name, where in places.items():
-            home = torch.device("cpu") if offloaded and spec.zero_shards(stored(spec, name)) else device
-            allocate(where, home)
+            kept = stored(spec, name)
+            home = torch.device("cpu") if offloaded and spec.zero_shards(kept) else device
+            allocate(where, home, spec.storage_dtype(kept.type))
     held = {name: current(where[0]) for name, where in places.items()}
     return RankStages(modules, held, made.buffers)
 
@@ -110,12 +111,14 @@ def current(place: Place) -> nn.Parameter:
     return getattr(module, attribute)
 
 
-def allocate(places: Sequence[Place], device: torch.device) -> None:
+def allocate(places: Sequence[Place], device: torch.device, gradient: torch.dtype) -> None:
     """Gives memory to a parameter on the meta device, as one object wherever it stands.
+
+    gradient  the dtype of its gradients
 
     Module.to_empty would make an object for each place and so untie it.
     """
     meta = current(places[0])
-    parameter = nn.Parameter(torch.empty_like(meta, device=device), requires_grad=meta.requires_grad)
+    parameter = leaf(torch.empty_like(meta, device=device), meta.requires_grad, gradient)
     for module, attribute in places:
         setattr(module, attribute, parameter)

@@ -183,10 +183,7 @@ class Walk:
         return before if alike and operator.rule.cost == "memory" and before else plain
 
     def is_view(self, step: Step, operator: Operator) -> bool:
-        """Whether a result is its operand's storage: views are, a reshape of what lies in order is. A parameter's cast
-        counts where it is priced, by how ZeRO holds parameters (``DataAxis.cast_share``)."""
-        if operator.node.op == "aten.to.dtype" and step.reads[0][0] in self.parameters:
-            return True
+        """Whether a result is its operand's storage: views are, a reshape of what lies in order is."""
         if operator.rule.cost != "free" or not step.reads:
             return False
         if operator.node.op != "aten.reshape.default":

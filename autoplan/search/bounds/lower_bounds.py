@@ -144,7 +144,7 @@ class LowerBounds:
         beside = [loads.chain.forward_s + loads.chain.backward_s - s for loads, s in zip(each, own, strict=True)]
         spent_s = own[0] + np.minimum.reduce(beside)
         loads = replace(each[0], chain=chain.holding({"backward_s": spent_s - chain.forward_s}))
-        lean = leanest_of([found.chain for found in each], loads.data.cast_share)
+        lean = leanest_of([found.chain for found in each])
         rates, once_s = rates_of(fastest.prices, self.uses), min(map(once_at_least_s, each))
         forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
         return BlockBounds(loads, lean, own[0], self.blocks, floor, rates, forward_s, once_s)

@@ -113,7 +113,7 @@ def chain_of(
         + along(added)
         + along(b * training for _, b in copies),
         weights_s=along(b.weights_s for b in blocks) + along(added),
-        kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        kept=along(b.kept_bytes for b in blocks),
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
         constants=along(b.constant_bytes for b in blocks),
@@ -123,14 +123,14 @@ def chain_of(
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
-        rebuilt=along(rebuilt_bytes(b) + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        rebuilt=along(map(rebuilt_bytes, blocks)),
         doubled=along(doubled_bytes(b) for b in blocks),
         again_s=along(b.selective.again_s for b in blocks),
         exposed_s=along(waits_f) + along(waits_b),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
-        live_forward=along(b.live.forward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        live_backward=along(b.live.backward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        live_forward=along(b.live.forward for b in blocks),
+        live_backward=along(b.live.backward for b in blocks),
+        live_adding=along(b.live.adding for b in blocks),
         held=held,
     )
 

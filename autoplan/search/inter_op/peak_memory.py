@@ -138,7 +138,7 @@ def running(
 def accumulated_share(data: DataAxis) -> float:
     """Bytes of gradients between microbatches, per byte of parameters: where they are scattered once a step their
     shards come after that."""
-    late = data.zero > 0 and not data.scatters_each
+    late = data.sharded and not data.scatters_each
     return data.gradient_share - (data.shard_share if late else 0.0)
 
 
