@@ -126,6 +126,7 @@ ORDER = (
     "runtime.weights",
     "runtime.rank_model",
     "runtime.inference",
+    "runtime.pipeline",
     "runtime.engine",
     "runtime.own_state",
     "runtime.program",

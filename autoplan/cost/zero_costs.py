@@ -22,14 +22,14 @@ class DataAxis:
           optimizer's state is split, gradients are reduce-scattered under the last backward and parameters gathered
           under the next forward; 2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too,
           gathered in each microbatch's forward and backward (Rajbhandari et al. 2020)
-    piped  several pipeline stages: their engine reduces gradients once, after its last microbatch, at every level
+    piped  several pipeline stages: gradients are reduced once, under a stage's last backward, at every level
     offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
           memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
           or reduced
-    late     nothing of zero 0 hides: no hook sees the gradients of a split backward
-    (``runtime.parallel.gradient_buckets.backwards``) local_steps  from one average of the replicas to the next, which
-    then takes the place of the gradients' sums
-             (``runtime.optim.local_sgd``); 1: gradients are summed in every step
+    late  no sum of gradients hides: no hook sees those of a split backward
+          (``runtime.parallel.gradient_buckets.backwards``)
+    local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
+          (``runtime.optim.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states
     versions of the weights that are held (``runtime.optim.weight_stashing``)
 
@@ -100,17 +100,12 @@ class DataAxis:
         return self.zero >= 2 and not self.piped
 
     def gathers(self, microbatches: int) -> int:
-        """How often a step gathers each segment's parameters. Under a pipeline torch's stages keep them whole from a
-        microbatch's backward to the next forward (``stage.py``, ``backward_maybe_with_nosync``): there each action
-        that follows a forward gathers them, and the first."""
-        if self.zero < 3:
-            return 1
-        return microbatches + 1 if self.piped else 2 * microbatches
+        """How often a step gathers each segment's parameters."""
+        return 1 if self.zero < 3 else 2 * microbatches
 
     def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
-        """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward. Under a
-        pipeline's steady state they are still whole from the backward before."""
-        if self.zero < 3 or self.piped:
+        """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
+        if self.zero < 3:
             return 0.0
         gather_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes)
         return gather_s - self.hidden_s(forward_s, gather_s)
@@ -124,9 +119,8 @@ class DataAxis:
     def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
         """Copies of a segment's (forward, backward) in each microbatch."""
         gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
-        ahead_s = 0.0 if self.piped else gathered_s
         scattered_s = self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_each else 0.0
-        return ahead_s, gathered_s + scattered_s
+        return gathered_s, gathered_s + scattered_s
 
     def once_s(self, sizes: Iterable[float], forward_s: float, backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.
@@ -142,7 +136,7 @@ class DataAxis:
         scatter_s = sum(n * self.scatter_s(s) for s, n in counted.items()) if not self.scatters_each else 0.0
         if not self.scatters_each:
             scatter_s += sum(n * self.fetched_s(s) for s, n in counted.items())
-        hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(backward_s, scatter_s)
+        hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(0.0 if self.late else backward_s, scatter_s)
         return gather_s + scatter_s, hidden_s
 
     def summed_s(self, sizes: Sequence[float], backward_s: float) -> tuple[float, float]:

@@ -105,14 +105,11 @@ def watch(program: Program, recorder: Recorder) -> None:
 
         stage.forward = forward  # type: ignore[method-assign]
         return
-    several = len(program.engine.piped) > 1
-    for piped in program.engine.piped:
-        of = f" of stage {piped.stage_index}" if several else ""
-        for name, said in (
-            ("forward_one_chunk", "forward"), ("backward_one_chunk", "backward"),
-            ("backward_weight_one_chunk", "backward"),
-        ):  # fmt: skip
-            setattr(piped, name, told(getattr(piped, name), recorder, said, of))
+    stages = program.engine.stages
+    for number, piped in stages.items():
+        of = f" of stage {number}" if len(stages) > 1 else ""
+        for name in ("forward", "backward", "backward_inputs", "backward_weights"):
+            setattr(piped, name, told(getattr(piped, name), recorder, name.partition("_")[0], of))
 
 
 def told(function: Callable[..., Any], recorder: Recorder, said: str, of: str) -> Callable[..., Any]:

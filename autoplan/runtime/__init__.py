@@ -5,7 +5,8 @@
 Order: `host` (what the host reads of the device), `spec` (what a program is built from), `collectives` (typed
 collectives and groups), `elastic` (start, hang, restart), `ops` (operators that differ by rank), `parallel` (stages,
 ZeRO, gradient sums), `memory` (recomputation and offload), `optim` (the optimizer), `data` (batches), `agreement`
-(ranks agree before a step), `engine` (forward and backward of all microbatches), `checkpoint` (sharded checkpoints),
-`weights` (safetensors), `rank_model` (what programs of training and of the forward alone have in common), `inference`
-(the forward alone), `own_state` (state dicts), `program` (the interface).
+(ranks agree before a step), `checkpoint` (sharded checkpoints), `weights` (safetensors), `rank_model` (what programs of
+training and of the forward alone have in common), `inference` (the forward alone), `pipeline` (actions and messages of
+a pipeline's ranks), `engine` (forward and backward of all microbatches), `own_state` (state dicts), `program` (the
+interface).
 """

@@ -1,27 +1,19 @@
-"""Forward and backward of all microbatches: a loop on one stage, torch.distributed.pipelining on several."""
+"""Forward and backward of all microbatches: a loop on one stage, a schedule's actions on several."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import (
-    PipelineScheduleMulti,
-    PipelineScheduleSingle,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-)
 
-from autoplan.errors import ParallelismError
-from autoplan.ir.typed import TypedValue
+from autoplan.cost.interleaved import Action
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.parallel.zero import before_microbatch
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.pipeline.exchange import Exchange
+from autoplan.runtime.pipeline.order import rank_actions
+from autoplan.runtime.pipeline.stage import Message, PipelineStage
+from autoplan.runtime.spec import ProgramSpec
 
 
 class LoopEngine:
@@ -38,7 +30,7 @@ class LoopEngine:
         """
         losses = []
         for j in range(self.count):
-            before_microbatch(self.stage, self.level, last=j == self.count - 1)
+            before_microbatch(self.stage, self.level, last=j == self.count - 1, once=self.level == 1)
             loss = self.stage(batch={name: value[j : j + 1] for name, value in keywords.items()})
             scale(loss).backward()
             losses.append(loss.detach())
@@ -46,81 +38,44 @@ class LoopEngine:
 
 
 class PipelineEngine:
-    """Several stages, by the schedule that was planned."""
+    """Several stages, by the schedule that was planned; a collective of the whole world to make.
+
+    axis  the pipeline's
+    """
 
     def __init__(
         self, spec: ProgramSpec, stages: Sequence[StageModule], axis: MeshAxis, device: torch.device
     ) -> None:
-        self.count, self.device, self.dtype = spec.microbatches, device, spec.activation_dtype(spec.lowered.loss.type)
-        self.last = any(s.number == len(spec.lowered.stages) - 1 for s in stages)
-        self.piped = [pipeline_stage(spec, stage, axis, device) for stage in stages]
-        self.losses: list[Tensor] = []
-        self.scale: Scale = unscaled
-        self.schedule = make_schedule(spec, self.piped, self.loss_of)
+        self.actions = rank_actions(spec, axis.rank)
+        self.exchange = Exchange(spec, axis, device)
+        self.stages = {stage.number: PipelineStage(spec, stage) for stage in stages}
+        self.no_loss = torch.zeros((), dtype=spec.activation_dtype(spec.lowered.loss.type), device=device)
 
     def run(self, keywords: Mapping[str, Tensor], scale: Scale = unscaled) -> Tensor:
         """As LoopEngine.run; zero on a rank that doesn't hold the last stage."""
-        self.losses, self.scale = [], scale
-        # the engine hands the loss function a target for each microbatch; the emitted loss has read its own already
-        target = torch.zeros(self.count, device=self.device) if self.last else None
-        self.schedule.step(target=target, return_outputs=False, batch=dict(keywords))
-        return torch.stack(self.losses).sum() if self.losses else self.no_loss()
+        for stage in self.stages.values():
+            stage.begin(scale)
+        for action, following in zip(self.actions, (*self.actions[1:], None), strict=True):
+            self.exchange.post(action)
+            if following is not None:
+                self.exchange.post(following)
+            self.exchange.send(action, self.act(action, self.exchange.receive(action), keywords))
+        self.exchange.wait()
+        losses = [loss for stage in self.stages.values() for loss in stage.losses]
+        return torch.stack(losses).sum() if losses else self.no_loss.clone()
+
+    def act(self, action: Action, received: Message, keywords: Mapping[str, Tensor]) -> Message:
+        """Runs an action on what it reads; what the next stage, or the one before, is to read."""
+        stage, microbatch = self.stages[action.stage], action.microbatch
+        if action.kind == "F":
+            return stage.forward(microbatch, received, keywords)
+        if action.kind == "B":
+            return stage.backward(microbatch, received)
+        if action.kind == "I":
+            return stage.backward_inputs(microbatch, received)
+        stage.backward_weights(microbatch)
+        return ()
 
     def close(self) -> None:
-        """Lets go of the process group, as ``mesh_axes.release`` does."""
-        for stage in self.piped:
-            stage.group = None
-
-    def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
-        """What a microbatch's backward begins from: the last stage returns its loss; ``run`` returns their sum."""
-        self.losses.append(output.detach())
-        return self.scale(output)
-
-    def no_loss(self) -> Tensor:
-        return torch.zeros((), dtype=self.dtype, device=self.device)
-
-
-class SendingStage(PipelineStage):
-    """Sends gradients that lie in memory one element after another, as torch's point-to-point operators ask for: a
-    split backward returns them as they come, of a convolution with channels last."""
-
-    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        found = self.bwd_cache.get(bwd_chunk_id)
-        if found is not None:
-            self.bwd_cache[bwd_chunk_id] = tuple(g if g is None else g.contiguous() for g in found)
-        return list(super().get_bwd_send_ops(bwd_chunk_id))
-
-
-def pipeline_stage(spec: ProgramSpec, stage: StageModule, axis: MeshAxis, device: torch.device) -> PipelineStage:
-    """The stage with the shapes it receives and sends, so that the engine needn't find them by a trial run."""
-    lowered = spec.lowered.stages[stage.number]
-    return SendingStage(
-        stage,
-        stage.number,
-        len(spec.lowered.stages),
-        device,
-        input_args=tuple(example(spec, v) for v in lowered.inputs) if stage.number else (),
-        output_args=tuple(example(spec, v) for v in lowered.outputs),
-        group=axis.group,
-    )
-
-
-def example(spec: ProgramSpec, value: TypedValue) -> Tensor:
-    dtype = spec.activation_dtype(value.type)
-    return torch.empty(value.local_shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
-
-
-def make_schedule(
-    spec: ProgramSpec, stages: Sequence[PipelineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]
-) -> PipelineScheduleSingle | PipelineScheduleMulti:
-    """The planned schedule; gradients of microbatches are summed, for the loss is already divided by whole counts."""
-    name, count, ranks = spec.parallelism.pipeline_schedule or "gpipe", spec.microbatches, spec.size(PIPELINE)
-    if name in ("gpipe", "1f1b", "pipedream-2bw") and len(stages) == 1:
-        # with fewer microbatches than stages 1F1B has no steady state: it is GPipe, and the engine asks for it
-        single = Schedule1F1B if name != "gpipe" and count >= ranks else ScheduleGPipe
-        return single(stages[0], count, loss_fn=loss_fn, scale_grads=False)
-    several = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
-    if name not in several:
-        held = f"a rank has {len(stages)} stages, the schedule runs one"
-        raise ParallelismError(f"pipeline_schedule={name!r}", held, "use pipeline_schedule='interleaved'")
-    return several[name](list(stages), count, loss_fn=loss_fn, scale_grads=False)
+        """Lets go of the process groups, as ``mesh_axes.release`` does."""
+        self.exchange.close()

@@ -1,4 +1,4 @@
-"""The order of each rank's actions, as torch.distributed.pipelining runs them where it has the schedule."""
+"""The order of each rank's actions, as exported programs run them; torch.distributed.pipelining's where it has one."""
 
 from __future__ import annotations
 

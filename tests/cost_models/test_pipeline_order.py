@@ -80,7 +80,6 @@ def as_torch_runs(schedule: str, rank: int, ranks: int, microbatches: int) -> li
 @pytest.mark.parametrize("schedule", SINGLE)
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 1), (1, 3), (2, 2), (2, 5), (4, 4), (4, 9), (5, 16)])
 def test_one_stage_a_rank_runs_as_torch_runs_it(schedule, ranks, microbatches):
-    """Below d microbatches torch refuses 1F1B, and an exported program runs GPipe in its place."""
     for rank, order in enumerate(orders(schedule, ranks, microbatches, None)):
         assert words(order) == as_torch_runs(schedule, rank, ranks, microbatches)
 

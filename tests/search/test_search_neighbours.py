@@ -62,16 +62,16 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
         mine = range(rank, p.stages, p.ranks)
         here = [n for k in mine for n, _ in held[k]]
         standing = sum(m.parameters[n] for n in here) * m.state_share
-        standing += sum(m.received[held[k][0][0]] for k in mine if k)
-        standing += sum(m.sent[held[k + 1][0][0]] for k in mine if k < last)
+        borders = [held[k][0][0] for k in mine if k] + [held[k + 1][0][0] for k in mine if k < last]
+        buffers = m.messages * max(m.message[border] for border in borders)
         stands = {"full": m.kept, "part": m.rebuilt, "": 0 * m.kept}
         again = max(stands[kind][n] for k in mine for n, kind in held[k])
         beside = max(m.working[here]) + max(m.gathered[here]) + again
         for counts in p.rounds.held[rank]:
-            total = standing + beside
+            total = standing + buffers + beside
             for count, k in zip(counts, mine, strict=True):
                 kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(m.constants[n] for n, _ in held[k])
-                total += count * (kept + (m.leaving[held[k + 1][0][0]] if k < last else 0.0))
+                total += count * (kept + (m.unkept[held[k][0][0]] if k else 0.0))
             moments.append(total)
         updating = sum(m.parameters[here]) * m.update_share
         emptied.append(standing + max(updating, max(m.alone[here])))

@@ -50,12 +50,14 @@ def held(found: StageModel, stage: int, first: int, last: int, full: int, select
     chain, run = found.chain, slice(first, last)
     whole, part = found.recomputed((first, last), full, selective)
     kept = np.where(whole, chain.inputs[run], np.where(part, chain.selective[run], chain.kept[run]))
-    leaving = chain.outputs[last - 1] * (last < len(chain))
-    flying = found.in_flight[stage] * (kept.sum() + chain.constants[run].max() + leaving)
-    activations = flying + found.setting.microbatches * (chain.inputs[first] * (first > 0) + leaving)
+    entered = chain.inputs[first] * (first > 0)  # no segment of this chain keeps its input
+    flying = found.in_flight[stage] * (kept.sum() + chain.constants[run].max() + entered)
+    borders = [max(chain.inputs[at], chain.outputs[at - 1]) for at in (first, last) if 0 < at < len(chain)]
+    buffers = 3 * max(borders, default=0.0)  # a message that is read, one that comes, one that goes
+    activations = flying + buffers
     again = max(chain.kept[run][whole].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
     updating = 2 * chain.parameters[run].max()  # a root and a quotient, where parameters are updated one by one
-    transients = max(chain.working[run].max() + again, updating - flying)  # buffers stand during the update, too
+    transients = max(chain.working[run].max() + again, updating - activations)
     memory = found.memory(stage, (first, last), full, selective)
     assert activations == pytest.approx(memory.activations, abs=1)
     assert transients == pytest.approx(memory.transients, abs=1)

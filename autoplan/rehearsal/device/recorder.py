@@ -23,7 +23,7 @@ from autoplan.rehearsal.records import HOST, Call, Fault, Kind, RankTrace, Span
 
 RUNTIME = f"{Path(__file__).parents[2] / 'runtime'}/"
 ENGINES = f"{Path(torch.__file__).parent / 'distributed'}/"
-SHARDING, PIPELINING = "torch/distributed/fsdp", "torch/distributed/pipelining"
+SHARDING, PIPELINING = "torch/distributed/fsdp", "runtime/pipeline/exchange.py"
 FUNCTIONAL = {
     "all_reduce": "all-reduce", "all_reduce_": "all-reduce", "all_reduce_coalesced": "all-reduce",
     "all_gather_into_tensor": "all-gather", "all_gather_into_tensor_coalesced": "all-gather",

@@ -215,8 +215,8 @@ def gradient_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
 def backwards(spec: ProgramSpec, held: ShardedParameter, rank: int) -> int:
     """How many backwards of a step give a parameter on this pipeline rank a gradient, as its hook sees it.
 
-    0 where fully_shard does, and under a split backward: torch.distributed.pipelining takes the weights' gradients by
-    autograd.grad and adds them up itself (_backward.py, stage_backward_weight), past every hook.
+    0 where fully_shard does, and under a split backward: its second half takes the weights' gradients by autograd.grad
+    and adds them up itself (``runtime.pipeline.split_backward``), past every hook.
     """
     if held.sharded or spec.parallelism.pipeline_schedule == "zero-bubble":
         return 0

@@ -20,9 +20,8 @@ Place = tuple[nn.Module, str]
 class StageModule(nn.Module):
     """One stage as the engines run it.
 
-    ``batch`` holds the stage's keywords, each with a leading dim of one, the microbatch, so that the pipelining engine,
-    which cuts keywords along dim 0, passes scalars and tensors without a batch dim like any other. What leaves is
-    contiguous, so that it can be sent, and no view, for the engine detaches it in place where it splits a backward.
+    ``batch`` holds the stage's keywords, each with a leading dim of one, the microbatch. What leaves is contiguous, so
+    that it can be sent, and no view: fully_shard has a hook on it, which views lose.
     """
 
     def __init__(self, number: int, stage: nn.Module) -> None:
@@ -36,7 +35,7 @@ class StageModule(nn.Module):
 
 
 def leaving(x: Tensor) -> Tensor:
-    """A result as the engine wants it; copied only where it isn't contiguous."""
+    """A result as it is sent; copied only where it isn't contiguous."""
     x = x.contiguous()
     return x if x._base is None else _Own.apply(x)
 

@@ -7,7 +7,8 @@ Levels differ in when the whole parameters are gathered and when gradients are r
     3   gathered for each forward and each backward, gradients reduced after each microbatch
 
 Offloaded parameters lie in the host's memory between uses, by fully_shard's CPUOffloadPolicy, and are updated there.
-Under a pipeline the engine reduces once, after its last microbatch, at every level.
+Under a pipeline gradients are reduced once at every level: under the stage's last backward, or after it where that is
+split in two.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,12 +115,30 @@ def release(modules: Sequence[nn.Module]) -> None:
                 group.mesh_info.shard_process_group = None
 
 
-def before_microbatch(stage: nn.Module, level: int, last: bool) -> None:
-    """Sets what the coming microbatch's forward and backward do; nothing where the stage isn't sharded."""
+def before_microbatch(stage: nn.Module, level: int, last: bool, once: bool) -> None:
+    """Sets what the coming backward does; nothing where the stage isn't sharded.
+
+    once  gradients are reduced after the last microbatch alone, whatever the level
+    """
     if not isinstance(stage, FSDPModule):
         return
     stage.set_is_last_backward(last)
     if level <= 2:
         stage.set_reshard_after_backward(last)
-    if level == 1:
+    if once:
         stage.set_requires_gradient_sync(last)
+
+
+def reduce_gradients(stage: nn.Module) -> None:
+    """Reduces gradients that no backward of autograd's has seen, and lets go of the gathered parameters.
+
+    fully_shard has no public call for it; torch.distributed.pipelining makes these (stage.py, ``perform_reduce_grad``).
+    """
+    if not isinstance(stage, FSDPModule):
+        return
+    before_microbatch(stage, 1, last=True, once=True)
+    root = stage._get_fsdp_state()
+    for state in root._state_ctx.all_states:
+        for group in state._fsdp_param_groups:
+            group.post_backward()
+    root._root_post_backward_final_callback()

@@ -34,7 +34,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import least_held, runs_rounds
 from autoplan.search.bounds.block_bounds import BlockBounds
-from autoplan.search.inter_op.stage_model import StageModel, parameter_share, received_times
+from autoplan.search.inter_op.stage_model import StageModel, parameter_share
 
 HALVINGS = 14       # of what is open: 1e-4 of the bound
 ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
@@ -111,7 +111,7 @@ def short_of_bytes(loads: StageModel, memory_limit: float) -> bool:
     states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states)
     most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
     most += float(chain.working.max() + chain.parameters.max() * sum(loads.data.gathered_segments))
-    return most > ROOMY * (memory_limit + loads.spare - max(beside(loads)))
+    return most > ROOMY * (memory_limit + loads.spare - beside(loads))
 
 
 def flights(loads: StageModel) -> tuple[int, ...]:
@@ -122,20 +122,12 @@ def flights(loads: StageModel) -> tuple[int, ...]:
     return loads.in_flight
 
 
-def beside(loads: StageModel) -> list[float]:
+def beside(loads: StageModel) -> float:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
-    chain, setting = loads.chain, loads.setting
-    last = setting.stages - 1
+    chain, account = loads.chain, loads.memory_account
     each = float(chain.working.min() + chain.parameters.min() * sum(loads.data.gathered_segments))
-    received = float(chain.inputs[1:].min(initial=np.inf)) if last else 0.0
-    sent = float(chain.outputs[:-1].min(initial=np.inf)) if last else 0.0
-    times = received_times(loads) if runs_rounds(setting.schedule) else setting.microbatches
-    found = []
-    for rank in range(setting.pp):
-        mine = range(rank, setting.stages, setting.pp)
-        enters, leaves = sum(k > 0 for k in mine), sum(k < last for k in mine)
-        found.append(each + enters * times * received + leaves * setting.microbatches * sent)
-    return found
+    message = float(account.message[1:].min(initial=np.inf)) if loads.setting.stages > 1 else 0.0
+    return each + account.messages * message
 
 
 def ranks_of(known: BlockBounds, memory_limit: float) -> tuple[RankKnapsacks, RankKnapsacks, float]:
@@ -148,13 +140,13 @@ def ranks_of(known: BlockBounds, memory_limit: float) -> tuple[RankKnapsacks, Ra
     states = least_of_blocks(known) * parameter_share(loads.data, loads.states)
     flight, prices = np.array(flights(loads), dtype=float), known.rates
     lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
-    room = memory_limit + loads.spare - np.array(beside(replace(loads, chain=chain.holding(lean))))
+    room = memory_limit + loads.spare - beside(replace(loads, chain=chain.holding(lean)))
     rounds, hidden, once_s = rounds_of(loads)
     priced = known.segment_s[first].T[None] + prices[None, :, None] * states / flight[:, None, None]
     lasting = rounds * priced - hidden[:, None, None] * known.forward_s[first]  # [ranks, λ, blocks]
     held = (states + flight[:, None] * least_kept(known)[first])[:, None, :]
     each = np.maximum(np.concatenate([lasting, held], axis=1), LEAST)            # and a row of bytes
-    fixed = np.concatenate([rounds * prices * (room / flight)[:, None], room[:, None]], axis=1)
+    fixed = np.append(rounds * prices * (room / flight)[:, None], np.full((len(flight), 1), room), axis=1)
     timed = np.append(np.ones(len(prices)), 0.0)
     parts = knapsacks(each * count, (chain.forward_s + chain.backward_s)[first] * count, fixed, timed)
     beside_ends = fixed.copy()

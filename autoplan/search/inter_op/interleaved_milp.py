@@ -8,8 +8,8 @@ d[k,r] = q[k+1,r] - q[k,r] on it, of which a[k,r] are recomputed in full and b[k
     Σ_r q[k+1,r] ≥ Σ_r q[k,r] + 1               no stage is empty                               borders
     c[k,r] = 1 where q[k,r] = n_r;  q[k,r+1] ≤ n_{r+1}·c[k,r]      runs fill one after another  borders
     0 ≤ a ≤ b ≤ d, both filled from the front                                                   recompute
-    Σ_k n_k·flight + states + buffers + transients ≤ memory limit  each rank, each moment n     add_moment
-    Σ_k states + buffers + update ≤ memory limit                   each rank, nothing in flight add_emptied
+    Σ_k (n_k·flight + states) + buffers + transients ≤ memory limit  each rank, each moment n     add_moment
+    Σ_k states + update ≤ memory limit                               each rank, nothing in flight add_emptied
 
 The step's time is the longest path through the actions, so with every path T is exact; with some it is a lower bound,
 and so is the dual bound of the solver. What a border costs, or a buffer on it, depends on the run behind it. Bytes are
@@ -31,8 +31,8 @@ from autoplan.solver.arrays import ArrayProgram
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
 BYTES = (
-    "parameters", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered", "alone", "received",
-    "sent", "leaving", "repeated",
+    "parameters", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered", "alone", "message",
+    "unkept", "repeated",
 )  # fmt: skip
 
 
@@ -179,10 +179,12 @@ class PartitionMilp:
         counts[mine] = held
         k, r = self.cells
         states = self.moved(-(self.of["states"] + counts[mine, None] * flight) * unit, mine)
-        constant, buffers = self.buffers(mine, self.of["sent"] + counts[:, None] * self.of["leaving"])
+        entered = [k for k in mine if k]
+        constant, unkept = self.behind(-counts[entered, None] * self.of["unkept"] * unit, entered)
         constants = np.array([self.most("constants", [stage]) for stage in mine])
         self.lp.add(
-            1.0 + constant + self.tied[rank] * p.memory.state_share * unit, states, *buffers,
+            1.0 + constant + self.tied[rank] * p.memory.state_share * unit, states, unkept,
+            (np.array([self.message(mine)]), -float(p.memory.messages)),
             (self.a, counts[k] * (part - inputs)[r] * unit), (self.b, counts[k] * (kept - part)[r] * unit),
             (constants, -np.array(held, dtype=float)), (np.array(self.transients(mine)), -1.0),
         )  # fmt: skip
@@ -194,8 +196,7 @@ class PartitionMilp:
         alone = ((np.zeros(0, dtype=int), 0.0), (np.array([self.most("alone", mine)]), -1.0))
         for share, beside in zip(shares, alone, strict=True):
             states = self.moved(-np.tile(self.of["parameters"] * share * unit, (len(mine), 1)), mine)
-            constant, buffers = self.buffers(mine, np.tile(self.of["sent"], (self.pieces.stages, 1)))
-            self.lp.add(1.0 + constant + self.tied[rank] * share * unit, states, *buffers, beside)
+            self.lp.add(1.0 + self.tied[rank] * share * unit, states, beside)
 
     def hold(self, most: int) -> None:
         """Puts the fullest moments of all ranks into the program, so many of each, and those with nothing in flight."""
@@ -225,13 +226,15 @@ class PartitionMilp:
     def of_rank(self, rank: int) -> list[int]:
         return list(range(rank, self.pieces.stages, self.pieces.ranks))
 
-    def buffers(self, stages: Sequence[int], leaving: np.ndarray) -> tuple[float, list[tuple[np.ndarray, np.ndarray]]]:
-        """(constant, terms) less what stages receive into, and what they hold for the next: leaving [v·d, runs]."""
-        unit, last = 1.0 / self.pieces.memory_limit, self.pieces.stages - 1
-        entered, left = [k for k in stages if k], [k for k in stages if k < last]
-        one, enters = self.behind(-np.tile(self.of["received"] * unit, (len(entered), 1)), entered)
-        other, leaves = self.behind(-leaving[left] * unit, [k + 1 for k in left])
-        return one + other, [enters, leaves]
+    def message(self, mine: Sequence[int]) -> int:
+        """The variable of a rank's largest message, as a share of the limit."""
+        key, values = ("message", mine[0]), self.of["message"] / self.pieces.memory_limit
+        if key not in self.largest:
+            self.largest[key] = made = int(self.lp.variables(float(values[1:].min(initial=0.0)), np.inf))
+            for border in sorted({*mine, *(k + 1 for k in mine)} - {0, self.pieces.stages}):
+                constant, term = self.behind(-values[None], [border])
+                self.lp.add(constant, term, (np.array([made]), 1.0))
+        return self.largest[key]
 
     def transients(self, mine: Sequence[int]) -> list[int]:
         """The variables of a rank's largest transients."""

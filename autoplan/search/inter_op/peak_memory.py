@@ -3,8 +3,9 @@
 ``rank_memory`` adds up everything that may stand at once, so that what the search lets pass fits. Here are the moments
 themselves, each no more than that account; the worst of them is the prediction:
 
-    forward   of a microbatch, those in flight before it held
-    backward  of the first microbatch, gradients growing while activations are let go; of a later one, all of them there
+    forward   of a microbatch, those in flight before it held, and messages: one that comes, and those being sent
+    backward  likewise of the first microbatch, gradients growing while activations are let go; of a later one, all of
+              them there
     reduced   gradients sent: fully_shard's buffers
     update    nothing in flight: gradients, and what the optimizer makes for a moment
 
@@ -63,10 +64,11 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     """Of the stages of one pipeline rank, of ``count`` in all."""
     data, account = loads.data, loads.memory_account
     (need,), whole = loads.memory_of(stages, (loads.moments[rank],)), loads.needs(stages).by_rank(1)
+    ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
     parts = [stage_peaks(loads, stage, rank + k * loads.setting.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
         total = account.once(whole).item()
-        moments = list(running(loads, stages, rank, parts, total))
+        moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts, total)]
         largest, unit = (
             max(float(column[s.first : s.last].max()) for s in stages)
             for column in (loads.chain.held.largest, loads.chain.parameters)
@@ -76,14 +78,18 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
         if data.zero:
             moments.append(Moment(total * data.gradient_share, 0.0, unit * data.prices.stored))
     else:
-        moments = [Moment(0.0, 0.0, max(part.forward for part in parts))]
+        moments = [Moment(0.0, ahead, max(part.forward for part in parts))]
     worst = max(moments, key=lambda moment: moment.total)
     return replace(
         need,
         gradients=round(worst.gradients),
-        activations=round(worst.activations + whole.buffers.item()),
+        activations=round(worst.activations),
         transients=round(worst.transients),
     )
+
+
+def with_messages(moment: Moment, bytes: float) -> Moment:
+    return replace(moment, activations=moment.activations + bytes)
 
 
 def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) -> StagePeaks:
@@ -99,8 +105,9 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
     entry = np.where(again, chain.inputs[run], np.where(part, 0.0, entry))
     selective = chain.selective[run] if hosts else np.maximum(chain.selective[run] - chain.inputs[run], 0.0)
     kept = np.where(full, 0.0, np.where(part, selective, kept))
-    entry[0] = 0.0  # the ids of the batch, or what was received
-    leaving = chain.outputs[stage.last - 1] if number < count - 1 else 0.0
+    entry[0] = chain.inputs[stage.first] if number else 0.0  # what was received, or the ids of the batch
+    returned = np.zeros(len(entry))
+    returned[:-1] = chain.outputs[stage.last - 1] if number < count - 1 else 0.0  # gradients; the last segment has them
     constants = chain.constants[run].max()
     before = np.concatenate([[0.0], np.cumsum(kept + entry)])[:-1] + entry + constants
     beside = np.where(part, selective - (0.0 if hosts else chain.doubled[run]), 0.0)
@@ -109,12 +116,12 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
     # Where each microbatch's gradients are scattered, a segment's stand whole until then: ``gathered`` has them.
     back = (chain.live_adding[run], chain.live_adding[run] if data.scatters_each else chain.live_backward[run])
     adding, first = (
-        before + np.maximum(live - chain.kept_inputs[run] + beside, rerun) + gathered + leaving for live in back
+        before + np.maximum(live - chain.kept_inputs[run] + beside, rerun) + gathered + returned for live in back
     )
     own = chain.parameters[run] * data.prices.stored
     after = own[::-1].cumsum()[::-1] - own
     once = tuple(zip(after.tolist(), first.tolist(), strict=True))
-    flight = float((kept + entry).sum() + leaving + constants)
+    flight = float((kept + entry).sum() + constants)
     return StagePeaks(flight, float(forward.max()), once, float(adding.max()))
 
 

@@ -3,8 +3,9 @@
 A stage is a run of segments of which some are recomputed. Its rank needs for it, all in bytes of one device,
 
     states      parameters, gradients and the optimizer's state, between microbatches
-    buffers     messages that the pipeline's engine receives and sends, of all microbatches
-    flight      for each microbatch in flight: what the backward reads, the constants, and the stage's result
+    buffers     a rank's messages, as many of the largest as it has at once: one that is read, one that comes for the
+                next action, those on their way to other ranks
+    flight      for each microbatch in flight: what the backward reads, the constants, and the message that entered
     transients  the largest of a segment's working memory, of its gathered parameters (ZeRO), and of what stands whole
                 while a recomputed segment runs again
     update      with nothing in flight: what the optimizer makes for a moment, or before that the gradients of one
@@ -12,7 +13,7 @@ A stage is a run of segments of which some are recomputed. Its rank needs for it
 
 A rank with stages k, of which n_k microbatches are in flight at a moment, needs then, and between two steps,
 
-    running  =  Σ_k (states + buffers + n_k·flight) + transients          emptied  =  Σ_k (states + buffers) + update
+    running  =  Σ_k (states + n_k·flight) + buffers + transients          emptied  =  Σ_k states + update
 
 Partition, interleaved search, the rows of its integer program and the memory of a finished candidate all derive from
 ``SegmentBytes``. What stands at once at the busiest moment is less (``peak_memory``): that is what a plan predicts.
@@ -58,11 +59,11 @@ class StageBytes:
         return self.working + self.gathered + self.again
 
     def by_rank(self, ranks: int) -> StageBytes:
-        """[…, d] of […, v·d]: stage k is on rank k modulo d. A rank has the sum of its stages' states, buffers and
-        flights (of one microbatch in flight on each), and the largest of their transients."""
+        """[…, d] of […, v·d]: stage k is on rank k modulo d. A rank has the sum of its stages' states and flights (of
+        one microbatch in flight on each), and the largest of their buffers and transients."""
         parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         shaped = {name: part.reshape(*part.shape[:-1], part.shape[-1] // ranks, ranks) for name, part in parts.items()}
-        summed = ("parameters", "reads", "flight", "buffers")
+        summed = ("parameters", "reads", "flight")
         return StageBytes(**{n: part.sum(axis=-2) if n in summed else part.max(axis=-2) for n, part in shaped.items()})
 
 
@@ -77,10 +78,11 @@ class SegmentBytes:
     working, gathered   the largest of a rank's
     alone               what its largest parameter takes whose update is computed by itself, or its gradients on their
                         way to their shards
-    received, sent, leaving    at the border in front of each segment, nothing in front of the first: buffers of the
-                        stage behind it and of the one before it, and the latter's result for each microbatch in flight
+    message, unkept     at the border in front of each segment, nothing in front of the first: a message over it, and
+                        what of it the segment itself doesn't keep for its backward
     repeated            whether its block repeats, so that it may be recomputed
     ties                parameters that several segments read
+    messages            that a rank has at once
     state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
     """
 
@@ -93,11 +95,11 @@ class SegmentBytes:
     working: np.ndarray
     gathered: np.ndarray
     alone: np.ndarray
-    received: np.ndarray
-    sent: np.ndarray
-    leaving: np.ndarray
+    message: np.ndarray
+    unkept: np.ndarray
     repeated: np.ndarray
     ties: tuple[Tie, ...]
+    messages: int
     state_share: float
     update_share: float
 
@@ -129,7 +131,7 @@ class SegmentBytes:
     @cached_property
     def borders(self) -> dict[str, np.ndarray]:
         """[N+1] of the border in front of each segment, and behind the last."""
-        return {name: np.append(getattr(self, name), 0.0) for name in ("received", "sent", "leaving")}
+        return {name: np.append(getattr(self, name), 0.0) for name in ("message", "unkept")}
 
     def stages(self, first: np.ndarray, last: np.ndarray, full: np.ndarray | int, part: np.ndarray | int) -> StageBytes:
         """Of stages that hold segments [first, last): arrays of one shape. ``full`` and ``part`` count the segments
@@ -144,8 +146,8 @@ class SegmentBytes:
         return StageBytes(
             parameters=sums["parameters"][last] - sums["parameters"][first],
             reads=np.array(reads) if reads else np.zeros((0, *kept.shape)),
-            flight=kept + top.pop("constants") + borders["leaving"][last],
-            buffers=borders["received"][first] + borders["sent"][last],
+            flight=kept + top.pop("constants") + borders["unkept"][first],
+            buffers=self.messages * np.maximum(borders["message"][first], borders["message"][last]),
             again=np.maximum(self.tops["full"][begin, middle], self.tops["part"][middle, end]),
             **top,
         )
@@ -163,10 +165,10 @@ class SegmentBytes:
 
     def emptied(self, held: StageBytes) -> np.ndarray:
         """Bytes of each stage or rank with nothing in flight."""
-        return self.once(held) * self.state_share + held.buffers + self.update(held)
+        return self.once(held) * self.state_share + self.update(held)
 
     def update(self, held: StageBytes) -> np.ndarray:
-        """What stands then beside states and buffers."""
+        """What stands then beside states."""
         return np.maximum(self.once(held) * self.update_share, held.alone)
 
     def shared_by(self, ranks: int) -> np.ndarray:

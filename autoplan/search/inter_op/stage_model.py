@@ -10,7 +10,7 @@ import numpy as np
 
 from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
-from autoplan.cost.interleaved import Rounds, runs_rounds, splits
+from autoplan.cost.interleaved import Rounds, most_sending, runs_rounds, splits
 from autoplan.cost.prices import Prices
 from autoplan.cost.step import held_microbatches, update_s
 from autoplan.cost.zero_costs import DataAxis
@@ -69,9 +69,8 @@ class StageModel:
     @cached_property
     def memory_account(self) -> SegmentBytes:
         """What each segment adds to its rank's memory."""
-        chain, data, many = self.chain, self.data, self.setting.microbatches
-        leaving = np.concatenate([[0.0], chain.outputs[:-1]])
-        entering = np.concatenate([[0.0], chain.inputs[1:]])
+        chain, data, setting = self.chain, self.data, self.setting
+        unkept = np.maximum(chain.inputs - chain.kept_inputs, 0.0)
         reduced = chain.parameters * (data.prices.stored if data.zero and data.prices.training else 0.0)
         return SegmentBytes(
             parameters=chain.parameters,
@@ -83,11 +82,11 @@ class StageModel:
             working=chain.working,
             gathered=sum(data.gathered_segments) * chain.parameters,
             alone=np.maximum(self.largest_alone(chain.held.largest), reduced),
-            received=received_times(self) * entering,
-            sent=many * leaving,
-            leaving=leaving,
+            message=np.append(0.0, np.maximum(chain.inputs[1:], chain.outputs[:-1])),
+            unkept=np.append(0.0, unkept[1:]),
             repeated=chain.repeated,
             ties=chain.held.ties,
+            messages=2 + most_sending(setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages),
             state_share=parameter_share(data, self.states),
             update_share=float(self.updates(1.0, 0.0)),
         )
@@ -198,7 +197,7 @@ class StageModel:
                 (parameters * (data.gradient_share if data.prices.training else 0.0)).tolist(),
                 (parameters * data.states_share(self.states)).tolist(),
                 (flying + ranks.buffers).tolist(),
-                np.maximum(ranks.transients, account.update(ranks) - flying).tolist(),
+                np.maximum(ranks.transients, account.update(ranks) - flying - ranks.buffers).tolist(),
                 (parameters * data.host_share(self.states) + with_host).tolist(),
                 strict=True,
             )
@@ -336,9 +335,3 @@ def parameter_share(data: DataAxis, states: float) -> float:
     """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
     gradients = data.gradient_share if data.prices.training else 0.0
     return data.parameter_share + gradients + data.states_share(states)
-
-
-def received_times(loads: StageModel) -> int:
-    """Buffers of what enters a stage: one for each microbatch; where the backward is split, also the gradients that it
-    sends back, which stay until the next step (torch.distributed.pipelining, ``stage_backward_input``)."""
-    return loads.setting.microbatches * (2 if splits(loads.setting.schedule) else 1)

@@ -48,6 +48,22 @@ CASES: Mapping[str, Case] = {
         "llama", 32,
         single(tp=2, pp=2, micro_batch=4, pipeline_schedule="interleaved", virtual_stages=2, sequence_parallel=False),
     ),
+    "1f1b, 64 microbatches": Case("llama", 64, single(pp=4, micro_batch=1, pipeline_schedule="1f1b")),
+    "interleaved, 32 microbatches": Case(
+        "gpt2", 64,
+        single(dp=2, pp=2, zero=0, micro_batch=1, pipeline_schedule="interleaved", virtual_stages=2),
+    ),
+    "interleaved, four ranks": Case(
+        "llama", 32, single(pp=4, micro_batch=1, pipeline_schedule="interleaved", virtual_stages=2)
+    ),
+    "interleaved, zero1": Case(
+        "llama", 32, single(dp=2, pp=2, zero=1, micro_batch=2, pipeline_schedule="interleaved", virtual_stages=2)
+    ),
+    "1f1b, zero3": Case("llama", 32, single(dp=2, pp=2, zero=3, micro_batch=2, pipeline_schedule="1f1b")),
+    "zero-bubble": Case(
+        "llama", 32, single(tp=2, pp=2, micro_batch=4, pipeline_schedule="zero-bubble", virtual_stages=2,
+                            sequence_parallel=False),
+    ),
     "dp x tp, recomputed": Case(
         "gpt2", 16, single(dp=2, tp=2, zero=0, micro_batch=4, recompute="full", sequence_parallel=False)
     ),

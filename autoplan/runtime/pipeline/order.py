@@ -1,0 +1,31 @@
+"""The order of a rank's actions: the one by which the search prices the schedule (``cost_models.pipeline``)."""
+
+from autoplan.cost.interleaved import Action, actions
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
+
+ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", "pipedream-2bw": "1f1b"}
+"""Schedules by the order that they run in; PipeDream-2BW differs from 1F1B in its weights alone."""
+
+
+def rank_actions(spec: ProgramSpec, rank: int) -> tuple[Action, ...]:
+    """What a pipeline rank runs in one step, in order."""
+    name, ranks = schedule_of(spec), spec.size(PIPELINE)
+    several = len(spec.lowered.stages) // ranks
+    return actions(ONE_STAGE.get(name, name), rank, ranks, spec.microbatches, None if name in ONE_STAGE else several)
+
+
+def schedule_of(spec: ProgramSpec) -> str:
+    return spec.parallelism.pipeline_schedule or "gpipe"
+
+
+def reads_from(action: Action, stages: int) -> int | None:
+    """The stage whose message an action reads: activations, or their gradients. None where it reads none."""
+    before = action.stage - 1 if action.kind == "F" else action.stage + 1
+    return before if action.kind != "W" and 0 <= before < stages else None
+
+
+def sends_to(action: Action, stages: int) -> int | None:
+    """The stage that reads what an action makes, by an action of the same kind; None where nothing is sent."""
+    after = action.stage + 1 if action.kind == "F" else action.stage - 1
+    return after if action.kind != "W" and 0 <= after < stages else None
+
