@@ -40,7 +40,7 @@ class WholeCost:
         shard = data.optimizer_share * bytes
         stored = prices.stored * bytes
         if data.zero and data.size > 1:
-            spent_s += prices.collective_s("all-gather", self.copies * stored, "dp")
+            spent_s += prices.collective_s("all-gather", self.copies * stored, data.axis)
         for axis in reversed(prices.mesh.operator_axes):
             stored *= prices.mesh.size(axis)
             if prices.mesh.size(axis) > 1:

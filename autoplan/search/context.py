@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.space.candidates import Candidate, divisors, settings
@@ -38,7 +37,7 @@ def in_context(work: SearchState, pinned: Parallelism) -> list[Candidate]:
     sizes = [cp for cp in divisors(work.limits.devices) if 1 < cp <= tokens // LEAST_TOKENS and tokens % cp == 0]
     one_row = replace(pinned, micro_batch=pinned.micro_batch or 1)
     found = (s for cp in sizes for s in settings(work.limits, replace(one_row, cp=cp)))
-    return lying([s for s in found if is_worth(s, tokens)], work)
+    return work.lying([s for s in found if is_worth(s, tokens)])
 
 
 def tokens_of(work: SearchState) -> int:
@@ -51,22 +50,3 @@ def is_worth(setting: Candidate, tokens: int) -> bool:
     """Whether a device is left enough of a row, and gathers no more keys and values than is sensible."""
     ways, gathers = setting.cp * setting.tp, setting.cp_attention == "rows"
     return tokens % ways == 0 and tokens // ways >= LEAST_TOKENS and (setting.cp <= MOST_GATHERED or not gathers)
-
-
-def lying(possible: list[Candidate], work: SearchState) -> list[Candidate]:
-    """The candidates whose operators can lie on their axes: heads may be too few for one way of attention, and the mask
-    in the way of another."""
-    stands: dict[object, bool] = {}
-    for setting in possible:
-        key = work.operators.key(setting)
-        if key not in stands:
-            stands[key] = lies(setting, work)
-    return [s for s in possible if stands[work.operators.key(s)]]
-
-
-def lies(setting: Candidate, work: SearchState) -> bool:
-    try:
-        work.operators.entry(setting)
-    except ParallelismError:
-        return False
-    return True

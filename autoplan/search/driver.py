@@ -23,7 +23,10 @@ from autoplan.search.state import SearchState, candidates
 
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
-    memory_limit, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
+    memory_limit, given = work.cluster.usable_bytes, candidates(work.limits, parallelism)
+    possible = work.lying(given)
+    if not possible and (obstacle := work.obstacle(given[0])) is not None:
+        raise obstacle
     best = fastest(work, possible, memory_limit)
     if wants_context(work, best):
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best

@@ -218,7 +218,7 @@ class Evaluator:
 
     def idle(self, setting: Candidate, point: IntraOpPlan) -> bool:
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
-        return setting.operator_ways > 1 and point.idle and not self.operators.split_weights
+        return setting.operator_ways > 1 and point.is_idle(setting.mesh) and not self.operators.split_weights
 
     def leanest(self, setting: Candidate) -> Evaluated | None:
         """The plan of a candidate that needs the fewest bytes: every segment recomputed that may be. None where it has

@@ -58,7 +58,7 @@ def named_systems(work: SearchState, best: Evaluated, names: dict[str, str]) -> 
             pinned = resolve(system, work.cluster)
             if pinned not in seen:
                 seen.add(pinned)
-                yield named(work, best, (name, system), pinned, candidates(work.limits, pinned))
+                yield named(work, best, (name, system), pinned, work.lying(candidates(work.limits, pinned)))
         except ParallelismError as error:
             yield Alternative(name, Parallelism(), math.inf, 0, f"{error.value}: {error.cause}")
 

@@ -41,7 +41,7 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
 
 def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
     """The plan that needs least of its fullest device: settings by a bound, until none can need less."""
-    sized = sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned))
+    sized = sorted((work.least_bytes(s), s) for s in work.lying(candidates(work.limits, pinned)))
     best: Evaluated | None = None
     tried = 0
     for least, setting in sized:

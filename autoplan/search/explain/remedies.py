@@ -91,7 +91,7 @@ def fitting(work: SearchState, pinned: Parallelism) -> list[tuple[float, Candida
     """(bytes at the least, setting) of those that may fit; none where what is pinned can't be there."""
     try:
         check_offload(pinned, work.cluster, work.training)
-        possible = candidates(work.limits, pinned)
+        possible = work.lying(candidates(work.limits, pinned))
     except ParallelismError:
         return []
     wall = work.cluster.usable_bytes

@@ -88,6 +88,12 @@ class Candidate:
         return self.ep * self.cp * self.tp
 
     @property
+    def shard_axes(self) -> tuple[str, ...]:
+        """The axes whose ranks hold the same parameters and see other rows, of the batch or of the sequence: ZeRO
+        shards over them, gradients are summed over them together. Replicas that step alone are the data axis' own."""
+        return ("dp", CONTEXT) if self.cp > 1 and self.local_steps == 1 else ("dp",)
+
+    @property
     def stage_devices(self) -> int:
         """Devices of one pipeline stage."""
         return self.dp * self.operator_ways
@@ -141,7 +147,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
         for micro_batch in micro_batches(limits, pinned, dp):
             microbatches = limits.rows // (dp * micro_batch)
             for schedule, virtual_stages in schedules(limits, pinned, pp, microbatches):
-                for zero in zero_levels(pinned, pp, dp):
+                for zero in zero_levels(pinned, pp, dp * cp):
                     if schedule == "zero-bubble" and zero == 3:
                         continue
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
@@ -243,14 +249,15 @@ def in_rounds(
     return found
 
 
-def zero_levels(pinned: Parallelism, pp: int, dp: int) -> list[int]:
-    """Under a pipeline ZeRO-2 is ZeRO-1: its engine reduces gradients once, after the last microbatch."""
+def zero_levels(pinned: Parallelism, pp: int, shards: int) -> list[int]:
+    """Those to be tried where so many ranks hold the same parameters. Under a pipeline ZeRO-2 is ZeRO-1: its engine
+    reduces gradients once, after the last microbatch."""
     if pinned.zero is not None:
         return [pinned.zero]
     if pinned.asynchronous:
         return [0]
     if pinned.offload == "parameters":  # fully_shard moves its shards, and does so on one rank too
         return [3]
-    if dp == 1:
+    if shards == 1:
         return [0]
     return [0, 1, 2, 3] if pp == 1 else [0, 1, 3]
