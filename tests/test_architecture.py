@@ -101,6 +101,7 @@ ORDER = (
     "search.repriced",
     "search.factoring",
     "search.host_memory",
+    "search.context",
     "search.driver",
     "search.predict",
     "search.result",

@@ -31,6 +31,7 @@ class DataAxis:
     local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
           (``runtime.optim.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states
+    axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
     versions of the weights that are held (``runtime.optim.weight_stashing``)
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
@@ -51,14 +52,15 @@ class DataAxis:
     local_steps: int = 1
     averaged: float = 1.0
     versions: int = 1
+    axis: str = "dp"
 
     def gather_s(self, bytes: float) -> float:
         """One all-gather of parameters."""
-        return self.prices.collective_s("all-gather", bytes, "dp")
+        return self.prices.collective_s("all-gather", bytes, self.axis)
 
     def scatter_s(self, bytes: float) -> float:
         """One reduce-scatter of gradients, in the dtype in which they are summed."""
-        return self.prices.collective_s("reduce-scatter", self.prices.summed * bytes, "dp")
+        return self.prices.collective_s("reduce-scatter", self.prices.summed * bytes, self.axis)
 
     def hidden_s(self, compute_s: float, comm_s: float) -> float:
         """What running a collective beside compute saves."""
@@ -162,8 +164,8 @@ class DataAxis:
         """All-reduces of so many bytes, bucket by bucket."""
         each = bucket_bytes(bytes)
         whole, rest = divmod(bytes, each)
-        rest_s = self.prices.collective_s("all-reduce", rest, "dp") if rest >= 1 else 0.0
-        return whole * self.prices.collective_s("all-reduce", each, "dp") + rest_s
+        rest_s = self.prices.collective_s("all-reduce", rest, self.axis) if rest >= 1 else 0.0
+        return whole * self.prices.collective_s("all-reduce", each, self.axis) + rest_s
 
     def copies_once_s(self, parameter_bytes: float) -> float:
         """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them

@@ -149,6 +149,7 @@ def check(record: PlanRecord, where: str) -> None:
     """Whether the parts of a plan that was read agree, and its layouts follow from one another."""
     mesh, parallelism = record.chosen.mesh, record.chosen.parallelism
     told = {"pp": parallelism.pp, "dp": parallelism.dp, "tp": parallelism.tp, MICROBATCH: record.chosen.microbatches}
+    told |= {"ep": parallelism.ep or 1, "cp": parallelism.cp or 1}
     sizes = {name: mesh.size(name) for name in told} | {"tp": mesh.tensor_size}
     wrong = [f"{name}={size}" for name, size in told.items() if size != sizes[name]]
     if wrong:

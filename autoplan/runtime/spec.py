@@ -1,6 +1,7 @@
 """What a program is built from: the typed program and the options that it was planned under."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -8,7 +9,7 @@ from types import ModuleType
 import torch
 
 from autoplan.ir.graph import Parameter, TensorType
-from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.mesh import CONTEXT, MICROBATCH
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed import Lowered, StoredParameter
 from autoplan.options import Parallelism, Training
@@ -69,16 +70,36 @@ class ProgramSpec:
         return stage % self.size(PIPELINE)
 
     def zero_shards(self, stored: StoredParameter) -> bool:
-        """Whether ZeRO keeps only 1/dp of this parameter (its rows) on a rank.
+        """Whether ZeRO keeps only a share of this parameter (its rows) on a rank.
 
-        Not where the data axis already splits it, where its gradient needs no sum over that axis, nor for a scalar. On
-        one rank only to have it go to the host between uses.
+        Not where an axis that it shards over already splits it, where its gradient needs no sum over one, nor for a
+        scalar. On one rank only to have it go to the host between uses.
         """
         if not self.parallelism.zero or not stored.type.shape:
             return False
-        if self.size(DATA) == 1:
+        if self.shard_ways == 1:
             return self.parallelism.offload == "parameters"
-        return DATA in stored.reduce_axes or (not stored.trainable and stored.layout.state(DATA).kind == "I")
+        if stored.trainable:
+            return all(axis in stored.reduce_axes for axis in self.shard_axes)
+        return all(stored.layout.state(axis).kind == "I" for axis in self.shard_axes)
+
+    @property
+    def shard_axes(self) -> tuple[str, ...]:
+        """The axes that ZeRO shards over: those along which ranks hold the same parameters and see other rows, of the
+        batch or of the sequence."""
+        return tuple(axis for axis in (DATA, CONTEXT) if self.size(axis) > 1) or (DATA,)
+
+    @property
+    def shard_ways(self) -> int:
+        """Ranks over which ZeRO shards a parameter."""
+        return math.prod(self.size(axis) for axis in self.shard_axes)
+
+    def shard_index(self, coordinates: Mapping[str, int]) -> int:
+        """Which of these shares a rank with these coordinates keeps."""
+        index = 0
+        for axis in self.shard_axes:
+            index = index * self.size(axis) + coordinates.get(axis, 0)
+        return index
 
     @property
     def reduce_dtype(self) -> torch.dtype | None:

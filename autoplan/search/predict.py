@@ -113,12 +113,13 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     spent_s, hidden_s = (sum(seconds) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
     if data.size > 1 and data.local_steps > 1:
         averaged = int(data.averaged * stored * size)
-        yield PricedCollective("replicas", "all-reduce", "dp", averaged, 1, spent_s, hidden_s)
+        yield PricedCollective("replicas", "all-reduce", data.axis, averaged, 1, spent_s, hidden_s)
     elif data.size > 1 and data.zero == 0:
-        yield PricedCollective("gradients", "all-reduce", "dp", int(data.prices.summed * size), 1, spent_s, hidden_s)
+        reduced = int(data.prices.summed * size)
+        yield PricedCollective("gradients", "all-reduce", data.axis, reduced, 1, spent_s, hidden_s)
     elif data.size > 1:
         yield from sharded(loads, runs, size, hidden_s)
-    for axis in data.prices.mesh.tensor_axes:
+    for axis in loads.summed_axes:
         summed = sum(loads.summed_bytes(at)[axis] for at in runs)
         if summed:
             summed_s = data.prices.collective_s("all-reduce", summed, axis)
@@ -152,4 +153,4 @@ def sharded(
         ("parameters", "all-gather", gathers, gather_s, size),
         ("gradients", "reduce-scatter", scatters, scatter_s, int(data.prices.summed * size)),
     ):
-        yield PricedCollective(where, kind, "dp", bytes, count, count * one_s, count * one_s * share)
+        yield PricedCollective(where, kind, data.axis, bytes, count, count * one_s, count * one_s * share)

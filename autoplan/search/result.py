@@ -73,6 +73,9 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
         offload=None if s.offload == "none" else s.offload,
         tensor=s.factors,
+        ep=s.ep if s.ep > 1 else None,
+        cp=s.cp if s.cp > 1 else None,
+        cp_attention=s.cp_attention or None,
         tensor_system=s.tensor_system or None,
         local_steps=s.local_steps if s.local_steps > 1 else None,
     )

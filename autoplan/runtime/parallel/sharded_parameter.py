@@ -18,7 +18,7 @@ from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 class ShardedParameter:
     """One parameter on one rank.
 
-    parameter  what the program computes with: plain, or a DTensor over the data axis where ZeRO splits it
+    parameter  what the program computes with: plain, or a DTensor over ``spec.shard_axes`` where ZeRO splits it
     sharded    whether ZeRO splits it
     part       the box of the whole tensor that this rank keeps
     copies     ranks of the world that keep this same box
@@ -69,7 +69,7 @@ def sharded_parameters(
         sharded = spec.zero_shards(stored)
         part = part_of(stored.type.shape, stored.layout, spec.lowered.mesh, coordinates)
         if sharded:
-            part = rows_of(part, spec.size(DATA), coordinates[DATA])
+            part = rows_of(part, spec.shard_ways, spec.shard_index(coordinates))
         parameter = parameters[stored.name]
         master = master_of(spec, stored, local(parameter.detach()))
         held.append(ShardedParameter(stored, parameter, sharded, part, copies(spec, stored), master))
@@ -90,11 +90,10 @@ def master_of(spec: ProgramSpec, stored: StoredParameter, part: Tensor) -> nn.Pa
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
     """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself."""
+    alone = spec.shard_axes if spec.zero_shards(stored) else (DATA,) if spec.parallelism.steps_locally else ()
     replicated = [
         axis.size
         for axis in spec.lowered.mesh.device_axes
-        if axis.name != PIPELINE
-        and stored.layout.state(axis.name).kind != "S"
-        and not (axis.name == DATA and (spec.zero_shards(stored) or spec.parallelism.steps_locally))
+        if axis.name not in (PIPELINE, *alone) and stored.layout.state(axis.name).kind != "S"
     ]
     return math.prod(replicated) * len(spec.pipeline_ranks(stored))

@@ -58,7 +58,7 @@ class RankStages:
     """What one rank holds.
 
     modules     its stages, in the chain's order (under ZeRO each is an FSDP root)
-    parameters  by program name; under ZeRO a DTensor over the data axis
+    parameters  by program name; under ZeRO a DTensor over ``spec.shard_axes``
     buffers     by program name, whole
     """
 
@@ -70,20 +70,22 @@ class RankStages:
 
 def build_stages(
     spec: ProgramSpec, entries: Sequence[StageEntry], axes: Mapping[str, MeshAxis], device: torch.device,
-    device_mesh: DeviceMesh,
+    device_mesh: DeviceMesh, zero: DeviceMesh | None = None,
 ) -> RankStages:  # fmt: skip
     """This rank's stages, on its device, their parameters without values yet.
+
+    zero  the mesh of what ZeRO shards (``meshes.sharded_mesh``)
 
     Parameters that ZeRO will split are made on the meta device first: no rank ever holds them whole.
     """
     coordinate = axes[PIPELINE].rank if PIPELINE in axes else 0
-    sharded = any(spec.zero_shards(p) for p in spec.lowered.parameters)
-    made = Made(spec, torch.device("meta") if sharded else device, device)
+    made = Made(spec, device if zero is None else torch.device("meta"), device)
     mine = [n for n in range(len(entries)) if spec.pipeline_rank(n) == coordinate]
     modules = [StageModule(n, entries[n](Parameters(made), axes)) for n in mine]
     places = {name: places_of(p, modules) for name, p in made.parameters.items()}
-    if sharded:
-        shard_stages(spec, modules, made.parameters, device_mesh)
+    if zero is not None:
+        over = spec.shard_axes
+        shard_stages(spec, modules, made.parameters, (device_mesh if len(over) == 1 else zero)[",".join(over)])
         offloaded = spec.parallelism.offload == "parameters"
         for name, where in places.items():
             kept = stored(spec, name)

@@ -1,4 +1,6 @@
-"""ZeRO on the data axis by torch's fully_shard, with gradients summed, not averaged.
+"""ZeRO by torch's fully_shard, over the axes whose ranks hold the same parameters (``spec.shard_axes``).
+
+Gradients are summed, not averaged.
 
 Levels differ in when the whole parameters are gathered and when gradients are reduced:
 
@@ -25,13 +27,13 @@ from torch.distributed.fsdp import (
 )
 
 from autoplan.errors import ParallelismError
-from autoplan.runtime.spec import DATA, ProgramSpec
+from autoplan.runtime.spec import ProgramSpec
 
 
 def shard_stages(
-    spec: ProgramSpec, modules: Sequence[nn.Module], made: Mapping[str, nn.Parameter], device_mesh: DeviceMesh
+    spec: ProgramSpec, modules: Sequence[nn.Module], made: Mapping[str, nn.Parameter], mesh: DeviceMesh
 ) -> None:
-    """Applies fully_shard to each segment of each stage and to the stage itself."""
+    """Applies fully_shard to each segment of each stage and to the stage itself, over a mesh of one dim."""
     counts = [n for n, p in made.items() if sum(any(p is q for q in m.parameters()) for m in modules) > 1]
     if counts:
         raise ParallelismError(
@@ -41,7 +43,7 @@ def shard_stages(
         )
     ignored = {p for n, p in made.items() if not spec.zero_shards(stored(spec, n))}
     for module in modules:
-        shard_stage(spec, module, ignored, device_mesh[DATA])
+        shard_stage(spec, module, ignored, mesh)
 
 
 def stored(spec: ProgramSpec, name: str):

@@ -100,7 +100,7 @@ def price_block(
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
-        for a in mesh.tensor_axes
+        for a in mesh.operator_axes
     )
     entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
     live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)

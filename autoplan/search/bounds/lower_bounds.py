@@ -113,7 +113,7 @@ class LowerBounds:
         """The knapsack bound; 0 where it says nothing: ranks share devices or are of several kinds, nothing can be
         recomputed, or bytes aren't short."""
         operators, costs = self.costs.operators, self.costs
-        shared = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp).gain != 1
+        shared = sharing_of(operators.topology.device, setting.pp, setting.stage_devices).gain != 1
         if shared or devices_of(operators.topology, setting) or self.keeps_everything(setting):
             return 0.0
         fastest = operators.fastest(setting)
@@ -154,7 +154,7 @@ class LowerBounds:
         bytes are short, altogether."""
         operators = self.costs.operators
         fastest = operators.fastest(setting)
-        if setting.tp == 1:
+        if setting.operator_ways == 1:
             return [fastest]
         steeply = steep(fastest.solution, self.costs.loads(setting, fastest))
         prices = (steeply, states_alone(fastest.solution), kept_alone(fastest.solution))
