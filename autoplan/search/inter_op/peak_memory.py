@@ -65,6 +65,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     data, account = loads.data, loads.memory_account
     (need,), whole = loads.memory_of(stages, (loads.moments[rank],)), loads.needs(stages).by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
+    ahead += halves_bytes(loads, stages, rank)
     parts = [stage_peaks(loads, stage, rank + k * loads.setting.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
         total = account.once(whole).item()
@@ -88,6 +89,12 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     )
 
 
+def halves_bytes(loads: StageModel, stages: Sequence[StageChoice], rank: int) -> float:
+    """What waits for the second half of a backward: rank r puts it off by r microbatches, the first stage's whole."""
+    split = stages[rank == 0 :]
+    return (rank + 1) * max((float(loads.chain.halves[s.first : s.last].sum()) for s in split), default=0.0)
+
+
 def with_messages(moment: Moment, bytes: float) -> Moment:
     return replace(moment, activations=moment.activations + bytes)
 
@@ -99,7 +106,7 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
     full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
     whole, grads = data.gathered_segments
     gathered = (whole + grads) * chain.parameters[run]
-    kept, entry = chain.kept[run] - chain.kept_inputs[run], chain.kept_inputs[run].copy()
+    kept, entry = (chain.kept - chain.halves - chain.kept_inputs)[run], chain.kept_inputs[run].copy()
     hosts = data.offload == "activations"
     again = full if hosts else full | part
     entry = np.where(again, chain.inputs[run], np.where(part, 0.0, entry))
