@@ -21,6 +21,7 @@
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-jobs   the same of 60 further searches, drawn once; AGAINST=before.json shows both and their ratios
 # make bench-live   plans run on four processes against their predicted times: a section of appendix/accuracy.md
+# make bench-program  the emitted program beside the module run by hand, and its dropout beside torch's: appendix/program.md
 # make bench-memory  measured peak memory of ranks beside the predicted: appendix/memory.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
@@ -45,7 +46,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -135,6 +136,9 @@ bench-jobs: $(DEV)
 TWO_NODES ?= ../shared/tools/two-nodes
 bench-live: $(DEV)
 	$(BIN)/python -m tests.bench.live --two-nodes $(TWO_NODES) --write docs/appendix/accuracy.md
+
+bench-program: $(DEV)
+	$(BIN)/python -m tests.bench.program --write docs/appendix/program.md
 
 bench-memory: $(DEV)
 	$(BIN)/python -m tests.bench.memory --write docs/appendix/memory.md

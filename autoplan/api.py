@@ -11,7 +11,7 @@ from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
 from autoplan.compile import asked_of, check_arguments, check_precision, compile_model, traced_model
 from autoplan.errors import InputsError
-from autoplan.evaluation import Given
+from autoplan.evaluation.proof import Given
 from autoplan.ir.graph import Model
 from autoplan.ir.record import Asked
 from autoplan.models.inputs import Inputs, resolve_inputs

@@ -30,8 +30,9 @@ from autoplan.search.space.batch_reductions import with_batch_reductions
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.search.tables.driver import search_with_tables
-from autoplan.trace import check_dtypes, trace
+from autoplan.trace.checks.input_dtypes import check_dtypes
 from autoplan.trace.passes.precision import compute_dtype, computed_in, in_precision
+from autoplan.trace.pipeline import trace
 
 
 def traced_model(

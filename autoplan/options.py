@@ -26,6 +26,7 @@ ELEMENTWISE = (
 )  # fmt: skip
 """Optimizers that update an element from its own gradient and state alone: parts are updated as the whole is."""
 
+CP_ATTENTION = ("heads", "rows", "ring")
 TENSOR_SYSTEMS = (
     "2d", "2.5d", "3d", "ulysses", "context-parallel", "ring-attention", "vocab-parallel", "expert-parallel",
     "expert-all-to-all", "expert-partial-sum", "table-parallel",
@@ -86,8 +87,8 @@ class Training:
     """How the program trains.
 
     optimizer       "adamw", "adam", "sgd", "muon", …: a class of torch.optim by its lower-case name; or "lamb"
-    precision       "fp32", "fp64", "bf16" (parameters too); "bf16-mixed", "fp16-mixed": compute in bfloat16 or float16,
-                    parameters, gradients and optimizer state in float32; float16 with dynamic loss scaling
+    precision       "fp32", "fp64", "bf16" (parameters too); "bf16-mixed", "fp16-mixed": compute in bfloat16 or float16
+                    with float32 masters, gradients and optimizer state; float16 with dynamic loss scaling
     learning_rate
     weight_decay, betas, eps, momentum   the optimizer's own, where it has them; None: its default
     clip_grad_norm  the global norm that gradients are clipped to before each optimizer step; None: not clipped
@@ -142,6 +143,11 @@ class Training:
         object.__setattr__(self, "groups", as_groups(self.groups))
 
     @property
+    def mixed(self) -> bool:
+        """Whether parameters are updated in float32 and computed with in half precision."""
+        return self.precision in ("bf16-mixed", "fp16-mixed")
+
+    @property
     def scales_loss(self) -> bool:
         """Whether the loss is scaled, so that small gradients don't vanish in float16."""
         return self.precision == "fp16-mixed"
@@ -176,7 +182,11 @@ class Inference:
 class Parallelism:
     """A parallelism; a field that is None is left to the search.
 
-    dp, tp, pp       sizes of the data, tensor and pipeline axes; their product is the cluster's device count
+    dp, tp, pp       sizes of the data, tensor and pipeline axes
+    cp, ep           sizes of the context's and the experts' axis; None: 1. The product of all five is the cluster's
+                     device count. Over cp the sequence is split; over ep a mixture's experts, and rows of all else
+    cp_attention     how attention is split over cp: "heads" (Ulysses), "rows" of the queries, keys and values gathered,
+                     or "ring", where these go round
     zero             0 (plain data parallel), 1, 2 or 3
     micro_batch      rows of the batch in one microbatch on one data-parallel rank
     pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step
@@ -209,9 +219,12 @@ class Parallelism:
     tensor: tuple[int, ...] | None = None
     tensor_system: str | None = None
     local_steps: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    cp_attention: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "micro_batch", "virtual_stages", "local_steps"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "local_steps"):
             size = getattr(self, name)
             if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
@@ -220,6 +233,7 @@ class Parallelism:
         self._one_of("recompute", RECOMPUTE)
         self._one_of("offload", ("none", *OFFLOADS))
         self._one_of("tensor_system", TENSOR_SYSTEMS)
+        self._one_of("cp_attention", CP_ATTENTION)
         self._one_of("sequence_parallel", (True, False))
         if self.tensor is not None:
             self._check_factors(self.tensor)

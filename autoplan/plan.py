@@ -7,14 +7,15 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
+from autoplan.deferred import deferred
 from autoplan.errors import InputsError, LaunchError, PlanFileError
-from autoplan.evaluation import Given, prove
 from autoplan.export.folder import program_module, program_spec, read_folder, values_in, write_folder
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
@@ -24,10 +25,6 @@ from autoplan.lower.program import program_of
 from autoplan.models.pretrained import FOLDER as PRETRAINED
 from autoplan.models.pretrained import pretrained_files, stored_files
 from autoplan.options import Inference, Parallelism, Training, is_whole
-from autoplan.rehearsal.rehearse import rehearse
-from autoplan.rehearsal.result import Rehearsal
-from autoplan.replan import Change, replan
-from autoplan.report import explain_text, headline, report_html, report_text
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import check_exportable
 from autoplan.runtime.data.microbatches import Batch
@@ -36,7 +33,21 @@ from autoplan.runtime.inference.program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import starting_from
 from autoplan.runtime.weights.starting import check_start
-from autoplan.verify import ForwardVerification, Verification, verify
+
+if TYPE_CHECKING:
+    from autoplan.evaluation.proof import Given, prove
+    from autoplan.rehearsal.rehearse import rehearse
+    from autoplan.rehearsal.result import Rehearsal
+    from autoplan.replan import Change, replan
+    from autoplan.report import explain_text, headline, report_html, report_text
+    from autoplan.verify import ForwardVerification, Verification, verify
+else:
+    prove = deferred("autoplan.evaluation.proof.prove")
+    rehearse = deferred("autoplan.rehearsal.rehearse.rehearse")
+    Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
+    explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
+    report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
+    verify = deferred("autoplan.verify.verify")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module imports only what stands above it, and modules of its own entry; inside packages, too.
 ORDER = (
     "errors",
+    "deferred",
     "arguments",
     "cluster",
     "ir.mesh",
@@ -39,6 +40,7 @@ ORDER = (
     "rules.extensions",
     "rules",
     "ir.typed",
+    "ir.randomness",
     "ir.choice",
     "ir.record",
     "ir.codec",
@@ -99,6 +101,7 @@ ORDER = (
     "search.repriced",
     "search.factoring",
     "search.host_memory",
+    "search.context",
     "search.driver",
     "search.predict",
     "search.result",
@@ -143,7 +146,7 @@ ORDER = (
     "replan",
     "plan",
     "api",
-    "compare",
+    "comparison",
     "models",
     "cli",
     "__init__",

@@ -59,7 +59,7 @@ def test_the_lowered_lines(plan: Plan) -> None:
 
 
 def test_the_lines_of_the_program(plan: Plan) -> None:
-    program = emit_program(plan.lowered, plan.record.training, str(plan))
+    program = emit_program(plan.lowered, str(plan))
     quoted = [
         " ".join(line.split())
         for line in DOCUMENT.splitlines()

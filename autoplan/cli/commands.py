@@ -11,7 +11,7 @@ from autoplan.api import parallelize
 from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
-from autoplan.compare import beside, compare
+from autoplan.comparison import beside, compare
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
 from autoplan.export.folder import path_of, seal_folder
 from autoplan.models.named import Request, resolve_model

@@ -1,7 +1,6 @@
 """What it takes to update whole matrices, on every rank that holds some of one
 (``runtime.optim.gathered_optimizer``)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,8 +40,8 @@ class WholeCost:
         shard = data.optimizer_share * bytes
         stored = prices.stored * bytes
         if data.zero and data.size > 1:
-            spent_s += prices.collective_s("all-gather", self.copies * stored, "dp")
-        for axis in reversed(prices.mesh.tensor_axes):
+            spent_s += prices.collective_s("all-gather", self.copies * stored, data.axis)
+        for axis in reversed(prices.mesh.operator_axes):
             stored *= prices.mesh.size(axis)
             if prices.mesh.size(axis) > 1:
                 spent_s += prices.collective_s("all-gather", self.copies * stored, axis)
@@ -55,7 +54,7 @@ class WholeCost:
 
         largest  bytes of it that a device uses
         """
-        whole = largest * data.prices.stored * math.prod(data.prices.mesh.size(a) for a in data.prices.mesh.tensor_axes)
+        whole = largest * data.prices.stored * data.prices.mesh.operator_ways
         return (self.copies + 2) * whole
 
 

@@ -70,8 +70,8 @@ class Prices:
     fuses         the program is compiled: elementwise chains run as one kernel
     training      backward passes are priced too
     microbatches  of one step, over which the cost of a step is spread
-    stored        bytes in which a parameter and its gradient are stored, for each byte in which it is used: 2 under
-                  mixed precision, whose parameters are float32 (``step.stored_ratio``)
+    stored        bytes in which a parameter's master and its gradient are stored, for each byte in which it is used:
+                  2 under mixed precision, where they are float32 (``step.stored_ratio``)
     reduced       the same of a gradient as it is summed over the data axis; None: as it is stored
     direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
                   which compose their ways themselves
@@ -269,8 +269,10 @@ class Prices:
         return Cost(copy_s + forward_s, copy_s + backward_s if carries and self.training else 0.0)
 
     def collective_s(self, kind: str, bytes: float, axis: str) -> float:
-        """Seconds of one collective; 0 where nothing crosses the links."""
-        return self.group_s(kind, int(bytes), (axis,)) if self.mesh.size(axis) > 1 else 0.0
+        """Seconds of one collective, over several axes where ``axis`` names them, "dp,cp"; 0 where nothing crosses the
+        links."""
+        axes = tuple(name for name in axis.split(",") if self.mesh.size(name) > 1)
+        return self.group_s(kind, int(bytes), axes) if axes else 0.0
 
     def group_s(self, kind: str, bytes: int, axes: tuple[str, ...]) -> float:
         """The same over a group of several axes."""
@@ -310,7 +312,7 @@ class Prices:
         used = layout_bytes(kind, layout, self.mesh)
         ends = (STREAMED, 2 * STREAMED)
         passes = self.optimizer_passes * self.stored
-        summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.tensor_axes
+        summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.operator_axes
                    if layout.state(a) == R]  # fmt: skip
         updating = [float(update_seconds(n, self.device)) for n in ends]
         adding = [self.accumulate_s(n) for n in ends]

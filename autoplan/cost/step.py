@@ -24,9 +24,8 @@ UNSCALING_PASSES = 2.0  # gradients are read and written divided by the loss' sc
 
 
 def stored_ratio(training: Training | Inference) -> float:
-    """Bytes in which parameters and gradients are stored for each byte in which they are used (``Prices.stored``)."""
-    mixed = isinstance(training, Training) and training.precision in ("bf16-mixed", "fp16-mixed")
-    return 2.0 if mixed else 1.0
+    """Bytes in which masters and gradients are stored for each byte of what is computed with (``Prices.stored``)."""
+    return 2.0 if isinstance(training, Training) and training.mixed else 1.0
 
 
 REDUCED_BYTES = {"fp32": 4, "bf16": 2}
@@ -95,12 +94,14 @@ def update_s(bytes: float, passes: float, data: DataAxis) -> float:
     """Seconds of the optimizer over the bytes of parameter that one device updates.
 
     What is offloaded is updated on the host, at the pace of its memory. Where parameters stay on the device
-    ("optimizer") their gradients go down the link before, and the updated parameters up after it, in the open: the
-    optimizer's step begins when the last gradient is summed, and the next forward reads every parameter.
+    ("optimizer") their gradients go down the link before, and the updated parameters up after it, as the device holds
+    them, in the open: the optimizer's step begins when the last gradient is summed, and the next forward reads every
+    parameter.
     """
     if not data.offloads:
         return float(update_seconds(bytes * passes, data.prices.device))
-    moved_s = 2 * data.link_s(bytes) if data.offload == "optimizer" else 0.0
+    up = bytes / data.prices.stored if data.publishes else bytes
+    moved_s = data.link_s(bytes) + data.link_s(up) if data.offload == "optimizer" else 0.0
     return moved_s + float(host_update_seconds(bytes * passes, data.host))
 
 

@@ -31,6 +31,7 @@ class DataAxis:
     local_steps  from one average of the replicas to the next, which then takes the place of the gradients' sums
           (``runtime.optim.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states
+    axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
     versions of the weights that are held (``runtime.optim.weight_stashing``)
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
@@ -51,14 +52,15 @@ class DataAxis:
     local_steps: int = 1
     averaged: float = 1.0
     versions: int = 1
+    axis: str = "dp"
 
     def gather_s(self, bytes: float) -> float:
         """One all-gather of parameters."""
-        return self.prices.collective_s("all-gather", bytes, "dp")
+        return self.prices.collective_s("all-gather", bytes, self.axis)
 
     def scatter_s(self, bytes: float) -> float:
         """One reduce-scatter of gradients, in the dtype in which they are summed."""
-        return self.prices.collective_s("reduce-scatter", self.prices.summed * bytes, "dp")
+        return self.prices.collective_s("reduce-scatter", self.prices.summed * bytes, self.axis)
 
     def hidden_s(self, compute_s: float, comm_s: float) -> float:
         """What running a collective beside compute saves."""
@@ -83,6 +85,16 @@ class DataAxis:
         host = self.prices.device.host
         assert host is not None, f"{self.prices.device.name} has no host"
         return host
+
+    @property
+    def sharded(self) -> bool:
+        """Whether fully_shard splits parameters, or has the host keep them."""
+        return self.zero > 0 and (self.size > 1 or self.offload == "parameters")
+
+    @property
+    def publishes(self) -> bool:
+        """Whether masters stand beside what is computed with, and are copied to it after an update."""
+        return not self.sharded and self.prices.stored > 1
 
     @property
     def scatters_each(self) -> bool:
@@ -152,15 +164,16 @@ class DataAxis:
         """All-reduces of so many bytes, bucket by bucket."""
         each = bucket_bytes(bytes)
         whole, rest = divmod(bytes, each)
-        rest_s = self.prices.collective_s("all-reduce", rest, "dp") if rest >= 1 else 0.0
-        return whole * self.prices.collective_s("all-reduce", each, "dp") + rest_s
+        rest_s = self.prices.collective_s("all-reduce", rest, self.axis) if rest >= 1 else 0.0
+        return whole * self.prices.collective_s("all-reduce", each, self.axis) + rest_s
 
     def copies_once_s(self, parameter_bytes: float) -> float:
-        """Copies once a step: gradients into buckets, or what is averaged into them and back; a version of the weights;
-        or of ZeRO what ``once_s`` gathers and scatters."""
+        """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them
+        and back; a version of the weights; or of ZeRO what ``once_s`` gathers and scatters."""
         stored_s = self.copied_s(self.prices.stored * parameter_bytes)
-        if self.zero == 0:
-            kept_s = (self.versions - 1) * self.prices.cold_s(COPY * self.prices.stored * parameter_bytes)
+        if not self.sharded:
+            kept_s = (self.versions - 1) * self.prices.cold_s(COPY * parameter_bytes)
+            kept_s += self.prices.cold_s((1 + self.prices.stored) * parameter_bytes) if self.publishes else 0.0
             averaged_s = 2 * self.averaged * stored_s / self.local_steps
             return kept_s + (averaged_s if self.local_steps > 1 else stored_s)
         gathered_s = self.copied_s(parameter_bytes) if self.zero < 3 else 0.0
@@ -168,14 +181,17 @@ class DataAxis:
 
     @property
     def parameter_share(self) -> float:
-        """Bytes of parameters held between uses, per byte of them: under ZeRO-1 and 2 the shard, and the gathered; of
-        two versions both."""
-        return self.shard_share * self.versions + (0 < self.zero < 3)
+        """Bytes of parameters held between uses, per byte of them: what is computed with, of two versions both, and
+        its master, unless the host has it; under ZeRO the shard, which is the master, and at levels 1 and 2 the
+        gathered."""
+        if self.sharded:
+            return self.shard_share + (self.zero < 3)
+        return self.versions + (self.prices.stored if self.publishes and self.offload != "optimizer" else 0.0)
 
     @property
     def gradient_share(self) -> float:
         """The same of gradients: those that are scattered once a step accumulate whole until then."""
-        return self.shard_share + (0.0 if self.zero == 0 or self.scatters_each else self.prices.stored)
+        return self.shard_share + (self.prices.stored if self.sharded and not self.scatters_each else 0.0)
 
     @property
     def shard_share(self) -> float:
@@ -206,12 +222,6 @@ class DataAxis:
     def offloads(self) -> bool:
         """Whether the host keeps the optimizer's states, and updates."""
         return self.offload in ("optimizer", "parameters")
-
-    @property
-    def cast_share(self) -> float:
-        """Bytes kept for the backward of each microbatch: without ZeRO a parameter that is stored in float32 is cast
-        where it is used, and the product keeps the cast one."""
-        return 1.0 if self.zero == 0 and self.prices.stored > 1 and self.prices.training else 0.0
 
     @property
     def gathered_segments(self) -> tuple[float, float]:

@@ -1,20 +1,12 @@
 """A lowered block -> the source of one nn.Module class."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from autoplan.emit.dropout import (
-    FIRST,
-    KEY,
-    dropout_axes,
-    dropouts,
-    is_random,
-    most_dropouts,
-    random_arguments,
-    random_function,
-)
+from autoplan.emit.dropout import FIRST, KEY, dropout_axes, most_dropouts, random_arguments, random_function
 from autoplan.emit.naming import module_attributes
+from autoplan.emit.products import biased, fused_biases
 from autoplan.emit.source import (
     collective_comment,
     commented,
@@ -25,8 +17,9 @@ from autoplan.emit.source import (
     shape_text,
 )
 from autoplan.emit.spelling import spell
-from autoplan.ir.graph import Ref, free_name
+from autoplan.ir.graph import free_name
 from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.randomness import is_random, random_operators
 from autoplan.ir.typed import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 
 
@@ -54,49 +47,47 @@ def axis_source(axis: str) -> str:
     return "self." + axis.replace(",", "_").replace(".", "_")
 
 
-def emit_body(statements: Sequence[Statement], scope: Scope, indent: int) -> list[str]:
-    """The lines of a block's statements, a bias added right after its product written as part of it."""
-    lines, fused = [], fused_biases(statements)
+def emit_body(
+    statements: Sequence[Statement], scope: Scope, indent: int, fused: Mapping[str, str] = MappingProxyType({}),
+    again: frozenset[str] = frozenset(),
+) -> list[str]:  # fmt: skip
+    """The lines of statements.
+
+    fused  sums that are written with the product that they add a bias to
+    again  values that may be dropped and computed again in the backward (``runtime.memory.selective``)
+    """
+    fused = {name: product for name, product in fused.items() if name not in again}  # a product never runs again
+    lines = []
     for statement in statements:
-        if isinstance(statement, Move):
+        if statement.value.name in again:
+            lines.append(emit_again(statement, scope, indent))
+        elif isinstance(statement, Move):
             lines += emit_move(statement, scope, indent)
+        elif statement.value.name in fused:
+            lines.append(emit_compute(biased(statement, statements, fused), scope, indent))
         elif statement.value.name not in fused.values():
-            product = fused.get(statement.value.name)
-            lines.append(emit_compute(statement, product, statements, scope, indent))
+            lines.append(emit_compute(statement, scope, indent))
     return lines
 
 
-def fused_biases(statements: Sequence[Statement]) -> dict[str, str]:
-    """add's name -> the linear's, for each ``add(linear(x, w), bias)`` with a vector and nothing in between."""
-    computes = {s.value.name: s for s in statements if isinstance(s, Compute)}
-    readers = Counter(name for statement in statements for name in statement.reads)
-    fused = {}
-    for name, add in computes.items():
-        if add.op != "aten.add.Tensor" or add.kwargs or not all(isinstance(a, Ref) for a in add.args):
-            continue
-        left, right = (a.name for a in add.args if isinstance(a, Ref))
-        linear = computes.get(left)
-        bias_is_entering = right not in computes and right not in {s.value.name for s in statements}
-        if (
-            linear is not None and linear.op == "aten.linear.default" and not linear.body and linear.divisor == 1
-            and readers[left] == 1 and bias_is_entering and add.value.type == linear.value.type
-        ):  # fmt: skip
-            fused[name] = left
-    return fused
-
-
-def emit_compute(
-    compute: Compute, product: str | None, statements: Sequence[Statement], scope: Scope, indent: int
-) -> str:
-    target = scope(compute.value.name)
-    if product is not None:
-        linear = next(s for s in statements if s.value.name == product)
-        assert isinstance(linear, Compute)
-        args = [*(literal(a, scope) for a in linear.args), literal(compute.args[1], scope)]
-        source = spell(linear.op, args, {}, 0)
+def emit_again(statement: Statement, scope: Scope, indent: int) -> str:
+    """One line: the statement as a function of the local values that it reads."""
+    said = [shape_comment(statement.value, scope.live)]
+    if isinstance(statement, Move):
+        source = scope(statement.source)
+        for step in statement.collectives:
+            source = collective_source(step, source)
+        said = [*map(collective_comment, statement.collectives), *said]
     else:
-        source = expression(compute, scope)
-    return commented(f"{target} = {source}", shape_comment(compute.value, scope.live), indent)
+        source = expression(statement, scope)
+    read = ", ".join(dict.fromkeys(name for name in map(scope, statement.reads) if not name.startswith("self.")))
+    code = f"{scope(statement.value.name)} = recomputable(self, lambda {read}: {source}, {read})"
+    return commented(code, "; ".join(s for s in said if s), indent)
+
+
+def emit_compute(compute: Compute, scope: Scope, indent: int) -> str:
+    code = f"{scope(compute.value.name)} = {expression(compute, scope)}"
+    return commented(code, shape_comment(compute.value, scope.live), indent)
 
 
 def expression(compute: Compute, scope: Scope) -> str:
@@ -135,7 +126,7 @@ def collective_source(step: Collective, source: str) -> str:
 
 
 def emit_block(
-    lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str], stored_dtype: str | None
+    lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str]
 ) -> list[str]:
     """The class of a block.
 
@@ -143,35 +134,30 @@ def emit_block(
     where         what it stands for, "model.layers.0 … 39, on mesh dp=4 tp=8"
     live          axes that comments speak of
     reserved      names that local variables may not take: the functions that the program imports
-    stored_dtype  dtype in which floating parameters are stored where it differs from the one they are used in
     """
     block = lowered.blocks[index]
     axes = map(axis_source, block_axes(block, live))
     attributes = module_attributes([v.name for v in (*block.parameters, *block.buffers)], axes)
-    names, ranks = block_names(block, attributes, reserved | {KEY}, stored_dtype)
+    names, ranks = block_names(block, attributes, reserved | {KEY})
     scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)))
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
     lines += emit_init(block, attributes, live, most_dropouts(lowered))
     entering = (*block.inputs, *block.externals)
-    key = [KEY] if dropouts(block) else []
+    again = frozenset(block.again if any(stage.selective for stage in lowered.stages) else ())
+    key = [KEY] if random_operators(block) else []
     arguments = ", ".join(["self", *(scope(v.name) for v in entering), *key])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
-    lines += emit_body(block.body, scope, 8)
+    lines += emit_body(block.body, scope, 8, fused_biases(block), again)
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines
 
 
 def block_names(
-    block: LoweredBlock, attributes: Mapping[str, str], reserved: frozenset[str], stored_dtype: str | None
+    block: LoweredBlock, attributes: Mapping[str, str], reserved: frozenset[str]
 ) -> tuple[dict[str, str], dict[str, int]]:
     """How each value is written, and its number of dims."""
-    names: dict[str, str] = {}
-    for value in block.parameters:
-        source = f"self.{attributes[value.name]}"
-        cast = stored_dtype is not None and value.type.floating and value.type.dtype != stored_dtype
-        names[value.name] = f"{source}.to(torch.{value.type.dtype})" if cast else source
-    names |= {value.name: f"self.{attributes[value.name]}" for value in block.buffers}
+    names = {value.name: f"self.{attributes[value.name]}" for value in (*block.parameters, *block.buffers)}
     produced = [*block.inputs, *block.externals, *(s.value for s in block.body)]
     names |= local_names((v.name for v in produced if v.name not in names), reserved)
     ranks = {v.name: len(v.local_shape) for v in (*produced, *block.parameters, *block.buffers)}
@@ -194,7 +180,7 @@ def emit_init(
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, MeshAxis]) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in block_axes(block, live)]
-    if dropouts(block):
+    if random_operators(block):
         code = f"self.{FIRST} = {most_dropouts} * parameters.number"
         lines.append(commented(code, "so that no two segments drop alike", 8))
     for value in block.parameters:

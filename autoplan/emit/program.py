@@ -10,7 +10,6 @@ from autoplan.emit.source import live_axes, path_text
 from autoplan.emit.stage import emit_counts, emit_stage, stage_key
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Lowered, LoweredBlock, LoweredStage
-from autoplan.options import Inference, Training
 from autoplan.rules.extensions import Extension
 from autoplan.runtime import ops
 from autoplan.runtime.collectives import typed
@@ -22,7 +21,7 @@ MODULES = {
         if isfunction(found) and found.__module__ == typed.__name__ and not name.startswith("_")
     ),
     "autoplan.runtime.memory.activation_offload": ("offload_activations",),
-    "autoplan.runtime.memory.selective": ("recompute_selectively",),
+    "autoplan.runtime.memory.selective": ("recompute_selectively", "recomputable"),
 }
 """The functions that a program may import, by module."""
 RESERVED = frozenset(
@@ -31,17 +30,16 @@ RESERVED = frozenset(
 
 
 def emit_program(
-    lowered: Lowered, training: Training | Inference, headline: str, extensions: Sequence[Extension] = ()
+    lowered: Lowered, headline: str, extensions: Sequence[Extension] = ()
 ) -> str:
     """The source of program.py.
 
     headline    the plan in one line, for the docstring
     extensions  operators of users, and the modules that define them
     """
-    stored = "float32" if training.precision in ("bf16-mixed", "fp16-mixed") else None
     lowered, live = with_class_names(lowered, RESERVED), live_axes(lowered.mesh)
     indices = range(len(lowered.blocks))
-    parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED, stored) for i in indices]
+    parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED) for i in indices]
     classes, entries = stage_classes(lowered)
     parts += classes
     body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED)])

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from autoplan.emit.block import Scope, axes_used, emit_body, local_names
-from autoplan.emit.dropout import KEY, dropouts
+from autoplan.emit.dropout import KEY
 from autoplan.emit.naming import REST, keyword_arguments
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
 from autoplan.ir.graph import Segment, free_name
+from autoplan.ir.randomness import random_operators
 from autoplan.ir.typed import Compute, Lowered, LoweredStage, Statement, needed
 
 
@@ -179,7 +180,7 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
     entering = activation_names(lowered, stage) if stage.inputs else ()
     read = stage_reads(lowered, stage)
     keywords, renamed = keyword_arguments(read, scope.names, 8)
-    if any(dropouts(lowered.blocks[s.block]) for s in lowered.segments[stage.first : stage.last]):
+    if any(random_operators(lowered.blocks[s.block]) for s in lowered.segments[stage.first : stage.last]):
         keywords.append(KEY)
     arguments = ", ".join(["self", *entering, *(["*", *keywords] if keywords else []), f"**{REST}"])
     lines = [f"    def forward({arguments}):"]
@@ -203,7 +204,7 @@ def emit_run(
 ) -> tuple[list[str], tuple[str, ...]]:
     """The lines that run a run of segments, the first ``again`` of which run again in the backward; what they give."""
     block = lowered.blocks[lowered.segments[run.first].block]
-    key = [KEY] if dropouts(block) else []
+    key = [KEY] if random_operators(block) else []
     arguments = ", ".join([*current, *(scope(n) for n in run.externals), *key])
     after = chained(lowered, len(block.outputs))
     target = ", ".join(after)

@@ -7,8 +7,3 @@ other rows, gives the same graph.
 Order: `graph` (the graph in evaluation), `same` (graphs compared), `proof` (the second trace), `layouts` (layouts for
 the rows that came), `form` (the program, printed and loaded).
 """
-
-from autoplan.evaluation.form import forms_of
-from autoplan.evaluation.proof import Evaluable, Given, prove
-
-__all__ = ["Evaluable", "Given", "forms_of", "prove"]

@@ -71,7 +71,7 @@ def give_whole(record: PlanRecord) -> str:
 
 def module_of(record: PlanRecord, lowered: Lowered, rows: int) -> ModuleType:
     """Its source, run; ``inspect`` and tracebacks find the lines."""
-    text = emit_program(lowered, record.training, f"the forward alone, of {rows} rows", record.extensions)
+    text = emit_program(lowered, f"the forward alone, of {rows} rows", record.extensions)
     name = f"autoplan_forward_{abs(hash(text))}"
     file = f"<{name}>"
     module = ModuleType(name)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from autoplan.emit.dropout import ATTENTION, DROPOUT_ARGUMENT
 from autoplan.ir.graph import Block, Model, Node, Ref
+from autoplan.ir.randomness import ATTENTION, DROPOUT_ARGUMENT
 from autoplan.trace.blocks import renamed
 
 DROPOUT = "autoplan.dropout"

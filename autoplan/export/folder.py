@@ -25,7 +25,7 @@ from torch import nn
 from autoplan.cluster import ClusterSpec, Known
 from autoplan.emit.program import emit_program
 from autoplan.errors import ClusterError, LayoutError, PlanFileError
-from autoplan.evaluation import forms_of
+from autoplan.evaluation.form import forms_of
 from autoplan.export.files import (
     DAMAGED,
     OPEN,
@@ -149,6 +149,7 @@ def check(record: PlanRecord, where: str) -> None:
     """Whether the parts of a plan that was read agree, and its layouts follow from one another."""
     mesh, parallelism = record.chosen.mesh, record.chosen.parallelism
     told = {"pp": parallelism.pp, "dp": parallelism.dp, "tp": parallelism.tp, MICROBATCH: record.chosen.microbatches}
+    told |= {"ep": parallelism.ep or 1, "cp": parallelism.cp or 1}
     sizes = {name: mesh.size(name) for name in told} | {"tp": mesh.tensor_size}
     wrong = [f"{name}={size}" for name, size in told.items() if size != sizes[name]]
     if wrong:
@@ -176,7 +177,7 @@ def write_folder(
     target = path_of(folder)
     script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
-        PROGRAM: emit_program(program_of(record), record.training, headline, record.extensions),
+        PROGRAM: emit_program(program_of(record), headline, record.extensions),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }

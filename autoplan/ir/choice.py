@@ -40,6 +40,7 @@ class BlockChoice:
     externals         (local name, layout in which the constant is found)
     strategies        (node name, Strategy)
     hops              redistributions in an order in which each source layout exists before it is used
+    again             (value, layout) of the results that a segment computes again where it recomputes selectively
     """
 
     inputs: tuple[Layout, ...]
@@ -48,6 +49,7 @@ class BlockChoice:
     externals: tuple[tuple[str, Layout], ...]
     strategies: tuple[tuple[str, Strategy], ...]
     hops: tuple[Hop, ...]
+    again: tuple[tuple[str, Layout], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class StageChoice:
     """Segments [first, last) of the chain, on pipeline rank k modulo pp where it is stage k.
 
     Of its repeated segments the first ``recompute`` keep their inputs alone and run again in the backward; the next
-    ``selective`` keep what is dear to compute, the results of products and attention, and run the rest again. Where
+    ``selective`` compute again what their block says (``BlockChoice.again``) and keep the rest. Where
     activations are offloaded these keep all in the host's memory instead.
     """
 

@@ -13,15 +13,18 @@ import math
 from dataclasses import dataclass
 
 MICROBATCH = "mb"
-TENSOR = ("tp", "tp2", "tp3")
-"""The tensor axes, outermost first: ``tp`` alone, or the two or three factors of a tensor-parallel group."""
+EXPERT, CONTEXT, TENSOR = "ep", "cp", ("tp", "tp2", "tp3")
+"""The axis of the experts, that of the context, and the tensor axes, outermost first: ``tp`` alone, or the two or three
+factors of a tensor-parallel group."""
+OPERATOR_AXES = (EXPERT, CONTEXT, *TENSOR)
+"""Axes over which operators are split as the search chooses, outermost first."""
 
 
 @dataclass(frozen=True)
 class Axis:
     """One mesh axis.
 
-    name    "pp", "dp", one of TENSOR, or "mb" for the microbatches
+    name    "pp", "dp", one of OPERATOR_AXES, or "mb" for the microbatches
     size    members of a group along it, at least 1
     stride  device numbers between neighbours along it; 0 for the virtual axis
     """
@@ -54,6 +57,16 @@ class Mesh:
             axes.append(Axis(MICROBATCH, sizes[MICROBATCH], 0))
         return Mesh(tuple(axes))
 
+    @staticmethod
+    def planned(pp: int, dp: int, ep: int, cp: int, tensor: tuple[int, ...], mb: int | None = None) -> Mesh:
+        """The mesh of a plan, in the order in which its axes lie: an experts' or a context's axis of 1 isn't there.
+
+        tensor  sizes of the tensor axes, outermost first
+        """
+        beside = {name: size for name, size in ((EXPERT, ep), (CONTEXT, cp)) if size > 1}
+        virtual = {} if mb is None else {MICROBATCH: mb}
+        return Mesh.of(pp=pp, dp=dp, **beside, **dict(zip(TENSOR, tensor, strict=False)), **virtual)
+
     def __contains__(self, name: str) -> bool:
         return any(axis.name == name for axis in self.axes)
 
@@ -85,13 +98,18 @@ class Mesh:
         return tuple(axis.name for axis in self.axes)
 
     @property
-    def tensor_axes(self) -> tuple[str, ...]:
-        return tuple(name for name in self.names if name in TENSOR)
+    def operator_axes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name in OPERATOR_AXES)
+
+    @property
+    def operator_ways(self) -> int:
+        """Devices over which operators are split: members along all these axes."""
+        return math.prod(self.size(name) for name in self.operator_axes)
 
     @property
     def tensor_size(self) -> int:
         """Members of a tensor-parallel group: over all its axes."""
-        return math.prod(self.size(name) for name in self.tensor_axes)
+        return math.prod(self.size(name) for name in TENSOR)
 
     @property
     def device_axes(self) -> tuple[Axis, ...]:

@@ -119,7 +119,10 @@ def needed(statements: Sequence[Statement], wanted: Iterable[str], given: Iterab
 
 @dataclass(frozen=True)
 class LoweredBlock:
-    """A block with layouts; ``parameters`` are in the layout in which they are used."""
+    """A block with layouts; ``parameters`` are in the layout in which they are used.
+
+    again  the values of its body that a segment computes again where it recomputes selectively
+    """
 
     name: str
     inputs: tuple[TypedValue, ...]
@@ -128,6 +131,7 @@ class LoweredBlock:
     buffers: tuple[TypedValue, ...]
     body: tuple[Statement, ...]
     outputs: tuple[TypedValue, ...]
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class LoweredStage:
     inputs, outputs   activations that enter and leave, local shapes; the last stage's output is the loss
     constants    names of the constants that it recomputes, in order of execution (counts are passed in instead)
     recompute    how many of its segments, from the first repeated one, recompute their activations in the backward
-    selective    how many of the repeated ones after these keep what is dear to compute and run the rest again
+    selective    how many of the repeated ones after these compute again what their block says, and keep the rest
     hosted       how many of the repeated ones after these keep their activations in the host's memory
     """
 

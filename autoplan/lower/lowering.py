@@ -156,7 +156,8 @@ def lower_block(block: Block, choice: BlockChoice, mesh: Mesh) -> LoweredBlock:
     for node in block.nodes:
         body.compute(node, strategies[node.name], types)
     outputs = tuple(body.in_layout(n, x) for n, x in zip(block.outputs, choice.outputs, strict=True))
-    return LoweredBlock(block.name, inputs, externals, parameters, buffers, tuple(body.statements), outputs)
+    again = tuple(body.found[name][layout].name for name, layout in choice.again)
+    return LoweredBlock(block.name, inputs, externals, parameters, buffers, tuple(body.statements), outputs, again)
 
 
 def lower_constants(

@@ -16,7 +16,7 @@ from autoplan.ir.mesh import Axis, Mesh
 from autoplan.ir.typed import Compute, Move, Statement
 from autoplan.rehearsal.records import RankClass
 from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
 FIRST_ALONE = ("to_invariant", "replicate_to_partial", "invariant_to_partial")
 """Redistributions of which the first member keeps its tensor, forward or backward, and the others make zeros."""
@@ -70,8 +70,10 @@ def _places(spec: ProgramSpec) -> Mapping[str, Place]:
         for name in names:
             axis, part = mesh.axis(name), mesh.axis(name.partition(".")[0])
             places[part.name].append(_along(axis, part, whole))
-    if spec.parallelism.zero and mesh.size(DATA) > 1:
-        places[DATA].append(_rows(spec, mesh))
+    if spec.parallelism.zero and spec.shard_ways > 1:
+        rows = _rows(spec, mesh)
+        for name in spec.shard_axes:
+            places[name].append(rows if len(spec.shard_axes) == 1 else _if_uneven(rows, spec.shard_ways))
     return {axis: _both(each) for axis, each in places.items()}
 
 
@@ -102,14 +104,20 @@ def _along(axis: Axis, whole: Axis, each: bool) -> Place:
 
 def _rows(spec: ProgramSpec, mesh: Mesh) -> Place:
     """The rows that ZeRO leaves of each parameter: as torch.chunk cuts them, the last ones fewer."""
-    origin = {axis.name: 0 for axis in mesh.device_axes if axis.name != DATA}
+    origin = {axis.name: 0 for axis in mesh.device_axes if axis.name not in spec.shard_axes}
     lengths = {
         part_of(stored.type.shape, stored.layout, mesh, origin).shape[0]
         for stored in spec.lowered.parameters
         if spec.zero_shards(stored)
     }
-    ways = mesh.size(DATA)
+    ways = spec.shard_ways
     return lambda at: tuple(rows_of(Part((0,), (length,)), ways, at).shape[0] for length in sorted(lengths))
+
+
+def _if_uneven(rows: Place, ways: int) -> Place:
+    """Along one of several axes over which rows are cut together: each place for itself, unless all have as many."""
+    alike = len({rows(at) for at in range(ways)}) == 1
+    return lambda at: () if alike else at
 
 
 def _both(each: list[Place]) -> Place:

@@ -2,7 +2,7 @@
 
 from autoplan.cost.operators.operator import Operator, operators_of, travel_of
 from autoplan.emit.source import size_text
-from autoplan.ir.mesh import TENSOR
+from autoplan.ir.mesh import OPERATOR_AXES
 from autoplan.ir.record import PlanRecord
 from autoplan.report.words import wide_axes
 from autoplan.rules.registry import AxisStrategy
@@ -24,7 +24,7 @@ def experts_notes(record: PlanRecord) -> list[str]:
 
 def text_of(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
     """Of one mixture, axis by axis."""
-    axes = [axis for axis in wide_axes(record.chosen.mesh) if axis in TENSOR]
+    axes = [axis for axis in wide_axes(record.chosen.mesh) if axis in OPERATOR_AXES]
     parts = [part for axis in axes if (part := axis_text(record, operator, strategy, axis))]
     return f"{'; '.join(parts)}." if parts else "every rank has all of them for its own tokens."
 

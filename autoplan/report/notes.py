@@ -2,7 +2,7 @@
 
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
-from autoplan.ir.mesh import TENSOR, Mesh
+from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.report.experts import experts_notes
@@ -136,10 +136,9 @@ def waiting(record: PlanRecord, alternative: Alternative) -> str:
     return " and ".join(parts)
 
 
-def reach(record: PlanRecord, parallelism: Parallelism, axis: str) -> str:
+def reach(record: PlanRecord, p: Parallelism, axis: str) -> str:
     """Whether the ranks of an axis are in one node or on several."""
-    tensor = dict(zip(TENSOR, parallelism.tensor or (parallelism.tp or 1,), strict=False))
-    mesh = Mesh.of(pp=parallelism.pp or 1, dp=parallelism.dp or 1, **tensor)
+    mesh = Mesh.planned(p.pp or 1, p.dp or 1, p.ep or 1, p.cp or 1, p.tensor or (p.tp or 1,))
     along, node = [mesh.axis(name) for name in axis.split(",")], record.cluster.devices_per_node
     return "within a node" if all(a.stride * a.size <= node for a in along) else "between nodes"
 

@@ -11,7 +11,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
-from autoplan.search.space.text import SCHEDULE_WORDS, SYSTEM_WORDS
+from autoplan.search.space.text import CP_WORDS, SCHEDULE_WORDS, SYSTEM_WORDS
 
 GIB, MIB = 2**30, 2**20
 
@@ -37,7 +37,7 @@ def choice_text(chosen: Chosen, model: Model) -> str:
 def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> list[str]:
     """The parts of the headline that the parallelism says; "" for what isn't used."""
     p = parallelism
-    sizes = [f"{name}={size}" for name, size in (("dp", p.dp), ("tp", p.tp), ("pp", p.pp)) if size and size > 1]
+    sizes = [f"{name}={size}" for name, size in sizes_of(p) if size and size > 1]
     if p.tensor and len(p.tensor) > 1:
         sizes = [f"{size} ({'x'.join(map(str, p.tensor))})" if size.startswith("tp=") else size for size in sizes]
     pipelined = bool(p.pp and p.pp > 1)
@@ -56,8 +56,14 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         "sequence parallel" if p.sequence_parallel else "",
         f"offload {p.offload}" if p.offload else "",
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",
+        CP_WORDS[p.cp_attention] if p.cp_attention else "",
         f"replicas averaged every {p.local_steps} steps" if p.steps_locally else "",
     ]
+
+
+def sizes_of(p: Parallelism) -> tuple[tuple[str, int | None], ...]:
+    """The axes' names and sizes in the order of a headline."""
+    return (("dp", p.dp), ("ep", p.ep), ("cp", p.cp), ("tp", p.tp), ("pp", p.pp))
 
 
 def parallelism_text(parallelism: Parallelism) -> str:

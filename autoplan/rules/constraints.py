@@ -11,7 +11,7 @@ from autoplan.arguments.keywords import nearest
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, Node
 from autoplan.ir.layout import State
-from autoplan.ir.mesh import TENSOR
+from autoplan.ir.mesh import OPERATOR_AXES, TENSOR
 from autoplan.rules.registry import WHOLE, registered
 from autoplan.rules.strategies import Strategy
 
@@ -39,9 +39,9 @@ class Constraint:
         if not isinstance(self.target, str) or not self.target:
             cause = "it names nothing"
             raise ParallelismError(f"constraint on {self.target!r}", cause, "give an operator, module or node")
-        if self.axis not in TENSOR:
+        if self.axis not in OPERATOR_AXES:
             cause = "an operator's layout is chosen along tensor axes alone; the others split the batch"
-            raise ParallelismError(f"axis={self.axis!r}", cause, f"use one of {', '.join(TENSOR)}")
+            raise ParallelismError(f"axis={self.axis!r}", cause, f"use one of {', '.join(OPERATOR_AXES)}")
         if self.operand is not None and (type(self.operand) is not int or self.operand < 0):
             cause = "it is a position, from 0 on"
             raise ParallelismError(f"operand={self.operand!r}", cause, "leave it out for the result")

@@ -31,10 +31,10 @@ class LoopEngine:
         losses = []
         for j in range(self.count):
             before_microbatch(self.stage, self.level, last=j == self.count - 1, once=self.level == 1)
-            loss = self.stage(batch={name: value[j : j + 1] for name, value in keywords.items()})
+            loss = self.stage(batch=keywords, microbatch=j)
             scale(loss).backward()
             losses.append(loss.detach())
-        return torch.stack(losses).sum()
+        return torch.stack(losses).sum() if self.count > 1 else losses[0]
 
 
 class PipelineEngine:

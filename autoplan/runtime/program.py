@@ -18,12 +18,11 @@ from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, 
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
-from autoplan.runtime.inference.forward import DROPOUT_KEY, Forward
-from autoplan.runtime.memory.optimizer_offload import take_up
-from autoplan.runtime.ops.random import step_keys
+from autoplan.runtime.inference.forward import Forward, random_keys
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.local_sgd import local_steps, replica_groups, replica_of
+from autoplan.runtime.optim.masters import publish, share_gradients
 from autoplan.runtime.optim.optimizer import rank_optimizer
 from autoplan.runtime.optim.updates import Updates
 from autoplan.runtime.optim.weight_stashing import TwoVersions
@@ -95,7 +94,10 @@ class Program(RankModel):
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
             inputs = stacked(self.spec, given, self.axes)
             with self.gradients.of_another_batch(lambda: self.updates.skipped):
-                return self._step(inputs)
+                loss = self._step(inputs)
+            if self.spec.parallelism.offload != "optimizer":
+                share_gradients(self.held)  # a script may look at those of what the optimizer updates
+            return loss
 
     def evaluate(self, batch: Batch) -> Tensor:
         """The loss of a batch as ``model.eval()`` has it, the same scalar on every rank; nothing is changed or kept.
@@ -116,9 +118,8 @@ class Program(RankModel):
     def _step(self, inputs: dict[str, Tensor]) -> Tensor:
         self.sums.begin()
         before = self.gradients.batches
-        keys = step_keys(self.spec.training.seed, self.steps, self.spec.microbatches, self.device, before)
         counts = whole_counts(self.spec, self.module, inputs, self.axes)
-        keywords = inputs | counts | {DROPOUT_KEY: keys}
+        keywords = inputs | counts | random_keys(self.spec, self.spec.training.seed, self.steps, self.device, before)
         with self.versions.computing() if self.versions else nullcontext():
             loss = self.engine.run(keywords, self.updates.scale)
         self.sums.finish()
@@ -147,8 +148,9 @@ class Program(RankModel):
 
         By the program's names, which every plan of the model shares: parameters as DTensors over their stage's mesh,
         buffers whole, and on rank 0 what the program never reads. Like a module's they are views, which a step changes:
-        clone what is to stay. Replicas that step by themselves are averaged, in copies. The optimizer's state, the
-        count of steps and the schedule's are ``program.optimizer.state_dict()``.
+        clone what is to stay. Under mixed precision they are the float32 masters: what is written into them counts once
+        ``load_state_dict`` takes it up. Replicas that step by themselves are averaged, in copies. The optimizer's
+        state, the count of steps and the schedule's are ``program.optimizer.state_dict()``.
         """
         further = self.stages.buffers | self.unread
         if self.local is None:
@@ -225,7 +227,7 @@ class Program(RankModel):
         with self._during("loading a checkpoint", "load_checkpoint"):
             state = checkpoint.load(self.saver, self._snapshot(), folder)
             self.filled = True
-            take_up(self.held)
+            publish(self.held)
             self.optimizer.zero_grad()  # gradients of the weights that were there before
         self.steps, self.updates.last = state.step, Path(folder)
         return dict(state.extra)
@@ -265,7 +267,7 @@ class Program(RankModel):
 
     def _taken_up(self) -> None:
         self.filled = True
-        take_up(self.held)
+        publish(self.held)
         if self.versions:
             self.versions.keep()
 

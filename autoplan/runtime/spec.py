@@ -1,6 +1,7 @@
 """What a program is built from: the typed program and the options that it was planned under."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -8,7 +9,7 @@ from types import ModuleType
 import torch
 
 from autoplan.ir.graph import Parameter, TensorType
-from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.mesh import CONTEXT, MICROBATCH
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed import Lowered, StoredParameter
 from autoplan.options import Parallelism, Training
@@ -69,27 +70,66 @@ class ProgramSpec:
         return stage % self.size(PIPELINE)
 
     def zero_shards(self, stored: StoredParameter) -> bool:
-        """Whether ZeRO keeps only 1/dp of this parameter (its rows) on a rank.
+        """Whether ZeRO keeps only a share of this parameter (its rows) on a rank.
 
-        Not where the data axis already splits it, where its gradient needs no sum over that axis, nor for a scalar. On
-        one rank only to have it go to the host between uses.
+        Not where an axis that it shards over already splits it, where its gradient needs no sum over one, nor for a
+        scalar. On one rank only to have it go to the host between uses.
         """
         if not self.parallelism.zero or not stored.type.shape:
             return False
-        if self.size(DATA) == 1:
+        if self.shard_ways == 1:
             return self.parallelism.offload == "parameters"
-        return DATA in stored.reduce_axes or (not stored.trainable and stored.layout.state(DATA).kind == "I")
+        if stored.trainable:
+            return all(axis in stored.reduce_axes for axis in self.shard_axes)
+        return all(stored.layout.state(axis).kind == "I" for axis in self.shard_axes)
+
+    @property
+    def shard_axes(self) -> tuple[str, ...]:
+        """The axes that ZeRO shards over: those along which ranks hold the same parameters and see other rows, of the
+        batch or of the sequence."""
+        return tuple(axis for axis in (DATA, CONTEXT) if self.size(axis) > 1) or (DATA,)
+
+    @property
+    def shard_ways(self) -> int:
+        """Ranks over which ZeRO shards a parameter."""
+        return math.prod(self.size(axis) for axis in self.shard_axes)
+
+    def shard_index(self, coordinates: Mapping[str, int]) -> int:
+        """Which of these shares a rank with these coordinates keeps."""
+        index = 0
+        for axis in self.shard_axes:
+            index = index * self.size(axis) + coordinates.get(axis, 0)
+        return index
 
     @property
     def reduce_dtype(self) -> torch.dtype | None:
         """The dtype in which gradients are summed over ranks; None: that in which they are stored."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16}.get(self.training.reduce_dtype or "")
 
+    @property
+    def mixed(self) -> bool:
+        """Whether what is computed in half precision is stored in float32; what is never updated isn't."""
+        return self.training.mixed and not self.forward_only
+
+    @property
+    def half(self) -> torch.dtype | None:
+        """What mixed precision computes in, as the parameters' types have it."""
+        found = {p.type.dtype for p in self.lowered.parameters} & {"bfloat16", "float16"} if self.mixed else set()
+        assert len(found) <= 1, "a model is traced in one dtype"
+        return getattr(torch, found.pop()) if found else None
+
     def storage_dtype(self, kind: TensorType) -> torch.dtype:
-        """The dtype in which a parameter of this type is stored and updated."""
-        if not kind.floating:
+        """The dtype in which the values of a parameter of this type are kept and updated."""
+        if (self.forward_only and self.training.mixed) or not kind.floating or kind.dtype.startswith("complex"):
             return getattr(torch, kind.dtype)
         return {"fp64": torch.float64, "bf16": torch.bfloat16}.get(self.training.precision, torch.float32)
+
+    def parameter_dtype(self, stored: StoredParameter) -> torch.dtype:
+        """The dtype of what a rank's modules hold of a parameter: the one that they compute in, beside a float32 master
+        under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it."""
+        if self.mixed and not self.zero_shards(stored):
+            return getattr(torch, stored.type.dtype)
+        return self.storage_dtype(stored.type)
 
     def activation_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype of a batch input, buffer or activation of this type."""

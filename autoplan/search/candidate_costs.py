@@ -77,13 +77,13 @@ class CandidateCosts:
         stage: what several have once a step says little of the slowest. And of a tensor axis that has to split weights:
         where it hasn't, to split nothing is the answer, which the same on fewer devices does better."""
         asked = self.operators.split_weights and self.operators.prepared.training and not self.operators.quick
-        if not asked or setting.tp == 1 or setting.pp > 1:
+        if not asked or setting.operator_ways == 1 or setting.pp > 1:
             return None
         key = (self.operators.key(setting), setting.microbatches)
         if key not in self.others:
             fastest, decisions = self.operators.fastest(setting), self.operators.decisions(setting)
             prices = self.operators.prices(tensor_mesh(setting.mesh))
-            begins_s = sum(prices.collective_s("all-reduce", 1, axis) for axis in prices.mesh.tensor_axes)
+            begins_s = sum(prices.collective_s("all-reduce", 1, axis) for axis in prices.mesh.operator_axes)
             saved_s = begins_s * sum(decision.stored is not None for decision in decisions)
             matters = saved_s > MATTERS * fastest.solution.time_s * setting.microbatches
             self.others[key] = self.solved(setting) if matters else None
@@ -120,7 +120,7 @@ class CandidateCosts:
     def rigid(self, setting: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none
         may be recomputed. Of one stage: what several hold together says little of the fullest."""
-        if setting.tp == 1 or setting.pp > 1 or devices_of(self.operators.topology, setting):
+        if setting.operator_ways == 1 or setting.pp > 1 or devices_of(self.operators.topology, setting):
             return False
         model = self.operators.prepared.model
         few = 2 * len(model.blocks) > len(model.segments)
@@ -130,8 +130,7 @@ class CandidateCosts:
         """The operator problem under limits of what a candidate of one stage holds (``OperatorProblems.joint``)."""
         loads = self.loads(setting, self.operators.fastest(setting))
         flight = float(max(loads.in_flight)) if self.operators.prepared.training else 0.0
-        states = parameter_share(loads.data, loads.states) + flight * loads.data.cast_share
-        return self.operators.joint(setting, HeldBytes(states, flight), together)
+        return self.operators.joint(setting, HeldBytes(parameter_share(loads.data, loads.states), flight), together)
 
     def chain(self, setting: Candidate, point: IntraOpPlan, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
+from autoplan.search.context import in_context, wants_context
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.factoring import beside_whole_weights, refined
 from autoplan.search.host_memory import hosted
@@ -22,8 +23,14 @@ from autoplan.search.state import SearchState, candidates
 
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
-    memory_limit, possible = work.cluster.usable_bytes, candidates(work.limits, parallelism)
-    best = fastest(work, possible, memory_limit) or last_resort(work, possible, memory_limit)
+    memory_limit, given = work.cluster.usable_bytes, candidates(work.limits, parallelism)
+    possible = work.lying(given)
+    if not possible and (obstacle := work.obstacle(given[0])) is not None:
+        raise obstacle
+    best = fastest(work, possible, memory_limit)
+    if wants_context(work, best):
+        best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
+    best = best or last_resort(work, possible, memory_limit)
     if best is None:
         return None
     best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
@@ -94,9 +101,9 @@ def subsample(possible: Sequence[Candidate], most: int) -> list[Candidate]:
     gain little and need more memory; of vectors and short sequences small ones leave a device idle."""
     rows: dict[tuple, set[int]] = {}
     for s in possible:
-        rows.setdefault((s.pp, s.dp, s.factors), set()).add(s.micro_batch)
+        rows.setdefault((s.pp, s.dp, s.operator_sizes), set()).add(s.micro_batch)
     tried = {mesh: {*sorted(sizes)[:most], max(sizes)} for mesh, sizes in rows.items()}
-    return [s for s in possible if s.micro_batch in tried[s.pp, s.dp, s.factors]]
+    return [s for s in possible if s.micro_batch in tried[s.pp, s.dp, s.operator_sizes]]
 
 
 def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: float) -> Evaluated | None:
@@ -118,9 +125,9 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
 def solved_anew(work: SearchState, best: Evaluated, memory_limit: float) -> Evaluated:
     """A quick best, and what came near it on other meshes, with operators of their own where those are faster."""
     priced = [found for found in work.found.values() if found and found.step_s <= work.budget.near * best.step_s]
-    nearest: dict[tuple[int, int, int], Evaluated] = {}
+    nearest: dict[tuple[int, ...], Evaluated] = {}
     for found in [best, *sorted(priced, key=lambda e: e.step_s)]:
-        nearest.setdefault((found.setting.pp, found.setting.dp, found.setting.tp), found)
+        nearest.setdefault((found.setting.pp, found.setting.dp, *found.setting.operator_sizes), found)
     for near in list(nearest.values())[: work.budget.near_meshes]:
         own = Evaluator.of(work.operators.solved_anew(near.setting), work.training)
         anew = own.evaluate(near.setting, memory_limit)

@@ -116,7 +116,7 @@ class Evaluator:
         if other is not None and not self.idle(setting, other.fastest):
             found = self.with_point(setting, other.fastest, memory_limit, limit_s)
             best = found if best is None or (found is not None and found.step_s < best.step_s) else best
-        if setting.tp == 1 or (best is not None and least_s >= best.step_s * (1 - self.budget.tolerance)):
+        if setting.operator_ways == 1 or (best is not None and least_s >= best.step_s * (1 - self.budget.tolerance)):
             return best
         if limit_s < float("inf") and self.suffices(setting, best):
             return best
@@ -218,7 +218,7 @@ class Evaluator:
 
     def idle(self, setting: Candidate, point: IntraOpPlan) -> bool:
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
-        return setting.tp > 1 and point.idle and not self.operators.split_weights
+        return setting.operator_ways > 1 and point.is_idle(setting.mesh) and not self.operators.split_weights
 
     def leanest(self, setting: Candidate) -> Evaluated | None:
         """The plan of a candidate that needs the fewest bytes: every segment recomputed that may be. None where it has
@@ -227,7 +227,7 @@ class Evaluator:
         setting = replace(setting, recompute=recompute)
         fastest = self.operators.fastest(setting)
         points = [fastest]
-        if setting.tp > 1:
+        if setting.operator_ways > 1:
             prices = steep(fastest.solution, self.costs.loads(setting, fastest)), states_alone(fastest.solution)
             points += [self.operators.priced(setting, weights) for weights in prices]
         if self.costs.rigid(setting):
@@ -253,7 +253,7 @@ class Evaluator:
         slow = [part - loads.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
         cuts = choose_cuts(seconds, setting.microbatches, slow)
         self.seconds += time.perf_counter() - start
-        gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
+        gain = sharing_of(self.operators.topology.device, setting.pp, setting.stage_devices).gain
         if cuts is None or cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
 
@@ -276,7 +276,7 @@ class Evaluator:
     ) -> Evaluated | None:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
         start, setting = time.perf_counter(), loads.setting
-        gain = sharing_of(self.operators.topology.device, setting.pp, setting.dp * setting.tp).gain
+        gain = sharing_of(self.operators.topology.device, setting.pp, setting.stage_devices).gain
         once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
         left_s = limit_s / self.costs.slowdown - once
         pieces = pieces_of(loads, memory_limit)
@@ -317,7 +317,7 @@ def finish(
         backward_s,
         [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
         setting.microbatches,
-        sharing_of(topology.device, setting.pp, setting.dp * setting.tp),
+        sharing_of(topology.device, setting.pp, setting.stage_devices),
         setting.virtual_stages,
         weights_s,
     )

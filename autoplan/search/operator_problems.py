@@ -16,7 +16,7 @@ from autoplan.cost.prices import Group as Links
 from autoplan.cost.prices import Line
 from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
-from autoplan.ir.mesh import MICROBATCH, Mesh
+from autoplan.ir.mesh import EXPERT, MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
 from autoplan.search.intra_op.inputs import OperatorInputs, Prepared
 from autoplan.search.intra_op.milp import HeldBytes, Weights
@@ -26,8 +26,8 @@ from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import FloorOf, Infeasible, Solution, Solver
 from autoplan.search.intra_op.template import Decision
+from autoplan.search.space.axis_systems import systems_of
 from autoplan.search.space.candidates import Candidate
-from autoplan.search.space.context_parallel import LAYOUTS
 from autoplan.search.space.sizes import Sizes, sizes_of
 
 
@@ -36,8 +36,9 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
     return (parallelism.tp or 1) > 1
 
 
-# factors of tp, the named system on them, rows of a microbatch, dp where operators communicate along it
-Key = tuple[tuple[int, ...], str, int, int]
+# sizes of ep, cp and the factors of tp, the systems on cp and tp, rows of a microbatch, dp where operators communicate
+# along it
+Key = tuple[tuple[int, ...], tuple[str, str], int, int]
 
 
 @dataclass
@@ -99,22 +100,30 @@ class OperatorProblems:
         if mesh not in self.listed:
             self.listed[mesh] = Prices(
                 mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes,
-                self.stored, self.reduced, direct=len(mesh.tensor_axes) > 1, lines=self.lines,
+                self.stored, self.reduced, direct=len(mesh.operator_axes) > 1, lines=self.lines,
                 collectives=self.collectives, messages=self.messages,
             )  # fmt: skip
         return self.listed[mesh]
 
-    def form(self, prices: Prices, split_weights: bool, system: str = "") -> tuple[OperatorInputs, SharedTemplate]:
-        """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides."""
-        mesh = prices.mesh
-        sizes = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
+    def form(
+        self, prices: Prices, split_weights: bool, systems: tuple[str, str] = ("", ""), strict: bool = True
+    ) -> tuple[OperatorInputs, SharedTemplate]:
+        """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides.
+
+        systems  how attention is split over the context's axis, and the system on the tensor axes
+        """
+        mesh, (cp_attention, tensor_system) = prices.mesh, systems
+        sizes = tuple(mesh.size(axis) for axis in mesh.operator_axes)
         tensor = sizes if len(sizes) > 1 else (sizes[0] > 1,)  # which arcs are alike depends on several axes' sizes
+        over = tuple(axis for axis in mesh.operator_axes if axis in TENSOR and mesh.size(axis) > 1)
         divides = divisibility(self.split_sizes, mesh)
-        key = (tensor, system, split_weights, self.sequence, mesh if divides is None else divides)
+        asked = (systems, split_weights, self.sequence, strict)
+        key = (tensor, mesh.operator_axes, *asked, mesh if divides is None else divides)
         known = self.templates.get(key)
         form = formulate(
             self.prepared, mesh, prices, split_weights=split_weights, sequence=self.sequence,
-            system=LAYOUTS.get(system), options=None if known is None else known.options,
+            system=systems_of(cp_attention, mesh.size(EXPERT), tensor_system, over if split_weights else ()),
+            options=None if known is None else known.options, strict=strict,
         )  # fmt: skip
         return form, self.templates.setdefault(key, SharedTemplate(form.options))
 
@@ -124,13 +133,15 @@ class OperatorProblems:
             self.known[key] = self.made(setting, self.split_weights)
         return self.known[key]
 
-    def made(self, setting: Candidate, split_weights: bool) -> OperatorProblem:
+    def made(self, setting: Candidate, split_weights: bool, strict: bool = True) -> OperatorProblem:
         key, prices = self.key(setting), self.prices(tensor_mesh(setting.mesh))
-        form, shared = self.form(prices, split_weights, setting.tensor_system)
+        systems = (setting.cp_attention, setting.tensor_system)
+        form, shared = self.form(prices, split_weights, systems, strict)
         return OperatorProblem(form, shared, (*key[:2], key[-1]))
 
     def key(self, setting: Candidate) -> Key:
-        return (setting.factors, setting.tensor_system, setting.micro_batch, setting.dp if self.communicates else 0)
+        systems = (setting.cp_attention, setting.tensor_system)
+        return (setting.operator_sizes, systems, setting.micro_batch, setting.dp if self.communicates else 0)
 
     @cached_property
     def communicates(self) -> bool:
@@ -181,25 +192,26 @@ class OperatorProblems:
         return None
 
     def solve(self, setting: Candidate, weights: Weights) -> None:
-        entry, axes = self.entry(setting), "x".join(map(str, setting.factors))
-        try:
+        entry, axes = self.entry(setting), setting.axes_text
+        # what is pinned holds inside blocks and of every weight, as far as the model's sizes allow
+        looser = [(self.split_weights, False)] if self.sequence is not None else []
+        looser += [(False, False)] if self.split_weights else []
+        while True:
             try:
                 solution = entry.solve(weights).solution
+                break
             except Infeasible:
-                if entry.form.system is not None:
+                if setting.tensor_system:
                     raise ParallelismError(
-                        f"tensor={axes}", "the model's sizes leave no way to lie on these axes",
-                        "pin other factors, or leave tensor_system out",
+                        axes, "the model's sizes leave no way to lie on these axes",
+                        "pin other sizes, or leave tensor_system out",
                     ) from None  # fmt: skip
-                if not self.split_weights:
-                    raise
-                entry = self.known[self.key(setting)] = self.made(setting, split_weights=False)
-                solution = entry.solve(weights).solution
-        except Infeasible:
-            raise ParallelismError(
-                f"tensor={axes}", "what is constrained leaves the operators no way to lie on these axes together",
-                "leave out a constraint, or pin other factors",
-            ) from None  # fmt: skip
+                if not looser:
+                    raise ParallelismError(
+                        axes, "what is constrained leaves the operators no way to lie on these axes together",
+                        "leave out a constraint, or pin other sizes",
+                    ) from None  # fmt: skip
+                entry = self.known[self.key(setting)] = self.made(setting, *looser.pop(0))
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
 

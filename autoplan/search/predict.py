@@ -55,11 +55,11 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
     """Every collective of a step: inside blocks, between stages, of parameters and gradients."""
     uses = most_uses(found, model)
     for index, price in enumerate(found.point.prices):
-        runs, again = uses[index]
+        runs, again, partly = uses[index]
         for moved in price.moves:
             step, m = moved.step, found.setting.microbatches
             if step.forward and step.forward_bytes:
-                count = m * (runs + again)
+                count = m * (runs + again + partly * moved.again)
                 seconds = count * moved.forward_s
                 hidden_s, kind = count * moved.hidden_forward_s, step.forward
                 yield PricedCollective(moved.where, kind, step.axis, step.forward_bytes, count, seconds, hidden_s)
@@ -72,20 +72,22 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
     yield from parameter_collectives(found)
 
 
-def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int]]:
-    """For each block, on the pipeline rank where it stands most often: (its segments, of these recomputed)."""
-    most = [(0, 0)] * len(model.blocks)
-    repeated = found.loads.chain.repeated
+def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int, int]]:
+    """For each block, on the pipeline rank where it stands most often: (its segments, of these recomputed in full,
+    selectively)."""
+    most = [(0, 0, 0)] * len(model.blocks)
+    hosts = found.loads.data.offload == "activations"
     for rank in range(found.setting.pp):
-        counts: Counter[int] = Counter()
-        recomputed: Counter[int] = Counter()
+        counts, recomputed, partly = Counter[int](), Counter[int](), Counter[int]()
         for stage in found.stages[rank :: found.setting.pp]:
-            run = range(stage.first, stage.last)
-            again = [i for i in run if repeated[i]][: stage.recompute]
-            counts.update(model.segments[i].block for i in run)
-            recomputed.update(model.segments[i].block for i in again)
+            at = (stage.first, stage.last)
+            full, part = found.loads.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
+            blocks = [segment.block for segment in model.segments[slice(*at)]]
+            counts.update(blocks)
+            recomputed.update(block for block, again in zip(blocks, full, strict=True) if again)
+            partly.update(block for block, again in zip(blocks, part, strict=True) if again)
         for block, count in counts.items():
-            most[block] = max(most[block], (count, recomputed[block]))
+            most[block] = max(most[block], (count, recomputed[block], partly[block]))
     return most
 
 
@@ -111,12 +113,13 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     spent_s, hidden_s = (sum(seconds) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
     if data.size > 1 and data.local_steps > 1:
         averaged = int(data.averaged * stored * size)
-        yield PricedCollective("replicas", "all-reduce", "dp", averaged, 1, spent_s, hidden_s)
+        yield PricedCollective("replicas", "all-reduce", data.axis, averaged, 1, spent_s, hidden_s)
     elif data.size > 1 and data.zero == 0:
-        yield PricedCollective("gradients", "all-reduce", "dp", int(data.prices.summed * size), 1, spent_s, hidden_s)
+        reduced = int(data.prices.summed * size)
+        yield PricedCollective("gradients", "all-reduce", data.axis, reduced, 1, spent_s, hidden_s)
     elif data.size > 1:
         yield from sharded(loads, runs, size, hidden_s)
-    for axis in data.prices.mesh.tensor_axes:
+    for axis in loads.summed_axes:
         summed = sum(loads.summed_bytes(at)[axis] for at in runs)
         if summed:
             summed_s = data.prices.collective_s("all-reduce", summed, axis)
@@ -150,4 +153,4 @@ def sharded(
         ("parameters", "all-gather", gathers, gather_s, size),
         ("gradients", "reduce-scatter", scatters, scatter_s, int(data.prices.summed * size)),
     ):
-        yield PricedCollective(where, kind, "dp", bytes, count, count * one_s, count * one_s * share)
+        yield PricedCollective(where, kind, data.axis, bytes, count, count * one_s, count * one_s * share)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
-from autoplan.ir.choice import Chosen, StageChoice, tensor_mesh
+from autoplan.ir.choice import BlockChoice, Chosen, StageChoice, tensor_mesh
+from autoplan.ir.graph import Model
 from autoplan.ir.layout import Layout, S
 from autoplan.ir.mesh import TENSOR
 from autoplan.options import Parallelism
@@ -36,9 +39,20 @@ def choose(best: Evaluated, work: SearchState) -> Chosen:
         setting.microbatches,
         layouts,
         tuple(constants),
-        best.point.blocks,
+        blocks_of(best, model),
         best.stages,
         predict(best, work.prepared, work.operators.topology),
+    )
+
+
+def blocks_of(found: Evaluated, model: Model) -> tuple[BlockChoice, ...]:
+    """How each block runs; those that repeat with what they compute again, where some segment does so selectively."""
+    if found.setting.offload == "activations" or not any(stage.selective for stage in found.stages):
+        return found.point.blocks
+    uses = Counter(segment.block for segment in model.segments)
+    return tuple(
+        replace(choice, again=price.selective.again if uses[number] > 1 else ())
+        for number, (choice, price) in enumerate(zip(found.point.blocks, found.point.prices, strict=True))
     )
 
 
@@ -59,6 +73,9 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
         offload=None if s.offload == "none" else s.offload,
         tensor=s.factors,
+        ep=s.ep if s.ep > 1 else None,
+        cp=s.cp if s.cp > 1 else None,
+        cp_attention=s.cp_attention or None,
         tensor_system=s.tensor_system or None,
         local_steps=s.local_steps if s.local_steps > 1 else None,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.cluster import ClusterSpec
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.cost.step import optimizer_passes, reduced_ratio, stored_ratio
+from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint, check_targets
@@ -16,7 +17,7 @@ from autoplan.search.bounds.floors import least_bytes
 from autoplan.search.budget import FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.inputs import Prepared, prepare
-from autoplan.search.operator_problems import OperatorProblems, uses_tensor_axis
+from autoplan.search.operator_problems import Key, OperatorProblems, uses_tensor_axis
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, no_setting
 
@@ -27,6 +28,7 @@ class SearchState:
 
     found   every candidate that was priced, None where nothing of it fits or all of it takes too long
     bounds  seconds that no plan of a candidate undercuts, of every candidate that was considered
+    obstacles  what keeps operators from lying on a candidate's axes, None for nothing, by operator problem
     """
 
     prepared: Prepared
@@ -38,6 +40,7 @@ class SearchState:
     budget: SearchBudget = FULL
     found: dict[Candidate, Evaluated | None] = field(default_factory=dict)
     bounds: dict[Candidate, float] = field(default_factory=dict)
+    obstacles: dict[Key, ParallelismError | None] = field(default_factory=dict)
 
     def least_bytes(self, setting: Candidate) -> float:
         """Bytes that the fullest device holds at least."""
@@ -56,6 +59,24 @@ class SearchState:
         self.found[setting] = found
         return found
 
+    def lying(self, possible: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates whose operators can lie on their axes: on the context's, heads may be too few for one way of
+        attention, and a mask in the way of another."""
+        return [setting for setting in possible if self.obstacle(setting) is None]
+
+    def obstacle(self, setting: Candidate) -> ParallelismError | None:
+        """Why a candidate with a context's or an experts' axis can't be, as far as its operators say."""
+        if setting.ep * setting.cp == 1:
+            return None
+        key = self.operators.key(setting)
+        if key not in self.obstacles:
+            try:
+                self.operators.entry(setting)
+                self.obstacles[key] = None
+            except ParallelismError as error:
+                self.obstacles[key] = error
+        return self.obstacles[key]
+
     def gap(self, best: Evaluated) -> float:
         """By which share of the best plan's time a plan of any candidate could still be quicker, as far as the search
         knows: by the bounds that it used, and where a candidate's cuts alone were open, by the bound on these."""
@@ -71,7 +92,7 @@ class SearchState:
         is no tensor axis, or the fastest operators keep everything, on devices alike."""
         if runs_rounds(found.setting.schedule) and found.loads.chain.shares:  # counted for each segment that reads it
             return False
-        if found.setting.tp == 1:
+        if found.setting.operator_ways == 1:
             return True
         if found.recomputes or found.loads.ranks:
             return False
@@ -83,10 +104,10 @@ class SearchState:
         fields are solved as in a full search, for the few candidates that stand beside a plan."""
         operators = self.operators.pinned_to(parallelism)
         if operators is self.operators:
-            return replace(self, found={}, bounds={})
+            return replace(self, found={}, bounds={}, obstacles={})
         evaluator = Evaluator.of(operators, self.training)
         evaluator.costs.schedules = self.evaluator.costs.schedules
-        return replace(self, operators=operators, evaluator=evaluator, budget=FULL, found={}, bounds={})
+        return replace(self, operators=operators, evaluator=evaluator, budget=FULL, found={}, bounds={}, obstacles={})
 
 
 def begin(

@@ -11,9 +11,3 @@ Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another 
 that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose), `convert` (from torch.fx),
 `modules` (the user's modules by name), `pipeline` (the passes in order).
 """
-
-from autoplan.trace.checks.input_dtypes import check_dtypes
-from autoplan.trace.pipeline import trace
-from autoplan.trace.table import form
-
-__all__ = ["check_dtypes", "form", "trace"]

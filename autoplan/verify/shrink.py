@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from autoplan.ir.choice import Chosen, Hop, StageChoice
 from autoplan.ir.graph import Argument, Model, Node, Parameter, Segment, TensorType, Typed
-from autoplan.ir.mesh import MICROBATCH, Mesh
+from autoplan.ir.mesh import CONTEXT, EXPERT, MICROBATCH, TENSOR, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Lowered, TypedValue
 from autoplan.lower.program import program_of
@@ -33,9 +33,10 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     mesh = Mesh.of(**{axis.name: min(axis.size, LARGEST) for axis in record.chosen.mesh.axes})
     sizes = small_sizes(dims, program_of(record), mesh)
     small = shrink_model(model, dims, sizes)
-    tensor = tuple(mesh.size(axis) for axis in mesh.tensor_axes)
+    tensor = tuple(mesh.size(axis) for axis in TENSOR if axis in mesh)
     dp, tp, pp = mesh.size("dp"), mesh.tensor_size, mesh.size("pp")
-    parallelism = replace(chosen.parallelism, dp=dp, tp=tp, pp=pp, tensor=tensor)
+    ep, cp = (mesh.size(name) if name in mesh else None for name in (EXPERT, CONTEXT))
+    parallelism = replace(chosen.parallelism, dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, tensor=tensor)
     blocks = tuple(replace(b, hops=tuple(map(without_factors, b.hops))) for b in chosen.blocks)
     chosen = replace(chosen, blocks=blocks, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
     note = (

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from autoplan.emit.dropout import is_random
 from autoplan.errors import InputsError
 from autoplan.ir.graph import Model
+from autoplan.ir.randomness import is_random
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.runtime.data.microbatches import Batch

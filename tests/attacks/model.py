@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules import module as process_wide
 
 from autoplan import Parallelism
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from autoplan.verify.reference import reference_of
 from tests.attacks.attack import Attack, Place, equal, refused, registering
 from tests.attacks.traced_model import Layers, Norm, Scores, Two, X, Y, as_one_device, doubled, hooked, ops, traced

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from autoplan.trace import check_dtypes
+from autoplan.trace.checks.input_dtypes import check_dtypes
 from tests.attacks.attack import Attack, Place, refused, refused_command, registering
 from tests.attacks.traced_model import Scores, Two, X, Y, as_one_device, hooked, traced
 from tests.support.planning import parallelize_alone

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoplan.ir.graph import Model
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.attacks.attack import equal
 from tests.support.interpret import interpret
 

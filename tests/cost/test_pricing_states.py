@@ -15,11 +15,27 @@ def elements(model) -> int:
     return sum(p.type.elements for p in model.parameters)
 
 
-def test_mixed_precision_stores_sixteen_bytes_a_parameter():
-    """float32 parameter and gradient, two float32 moments (Rajbhandari et al. 2020, section 3.1, less the copies)."""
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_mixed_precision_stores_eighteen_bytes_a_parameter(zero: int):
+    """What is computed with and its float32 master, a float32 gradient, two float32 moments, as Megatron-LM has them
+    (``cost_models.memory.FLOAT32_GRADIENTS``); on one rank ZeRO has nothing to shard."""
     model = llama(dtype="bfloat16", batch=4, seq=4)
-    memory = record_of(model, "1x1 h100-sxm", MIXED).chosen.predicted.peak_bytes[0]
-    assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(n * elements(model) for n in (4, 4, 8))
+    memory = record_of(model, "1x1 h100-sxm", MIXED, zero=zero).chosen.predicted.peak_bytes[0]
+    assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(n * elements(model) for n in (6, 4, 8))
+
+
+def test_an_offloaded_optimizer_leaves_what_is_computed_with():
+    model = llama(dtype="bfloat16", batch=4, seq=4)
+    memory = record_of(model, "1x1 h100-sxm", MIXED, offload="optimizer").chosen.predicted.peak_bytes[0]
+    assert (memory.parameters, memory.gradients, memory.optimizer) == tuple(n * elements(model) for n in (2, 4, 0))
+    assert memory.host == 16 * elements(model)
+
+
+def test_zero1_gathers_what_is_computed_with_beside_its_share_of_the_masters():
+    model = llama(dtype="bfloat16", batch=4, seq=4)
+    record = record_of(model, "1x4 h100-sxm", MIXED, dp=4, tp=1, pp=1, zero=1)
+    memory = record.chosen.predicted.peak_bytes[0]
+    assert (memory.parameters, memory.optimizer) == ((2 + 4 // 4) * elements(model), 8 * elements(model) // 4)
 
 
 def test_zero3_stores_its_share_of_that():

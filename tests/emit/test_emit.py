@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from autoplan.emit.dropout import is_random
 from autoplan.emit.program import emit_program
 from autoplan.emit.source import attribute_names, commented, identifier, literal, placement, size_text, snake_case
 from autoplan.emit.spelling import spell
 from autoplan.ir.graph import DType, Ref
 from autoplan.ir.layout import I, Layout, P, R, S
 from autoplan.ir.mesh import Mesh
+from autoplan.ir.randomness import is_random
 from autoplan.ir.typed import Compute
 from autoplan.lower.lowering import lower
 from autoplan.lower.program import program_of
@@ -85,7 +85,7 @@ def test_small_pieces():
 @pytest.fixture(scope="module")
 def program() -> str:
     record = record_of(llama(), "1x4 cpu", dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="gpipe")
-    return emit_program(lower(record.model, record.chosen), Training(), "tp=2 pp=2")
+    return emit_program(lower(record.model, record.chosen), "tp=2 pp=2")
 
 
 def test_the_program_is_python_and_imports_what_it_calls(program):
@@ -112,18 +112,18 @@ def test_shapes_in_comments_are_one_ranks(program):
 
 def test_lines_are_the_same_every_time(program):
     record = record_of(llama(), "1x4 cpu", dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="gpipe")
-    assert emit_program(lower(record.model, record.chosen), Training(), "tp=2 pp=2") == program
+    assert emit_program(lower(record.model, record.chosen), "tp=2 pp=2") == program
 
 
-def test_mixed_precision_casts_parameters_where_they_are_used():
-    record = on_one_device(record_of(llama(dtype="bfloat16"), "1x1 cpu"))
-    source = emit_program(program_of(record), Training(precision="bf16-mixed"), "one device")
-    assert "self.q_weight.to(torch.bfloat16)" in source
+def test_mixed_precision_reads_parameters_as_they_are_held():
+    record = record_of(llama(dtype="bfloat16"), "1x1 cpu", Training(precision="bf16-mixed"))
+    source = emit_program(program_of(on_one_device(record)), "one device")
+    assert "self.q_weight" in source and "bfloat16" not in source
 
 
 def test_recomputed_segments_are_checkpointed():
     record = record_of(llama(), "1x2 cpu", dp=1, tp=1, pp=2, micro_batch=2, recompute="full")
-    source = emit_program(program_of(record), Training(), "pp=2")
+    source = emit_program(program_of(record), "pp=2")
     assert "x = checkpoint(layer, x, use_reentrant=False)" in source
 
 
@@ -131,17 +131,17 @@ def test_selective_segments_are_named_after_the_layers_they_are():
     """Of four layers the first in full, two selectively, the last kept; then all selectively."""
     record = record_of(llama(layers=4), "1x2 cpu", dp=1, tp=2, pp=1)
     stages = (replace(record.chosen.stages[0], recompute=1, selective=2),)
-    source = emit_program(lower(record.model, replace(record.chosen, stages=stages)), Training(), "mixed")
+    source = emit_program(lower(record.model, replace(record.chosen, stages=stages)), "mixed")
     assert "recompute_selectively(self.layer[1:3])" in source
     assert "from autoplan.runtime.memory.selective import recompute_selectively" in source
     assert "if i < 1:  # activations recomputed in the backward" in source
     stages = (replace(stages[0], recompute=0, selective=4),)
-    source = emit_program(lower(record.model, replace(record.chosen, stages=stages)), Training(), "selective")
+    source = emit_program(lower(record.model, replace(record.chosen, stages=stages)), "selective")
     assert "recompute_selectively(self.layer)" in source and "checkpoint(" not in source
 
 
 def test_a_bias_is_written_with_its_product():
-    source = emit_program(program_of(on_one_device(record_of(mlp(), "1x1 cpu"))), Training(), "one device")
+    source = emit_program(program_of(on_one_device(record_of(mlp(), "1x1 cpu"))), "one device")
     assert "F.linear(x, self.up_weight, self.up_bias)" in source
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from autoplan import Training
 from autoplan.compile import traced_model
 from autoplan.errors import ParallelismError
-from autoplan.evaluation import forms_of
+from autoplan.evaluation.form import forms_of
 from autoplan.evaluation.graph import evaluated
 from autoplan.evaluation.layouts import dividing, forward_mesh
 from autoplan.evaluation.proof import Given, prove
@@ -24,7 +24,7 @@ from autoplan.ir.layout import Layout, R, S
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import Evaluable
 from autoplan.runtime.inference.given import Shown, agreed
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo
 from tests.support.forwards import (

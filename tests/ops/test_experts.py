@@ -31,8 +31,8 @@ import autoplan
 from autoplan.ir.graph import Model
 from autoplan.ops.experts import activation_function, experts
 from autoplan.ops.experts.grouped import serves
-from autoplan.trace import trace
 from autoplan.trace.mixtures import activation_of
+from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
 from tests.support.zoo import HEADS, HIDDEN, LAYERS, VOCABULARY, Batch, batch_of

@@ -18,7 +18,7 @@ from autoplan.errors import ExtensionError, NoRuleError, RuleError
 from autoplan.options import Parallelism
 from autoplan.rules.extensions import SESSION, Extension, check_exportable, extension_of, require
 from autoplan.rules.registry import Rule, registered
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.support import custom_operators
 from tests.support.custom_operators import rules_as_before
 from tests.support.planning import alone, parallelize_alone

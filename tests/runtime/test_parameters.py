@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -46,17 +48,35 @@ def test_buffers_are_one_object_on_the_device_while_parameters_may_wait() -> Non
 
 
 @pytest.mark.parametrize(
-    ("precision", "dtype"),
+    ("precision", "held", "updated"),
     [
-        ("fp64", torch.float64),
-        ("fp32", torch.float32),
-        ("bf16-mixed", torch.float32),
-        ("bf16", torch.bfloat16),
+        ("fp64", "float64", torch.float64),
+        ("fp32", "float32", torch.float32),
+        ("bf16-mixed", "bfloat16", torch.float32),
+        ("fp16-mixed", "float16", torch.float32),
+        ("bf16", "bfloat16", torch.bfloat16),
     ],
 )
-def test_precision_says_in_which_dtype_parameters_are_stored(precision: str, dtype: torch.dtype) -> None:
-    _, parameters = made(training=Training(precision=precision))
-    assert parameters("embed.weight").dtype == dtype
+def test_precision_says_in_which_dtypes_parameters_are_held_and_updated(
+    precision: str, held: str, updated: torch.dtype
+) -> None:
+    spec = tiny.in_dtype(tiny.spec(training=Training(precision=precision)), held)
+    weight = Made(spec, CPU, CPU).parameter("embed.weight")
+    assert (weight.dtype, weight.grad_dtype) == (getattr(torch, held), updated)
+    assert spec.storage_dtype(spec.lowered.parameters[0].type) == updated
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_what_zero_shards_is_its_own_master(zero: int) -> None:
+    spec = tiny.in_dtype(tiny.spec(dp=2, zero=zero, training=Training(precision="bf16-mixed")), "bfloat16")
+    assert Made(spec, CPU, CPU).parameter("embed.weight").dtype == torch.float32
+
+
+def test_a_forward_alone_keeps_what_it_computes_with() -> None:
+    spec = tiny.in_dtype(tiny.spec(training=Training(precision="bf16-mixed")), "bfloat16")
+    spec = replace(spec, forward_only=True)
+    assert Made(spec, CPU, CPU).parameter("embed.weight").dtype == torch.bfloat16
+    assert spec.storage_dtype(spec.lowered.parameters[0].type) == torch.bfloat16
 
 
 def boxes(size: int, ways: int) -> list[Part]:

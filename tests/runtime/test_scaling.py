@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from autoplan.errors import DivergedError
-from autoplan.ir.codec import decode, encode
-from autoplan.ir.typed import Lowered
 from autoplan.options import LRSchedule, Training
-from autoplan.runtime.program import Program, ProgramSpec
+from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.sampling import sampled
@@ -43,9 +39,7 @@ def pool() -> Iterator[RankPool]:
 
 def made(plan: dict, training: Training) -> Program:
     """The tiny program in float32 throughout, so that what scaling adds is all that differs."""
-    spec: ProgramSpec = tiny.spec(**plan, training=training)
-    text = json.dumps(encode(spec.lowered)).replace("float64", "float32")
-    spec = replace(spec, lowered=decode(Lowered, json.loads(text), "lowered"))
+    spec = tiny.in_dtype(tiny.spec(**plan, training=training), "float32")
     program = Program(spec, tiny.program(len(spec.lowered.stages)))
     program.load_weights(tiny.reference().float().state_dict())
     return program

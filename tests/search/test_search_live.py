@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from autoplan.cost.operators.eager_temporaries import COMPOSED, HOLDS
+from autoplan.cost.operators.eager_temporaries import COMPOSED, HOLDS, UNWEIGHTED
 from autoplan.options import Parallelism, Training
 from autoplan.verify.local_ranks import RankPool
 from tests.bench.memory.measured import peaks_of_rank
@@ -39,14 +39,14 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", [*OPERATORS, "unweighted"])
 def test_the_table_says_what_torch_allocates(op: str) -> None:
-    holds = {**HOLDS, **COMPOSED}[op]
+    holds = {**HOLDS, **COMPOSED, "unweighted": UNWEIGHTED["aten.rms_norm.default"]}[op]
     watched = Tensors()
     with watched:
         x = made(ROWS, WIDTH)
         before = watched.held_bytes
-        result = OPERATORS[op](x)
+        result = OPERATORS[op](x) if op in OPERATORS else F.rms_norm(x, (WIDTH,), None, 1e-6)
         own, size = result.numel() * 4, ROWS * WIDTH * 4
         operand = size if op == "aten.div.Tensor" else 0  # made by the function, and held by its result
         saved = watched.held_bytes - before - own - operand

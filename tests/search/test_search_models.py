@@ -11,7 +11,7 @@ import torch
 
 import autoplan
 from autoplan.search.space.batch_axes import split_batch
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
 from tests.bench import correctness
 from tests.bench.systems.reference import References, references

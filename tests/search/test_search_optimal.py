@@ -120,7 +120,7 @@ def real_problem(seed: int) -> Problem:
     random = np.random.default_rng(seed)
     mesh = MESHES[random.integers(0, len(MESHES))]
     topology = ClusterSpec.parse(str(random.choice(["1x4 cpu", "1x8 h100-sxm", "2x2 h100-sxm"]))).topology()
-    prices = Prices(mesh, topology, True, True, mesh.size("mb"), 7.0, direct=len(mesh.tensor_axes) > 1)
+    prices = Prices(mesh, topology, True, True, mesh.size("mb"), 7.0, direct=len(mesh.operator_axes) > 1)
     prepared = prepare(random_model(seed), (), fuses=True, training=True)
     return thinned(build(formulate(prepared, mesh, prices, split_weights=False)), random)
 

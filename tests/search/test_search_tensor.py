@@ -65,7 +65,7 @@ def products(model: Model, chosen: Chosen) -> Iterator[tuple[Operator, Strategy,
 def test_a_named_system_uses_each_of_its_axes(name: str) -> None:
     model, system = mlp(), SYSTEMS[name]
     chosen = plan(model, name, DEVICES[name])
-    assert chosen.mesh.tensor_axes == ("tp", "tp2", "tp3")[: len(system.axes)]
+    assert chosen.mesh.operator_axes == ("tp", "tp2", "tp3")[: len(system.axes)]
     assert all(chosen.mesh.size(axis) == 2 for axis in system.axes)
     assert (chosen.parallelism.tensor_system, chosen.parallelism.tp) == (name, DEVICES[name])
     for operator, strategy, stored in products(model, chosen):

@@ -14,8 +14,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from autoplan.emit.dropout import ATTENTION, dropouts, most_dropouts
+from autoplan.emit.dropout import most_dropouts
 from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.randomness import ATTENTION, random_operators
 from autoplan.ir.typed import Compute, Lowered
 from autoplan.runtime import ops
 from autoplan.runtime.ops import random
@@ -64,7 +65,7 @@ def calls_of(lowered: Lowered) -> dict[int, Compute]:
     """The operator behind each number of a call, all different."""
     found: dict[int, Compute] = {}
     for number, segment in enumerate(lowered.segments):
-        for place, compute in enumerate(dropouts(lowered.blocks[segment.block])):
+        for place, compute in enumerate(random_operators(lowered.blocks[segment.block])):
             call = most_dropouts(lowered) * number + place
             assert call not in found
             found[call] = compute

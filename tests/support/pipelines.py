@@ -13,7 +13,7 @@ from autoplan.ir.choice import StageChoice
 from autoplan.ir.graph import Model, Segment
 from autoplan.options import Training
 from autoplan.search.block_cost.account import BlockCost
-from autoplan.search.block_cost.saved_tensors import SelectiveSaves
+from autoplan.search.block_cost.selective import SelectiveSaves
 from autoplan.search.evaluate import Evaluated, Evaluator, finish
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.inputs import Prepared

@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoplan.ir.graph import Model
-from autoplan.trace import pipeline, trace
+from autoplan.trace import pipeline
+from autoplan.trace.pipeline import trace
 from autoplan.trace.repeats.finding import find_runs, runs
 from tests.support import zoo
 from tests.support.traced import assert_traced

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from autoplan.options import PRECISIONS
-from autoplan.trace import trace
 from autoplan.trace.passes.precision import FLOATING, compute_dtype, in_precision, widened
+from autoplan.trace.pipeline import trace
 from tests.support import zoo
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from autoplan.errors import RescaleError
 from autoplan.ir.graph import Model, Ref
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from autoplan.trace.rescale import rescale
 from tests.support import zoo
 from tests.support.sampling import sampled

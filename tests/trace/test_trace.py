@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from autoplan.ir.graph import Model
-from autoplan.trace import trace
 from autoplan.trace.passes.precision import in_precision, widened
+from autoplan.trace.pipeline import trace
 from autoplan.trace.repeats.finding import find_runs
 from tests.support import zoo
 from tests.support.interpret import interpret

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from autoplan.errors import InputsError
-from autoplan.trace import check_dtypes
+from autoplan.trace.checks.input_dtypes import check_dtypes
 
 X = torch.ones(4, 8)
 IMAGE = torch.ones(2, 3, 8, 8)

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoplan.errors import InputsError, NoRuleError, TraceError
-from autoplan.trace import trace
 from autoplan.trace.passes.literals import MOST
+from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 
 X = torch.zeros(4, 8)

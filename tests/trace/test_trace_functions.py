@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from autoplan.errors import TraceError
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoplan.ir.graph import Model, Node
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 
 torch.set_num_threads(1)

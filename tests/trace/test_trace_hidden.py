@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from autoplan.errors import TraceError
-from autoplan.trace import trace
 from autoplan.trace.checks.python_state import changed, mutated, random_states, state_of
+from autoplan.trace.pipeline import trace
 from tests.support.traced import assert_traced
 
 X = torch.randn(4, 8)

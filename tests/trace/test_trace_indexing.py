@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from autoplan.ir.graph import Model
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.support import zoo
 from tests.support.interpret import interpret
 

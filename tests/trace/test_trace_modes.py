@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoplan.options import Training
-from autoplan.trace import trace
 from autoplan.trace.checks.modes import mode_notes, outermost_evaluated, set_modes, wholly_evaluated
+from autoplan.trace.pipeline import trace
 from autoplan.trace.repeats.finding import find_runs
 from autoplan.verify.quiet import Quiet
 from autoplan.verify.reference import reference_of, train_eagerly, wide_loss

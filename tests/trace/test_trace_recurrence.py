@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from autoplan.ir.graph import Model
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 
 torch.set_num_threads(1)

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from autoplan.ir.graph import Argument, Model, Node, Ref, TensorType
 from autoplan.ir.typed import Compute, Move
 from autoplan.options import Parallelism
-from autoplan.trace import trace
 from autoplan.trace.builder import Builder, overload
 from autoplan.trace.passes.clean import used
 from autoplan.trace.passes.views import short_views
+from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 from tests.support.planning import parallelize_alone
 

@@ -53,7 +53,6 @@ HOLDS: Mapping[str, Holds] = {
     "aten.div.Tensor": Holds(back="rrrr"),
     "aten.var.dim": Holds(back="xx"),
     "autoplan.cross_entropy": Holds(saves="x", keeps=(1,), back="xx"),  # log-softmax; its gradient, and the logits'
-    "autoplan.dropout": Holds(saves="r"),  # the mask, in the result's dtype
 }
 """By operator; what isn't here holds nothing else."""
 
@@ -61,6 +60,8 @@ COMPOSED: Mapping[str, Holds] = {"aten.rms_norm.default": Holds(saves="r", back=
 """What is composed of other operators where ATen has no kernel of its own (``Device.composes``): the normalised rows
 are kept; their gradient and what it is multiplied by stand beside it."""
 
+UNWEIGHTED: Mapping[str, Holds] = {"aten.rms_norm.default": Holds(back="rrrrr")}
+"""The same where there is no weight: the normalised rows are the result, and nothing reads them."""
 
 BODIES: Mapping[str, Holds] = {
     "vocab_parallel_cross_entropy": Holds(back="x"),  # of each row two numbers; then the gradient, from the logits
@@ -69,9 +70,10 @@ BODIES: Mapping[str, Holds] = {
 """By the body that runs in an operator's place."""
 
 
-def holds_of(op: str, device: Device, body: str = "") -> Holds:
-    """What an operator holds; ``body``: the name of what runs in its place, if something does."""
-    return BODIES.get(body) or (COMPOSED.get(op) if device.composes else None) or HOLDS.get(op, PLAIN)
+def holds_of(op: str, device: Device, body: str = "", operands: int = 2) -> Holds:
+    """What an operator holds on so many tensors; ``body``: the name of what runs in its place, if something does."""
+    composed = (COMPOSED if operands > 1 else UNWEIGHTED) if device.composes else {}
+    return BODIES.get(body) or composed.get(op) or HOLDS.get(op, PLAIN)
 
 
 def passes_gradient(op: str, place: int) -> bool:

@@ -21,6 +21,7 @@ from autoplan.cost.operators.ring import Ring, attention
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
+from autoplan.rules.notation import kept as kept_of
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
@@ -101,17 +102,18 @@ def operator_of(
         result_carries=node.name in carries,
         reads=traffic.reads[node.name],
         writes=node.name not in traffic.inside,
-        keeps=kept(node, rule, dropped) if node.name in carries else (),
+        keeps=kept(node, rule, dropped, carries) if node.name in carries else (),
         terms=(*rule.operands, rule.result),
         sizes=factor_sizes(rule, operands, node.type),
     )
 
 
-def kept(node: Node, rule: Rule, dropped: frozenset[str]) -> tuple[int | str, ...]:
+def kept(node: Node, rule: Rule, dropped: frozenset[str], carries: frozenset[str]) -> tuple[int | str, ...]:
     """What is kept for the backward beside parameters, constants, and what a compiled backward computes again: the
     inside of a fused kernel, and what is computed from weights alone (a cast)."""
-    names = {place: node.name if place == "out" else node.operands[int(place)] for place in rule.saved}
-    return tuple(place for place in rule.saved if names[place] not in dropped)
+    places = kept_of(rule, [name in carries for name in node.operands])
+    names = {place: node.name if place == "out" else node.operands[int(place)] for place in places}
+    return tuple(place for place in places if names[place] not in dropped)
 
 
 def weights_of(block: Block) -> frozenset[str]:

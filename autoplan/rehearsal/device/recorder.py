@@ -84,7 +84,7 @@ class Recorder:
             return
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, FakeTensor)]
-        kind = self._kind(name, given, line)
+        kind = self._kind(line)
         fresh = [x for x in made if self._follow(x, kind, f"{space}.{name}", line)]
         if is_view(function) or not made or (not fresh and not function._schema.is_mutable) or name in _ALLOCATE:
             return
@@ -187,7 +187,7 @@ class Recorder:
         assert isinstance(group, FakeGroup)
         given, made = [x for x in tree_leaves(args[0]) if isinstance(x, Tensor)], tree_leaves(result)
         for x in made:
-            self._follow(x, self._kind(name, given, line), name, line)
+            self._follow(x, self._kind(line), name, line)
         said = FUNCTIONAL[name]
         if said == "all-to-all" and len({*args[1], *args[2]}) > 1:
             said = "all-to-all-v"
@@ -207,7 +207,7 @@ class Recorder:
             dtype=dtype,
         )  # fmt: skip
 
-    def _kind(self, name: str, given: Sequence[Tensor], line: str) -> str:
+    def _kind(self, line: str) -> str:
         if self.during == "update":
             return "update"
         if self.sharding:
@@ -216,8 +216,6 @@ class Recorder:
             return "messages"
         if self.during.startswith("backward"):
             return "gradients in flight"
-        if name == "_to_copy" and given and self.storages.kind_of(given[0]) in ("parameters", "gathered parameters"):
-            return "casts of weights"
         return "activations" if self.during.startswith("forward") else "other"
 
     def _follow(self, x: Tensor, kind: str, name: str, line: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -69,13 +69,13 @@ def priced_calls(share: RankShare) -> list[PricedCall]:
 
 def block_calls(share: RankShare) -> Iterator[PricedCall]:
     """Redistributions, and collectives inside operators; what runs again in the backward repeats its forward's."""
-    uses, again, _ = share.uses()
-    m = share.microbatches
+    uses, again, partly = share.uses()
+    m, partly = share.microbatches, Counter() if share.hosts else partly
     for index, block in enumerate(share.blocks):
         for moved in block.moves:
             step, span = moved.step, share.plan.span(moved.step.axes)
             if step.forward and step.forward_bytes:
-                yield call_of(share, moved, span, False, m * (uses[index] + again[index]))
+                yield call_of(share, moved, span, False, m * (uses[index] + again[index] + partly[index] * moved.again))
             if step.backward and step.backward_bytes and share.prices.training:
                 yield call_of(share, moved, span, True, m * uses[index])
 
@@ -138,11 +138,11 @@ def parts_of(values: tuple[TypedValue, ...], size: int) -> list[tuple[int, bool]
 def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     """Gathers of parameters, sums of gradients."""
     loads, data, intervals = share.loads, share.loads.data, share.intervals
-    span = share.plan.span(("dp",)) if "dp" in share.plan.mesh else ()
+    span = share.plan.span([axis for axis in data.axis.split(",") if axis in share.plan.mesh])
     if data.size > 1 and data.zero == 0 and data.local_steps == 1:
         total = int(data.prices.summed * sum(loads.parameter_bytes(at) for at in intervals))
         spent_s = sum(loads.once_s(at)[0] for at in intervals)
-        summed = [parameter for parameter in held(share) if "dp" in parameter.reduce_axes]
+        summed = [parameter for parameter in held(share) if set(data.axis.split(",")) & set(parameter.reduce_axes)]
         padding = padding_bytes(share, summed, data.prices.summed / data.prices.stored)
         yield PricedCall("gradients", "all-reduce", span, total, 1, spent_s, parts=True, padding=padding)
     elif data.size > 1 and data.local_steps > 1:
@@ -156,7 +156,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
             yield PricedCall("parameters", "all-gather", span, int(unit), gathers, data.gather_s(unit))
             reduced = int(data.prices.summed * unit)
             yield PricedCall("gradients", "reduce-scatter", span, reduced, scatters, data.scatter_s(unit))
-    for axis in share.prices.mesh.tensor_axes:
+    for axis in loads.summed_axes:
         size = sum(loads.summed_bytes(at)[axis] for at in intervals)
         if size:
             where, group = "gradients of replicated weights", share.plan.span((axis,))

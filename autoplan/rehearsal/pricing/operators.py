@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autoplan.emit.block import fused_biases
 from autoplan.emit.naming import with_class_names
+from autoplan.emit.products import fused_biases
 from autoplan.emit.program import RESERVED
 from autoplan.emit.stage import runs_of
 from autoplan.ir.typed import Lowered, LoweredBlock, Move
@@ -84,7 +84,7 @@ def block_lines(forward: ast.FunctionDef, index: int, block: LoweredBlock) -> di
 
 def emitted_names(block: LoweredBlock) -> Iterator[str]:
     """The value that each line of a block's forward is a step of."""
-    fused = fused_biases(block.body)
+    fused = fused_biases(block)
     for statement in block.body:
         name = statement.value.name
         if isinstance(statement, Move):
@@ -192,7 +192,7 @@ def operator_account(plan: PlanPrices, trace: RankTrace, program: str) -> Operat
     flops, unrun = [], []
     for block in sorted(uses):
         name, runs = plan.lowered.blocks[block].name, uses[block] * share.microbatches
-        fused = {product: add for add, product in fused_biases(plan.lowered.blocks[block].body).items()}
+        fused = {product: add for add, product in fused_biases(plan.lowered.blocks[block]).items()}
         for value, strategy in plan.record.chosen.blocks[block].strategies:
             operator, line = plan.operators[block][value], fused.get(value, value)
             cost = share.prices.operator(operator, strategy)

@@ -88,6 +88,11 @@ class RankShare:
         return self.plan.found.point.on(self.prices.device)
 
     @property
+    def hosts(self) -> bool:
+        """Whether activations lie in the host's memory in place of selective recomputation."""
+        return self.loads.data.offload == "activations"
+
+    @property
     def runs(self) -> list[LoweredStage]:
         return [self.plan.lowered.stages[number] for number in self.stages]
 

@@ -85,8 +85,10 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
                 continue
             apart_s = open_s(share, price, backward=True) + data.exposed_backward_s(price.backward_s, size)
             back_s = float(backward_s[segment]) - apart_s
-            again_s = ahead_s if full[place] else float(chain.again_s[segment]) if part[place] else 0.0
-            totals[block, BACKWARD] += m * (back_s + again_s)
+            again = [moved for moved in price.moves if moved.again and not share.hosts]
+            gathers_s = sum(crossing_s(share.prices, moved, backward=False) for moved in again)
+            partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
+            totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))
     return totals
 
 

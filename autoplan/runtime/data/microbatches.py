@@ -124,7 +124,10 @@ def converted(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torc
 
 
 def parts(spec: ProgramSpec, value: TypedValue, tensor: Tensor, known: Mapping[str, int]) -> Tensor:
-    """One input's microbatches: the parts that the rank with these coordinates has of them, stacked."""
+    """One input's microbatches: the parts that the rank with these coordinates has of them, stacked; a view where
+    there is one alone."""
     shape, mesh = tuple(tensor.shape), spec.lowered.mesh
+    if spec.microbatches == 1:
+        return tensor[part_of(shape, value.layout, mesh, {**known, MICROBATCH: 0}).slices].unsqueeze(0)
     boxes = [part_of(shape, value.layout, mesh, {**known, MICROBATCH: j}) for j in range(spec.microbatches)]
     return torch.stack([tensor[box.slices] for box in boxes])

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.randomness import random_operators
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, groups_of, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, microbatches
 from autoplan.runtime.inference.given import gathered, planned_rows, whole_batch
@@ -25,7 +26,7 @@ from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.parallel.zero import fsdp_modules
 from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
-DROPOUT_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
+RANDOM_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,8 @@ class Forward:
         given, rows = whole_batch(self.spec, batch, self.axes, self.device)
         form = self.form(rows)
         inputs = microbatches(form.spec, given, form.axes, self.device)
-        keys = step_keys(seed, step, form.spec.microbatches, self.device)
         counts = whole_counts(form.spec, form.module, inputs, form.axes, alone=False)
-        keywords = inputs | counts | {DROPOUT_KEY: keys}
+        keywords = inputs | counts | random_keys(form.spec, seed, step, self.device)
         pipeline = form.axes.get(PIPELINE, MeshAxis(PIPELINE, 1, 0))
         with torch.no_grad(), lent(form.loans):
             try:
@@ -151,3 +151,12 @@ def over_microbatches(dims: Sequence[Sequence[str]], results: Sequence[Tensor], 
         return torch.stack(list(results)).sum(0)
     split = next((dim for dim, axes in enumerate(dims) if MICROBATCH in axes), None)
     return results[0] if split is None else torch.cat(list(results), split)
+
+
+def random_keys(
+    spec: ProgramSpec, seed: int, step: int, device: torch.device, batch: int = 0
+) -> dict[str, Tensor]:
+    """``step_keys`` as the stages' keyword; none where nothing drops out and no number is drawn."""
+    if not any(map(random_operators, spec.lowered.blocks)):
+        return {}
+    return {RANDOM_KEY: step_keys(seed, step, spec.microbatches, device, batch)}

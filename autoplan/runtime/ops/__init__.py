@@ -5,12 +5,13 @@ others differ from rank to rank. They take the operator's arguments, local tenso
 split them, outermost first. Given operands in the states of their strategy, they return the result in its state; the
 backward does the same for the dual states (`autoplan.ir.layout`).
 
-Order: `random` (dropout by element, not by rank), `attention` (attention over split rows or heads), `embedding`
-(look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm` (batch norm), `batch_sums`
-(sums over the batch), `scan` (running sums), `spatial` (windows over a split dim).
+Order: `random` (dropout by element, not by rank), `affine` (products with a bias), `attention` (attention over split
+rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm`
+(batch norm), `batch_sums` (sums over the batch), `scan` (running sums), `spatial` (windows over a split dim).
 """
 
 from autoplan.ops.recurrence import recurrence
+from autoplan.runtime.ops.affine import affine
 from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.ops.attention.ring import ring_attention
 from autoplan.runtime.ops.batch_sums import batch_count, batch_part, batch_total
@@ -48,12 +49,12 @@ from autoplan.runtime.ops.spatial.windows import (
 )
 
 __all__ = [
-    "adaptive_avg_pool", "adaptive_max_pool", "attention_with_dropout", "avg_pool_along_2", "avg_pool_along_3",
-    "avg_pool_along_4", "batch_count", "batch_norm", "batch_part", "batch_total", "causal_attention_rows",
-    "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes", "count_valid",
-    "cross_entropy", "dropout", "embedding_bag", "experts", "grouped_attention", "local_experts", "lookups",
-    "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag", "recurrence",
-    "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
+    "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_with_dropout", "avg_pool_along_2",
+    "avg_pool_along_3", "avg_pool_along_4", "batch_count", "batch_norm", "batch_part", "batch_total",
+    "causal_attention_rows", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
+    "count_valid", "cross_entropy", "dropout", "embedding_bag", "experts", "grouped_attention", "local_experts",
+    "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag",
+    "recurrence", "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
     "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy",
     "vocab_parallel_embedding", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag",
     "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",

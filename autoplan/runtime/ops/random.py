@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from autoplan.ops import dropout as hashed
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
 
 _WORD = 0xFFFFFFFF
@@ -23,10 +24,9 @@ def step_keys(
 
     batch  which of the batches whose gradients are added up before the step
     """
-    mixed = _mix(torch.tensor(step & _WORD) ^ _mix(torch.tensor(seed & _WORD)))
-    mixed = _mix(mixed ^ _mix(torch.tensor(batch & _WORD))) if batch else mixed
-    numbers = torch.arange(microbatches)
-    return torch.stack([mixed.expand(microbatches), numbers], dim=1).to(device)
+    mixed = _mix((step & _WORD) ^ _mix(seed & _WORD))
+    mixed = _mix(mixed ^ _mix(batch & _WORD)) if batch else mixed
+    return torch.tensor([[mixed, number] for number in range(microbatches)], device=device)
 
 
 def dropout(
@@ -41,9 +41,7 @@ def dropout(
     microbatch_dim  the dim that is split into microbatches (they come before all axes); None where x isn't
     microbatches    how many they are
     """
-    index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim, microbatches)
-    keep = uniform_words(index, key.view(-1)[0], call) >= round(p * (_WORD + 1))
-    return x * keep.to(x.dtype) * (1.0 / (1.0 - p) if p < 1 else 0.0)
+    return hashed.dropout(x, p, key.view(-1), call, places_of(x.shape, dims, microbatch_dim, microbatches))
 
 
 def uniform(
@@ -52,34 +50,28 @@ def uniform(
 ) -> Tensor:  # fmt: skip
     """Numbers from 0 to below 1 in the shape and dtype of x, hashed as what ``dropout`` drops; ``number`` doesn't
     matter, a call has one of its own. As many bits as x's dtype holds, 32 at most."""
-    index = global_index(x.shape, dims, key.view(-1)[1], microbatch_dim, microbatches)
-    words = uniform_words(index, key.view(-1)[0], call)
+    words = hashed.words_of(key.view(-1), call, places_of(x.shape, dims, microbatch_dim, microbatches))
     bits = min(32, round(-math.log2(torch.finfo(x.dtype).eps)))
-    return (words >> (32 - bits)).to(x.dtype) * 2.0**-bits
+    return ((words.to(torch.int64) & _WORD) >> (32 - bits)).to(x.dtype) * 2.0**-bits
 
 
-def global_index(
-    shape: Sequence[int], dims: Sequence[Sequence[MeshAxis]], microbatch: Tensor, microbatch_dim: int | None,
-    microbatches: int,
-) -> Tensor:  # fmt: skip
-    """The place in the whole tensor, row-major, of each element of a part: int64 of the part's shape."""
-    index = torch.zeros((), dtype=torch.int64, device=microbatch.device)
-    for dim, size in enumerate(shape):
-        place, ways = index_over(dims[dim] if dims else ())
-        along, whole = torch.arange(size, device=microbatch.device) + place * size, ways * size
-        if dim == microbatch_dim:
-            along, whole = along + microbatch * whole, whole * microbatches
-        index = index * whole + along.view(-1, *[1] * (len(shape) - 1 - dim))
-    return index.expand(tuple(shape))
+def places_of(
+    shape: Sequence[int], dims: Sequence[Sequence[MeshAxis]], microbatch_dim: int | None, microbatches: int
+) -> hashed.Places:
+    """Where the part of this rank lies in the whole tensor."""
+    found = [index_over(axes) for axes in dims] if dims else [(0, 1)] * len(shape)
+    sizes = [size * ways for size, (_, ways) in zip(shape, found, strict=True)]
+    parted = [dim == microbatch_dim for dim in range(len(shape))]
+    return hashed.Places(
+        shape=tuple(shape),
+        first=tuple(size * place for size, (place, _) in zip(shape, found, strict=True)),
+        whole=tuple(size * (microbatches if part else 1) for size, part in zip(sizes, parted, strict=True)),
+        stride=tuple(size if part else 0 for size, part in zip(sizes, parted, strict=True)),
+    )
 
 
-def uniform_words(index: Tensor, key: Tensor, call: int) -> Tensor:
-    """32 hashed bits for each place, as int64: two rounds of the finaliser of MurmurHash3 (Appleby 2011)."""
-    stream = _mix((key + call * 0x9E3779B9) & _WORD)
-    return _mix((index & _WORD) ^ _mix((index >> 32) ^ stream))
-
-
-def _mix(word: Tensor) -> Tensor:
+def _mix(word: int) -> int:
+    """The finaliser of MurmurHash3 (Appleby 2011)."""
     word = ((word ^ (word >> 16)) * 0x85EBCA6B) & _WORD
     word = ((word ^ (word >> 13)) * 0xC2B2AE35) & _WORD
     return word ^ (word >> 16)

@@ -24,13 +24,20 @@ class Gradients:
     def __init__(self, held: Sequence[ShardedParameter], optimizer: Optimizer) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
         self.batches, self.used = 0, False
-        self.clear = optimizer.zero_grad
+        self.zero_grad = optimizer.zero_grad
         optimizer.zero_grad = self.zeroed  # type: ignore[method-assign]  # torch has hooks for steps alone
 
     def zeroed(self, set_to_none: bool = True) -> None:
         """The optimizer's own ``zero_grad``."""
         self.clear(set_to_none)
         self.batches, self.used = 0, False
+
+    def clear(self, set_to_none: bool = True) -> None:
+        """Those of what the optimizer updates, and where these are masters those of the parameters, too."""
+        self.zero_grad(set_to_none)
+        for each in self.held:
+            if each.master is not None:
+                each.parameter.grad = None
 
     def check(self, accumulate: bool) -> None:
         """InputsError where a step would lose gradients."""

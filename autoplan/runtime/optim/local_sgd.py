@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from autoplan.ir.buckets import cut
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.memory.optimizer_offload import take_up
+from autoplan.runtime.optim.masters import publish
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.spec import DATA, ProgramSpec
 
@@ -61,7 +61,7 @@ class LocalSteps:
         for tensors in by_kind([*parameters, *self.moments()]):
             for places in cut([t.numel() * t.element_size() for t in tensors]):
                 self.average_bucket([tensors[i] for i in places])
-        take_up(self.held)
+        publish(self.held)
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
@@ -71,10 +71,12 @@ class LocalSteps:
         try:
             for parameter in parameters:
                 parameter.copy_(self.mean(parameter))
+            publish(self.held)
             yield
         finally:
             for parameter, values in zip(parameters, own, strict=True):
                 parameter.copy_(values)
+            publish(self.held)
 
     def average_bucket(self, tensors: Sequence[Tensor]) -> None:
         mean = self.mean(torch.cat([t.reshape(-1) for t in tensors]))

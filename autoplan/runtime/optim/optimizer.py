@@ -11,12 +11,12 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from autoplan.options import ELEMENTWISE, Training
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.memory.optimizer_offload import attach, on_host_memory
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.gathered_optimizer import (
     GatheredOptimizer,
     GatheredParameter,
     Group,
+    Kind,
     LocalParameter,
     gathered_parameters,
     split_dtensors,
@@ -24,6 +24,7 @@ from autoplan.runtime.optim.gathered_optimizer import (
 from autoplan.runtime.optim.grouping import names_of, number_of, titles
 from autoplan.runtime.optim.lamb import Lamb, squares_over_ranks
 from autoplan.runtime.optim.lr_scheduler import LearningRates
+from autoplan.runtime.optim.masters import attach
 from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage
@@ -51,7 +52,7 @@ def build_optimizer(
     groups = [[p for p in names if number_of(training, names[p]) == n] for n in numbers(training)]
     trainable = [[p for p in group if p.requires_grad] for group in groups]
     if kind is Muon:
-        optimizer: Optimizer = with_muon(GatheredOptimizer, training, local_parameters(trainable))
+        optimizer: Optimizer = with_muon(training, local_parameters(trainable))
     else:
         optimizer = elementwise(kind, training, trainable, options(kind, training))
     if training.lr_schedule is not None:
@@ -70,37 +71,54 @@ def rank_optimizer(
     replica  the ranks of one replica, where each steps by itself; None: the world
     """
     training = spec.training
-    on_host = any(h.master is not None for h in held)
-    optimizer = over_parts(spec, storage, held, on_host)
+    optimizer = over_parts(spec, storage, held)
     if isinstance(optimizer, Lamb):
         optimizer.whole_squares = squares_over_ranks(held, [p.source for p in spec.lowered.parameters], device, replica)
     limit = training.clip_grad_norm
     if limit is not None:
         optimizer.register_step_pre_hook(lambda *_: void(clip_gradients(held, limit, device, replica)))
-    if on_host:
-        attach(optimizer, held, device)
+    attach(optimizer, held, device, spec.parallelism.offload == "optimizer")
     return optimizer
 
 
-def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter], on_host: bool) -> Optimizer:
-    """The planned optimizer over what this rank holds.
-
-    on_host  these are the host's copies: updated in one pass over memory, where the optimizer has a fused kernel
-    """
+def over_parts(spec: ProgramSpec, storage: Storage, held: Sequence[ShardedParameter]) -> Optimizer:
+    """The planned optimizer over what this rank holds."""
     training = spec.training
     kind = optimizer_class(training.optimizer)
-    further: dict[str, Any] = {"fused": True} if on_host and "fused" in inspect.signature(kind).parameters else {}
-    made: Callable[[type[Optimizer]], Callable[..., Optimizer]] = on_host_memory if on_host else as_it_is
     groups = [[h for h in held if number_of(training, names_of(h.stored)) == n] for n in numbers(training)]
     trainable = [[h.updated for h in group if h.stored.trainable] for group in groups]
     if training.optimizer in PLAIN and any(isinstance(p, DTensor) for group in trainable for p in group):
-        return made(GatheredOptimizer)(with_options(kind, training, local_parameters(trainable)))
+        return GatheredOptimizer(with_options(kind, training, local_parameters(trainable)))
     if training.optimizer in ELEMENTWISE or kind is Lamb:
-        return elementwise(made(kind), training, trainable, options(kind, training) | further)
+        given = options(kind, training)
+        alike = {(p.device, isinstance(p, DTensor)): p for group in trainable for p in group}
+        return elementwise(kind, training, trainable, in_one_pass(kind, given, alike.values()) | given)
     wholes = [gathered_parameters(group, storage) for group in groups]
     if kind is not Muon:
-        return made(GatheredOptimizer)(with_options(kind, training, wholes))
-    return with_muon(made(GatheredOptimizer), training, wholes)
+        return GatheredOptimizer(with_options(kind, training, wholes))
+    return with_muon(training, wholes)
+
+
+def in_one_pass(kind: Kind, given: Mapping[str, Any], sorts: Iterable[nn.Parameter]) -> dict[str, bool]:
+    """``fused=True`` where the class has a kernel that updates a parameter in one pass over memory, for each of these
+    sorts of parameters; empty where options ask for something that it doesn't do.
+
+    Tried on one element: which devices have it differs from class to class, and so does whether DTensors do; torch says
+    so in no public place.
+    """
+    if "fused" not in inspect.signature(kind).parameters or set(given) & {"foreach", "fused"}:
+        return {}
+    try:
+        for sort in sorts:
+            one = torch.zeros(1, device=sort.device)
+            if isinstance(sort, DTensor):
+                one = DTensor.from_local(one, sort.device_mesh, sort.placements, run_check=False)
+            parameter = nn.Parameter(one)
+            parameter.grad = torch.zeros_like(parameter)
+            kind([parameter], **given, fused=True).step()
+    except (RuntimeError, NotImplementedError):  # no kernel there, or not together with differentiable or maximize
+        return {}
+    return {"fused": True}
 
 
 def numbers(training: Training) -> range:
@@ -109,14 +127,14 @@ def numbers(training: Training) -> range:
 
 
 def elementwise(
-    made: Callable[..., Optimizer], training: Training, groups: Sequence[Sequence[nn.Parameter]],
+    kind: Callable[..., Optimizer], training: Training, groups: Sequence[Sequence[nn.Parameter]],
     given: Mapping[str, Any],
 ) -> Optimizer:  # fmt: skip
     """A class of torch.optim, with the options of each group over those that are given."""
     own = [{}, *(dict(group.options) for group in training.groups)]
     named = zip(titles(training), own, groups, strict=True)
     split = [split_dtensors({"name": title, **options, "params": list(group)}) for title, options, group in named]
-    return made([each for group in split for each in group], **given)
+    return kind([each for group in split for each in group], **given)
 
 
 def with_options(
@@ -130,25 +148,17 @@ def with_options(
     return [Group(kind, title, {**given, **options}, tuple(group)) for title, options, group in named]
 
 
-def with_muon(
-    made: Callable[..., Optimizer],
-    training: Training,
-    groups: Sequence[Sequence[GatheredParameter | LocalParameter]],
-) -> Optimizer:
+def with_muon(training: Training, groups: Sequence[Sequence[GatheredParameter | LocalParameter]]) -> Optimizer:
     """Muon over matrices, AdamW over what is none."""
     matrices = [[w for w in group if len(w.shape) == 2] for group in groups]
     others = [[w for w in group if len(w.shape) != 2] for group in groups]
     beside = options_beside_muon(training)
-    return made(with_options(Muon, training, matrices), with_options(AdamW, training, others, beside))
+    return GatheredOptimizer(with_options(Muon, training, matrices), with_options(AdamW, training, others, beside))
 
 
 def local_parameters(groups: Sequence[Sequence[nn.Parameter]]) -> list[list[LocalParameter]]:
     """Parameters that are updated as they lie here."""
     return [[LocalParameter(p) for p in group] for group in groups]
-
-
-def as_it_is(kind: type[Optimizer]) -> type[Optimizer]:
-    return kind
 
 
 def void(_: object) -> None:

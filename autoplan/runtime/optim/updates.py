@@ -60,10 +60,13 @@ class Updates:
 
     def read(self, loss: Tensor) -> tuple[float, bool]:
         """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
-        wrong = (~torch.isfinite(loss)).to(torch.float64).to(self.device)
+        if dist.get_world_size() == 1:
+            (value,) = host.read(loss.reshape(1))
+            return value, not math.isfinite(value)
+        wrong = (loss - loss).to(torch.float64)  # zero, or NaN
         dist.all_reduce(wrong)
         value, found = host.read(torch.stack([loss.to(wrong), wrong]))
-        return value, bool(found)
+        return value, not math.isfinite(found)
 
     def stepped(self) -> None:
         """After the optimizer's step."""

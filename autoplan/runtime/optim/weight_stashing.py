@@ -22,17 +22,20 @@ from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 
 
 class TwoVersions:
-    """The older version of a rank's parameters, W(t-1), beside the newest, W(t), which stays where parameters lie."""
+    """The older version of a rank's parameters, W(t-1), beside the newest, W(t), which stays where parameters lie.
+
+    Both are what the program computes with; a master there is of the newest alone.
+    """
 
     def __init__(self, held: Sequence[ShardedParameter], optimizer: Optimizer) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
-        self.older = {h.name: torch.empty_like(h.values) for h in self.held}
+        self.older = {h.name: torch.empty_like(h.parameter.detach()) for h in self.held}
         optimizer.register_step_pre_hook(lambda *_: self.keep())
 
     def keep(self) -> None:
         """Now the newest is the older: before an update, and once something other than an update has set it."""
         for each in self.held:
-            self.older[each.name].copy_(each.values)
+            self.older[each.name].copy_(each.parameter.detach())
 
     @contextmanager
     def computing(self) -> Iterator[None]:

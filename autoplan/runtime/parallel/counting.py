@@ -26,8 +26,9 @@ def whole_counts(
     for name in spec.lowered.counts:
         layout = next(c.value.layout for c in spec.lowered.constants if c.value.name == name)
         partial = [axis for axis, state in layout.rest if state.kind == "P"]
-        values = torch.stack([counted[name] for counted in each])
-        total = values.sum(0) if MICROBATCH in partial else values[0]
+        total = each[0][name]
+        if MICROBATCH in partial and m > 1:
+            total = torch.stack([counted[name] for counted in each]).sum(0)
         for axis in (axes[a] for a in partial if a != MICROBATCH and not (a == DATA and local)):
             if axis.group is not None:
                 dist.all_reduce(total, group=axis.group)

@@ -43,12 +43,12 @@ class Bucket:
     ) -> None:  # fmt: skip
         self.held, self.groups, self.expected = tuple(held), tuple(groups), tuple(expected)
         values = [h.values for h in held]
-        first = values[0]
-        places = offsets([v.numel() for v in values], first.element_size())
-        self.flat = torch.zeros(places[-1] + len(values), dtype=first.dtype, device=first.device)
+        stored, device = values[0].dtype, held[0].parameter.device
+        places = offsets([v.numel() for v in values], stored.itemsize)
+        self.flat = torch.zeros(places[-1] + len(values), dtype=stored, device=device)
         self.views = [self.flat[at : at + v.numel()].view(v.shape) for at, v in zip(places, values, strict=False)]
         self.had = self.flat[places[-1] :]
-        self.sent = self.flat if dtype in (None, first.dtype) else torch.empty_like(self.flat, dtype=dtype)
+        self.sent = self.flat if dtype in (None, stored) else torch.empty_like(self.flat, dtype=dtype)
         self.begin()
 
     def begin(self) -> None:
@@ -202,8 +202,8 @@ def offsets(counts: Sequence[int], element_bytes: int) -> list[int]:
 
 def summed_axes(spec: ProgramSpec, stored: StoredParameter) -> tuple[str, ...]:
     """Axes of the sums that fully_shard doesn't do, and that replicas which step by themselves do without."""
-    apart = spec.zero_shards(stored) or spec.parallelism.steps_locally
-    return tuple(axis for axis in stored.reduce_axes if not (axis == DATA and apart))
+    apart = spec.shard_axes if spec.zero_shards(stored) else (DATA,) if spec.parallelism.steps_locally else ()
+    return tuple(axis for axis in stored.reduce_axes if axis not in apart)
 
 
 def gradient_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:

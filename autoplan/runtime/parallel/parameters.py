@@ -27,9 +27,9 @@ class Made:
     def parameter(self, name: str) -> nn.Parameter:
         if name not in self.parameters:
             stored = next(p for p in self.spec.lowered.parameters if p.name == name)
-            dtype = self.spec.storage_dtype(stored.type)
+            dtype = self.spec.parameter_dtype(stored)
             values = torch.empty(stored.local_shape, dtype=dtype, device=self.parameter_device)
-            self.parameters[name] = nn.Parameter(values, requires_grad=stored.trainable)
+            self.parameters[name] = leaf(values, stored.trainable, self.spec.storage_dtype(stored.type))
         return self.parameters[name]
 
     def buffer(self, name: str) -> Tensor:
@@ -37,6 +37,14 @@ class Made:
             kind = next(b.type for b in self.spec.lowered.buffers if b.name == name)
             self.buffers[name] = torch.zeros(kind.shape, dtype=self.spec.activation_dtype(kind), device=self.device)
         return self.buffers[name]
+
+
+def leaf(values: Tensor, trainable: bool, gradient: torch.dtype) -> nn.Parameter:
+    """A parameter whose gradients autograd accumulates in a dtype of their own, each use's cast as it comes."""
+    parameter = nn.Parameter(values, requires_grad=trainable)
+    if trainable and gradient != values.dtype:
+        parameter.grad_dtype = gradient
+    return parameter
 
 
 class Parameters:

@@ -18,12 +18,12 @@ from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 class ShardedParameter:
     """One parameter on one rank.
 
-    parameter  what the program computes with: plain, or a DTensor over the data axis where ZeRO splits it
+    parameter  what the program computes with: plain, or a DTensor over ``spec.shard_axes`` where ZeRO splits it
     sharded    whether ZeRO splits it
     part       the box of the whole tensor that this rank keeps
     copies     ranks of the world that keep this same box
-    master     the host's copy of this rank's part, where the optimizer is offloaded
-    (``runtime.memory.optimizer_offload``)
+    master     this rank's part as it is updated, where that isn't the parameter itself: in float32 under mixed
+               precision, in the host's memory where the optimizer is offloaded (``runtime.optim.masters``)
     """
 
     stored: StoredParameter
@@ -44,8 +44,8 @@ class ShardedParameter:
 
     @property
     def values(self) -> Tensor:
-        """This rank's values, to read or to write in place."""
-        return local(self.parameter.detach())
+        """This rank's values as they are updated, to read or to write in place; a master's are to be published then."""
+        return local(self.updated.detach())
 
     @property
     def gradient(self) -> Tensor | None:
@@ -69,29 +69,31 @@ def sharded_parameters(
         sharded = spec.zero_shards(stored)
         part = part_of(stored.type.shape, stored.layout, spec.lowered.mesh, coordinates)
         if sharded:
-            part = rows_of(part, spec.size(DATA), coordinates[DATA])
+            part = rows_of(part, spec.shard_ways, spec.shard_index(coordinates))
         parameter = parameters[stored.name]
-        copied = spec.parallelism.offload == "optimizer" and stored.trainable
-        master = host_copy(parameter) if copied else None
+        master = master_of(spec, stored, local(parameter.detach()))
         held.append(ShardedParameter(stored, parameter, sharded, part, copies(spec, stored), master))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
 
 
-def host_copy(parameter: nn.Parameter) -> nn.Parameter:
-    """Memory of the host for this rank's part of a parameter, without its values yet."""
-    part = local(parameter.detach())
-    pinned = part.device.type != "cpu"
-    return nn.Parameter(torch.empty_like(part, device="cpu", pin_memory=pinned))
+def master_of(spec: ProgramSpec, stored: StoredParameter, part: Tensor) -> nn.Parameter | None:
+    """Memory for the master of this rank's part of a parameter, without its values yet; None where it needs none."""
+    dtype, offloaded = spec.storage_dtype(stored.type), spec.parallelism.offload == "optimizer"
+    if part.dtype == dtype and not (offloaded and stored.trainable):
+        return None
+    pinned = offloaded and part.device.type != "cpu"
+    device = torch.device("cpu") if offloaded else part.device
+    values = torch.empty(part.shape, dtype=dtype, device=device, pin_memory=pinned)
+    return nn.Parameter(values, requires_grad=stored.trainable)
 
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
     """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself."""
+    alone = spec.shard_axes if spec.zero_shards(stored) else (DATA,) if spec.parallelism.steps_locally else ()
     replicated = [
         axis.size
         for axis in spec.lowered.mesh.device_axes
-        if axis.name != PIPELINE
-        and stored.layout.state(axis.name).kind != "S"
-        and not (axis.name == DATA and (spec.zero_shards(stored) or spec.parallelism.steps_locally))
+        if axis.name not in (PIPELINE, *alone) and stored.layout.state(axis.name).kind != "S"
     ]
     return math.prod(replicated) * len(spec.pipeline_ranks(stored))

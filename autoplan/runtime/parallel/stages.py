@@ -9,7 +9,7 @@ from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.parameters import Made, Parameters
+from autoplan.runtime.parallel.parameters import Made, Parameters, leaf
 from autoplan.runtime.parallel.zero import shard_stages, stored
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
@@ -20,8 +20,8 @@ Place = tuple[nn.Module, str]
 class StageModule(nn.Module):
     """One stage as the engines run it.
 
-    ``batch`` holds the stage's keywords, each with a leading dim of one, the microbatch. What leaves is contiguous, so
-    that it can be sent, and no view: fully_shard has a hook on it, which views lose.
+    ``batch`` holds the stage's keywords, each with a leading dim of microbatches; ``microbatch`` is the one that runs.
+    What leaves is contiguous, so that it can be sent, and no view: fully_shard has a hook on it, which views lose.
     """
 
     def __init__(self, number: int, stage: nn.Module) -> None:
@@ -29,8 +29,10 @@ class StageModule(nn.Module):
         self.number = number
         self.stage = stage
 
-    def forward(self, *activations: Tensor, batch: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
-        result = self.stage(*activations, **{name: value[0] for name, value in batch.items()})
+    def forward(
+        self, *activations: Tensor, batch: Mapping[str, Tensor], microbatch: int = 0
+    ) -> Tensor | tuple[Tensor, ...]:
+        result = self.stage(*activations, **{name: value[microbatch] for name, value in batch.items()})
         return tuple(map(leaving, result)) if isinstance(result, tuple) else leaving(result)
 
 
@@ -56,7 +58,7 @@ class RankStages:
     """What one rank holds.
 
     modules     its stages, in the chain's order (under ZeRO each is an FSDP root)
-    parameters  by program name; under ZeRO a DTensor over the data axis
+    parameters  by program name; under ZeRO a DTensor over ``spec.shard_axes``
     buffers     by program name, whole
     """
 
@@ -68,24 +70,27 @@ class RankStages:
 
 def build_stages(
     spec: ProgramSpec, entries: Sequence[StageEntry], axes: Mapping[str, MeshAxis], device: torch.device,
-    device_mesh: DeviceMesh,
+    device_mesh: DeviceMesh, zero: DeviceMesh | None = None,
 ) -> RankStages:  # fmt: skip
     """This rank's stages, on its device, their parameters without values yet.
+
+    zero  the mesh of what ZeRO shards (``meshes.sharded_mesh``)
 
     Parameters that ZeRO will split are made on the meta device first: no rank ever holds them whole.
     """
     coordinate = axes[PIPELINE].rank if PIPELINE in axes else 0
-    sharded = any(spec.zero_shards(p) for p in spec.lowered.parameters)
-    made = Made(spec, torch.device("meta") if sharded else device, device)
+    made = Made(spec, device if zero is None else torch.device("meta"), device)
     mine = [n for n in range(len(entries)) if spec.pipeline_rank(n) == coordinate]
     modules = [StageModule(n, entries[n](Parameters(made), axes)) for n in mine]
     places = {name: places_of(p, modules) for name, p in made.parameters.items()}
-    if sharded:
-        shard_stages(spec, modules, made.parameters, device_mesh)
+    if zero is not None:
+        over = spec.shard_axes
+        shard_stages(spec, modules, made.parameters, (device_mesh if len(over) == 1 else zero)[",".join(over)])
         offloaded = spec.parallelism.offload == "parameters"
         for name, where in places.items():
-            home = torch.device("cpu") if offloaded and spec.zero_shards(stored(spec, name)) else device
-            allocate(where, home)
+            kept = stored(spec, name)
+            home = torch.device("cpu") if offloaded and spec.zero_shards(kept) else device
+            allocate(where, home, spec.storage_dtype(kept.type))
     held = {name: current(where[0]) for name, where in places.items()}
     return RankStages(modules, held, made.buffers)
 
@@ -108,12 +113,14 @@ def current(place: Place) -> nn.Parameter:
     return getattr(module, attribute)
 
 
-def allocate(places: Sequence[Place], device: torch.device) -> None:
+def allocate(places: Sequence[Place], device: torch.device, gradient: torch.dtype) -> None:
     """Gives memory to a parameter on the meta device, as one object wherever it stands.
+
+    gradient  the dtype of its gradients
 
     Module.to_empty would make an object for each place and so untie it.
     """
     meta = current(places[0])
-    parameter = nn.Parameter(torch.empty_like(meta, device=device), requires_grad=meta.requires_grad)
+    parameter = leaf(torch.empty_like(meta, device=device), meta.requires_grad, gradient)
     for module, attribute in places:
         setattr(module, attribute, parameter)

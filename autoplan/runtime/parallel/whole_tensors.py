@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from autoplan.ir.mesh import CONTEXT
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.parallel.flat_param_views import matrices
+from autoplan.runtime.parallel.meshes import reordered, sharded_order
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 
@@ -18,23 +20,23 @@ from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 class Storage:
     """Each rank's parts as DTensors over its pipeline stage's mesh: what gathers and checkpoints work on.
 
-    Making one is a collective of the whole world. Where ZeRO splits a parameter's rows, the data axis comes last: the
-    rows of a tensor-parallel part are split, which is what two Shard(0) on a mesh (tp, dp) say. What lies with the host
-    has meshes of its own, since a DTensor's part is on the device of its mesh.
+    Making one is a collective of the whole world. Where ZeRO splits a parameter's rows, the axes that it shards over
+    come last, as one: the rows of a tensor-parallel part are split, which is what two Shard(0) on a mesh (tp, dp) say.
+    What lies with the host has meshes of its own, since a DTensor's part is on the device of its mesh.
+
+    zero  the mesh of what ZeRO shards (``meshes.sharded_mesh``)
     """
 
-    def __init__(self, spec: ProgramSpec, device_mesh: DeviceMesh, device: torch.device) -> None:
+    def __init__(
+        self, spec: ProgramSpec, device_mesh: DeviceMesh, device: torch.device, zero: DeviceMesh | None = None
+    ) -> None:
         self.device = device
         names = [a.name for a in spec.lowered.mesh.device_axes if a.name != PIPELINE]
         self.spec, self.plain = spec, device_mesh[tuple(names)] if names else device_mesh
-        self.zero = self.plain
-        sharded = any(spec.zero_shards(p) for p in spec.lowered.parameters)
-        order = [n for n in names if n != DATA] + [DATA]
-        if sharded:
-            self.zero = reordered(spec, device_mesh.device_type, order)
+        self.zero = self.plain if zero is None else zero
         self.on_host = self.plain, self.zero
         if spec.parallelism.offload is not None and device.type != "cpu":
-            self.on_host = reordered(spec, "cpu", names), reordered(spec, "cpu", order)
+            self.on_host = reordered(spec, "cpu", names), reordered(spec, "cpu", sharded_order(spec))
 
     @property
     def meshes(self) -> tuple[DeviceMesh, ...]:
@@ -55,19 +57,9 @@ class Storage:
         return DTensor.from_local(part, mesh, where, run_check=False, shape=torch.Size(shape), stride=strides)
 
 
-def reordered(spec: ProgramSpec, device_type: str, order: Sequence[str]) -> DeviceMesh:
-    """The mesh with its axes in another order, its pipeline axis left out."""
-    mesh = spec.lowered.mesh
-    names = [a.name for a in mesh.device_axes]
-    ranks = torch.arange(mesh.devices).view([a.size for a in mesh.device_axes])
-    everything = [PIPELINE, *order] if PIPELINE in names else list(order)
-    ranks = ranks.permute([names.index(name) for name in everything])
-    permuted = DeviceMesh(device_type, ranks, mesh_dim_names=tuple(everything))
-    return permuted[tuple(order)]
-
-
 def placement(held: ShardedParameter, axis: str) -> Placement:
-    if axis == DATA and held.sharded:
+    """On an axis of the mesh, or on those that ZeRO shards over."""
+    if held.sharded and {DATA, CONTEXT}.issuperset(axis.split(",")):
         return Shard(0)
     state = held.stored.layout.state(axis)
     return Shard(state.dim) if state.kind == "S" else Replicate()

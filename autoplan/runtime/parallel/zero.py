@@ -1,4 +1,6 @@
-"""ZeRO on the data axis by torch's fully_shard, with gradients summed, not averaged.
+"""ZeRO by torch's fully_shard, over the axes whose ranks hold the same parameters (``spec.shard_axes``).
+
+Gradients are summed, not averaged.
 
 Levels differ in when the whole parameters are gathered and when gradients are reduced:
 
@@ -25,13 +27,13 @@ from torch.distributed.fsdp import (
 )
 
 from autoplan.errors import ParallelismError
-from autoplan.runtime.spec import DATA, ProgramSpec
+from autoplan.runtime.spec import ProgramSpec
 
 
 def shard_stages(
-    spec: ProgramSpec, modules: Sequence[nn.Module], made: Mapping[str, nn.Parameter], device_mesh: DeviceMesh
+    spec: ProgramSpec, modules: Sequence[nn.Module], made: Mapping[str, nn.Parameter], mesh: DeviceMesh
 ) -> None:
-    """Applies fully_shard to each segment of each stage and to the stage itself."""
+    """Applies fully_shard to each segment of each stage and to the stage itself, over a mesh of one dim."""
     counts = [n for n, p in made.items() if sum(any(p is q for q in m.parameters()) for m in modules) > 1]
     if counts:
         raise ParallelismError(
@@ -40,21 +42,17 @@ def shard_stages(
             "use zero=0, or one stage on each rank",
         )
     ignored = {p for n, p in made.items() if not spec.zero_shards(stored(spec, n))}
-    names = {p: n for n, p in made.items()}
     for module in modules:
-        shard_stage(spec, module, names, ignored, device_mesh[DATA])
+        shard_stage(spec, module, ignored, mesh)
 
 
 def stored(spec: ProgramSpec, name: str):
     return next(p for p in spec.lowered.parameters if p.name == name)
 
 
-def shard_stage(
-    spec: ProgramSpec, stage: nn.Module, names: Mapping[nn.Parameter, str], ignored: set[nn.Parameter], mesh: DeviceMesh
-) -> None:
+def shard_stage(spec: ProgramSpec, stage: nn.Module, ignored: set[nn.Parameter], mesh: DeviceMesh) -> None:
     """One group of parameters for each segment, and one for what is left: the parameters that segments share."""
     units = list(segments_of(next(stage.children())))
-    dtypes = used_dtypes(spec)
     reshard = spec.parallelism.zero == 3
     gathered: list[FSDPModule] = []
     for module in [u for u in units if not shares(u, units)] + [stage]:
@@ -63,7 +61,7 @@ def shard_stage(
             module,
             mesh=mesh,
             reshard_after_forward=reshard and module is not stage,
-            mp_policy=policy(spec, {dtypes[names[p]] for p in mine if p in names}),
+            mp_policy=policy(spec),
             offload_policy=offloading(spec, mesh.device_type),
             ignored_params=ignored,
         )
@@ -92,25 +90,13 @@ def shares(unit: nn.Module, units: Sequence[nn.Module]) -> bool:
     return any(other is not unit and not mine.isdisjoint(other.parameters()) for other in units)
 
 
-def used_dtypes(spec: ProgramSpec) -> dict[str, str]:
-    """The dtype in which each parameter is used, by name; "" where segments differ."""
-    used: dict[str, str] = {}
-    for segment in spec.lowered.segments:
-        for name, value in zip(segment.parameters, spec.lowered.blocks[segment.block].parameters, strict=True):
-            used[name] = value.type.dtype if used.get(name, value.type.dtype) == value.type.dtype else ""
-    return used
-
-
-def policy(spec: ProgramSpec, dtypes: set[str]) -> MixedPrecisionPolicy:
-    """Gathers in the dtype that every parameter of the group is used in, where there is one that isn't as it is stored.
+def policy(spec: ProgramSpec) -> MixedPrecisionPolicy:
+    """Gathers in the dtype that the program computes in; shards are the masters, and stay as they are stored.
 
     Gradients are reduced as they are stored, in float32 under mixed precision, or in the dtype that was asked for.
     """
-    mixed = spec.training.precision in ("bf16-mixed", "fp16-mixed")
-    halves = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-    gathered = halves.get(next(iter(dtypes)) if len(dtypes) == 1 else "") if mixed else None
-    reduced = spec.reduce_dtype or (torch.float32 if mixed else None)
-    return MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=reduced, cast_forward_inputs=False)
+    reduced = spec.reduce_dtype or (torch.float32 if spec.mixed else None)
+    return MixedPrecisionPolicy(param_dtype=spec.half, reduce_dtype=reduced, cast_forward_inputs=False)
 
 
 def offloading(spec: ProgramSpec, device_type: str) -> OffloadPolicy:

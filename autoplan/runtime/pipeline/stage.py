@@ -59,8 +59,7 @@ class PipelineStage:
         keywords  each [microbatches, …]
         """
         inputs = [x.requires_grad_() for x in received if x.is_floating_point()]
-        batch = {name: value[microbatch : microbatch + 1] for name, value in keywords.items()}
-        found = self.module(*received, batch=batch)
+        found = self.module(*received, batch=keywords, microbatch=microbatch)
         results: Message = found if isinstance(found, tuple) else (found,)
         if self.last:
             self.losses.append(results[0].detach())

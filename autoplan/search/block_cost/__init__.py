@@ -1,8 +1,9 @@
 """What one microbatch of one block costs on one device: seconds, bytes kept for the backward, bytes while it runs.
 
-    saved_tensors   what the backward reads of the forward: all that autograd keeps, or what is dear to compute
+    saved_tensors   what the backward reads of the forward: all that autograd keeps
     live_forward    the program walked operator by operator, as it runs eagerly: which storages the forward makes,
     live_backward   and which the backward reads, makes and lets go
     live            what both walks find, as five numbers
+    selective       what of that is dropped and computed again, as a trade of seconds for bytes
     account         the price of a block: the sum over the operators, redistributions and bytes of its program
 """

@@ -7,23 +7,27 @@ of what stands in its program.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
-from autoplan.ir.layout import R
+from autoplan.ir.layout import Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
-from autoplan.search.block_cost.live import LiveBytes, live_block
-from autoplan.search.block_cost.saved_tensors import SelectiveSaves, kept_bytes, kept_values, price_selective
+from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
+from autoplan.search.block_cost.saved_tensors import kept_bytes, kept_values
+from autoplan.search.block_cost.selective import SelectiveSaves, selective_of_values, selective_of_walk
 
 
 @dataclass(frozen=True)
 class MovedBytes:
     """One step of a redistribution, or a collective inside an operator, with its seconds and those hidden behind
-    compute."""
+    compute.
+
+    again  its forward runs again in the backward of a segment that recomputes selectively
+    """
 
     where: str
     step: Collective
@@ -31,6 +35,7 @@ class MovedBytes:
     backward_s: float
     hidden_forward_s: float = 0.0
     hidden_backward_s: float = 0.0
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ def price_block(
     mesh, types, carries = prices.mesh, block.types(), block.carries_gradient()
     total = Cost()
     moves: list[MovedBytes] = []
+    hops: list[tuple[int, tuple[str, Layout]]] = []
     alone_s = {}
     for name, strategy in choice.strategies:
         cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
@@ -90,20 +96,24 @@ def price_block(
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
             moves.append(MovedBytes(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
+            hops.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
         sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
-        for a in mesh.tensor_axes
+        for a in mesh.operator_axes
     )
-    live = live_of(block, choice, operators, prices)
+    entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
+    live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)
+    for number, located in hops:
+        moves[number] = replace(moves[number], again=located in selective.again)
     return BlockCost(
         total.forward_s,
         total.backward_s,
         total.weights_s,
         total.flops,
         live.kept,
-        price_selective(block, choice, operators, prices, alone_s) if prices.training else SelectiveSaves(),
-        sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
+        selective,
+        entering,
         sum(layout_bytes(types[n], x, mesh) for n, x in zip(block.outputs, choice.outputs, strict=True)),
         sum(layout_bytes(types[n], x, mesh) for n, x in choice.externals),
         live.working,
@@ -114,12 +124,25 @@ def price_block(
     )
 
 
-def live_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
-    """What a block holds while it runs: eager operator by operator; compiled what is kept, and the largest value with
-    its gradient."""
-    mesh, types = prices.mesh, block.types()
+def live_of(
+    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices, alone_s: Mapping[str, float],
+    forward_s: float, input_bytes: int,
+) -> tuple[LiveBytes, SelectiveSaves]:  # fmt: skip
+    """What a block holds while it runs, as it is and recomputed selectively: eager operator by operator; compiled what
+    is kept, and the largest value with its gradient."""
+    beside = (prices, alone_s, forward_s, input_bytes)
     if not prices.fuses:
-        return live_block(block, choice, operators, prices)
+        walk = walk_through(block, choice, operators, prices)
+        live = live_of_walk(walk, prices.training)
+        return live, selective_of_walk(walk, live, *beside) if prices.training else SelectiveSaves()
+    live = live_compiled(block, choice, operators, prices)
+    again = selective_of_values(block, choice, operators, live, *beside) if prices.training else SelectiveSaves()
+    return live, again
+
+
+def live_compiled(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
+    """What is kept, and the largest value with its gradient."""
+    mesh, types = prices.mesh, block.types()
     results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
     working = 2 * max(results, default=0)
     if not prices.training:

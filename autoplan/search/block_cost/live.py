@@ -23,10 +23,10 @@ from autoplan.search.block_cost.live_forward import Walk
 
 @dataclass(frozen=True)
 class LiveBytes:
-    """One segment in one microbatch, bytes on one device, the storage of its inputs aside.
+    """One segment in one microbatch, bytes on one device; the storage of its inputs aside where it isn't kept.
 
-    kept         from its forward until its backward
-    kept_inputs  of its inputs' storage, what is kept too
+    kept         from its forward until its backward, what it keeps of its inputs' storage included
+    kept_inputs  of these its inputs' storage
     forward      at most in its forward
     backward     at most in its backward: what is kept and not yet let go, and gradients, its parameters' among them
     adding       the same where each parameter's gradient is added to a sum, and gone
@@ -46,11 +46,11 @@ class LiveBytes:
         return max(0, self.forward - (self.kept - self.kept_inputs), self.adding - self.kept)
 
 
-def live_block(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
+def walk_through(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> Walk:
     """Walks through a block as it is emitted."""
     walk = Walk(block, choice, operators, prices.mesh, prices.device)
     walk.forward()
-    return live_of_walk(walk, prices.training)
+    return walk
 
 
 def live_of_walk(walk: Walk, training: bool) -> LiveBytes:
@@ -58,10 +58,8 @@ def live_of_walk(walk: Walk, training: bool) -> LiveBytes:
     if not training:
         return LiveBytes(forward=walk.most)
     own = {s for saved in walk.saved for s in saved}
-    kept = sum(walk.sizes[s] for s in own if s >= 0)
-    inputs = {walk.place[v.name, x] for v, x in zip(walk.block.inputs, walk.choice.inputs, strict=True)
-              if (v.name, x) in walk.place}  # fmt: skip
-    kept_inputs = sum(walk.sizes[s] for s in inputs & own)
+    kept_inputs = sum(walk.sizes[s] for s in walk.entered & own)
+    kept = sum(walk.sizes[s] for s in own if s >= 0) + kept_inputs
     reading = (s.makes for s in walk.steps if s.operator and any(name in walk.parameters for name, _ in s.reads))
     halves = sum(map(walk.bytes, reading))
     return LiveBytes(kept, kept_inputs, walk.most, Backward(walk, False).most, Backward(walk, True).most, halves)

@@ -6,7 +6,8 @@ Gradients that pass through an operator as they are (a sum's, a view's) are one 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from autoplan.cost import Operator
 from autoplan.cost.operators.eager_temporaries import holds_of, passes_gradient
@@ -19,17 +20,24 @@ PRODUCTS = ("matmul", "attention", "experts")
 class Backward:
     """The walk back. ``adding``: parameters' gradients are added to sums and gone; else they stay.
 
+    again   of the storages that are dropped and computed again, what is read for that
     held    bytes of what is alive
+    there   of what is dropped, what stands again
     grads   the storage of each value's gradient; ``users`` counts the values that share one
     """
 
-    def __init__(self, walk: Walk, adding: bool) -> None:
-        self.walk, self.adding = walk, adding
+    def __init__(
+        self, walk: Walk, adding: bool, again: Mapping[int, Sequence[int]] = MappingProxyType({})
+    ) -> None:
+        self.walk, self.adding, self.again = walk, adding, again
+        self.there: set[int] = set()
         self.grads: dict[Located, int] = {}
         self.users: Counter[int] = Counter()
         self.sizes: dict[int, int] = {}
+        self.owned = {s for s in walk.sizes if s >= 0} | walk.entered
         self.reading = Counter(s for saved in walk.saved for s in saved)
-        self.held = sum(walk.sizes[s] for s in self.reading if s >= 0)
+        self.reading.update(s for reads in again.values() for s in dict.fromkeys(reads))
+        self.held = sum(walk.sizes[s] for s in self.reading if s in self.owned and s not in again)
         self.most = self.held
         for name, layout in zip(walk.block.outputs, walk.choice.outputs, strict=True):
             self.give((name, layout), walk.make(walk.bytes((name, layout))))
@@ -68,6 +76,8 @@ class Backward:
     def back(self, step: Step, saved: Sequence[int]) -> None:
         """One operator's or redistribution's backward."""
         gradient = self.grads.pop(step.makes, None)
+        for storage in saved:
+            self.rebuild(storage)
         if gradient is not None:
             if step.operator is not None:
                 self.through(step, step.operator, gradient)
@@ -75,13 +85,36 @@ class Backward:
                 self.moved(step, gradient)
             self.drop(gradient)
         for storage in saved:
-            self.reading[storage] -= 1
-            if self.reading[storage] == 0 and storage >= 0:
-                self.held -= self.walk.sizes[storage]
+            self.let_go(storage)
+
+    def rebuild(self, storage: int) -> None:
+        """Computes again what was dropped, and before that what it follows from."""
+        if storage not in self.again or storage in self.there:
+            return
+        reads = dict.fromkeys(self.again[storage])
+        for read in reads:
+            self.rebuild(read)
+        self.there.add(storage)
+        self.held += self.walk.sizes[storage]
+        self.most = max(self.most, self.held)
+        for read in reads:
+            if read in self.again:
+                self.let_go(read)
+
+    def let_go(self, storage: int) -> None:
+        """One reader fewer; what nobody reads any more goes, and what was kept to compute it again."""
+        self.reading[storage] -= 1
+        if self.reading[storage]:
+            return
+        if storage in self.there or (storage in self.owned and storage not in self.again):
+            self.held -= self.walk.sizes[storage]
+        for read in dict.fromkeys(self.again.get(storage, ())):
+            if read not in self.again:
+                self.let_go(read)
 
     def through(self, step: Step, operator: Operator, gradient: int) -> None:
         walk = self.walk
-        holds = holds_of(operator.node.op, walk.device, step.body)
+        holds = holds_of(operator.node.op, walk.device, step.body, len(step.reads))
         sizes = [walk.bytes(at) for at in step.reads]
         self.beside(holds.backward(sizes, walk.bytes(step.makes)))
         made: list[tuple[Located, int]] = []

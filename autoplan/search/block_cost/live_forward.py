@@ -90,6 +90,9 @@ class Walk:
         self.parameters = {p.name for p in self.block.parameters}
         self.entering = {v.name for v in (*self.block.inputs, *self.block.externals, *self.block.buffers)}
         self.entering |= self.parameters
+        given = [(v.name, x) for v, x in zip(self.block.inputs, self.choice.inputs, strict=True)]
+        for at in (*given, *self.choice.externals, *self.choice.parameters):
+            self.storage(at)
 
     def bytes(self, at: Located) -> int:
         return layout_bytes(self.types[at[0]], at[1], self.mesh)
@@ -103,6 +106,12 @@ class Walk:
                 self.sizes[other] = self.bytes(at)
             self.place[at] = other
         return self.place[at]
+
+    @property
+    def entered(self) -> frozenset[int]:
+        """The storages of the block's inputs."""
+        pairs = zip(self.block.inputs, self.choice.inputs, strict=True)
+        return frozenset(self.place[value.name, layout] for value, layout in pairs)
 
     def make(self, size: float) -> int:
         number = next(self.numbers)
@@ -121,7 +130,7 @@ class Walk:
 
     def compute(self, step: Step, operator: Operator) -> int:
         """Makes a result, or a view of an operand; bytes that the operator needs beside."""
-        holds = holds_of(operator.node.op, self.device, step.body)
+        holds = holds_of(operator.node.op, self.device, step.body, len(step.reads))
         sizes = [self.bytes(at) for at in step.reads]
         result = self.bytes(step.makes)
         self.order[step.makes] = self.order_of(step, operator)
@@ -183,10 +192,7 @@ class Walk:
         return before if alike and operator.rule.cost == "memory" and before else plain
 
     def is_view(self, step: Step, operator: Operator) -> bool:
-        """Whether a result is its operand's storage: views are, a reshape of what lies in order is. A parameter's cast
-        counts where it is priced, by how ZeRO holds parameters (``DataAxis.cast_share``)."""
-        if operator.node.op == "aten.to.dtype" and step.reads[0][0] in self.parameters:
-            return True
+        """Whether a result is its operand's storage: views are, a reshape of what lies in order is."""
         if operator.rule.cost != "free" or not step.reads:
             return False
         if operator.node.op != "aten.reshape.default":

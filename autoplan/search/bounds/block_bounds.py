@@ -63,9 +63,8 @@ class BlockBounds:
         loads, chain, prices = self.loads, self.loads.chain, self.rates
         rows = {b: [self.floor(b, Weights(0.0, float(p))) for p in prices] for b in dict.fromkeys(self.blocks)}
         floor, price = np.array([rows[b] for b in self.blocks]), prices[None, :]
-        cast = loads.data.cast_share * self.least("parameters")[:, None] * price
         repeats, asked = chain.repeated[:, None], loads.setting.recompute
-        least = np.where(repeats & (asked not in ("auto", "none")), np.inf, floor) + cast
+        least = np.where(repeats & (asked not in ("auto", "none")), np.inf, floor)
         for kind, again_s, kept in (("full", "forward_s", "inputs"), ("selective", "again_s", "selective")):
             other = floor[:, :1] + self.least(again_s)[:, None] + price * self.least(kept)[:, None]
             least = np.where(repeats & (asked in ("auto", kind)), np.minimum(least, other), least)
@@ -79,14 +78,10 @@ AGAIN = ("forward_s", "again_s")
 """Columns of what is recomputed."""
 
 
-def leanest_of(chains: Sequence[Chain], cast: float) -> Chain:
-    """Of each column the least of several operators': the fastest, and those that hold least.
-
-    cast  bytes kept for each of parameters (``DataAxis.cast_share``), which those that keep least may have many of
-    """
+def leanest_of(chains: Sequence[Chain]) -> Chain:
+    """Of each column the least of several operators': the fastest, and those that hold least."""
     least = {name: np.minimum.reduce([getattr(chain, name) for chain in chains]) for name in (*BYTES, *AGAIN)}
-    beside = np.minimum.reduce([chain.kept - cast * chain.parameters for chain in chains])
-    return chains[0].holding(least | {"kept": beside + cast * least["parameters"]})
+    return chains[0].holding(least)
 
 
 def rates_of(prices: Sequence[BlockCost], uses: Mapping[int, int]) -> np.ndarray:

@@ -30,13 +30,13 @@ def uneven_rounds(setting: Candidate, operators: OperatorProblems, paces: Sequen
     many = setting.microbatches
     if setting.schedule == "1f1b":
         return least_uneven_rounds(paces, lambda ranks: many)
-    sharing = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp)
+    sharing = sharing_of(operators.topology.device, setting.pp, setting.stage_devices)
     return least_uneven_rounds(paces, lambda ranks: least_rounds(ranks, many, sharing))
 
 
 def rounds(setting: Candidate, operators: OperatorProblems) -> float:
     """Times that a stage's share of a microbatch takes in a step, at least."""
-    sharing = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp)
+    sharing = sharing_of(operators.topology.device, setting.pp, setting.stage_devices)
     if runs_rounds(setting.schedule):
         sizes = (setting.pp, setting.microbatches, setting.virtual_stages)
         return least_chunk_rounds(setting.schedule, *sizes, sharing)
@@ -49,10 +49,10 @@ def least_bytes(operators: OperatorProblems, setting: Candidate, training: Train
     """Bytes that the fullest stage of this setting holds at least: its share of the states; of every segment that may
     be recomputed its input; and all that one of them keeps, beside its largest result and that one's gradient. Or the
     largest result of any with its gradient. Less what devices hold beyond the smallest of several kinds."""
-    sizes, ways = operators.sizes, setting.dp * setting.tp * setting.microbatches
+    sizes, ways = operators.sizes, setting.stage_devices * setting.microbatches
     prices = operators.prices(tensor_mesh(setting.mesh))
     data = data_axis(setting, prices, optimizer_states(training))
-    states = sizes.parameters / (setting.tp * setting.pp) * parameter_share(data, optimizer_states(training))
+    states = sizes.parameters / (setting.operator_ways * setting.pp) * parameter_share(data, optimizer_states(training))
     if runs_rounds(setting.schedule):
         flight = least_held(setting.schedule, setting.pp, setting.microbatches)
     else:

@@ -113,7 +113,7 @@ class LowerBounds:
         """The knapsack bound; 0 where it says nothing: ranks share devices or are of several kinds, nothing can be
         recomputed, or bytes aren't short."""
         operators, costs = self.costs.operators, self.costs
-        shared = sharing_of(operators.topology.device, setting.pp, setting.dp * setting.tp).gain != 1
+        shared = sharing_of(operators.topology.device, setting.pp, setting.stage_devices).gain != 1
         if shared or devices_of(operators.topology, setting) or self.keeps_everything(setting):
             return 0.0
         fastest = operators.fastest(setting)
@@ -144,7 +144,7 @@ class LowerBounds:
         beside = [loads.chain.forward_s + loads.chain.backward_s - s for loads, s in zip(each, own, strict=True)]
         spent_s = own[0] + np.minimum.reduce(beside)
         loads = replace(each[0], chain=chain.holding({"backward_s": spent_s - chain.forward_s}))
-        lean = leanest_of([found.chain for found in each], loads.data.cast_share)
+        lean = leanest_of([found.chain for found in each])
         rates, once_s = rates_of(fastest.prices, self.uses), min(map(once_at_least_s, each))
         forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
         return BlockBounds(loads, lean, own[0], self.blocks, floor, rates, forward_s, once_s)
@@ -154,7 +154,7 @@ class LowerBounds:
         bytes are short, altogether."""
         operators = self.costs.operators
         fastest = operators.fastest(setting)
-        if setting.tp == 1:
+        if setting.operator_ways == 1:
             return [fastest]
         steeply = steep(fastest.solution, self.costs.loads(setting, fastest))
         prices = (steeply, states_alone(fastest.solution), kept_alone(fastest.solution))

@@ -58,7 +58,7 @@ def named_systems(work: SearchState, best: Evaluated, names: dict[str, str]) -> 
             pinned = resolve(system, work.cluster)
             if pinned not in seen:
                 seen.add(pinned)
-                yield named(work, best, (name, system), pinned, candidates(work.limits, pinned))
+                yield named(work, best, (name, system), pinned, work.lying(candidates(work.limits, pinned)))
         except ParallelismError as error:
             yield Alternative(name, Parallelism(), math.inf, 0, f"{error.value}: {error.cause}")
 
@@ -105,15 +105,20 @@ def runners_up(work: SearchState, best: Evaluated) -> Iterator[Alternative]:
     for found in work.found.values():
         if found is not None:
             s = found.setting
-            kind = (s.pp, s.dp, s.tp, s.zero, s.offload)
+            kind = mesh_of(s)
             if kind not in best_of or found.step_s < best_of[kind].step_s:
                 best_of[kind] = found
     b = best.setting
-    best_of.pop((b.pp, b.dp, b.tp, b.zero, b.offload), None)
+    best_of.pop(mesh_of(b), None)
     for found in sorted(best_of.values(), key=lambda e: e.step_s)[:RUNNERS_UP]:
         s = found.setting
-        name = f"dp={s.dp} tp={s.tp} pp={s.pp} zero={s.zero}" + f" offload={s.offload}" * (s.offload != "none")
+        name = f"{s.sizes_text} zero={s.zero}" + f" offload={s.offload}" * (s.offload != "none")
         yield priced(work, name, found, 0)
+
+
+def mesh_of(s: Candidate) -> tuple:
+    """What makes two candidates alternatives to each other: mesh, ZeRO level and offload."""
+    return s.pp, s.dp, s.ep, s.cp, s.tp, s.zero, s.offload
 
 
 def priced(work: SearchState, name: str, found: Evaluated, over_bytes: int) -> Alternative:

@@ -60,13 +60,13 @@ def check_data_axis(operators: OperatorProblems, setting: Candidate, spent_s: fl
 
     spent_s  by the search until here: where the check would take more than a tenth of it, it is left out
     """
-    if setting.dp == 1 or setting.tensor_system or operators.prepared.batch[DATA].reason:
+    if setting.dp == 1 or setting.tensor_system or setting.ep * setting.cp > 1 or operators.prepared.batch[DATA].reason:
         return ""
     start = time.perf_counter()
     pinned_form, shared = operators.form(single_steps(operators, setting), operators.split_weights)
     problem = build(pinned_form, shared.of(pinned_form))
     pinned = Solver(problem, time_limit_s=LIMIT_S).solve()
-    each_s, members = time.perf_counter() - start, setting.dp * setting.tp
+    each_s, members = time.perf_counter() - start, setting.stage_devices
     if each_s * (1 + SLOWER * max(1.0, members / PAIRED) ** 2) > SHARE * spent_s:
         return (
             f"with the data axis free: not checked, {problem.variables} variables become about "

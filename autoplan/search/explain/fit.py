@@ -33,7 +33,7 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
     nothing."""
     s = nearest.setting
     told = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or f"tp={s.tp}"
-    mesh = f"dp={s.dp} tp={s.tp} pp={s.pp}"
+    mesh = s.sizes_text
     cause = f"what is left has a tensor axis that splits nothing ({mesh}): fewer devices do the same"
     others = "".join(f", or {one}" for one in found)
     return ParallelismError(told, cause, f"pin tp={s.tp} to have it split the weights{others}")
@@ -41,7 +41,7 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
 
 def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
     """The plan that needs least of its fullest device: settings by a bound, until none can need less."""
-    sized = sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned))
+    sized = sorted((work.least_bytes(s), s) for s in work.lying(candidates(work.limits, pinned)))
     best: Evaluated | None = None
     tried = 0
     for least, setting in sized:
@@ -70,7 +70,7 @@ def needs(work: SearchState, nearest: Evaluated) -> str:
     cluster, s, stage = work.cluster, nearest.setting, nearest.fullest
     memory, wall = nearest.memory[stage], cluster.usable_bytes + nearest.loads.at(stage).spare
     kind, size = max(kinds(memory), key=lambda pair: pair[1])
-    states = sum((m.parameters + m.gradients + m.optimizer) * s.tp * s.dp for m in nearest.memory)
+    states = sum((m.parameters + m.gradients + m.optimizer) * s.stage_devices for m in nearest.memory)
     host = work.operators.topology.device.host
     if memory.total <= wall and host is not None:
         return (
@@ -79,7 +79,7 @@ def needs(work: SearchState, nearest: Evaluated) -> str:
         )
     return (
         f"{model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "
-        f"(dp={s.dp} tp={s.tp} pp={s.pp}, ZeRO-{s.zero}, stage {stage}), of which {size / GB:.1f} GB are {kind}, and "
+        f"({s.sizes_text}, ZeRO-{s.zero}, stage {stage}), of which {size / GB:.1f} GB are {kind}, and "
         f"each of {cluster} offers {wall / GB:.1f} GB; its states take {states / GB:.0f} GB of the cluster's "
         f"{sum(usable * count for usable, count in offered(work)) / GB:.0f} GB"
     )

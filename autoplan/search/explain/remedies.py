@@ -32,7 +32,7 @@ TRIES = 12  # settings that are priced for one remedy
 FAILED_TRIES = 6  # settings of which none fitting says that none will
 PLANNED_NODES = 8  # counts of nodes for which a plan is sought, from the fewest that bounds allow
 HALVINGS = 6  # of the sequence, beyond which it is another task
-SIZES = ("dp", "tp", "pp", "tensor", "tensor_system")
+SIZES = ("dp", "tp", "pp", "cp", "ep", "cp_attention", "tensor", "tensor_system")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def fitting(work: SearchState, pinned: Parallelism) -> list[tuple[float, Candida
     """(bytes at the least, setting) of those that may fit; none where what is pinned can't be there."""
     try:
         check_offload(pinned, work.cluster, work.training)
-        possible = candidates(work.limits, pinned)
+        possible = work.lying(candidates(work.limits, pinned))
     except ParallelismError:
         return []
     wall = work.cluster.usable_bytes

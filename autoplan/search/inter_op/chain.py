@@ -13,7 +13,7 @@ from autoplan.cost.interleaved import splits
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.search.block_cost.account import BlockCost
-from autoplan.search.block_cost.saved_tensors import SelectiveSaves
+from autoplan.search.block_cost.selective import SelectiveSaves
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.space.candidates import Candidate
 
@@ -29,7 +29,7 @@ class Chain:
                  segments no more than they hold
     summed       [segments, tensor axes] bytes, likewise
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
-    doubled      bytes of what such a segment keeps that autograd keeps too: one storage, its inputs' aside
+    selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
     halves       of ``kept``, what a split backward makes in its first half and keeps for the second
@@ -51,7 +51,9 @@ class Chain:
     repeated: np.ndarray
     selective: np.ndarray
     rebuilt: np.ndarray
-    doubled: np.ndarray
+    selective_inputs: np.ndarray
+    selective_backward: np.ndarray
+    selective_adding: np.ndarray
     again_s: np.ndarray
     exposed_s: np.ndarray
     halves: np.ndarray
@@ -117,7 +119,7 @@ def chain_of(
         + along(added)
         + along(b * training for _, b in copies),
         weights_s=along(b.weights_s for b in blocks) + along(added),
-        kept=along(b.kept_bytes + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)) + halves,
+        kept=along(b.kept_bytes for b in blocks) + halves,
         halves=halves,
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
@@ -128,14 +130,16 @@ def chain_of(
         summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
-        rebuilt=along(rebuilt_bytes(b) + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        doubled=along(doubled_bytes(b) for b in blocks),
+        rebuilt=along(b.selective.rebuilt_bytes for b in blocks),
+        selective_inputs=along(b.selective.live.kept_inputs for b in blocks),
+        selective_backward=along(b.selective.live.backward for b in blocks),
+        selective_adding=along(b.selective.live.adding for b in blocks),
         again_s=along(b.selective.again_s for b in blocks),
         exposed_s=along(waits_f) + along(waits_b),
         kept_inputs=along(b.live.kept_inputs for b in blocks),
-        live_forward=along(b.live.forward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        live_backward=along(b.live.backward + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
-        live_adding=along(b.live.adding + data.cast_share * p for b, p in zip(blocks, sizes, strict=True)),
+        live_forward=along(b.live.forward for b in blocks),
+        live_backward=along(b.live.backward for b in blocks),
+        live_adding=along(b.live.adding for b in blocks),
         held=held,
     )
 
@@ -148,18 +152,6 @@ def held_by(model: Model, blocks: Sequence[BlockCost]) -> HeldParameters:
             for segment in model.segments
         )
     )
-
-
-def doubled_bytes(price: BlockCost) -> int:
-    """Of what autograd keeps, what is not made again, the inputs aside."""
-    return max(0, price.kept_bytes - price.live.kept_inputs - price.selective.rebuilt_bytes)
-
-
-def rebuilt_bytes(price: BlockCost) -> int:
-    """What stands beside what a segment keeps while it runs again: at the end of its forward all that this holds, with
-    the gradient of its result, which waits."""
-    waits = price.live.forward + price.output_bytes - doubled_bytes(price) - price.working_bytes
-    return max(price.selective.rebuilt_bytes, waits)
 
 
 def on_host(price: BlockCost, data: DataAxis) -> BlockCost:

@@ -106,25 +106,29 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
     full, part = loads.recomputed((stage.first, stage.last), stage.recompute, stage.selective)
     whole, grads = data.gathered_segments
     gathered = (whole + grads) * chain.parameters[run]
-    kept, entry = (chain.kept - chain.halves - chain.kept_inputs)[run], chain.kept_inputs[run].copy()
     hosts = data.offload == "activations"
-    again = full if hosts else full | part
-    entry = np.where(again, chain.inputs[run], np.where(part, 0.0, entry))
-    selective = chain.selective[run] if hosts else np.maximum(chain.selective[run] - chain.inputs[run], 0.0)
-    kept = np.where(full, 0.0, np.where(part, selective, kept))
+    part, hosted = part & (not hosts), part & hosts
+    entered = np.where(part, chain.selective_inputs[run], chain.kept_inputs[run])
+    stays = np.where(part | hosted, chain.selective[run], (chain.kept - chain.halves)[run])
+    entry = np.where(full, chain.inputs[run], np.where(hosted, 0.0, entered))
+    kept = np.where(full, 0.0, stays - np.where(hosted, 0.0, entered))
     entry[0] = chain.inputs[stage.first] if number else 0.0  # what was received, or the ids of the batch
     returned = np.zeros(len(entry))
     returned[:-1] = chain.outputs[stage.last - 1] if number < count - 1 else 0.0  # gradients; the last segment has them
     constants = chain.constants[run].max()
     before = np.concatenate([[0.0], np.cumsum(kept + entry)])[:-1] + entry + constants
-    beside = np.where(part, selective - (0.0 if hosts else chain.doubled[run]), 0.0)
-    forward = before + chain.live_forward[run] + gathered + beside * hosts
-    rerun = np.where(again, chain.live_forward[run] + chain.outputs[run] + beside, 0.0)
+    beside = np.where(hosted, stays, 0.0)
+    forward = before + chain.live_forward[run] + gathered + beside
+    rerun = np.where(full, chain.live_forward[run] + chain.outputs[run], 0.0)
     # Where each microbatch's gradients are scattered, a segment's stand whole until then: ``gathered`` has them.
-    back = (chain.live_adding[run], chain.live_adding[run] if data.scatters_each else chain.live_backward[run])
-    adding, first = (
-        before + np.maximum(live - chain.kept_inputs[run] + beside, rerun) + gathered + returned for live in back
-    )
+    whole_adding, whole_backward = (
+        np.where(part, again[run], plain[run])
+        for again, plain in (
+            (chain.selective_adding, chain.live_adding), (chain.selective_backward, chain.live_backward),
+        )
+    )  # fmt: skip
+    back = (whole_adding, whole_adding if data.scatters_each else whole_backward)
+    adding, first = (before + np.maximum(live - entered + beside, rerun) + gathered + returned for live in back)
     own = chain.parameters[run] * data.prices.stored
     after = own[::-1].cumsum()[::-1] - own
     once = tuple(zip(after.tolist(), first.tolist(), strict=True))
@@ -152,7 +156,7 @@ def running(
 def accumulated_share(data: DataAxis) -> float:
     """Bytes of gradients between microbatches, per byte of parameters: where they are scattered once a step their
     shards come after that."""
-    late = data.zero > 0 and not data.scatters_each
+    late = data.sharded and not data.scatters_each
     return data.gradient_share - (data.shard_share if late else 0.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -255,10 +256,17 @@ class StageModel:
         local_s += self.whole.seconds(parameters, self.data) if self.whole is not None else 0.0
         return spent_s, hidden_s, summed_s, local_s
 
+    @property
+    def summed_axes(self) -> tuple[str, ...]:
+        """The operator axes over which gradients are summed by themselves."""
+        axes = self.data.prices.mesh.operator_axes
+        return tuple(axis for axis in axes if axis not in self.setting.shard_axes)
+
     def summed_bytes(self, at: Interval) -> dict[str, float]:
-        """Bytes of the gradients that are summed once a step, by tensor axis."""
+        """Bytes of the gradients that are summed once a step, by each operator axis but those of the data axis."""
         sums = self.data.prices.stored * self.chain.summed[slice(*at)].sum(axis=0)
-        return dict(zip(self.data.prices.mesh.tensor_axes, sums.tolist(), strict=True))
+        found = dict(zip(self.data.prices.mesh.operator_axes, sums.tolist(), strict=True))
+        return {axis: found[axis] for axis in self.summed_axes}
 
     def tied_bytes(self, at: Interval) -> float:
         """Bytes of the gradients that a run of segments sums with other stages: of parameters that segments of both
@@ -272,7 +280,7 @@ class StageModel:
         size, ranks = self.tied_bytes(at), self.setting.pp
         if not size or ranks == 1:
             return 0.0
-        return self.data.prices.message_s(size, ranks - 1, self.setting.dp * self.setting.tp, 0)
+        return self.data.prices.message_s(size, ranks - 1, self.setting.stage_devices, 0)
 
     def unit_bytes(self, at: Interval) -> list[float]:
         """Bytes of the parameters that each segment is the first to read, where it is the first to read any."""
@@ -319,15 +327,17 @@ class StageModel:
 
     def sent_s(self, stage: int, bytes: float) -> float:
         """To the pipeline rank that has the stage, from the one that has the stage before."""
-        ranks, width = self.setting.pp, self.setting.dp * self.setting.tp
+        ranks, width = self.setting.pp, self.setting.stage_devices
         return self.data.prices.message_s(bytes, stage % ranks, width, (stage - 1) % ranks)
 
 
 def data_axis(setting: Candidate, prices: Prices, states: float) -> DataAxis:
     """A setting's data axis; ``states``: elements of optimizer state for each parameter element."""
+    axes = setting.shard_axes
     return DataAxis(
-        setting.zero, setting.dp, prices, setting.pp > 1, setting.offload, late=splits(setting.schedule),
-        local_steps=setting.local_steps, averaged=1.0 + states, versions=setting.versions,
+        setting.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, setting.pp > 1, setting.offload,
+        late=splits(setting.schedule), local_steps=setting.local_steps, averaged=1.0 + states,
+        versions=setting.versions, axis=",".join(axes),
     )  # fmt: skip
 
 

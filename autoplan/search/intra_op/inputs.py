@@ -9,7 +9,7 @@ from functools import cached_property
 from autoplan.cost import Operator, Prices, operators_of
 from autoplan.ir.graph import Model, Node, TensorType
 from autoplan.ir.layout import R, State
-from autoplan.ir.mesh import MICROBATCH, Mesh
+from autoplan.ir.mesh import CONTEXT, MICROBATCH, Mesh
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
@@ -66,7 +66,9 @@ class OperatorInputs:
     mesh      without the pipeline's axis
     options   what each operator may do (``options``)
     prices    seconds are of one microbatch, forward and backward
-    sequence  whether activations between segments are split along the sequence; None: whatever is cheaper
+    sequence  whether activations between the tensor-parallel operators are split along the sequence; None: whatever is
+              cheaper
+    strict    what ``sequence`` says holds inside blocks, too (``stream_step``); else of what goes between blocks alone
     system    what a named system asks of the tensor axes
     free      an axis of the batch that is searched like a tensor axis, whatever the batch does; "" for none
     """
@@ -78,6 +80,7 @@ class OperatorInputs:
     sequence: bool | None = None
     system: System | None = None
     free: str = ""
+    strict: bool = True
 
     @property
     def model(self) -> Model:
@@ -90,7 +93,7 @@ class OperatorInputs:
     @property
     def searched(self) -> tuple[str, ...]:
         """Names of the axes whose layouts are searched, in the mesh's order."""
-        return (*((self.free,) if self.free else ()), *self.mesh.tensor_axes)
+        return (*((self.free,) if self.free else ()), *self.mesh.operator_axes)
 
     @property
     def gathered(self) -> str:
@@ -108,5 +111,5 @@ class OperatorInputs:
 
 
 def has_sequence(kind: TensorType, mesh: Mesh) -> bool:
-    """Whether an activation has a sequence that the tensor axes can split."""
-    return len(kind.shape) == 3 and kind.shape[SEQUENCE] % mesh.tensor_size == 0
+    """Whether an activation has a sequence that the tensor axes can split, beside the context's."""
+    return len(kind.shape) == 3 and kind.shape[SEQUENCE] % (mesh.tensor_size * mesh.size(CONTEXT)) == 0

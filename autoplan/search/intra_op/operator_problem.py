@@ -110,7 +110,15 @@ class OperatorProblem:
         """Whether an answer to a problem in which less is asked does what is asked here."""
         allowed = {decision.key: decision.options for decision in self.template.decisions}
         pairs = zip(problem.groups, solution.options, strict=True)
-        return all(group.options[option] in allowed[group.key] for group, option in pairs)
+        if not all(group.options[option] in allowed[group.key] for group, option in pairs):
+            return False
+        values = {(value.block, value.name): self.template.ways[value.ways] for value in self.template.values}
+        for tensor, tree in zip(problem.tensors, solution.trees, strict=True):
+            ways = values[tensor.block, tensor.name]
+            arcs = {(ways.layouts[a], ways.layouts[b]) for a, b in ways.arcs.tolist()} if tree else set()
+            if any((tensor.layouts[a], tensor.layouts[b]) not in arcs for a, b in tree):
+                return False
+        return True
 
     def floor(self, block: int, weights: Weights) -> float:
         """As ``solve.FloorOf``: by the relaxation of the block's part of the problem."""

@@ -15,7 +15,7 @@ from autoplan.rules.constraints import permitted
 from autoplan.rules.strategies import Strategy, strategies
 from autoplan.search.intra_op.classes import OperatorKey
 from autoplan.search.intra_op.inputs import OperatorInputs, Options, Prepared
-from autoplan.search.space.tensor_axes import LayoutRequirements, System, routers, splitting
+from autoplan.search.space.tensor_axes import NO_ROLE, LayoutRequirements, Role, System, routers, splitting
 
 SplitSizes = frozenset[tuple[int, frozenset[str]]]
 """Sizes, each with the batch's axes that split it."""
@@ -31,6 +31,7 @@ def formulate(
     system: System | None = None,
     free: str = "",
     options: Options | None = None,
+    strict: bool = True,
 ) -> OperatorInputs:
     """The operator problem's parts on one mesh; fields as of ``OperatorInputs``.
 
@@ -42,7 +43,7 @@ def formulate(
     if system is not None:
         system.check(prepared.model, prepared.operators, mesh)
     found = options or _Finder(prepared, mesh, split_weights, system, free).options()
-    return OperatorInputs(prepared, mesh, found, prices, sequence, system, free)
+    return OperatorInputs(prepared, mesh, found, prices, sequence, system, free, strict)
 
 
 def split_sizes(prepared: Prepared) -> SplitSizes:
@@ -69,7 +70,7 @@ def divisibility(sizes: SplitSizes, mesh: Mesh) -> tuple[bool, ...] | None:
         if size % ways:
             return None
         local.append(size // ways)
-    tensor = [mesh.size(axis) for axis in mesh.tensor_axes]
+    tensor = [mesh.size(axis) for axis in mesh.operator_axes]
     together = [math.prod(some) for count in range(len(tensor)) for some in itertools.combinations(tensor, count + 1)]
     return tuple(size % ways == 0 for size in local for ways in together)
 
@@ -81,7 +82,7 @@ class _Finder:
         self.prepared, self.mesh, self.split_weights, self.system = prepared, mesh, split_weights, system
         self.batch = {axis: split for axis, split in prepared.batch.items() if axis != free}
         self.known: dict[tuple, tuple[Strategy, ...]] = {}
-        self.roles: Mapping[OperatorKey, str] = {}  # what certain operators are to the system
+        self.roles: Mapping[OperatorKey, Role] = {}  # what certain operators are to the system
         if system is not None:
             self.roles = system.special(prepared.model, prepared.operators)
 
@@ -112,13 +113,16 @@ class _Finder:
                 f"and {mesh.size(MICROBATCH)} microbatches",
                 "give a batch that does, or pin a smaller dp or a smaller micro_batch",
             )
-        if mesh.tensor_size == 1:
+        if mesh.operator_ways == 1:
             return found
         found = permitted(self.prepared.constraints, node, found)
         if system is not None:
             rows = self.batch["dp"].strategies[here].factor if "dp" in self.batch else ""
-            asked = LayoutRequirements(operator, weights_of(block), mesh, rows, self.roles.get(here, ""))
+            splits = unsplit is not None and node.name not in unsplit
+            role = self.roles.get(here, NO_ROLE)
+            asked = LayoutRequirements(operator, weights_of(block), mesh, rows, role, splits)
             return system.ways(asked, found)
         if unsplit is None or node.name in unsplit:
             return found
-        return splitting(operator, weights_of(block), found, [axis for axis in mesh.tensor_axes if mesh.size(axis) > 1])
+        wide = [axis for axis in mesh.operator_axes if mesh.size(axis) > 1]
+        return splitting(operator, weights_of(block), found, wide)

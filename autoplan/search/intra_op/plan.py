@@ -9,7 +9,7 @@ from autoplan.cost import Device, Prices
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import TENSOR
+from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.account import BlockCost, price_block
 from autoplan.search.intra_op.classes import GroupKey
@@ -38,11 +38,10 @@ class IntraOpPlan:
         """The prices on one kind of device; those of the slowest on what is none."""
         return dict(self.kinds).get(device, self.prices)
 
-    @property
-    def idle(self) -> bool:
-        """Whether no operator is split on some tensor axis, so that its ranks repeat one another's work."""
+    def is_idle(self, mesh: Mesh) -> bool:
+        """Whether no operator is split on some axis of this mesh, so that its ranks repeat one another's work."""
         strategies = [strategy for block in self.blocks for _, strategy in block.strategies]
-        axes = {axis for strategy in strategies[:1] for axis, _ in strategy.axes if axis in TENSOR}
+        axes = [axis for axis in mesh.operator_axes if mesh.size(axis) > 1]
         return not all(any(splits(strategy, axis) for strategy in strategies) for axis in axes)
 
     @property

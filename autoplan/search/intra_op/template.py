@@ -121,7 +121,8 @@ class _Builder:
             if not sinks:
                 continue
             source, given = self.source(index, block, name, kind)
-            step = self.parameter_step if name in parameters else no_step if name in fixed else None
+            stream = self.stream(index, block, name, kind) if name in carries else None
+            step = self.parameter_step if name in parameters else no_step if name in fixed else stream
             values.append(self.value(index, name, kind, (source, given), sinks, name in carries, step))
         return values
 
@@ -237,6 +238,17 @@ class _Builder:
             self.ways[key] = (len(self.ways), ways)
         return self.ways[key]
 
+    def stream(self, index: int, block: Block, name: str, kind: TensorType) -> Step | None:
+        """The steps of an activation with a sequence, where sequence parallelism is pinned; None for all."""
+        form, operators = self.form, self.form.operators[index]
+        pinned = form.sequence is not None and form.strict and form.system is None and len(form.searched) == 1
+        if not pinned or not has_sequence(kind, self.mesh) or self.mesh.tensor_size == 1:
+            return None
+        if not form.sequence:
+            return whole_step
+        kinds = {operators[node.name].rule.cost for node in block.nodes if name in node.operands}
+        return split_step if kinds <= {"memory"} else scattered_step
+
     def parameter_step(self, axis: str, source: State, target: State) -> bool:
         """Only I -> R: a parameter isn't gathered inside a microbatch, but where a named system has it so."""
         return (source, target) == (I, R) or (axis == self.form.gathered and source.kind == "S" and target == R)
@@ -262,6 +274,22 @@ def keepers_of(operators: Mapping[str, Operator]) -> Mapping[str, Sequence[tuple
             kept, number = (name, RESULT) if place == "out" else (operands[int(place)], int(place))
             found.setdefault(kept, []).append((name, number))
     return found
+
+
+def scattered_step(axis: str, source: State, target: State) -> bool:
+    """Under sequence parallelism sums are scattered along the sequence and gathered again: none becomes whole on every
+    rank as it is, but by a gather whose gradients are scattered."""
+    return target != I and (source, target) != (P, R)
+
+
+def split_step(axis: str, source: State, target: State) -> bool:
+    """What only norms and elementwise operators read isn't gathered either: they run on the parts."""
+    return scattered_step(axis, source, target) and (source, target) != (S(SEQUENCE), R)
+
+
+def whole_step(axis: str, source: State, target: State) -> bool:
+    """Without it sums become whole on every rank, and nothing is split along the sequence on the way."""
+    return S(SEQUENCE) not in (source, target) and not (source == P and target.kind == "S")
 
 
 def no_step(axis: str, source: State, target: State) -> bool:

@@ -4,6 +4,7 @@
     batch_reductions   makes partial sums over the batch whole where a loss needs them whole
     tensor_axes        axes over which operators are split, and what named systems ask of several (2d, 2.5d, 3d)
     context_parallel   and of one, along which rows are split: sequence, vocabulary, experts, tables
+    axis_systems       what a candidate asks of its operator axes, each axis for itself
     candidates         every combination of mesh, microbatch, schedule, ZeRO level, recomputation and offload
     pinned_checks      the errors for what a user pins and can't be
     text, systems      a parallelism as a user writes it, and the named systems as sets of pinned fields

@@ -4,6 +4,8 @@ A candidate lays the devices out as a mesh of axes. Each axis has a role:
 
     pp    pipeline parallelism: the chain of segments is cut into stages, one or several on each rank
     dp    data parallelism: ranks have rows of the batch each, and with ZeRO a share of the states
+    ep    the experts' axis: a mixture's experts are split over it, rows of all else
+    cp    the context's axis: the sequence is split over it
     tp    the tensor axes: operators are split over them, in ways that ``intra_op`` chooses or a named system asks for;
           one axis, or several of which tp is the product
     mb    no devices: the microbatches that go through the pipeline one after another
@@ -14,13 +16,14 @@ operators are split and where the chain is cut is left to ``intra_op`` and ``int
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
-from autoplan.ir.mesh import TENSOR, Mesh
-from autoplan.options import Parallelism
+from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, Mesh
+from autoplan.options import CP_ATTENTION, Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
 
@@ -37,6 +40,8 @@ class Candidate:
     tensor_system   how tensors lie over these axes, by a system's name (``context_parallel.LAYOUTS``); "": as is
                     cheapest
     local_steps     steps from one average of the replicas to the next; 1: gradients are summed in every step
+    ep, cp          devices of the experts' and the context's axis
+    cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
     versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
     """
 
@@ -54,6 +59,9 @@ class Candidate:
     tensor_system: str = ""
     local_steps: int = 1
     versions: int = 1
+    ep: int = 1
+    cp: int = 1
+    cp_attention: str = ""
 
     @property
     def stages(self) -> int:
@@ -62,13 +70,45 @@ class Candidate:
 
     @property
     def mesh(self) -> Mesh:
-        tensor = dict(zip(TENSOR, self.factors, strict=False))
-        return Mesh.of(pp=self.pp, dp=self.dp, **tensor, mb=self.microbatches)
+        return Mesh.planned(self.pp, self.dp, self.ep, self.cp, self.factors, self.microbatches)
 
     @property
     def factors(self) -> tuple[int, ...]:
         """Sizes of the tensor axes, outermost first."""
         return self.tensor or (self.tp,)
+
+    @property
+    def operator_sizes(self) -> tuple[int, ...]:
+        """Sizes of the axes over which operators are split: ep, cp, and those of tp."""
+        return (self.ep, self.cp, *self.factors)
+
+    @property
+    def operator_ways(self) -> int:
+        """Devices over which operators are split."""
+        return self.ep * self.cp * self.tp
+
+    @property
+    def shard_axes(self) -> tuple[str, ...]:
+        """The axes whose ranks hold the same parameters and see other rows, of the batch or of the sequence: ZeRO
+        shards over them, gradients are summed over them together. Replicas that step alone are the data axis' own."""
+        return ("dp", CONTEXT) if self.cp > 1 and self.local_steps == 1 else ("dp",)
+
+    @property
+    def stage_devices(self) -> int:
+        """Devices of one pipeline stage."""
+        return self.dp * self.operator_ways
+
+    @property
+    def sizes_text(self) -> str:
+        """``dp=2 cp=2 tp=4 pp=1``: the axes' sizes; of the experts' and the context's where there is one."""
+        sizes = (("dp", self.dp), ("ep", self.ep), ("cp", self.cp), ("tp", self.tp), ("pp", self.pp))
+        return " ".join(f"{name}={size}" for name, size in sizes if size > 1 or name not in (EXPERT, CONTEXT))
+
+    @property
+    def axes_text(self) -> str:
+        """Its operator axes as a user would pin them."""
+        sizes = [f"{name}={size}" for name, size in (("ep", self.ep), ("cp", self.cp)) if size > 1]
+        return " ".join((*sizes, f"tensor={'x'.join(map(str, self.factors))}"))
 
 
 @dataclass(frozen=True)
@@ -103,21 +143,28 @@ def divisors(number: int) -> list[int]:
 
 def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
     """Every candidate. A tensor axis stays within a node unless it is pinned."""
-    for pp, dp, tp in meshes(limits, pinned):
+    for pp, dp, ep, cp, tp in meshes(limits, pinned):
         for micro_batch in micro_batches(limits, pinned, dp):
             microbatches = limits.rows // (dp * micro_batch)
             for schedule, virtual_stages in schedules(limits, pinned, pp, microbatches):
-                for zero in zero_levels(pinned, pp, dp):
+                for zero in zero_levels(pinned, pp, dp * cp):
                     if schedule == "zero-bubble" and zero == 3:
                         continue
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
                     recompute = "selective" if pinned.offload == "activations" else recompute
-                    for tensor in factorings(limits, pinned, tp):
+                    for tensor, attention in itertools.product(factorings(limits, pinned, tp), attentions(pinned, cp)):
                         yield Candidate(
                             pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, virtual_stages,
                             pinned.offload or "none", tensor, pinned.tensor_system or "", pinned.local_steps or 1,
-                            1 + pinned.two_versions,
+                            1 + pinned.two_versions, ep, cp, attention,
                         )  # fmt: skip
+
+
+def attentions(pinned: Parallelism, cp: int) -> tuple[str, ...]:
+    """The ways to be tried in which attention is split over the context's axis; "" without one."""
+    if cp == 1:
+        return ("",)
+    return CP_ATTENTION if pinned.cp_attention is None else (pinned.cp_attention,)
 
 
 def factorings(limits: SpaceLimits, pinned: Parallelism, tp: int) -> list[tuple[int, ...]]:
@@ -129,20 +176,25 @@ def factorings(limits: SpaceLimits, pinned: Parallelism, tp: int) -> list[tuple[
     return [(), (tp // limits.node, limits.node)] if spans else [()]
 
 
-def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int, int]]:
-    """(pp, dp, tp) whose product is the number of devices."""
+def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int, int, int, int]]:
+    """(pp, dp, ep, cp, tp) whose product is the number of devices. The experts' and the context's axis are there where
+    they are pinned."""
     alone = {axis for axis, _ in limits.only_one}
-    for tp in divisors(limits.devices):
+    ep, cp = pinned.ep or 1, pinned.cp or 1
+    if limits.devices % (ep * cp):
+        return
+    devices = limits.devices // (ep * cp)
+    for tp in divisors(devices):
         if pinned.tp not in (None, tp) or (pinned.tp is None and tp > limits.node):
             continue
         if (pinned.sequence_parallel or pinned.tensor_system) and tp == 1:  # what is split is split along this axis
             continue
-        for pp in divisors(limits.devices // tp):
-            dp = limits.devices // tp // pp
+        for pp in divisors(devices // tp):
+            dp = devices // tp // pp
             wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp)
             wanted = wanted and not (pinned.steps_locally and dp == 1) and not (pinned.two_versions and pp == 1)
             if wanted and pp <= limits.segments and limits.rows % dp == 0 and not ("dp" in alone and dp > 1):
-                yield pp, dp, tp
+                yield pp, dp, ep, cp, tp
 
 
 def micro_batches(limits: SpaceLimits, pinned: Parallelism, dp: int) -> list[int]:
@@ -197,14 +249,15 @@ def in_rounds(
     return found
 
 
-def zero_levels(pinned: Parallelism, pp: int, dp: int) -> list[int]:
-    """Under a pipeline ZeRO-2 is ZeRO-1: its engine reduces gradients once, after the last microbatch."""
+def zero_levels(pinned: Parallelism, pp: int, shards: int) -> list[int]:
+    """Those to be tried where so many ranks hold the same parameters. Under a pipeline ZeRO-2 is ZeRO-1: its engine
+    reduces gradients once, after the last microbatch."""
     if pinned.zero is not None:
         return [pinned.zero]
     if pinned.asynchronous:
         return [0]
     if pinned.offload == "parameters":  # fully_shard moves its shards, and does so on one rank too
         return [3]
-    if dp == 1:
+    if shards == 1:
         return [0]
     return [0, 1, 2, 3] if pp == 1 else [0, 1, 3]

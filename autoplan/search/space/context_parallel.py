@@ -1,4 +1,4 @@
-"""Named systems on one tensor axis along which rows are split and parameters are whole, but for what each names.
+"""Named systems on one axis along which rows are split and parameters are whole, but for what each names.
 
     ulysses           activations split along the sequence, attention by heads: an all-to-all each of queries, keys and
                       values, and one of the result back (Jacobs et al. 2023)
@@ -15,6 +15,9 @@
 
 The first three split along the sequence whatever has one; in the others all else is split by rows, of the batch or of
 the sequence, as is cheaper: data parallel on that axis too. What is not said is left to the search.
+
+A system lies on the tensor axis where it is named. The context's axis has one of the first three, and the experts' axis
+has expert-parallel, beside whatever the tensor axis has (``axis_systems``).
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ from autoplan.cost import Operator, weights_of
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Block, Model, Node, TensorType
 from autoplan.ir.layout import R, S, State
-from autoplan.ir.mesh import TENSOR, Mesh
+from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, Mesh
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 from autoplan.search.space.tensor_axes import SYSTEMS as GRIDS
-from autoplan.search.space.tensor_axes import LayoutRequirements, System, product_role
+from autoplan.search.space.tensor_axes import LayoutRequirements, Role, System, product_role
 
-AXIS, SEQUENCE = TENSOR[0], 1  # SEQUENCE: the dim of an activation [batch, sequence, features]
+SEQUENCE = 1  # the dim of an activation [batch, sequence, features]
 EXPERT_BODIES = ("local_experts", "routed_experts")
 EXPERTS, LOOK_UP, TABLES = "autoplan.experts", "aten.embedding.default", "autoplan.lookups"
 LOSSES = ("autoplan.cross_entropy", "autoplan.weighted_cross_entropy")
@@ -48,15 +51,32 @@ class RowSystem:
                rows of the batch will do
     splits     the operators that are split by their parameters: "vocabulary", "experts", "tables"; "" for none
     travels    the body by which tokens meet experts; "" for any that splits them
+    axis       on which it lies
     """
 
     name: str
     attention: str = ""
     splits: str = ""
     travels: str = ""
+    axis: str = TENSOR[0]
 
     whole: tuple[str, ...] = ()
     gathered: str = ""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return (self.axis,)
+
+    @property
+    def beside(self) -> bool:
+        """Whether tensor axes may lie beside it: there nothing that carries a gradient is computed on all ranks, and
+        few layouts are left to be searched."""
+        return self.axis in (CONTEXT, EXPERT)
+
+    def asked(self, ways: int) -> str:
+        """How a user asks for it."""
+        named = f"parallelism={self.name!r}"
+        return {CONTEXT: f"cp={ways} with cp_attention={self.attention!r}", EXPERT: f"ep={ways}"}.get(self.axis, named)
 
     def between(self, axis: str, kind: TensorType) -> tuple[State, ...]:
         """The states that an activation between blocks may have; none where any will do."""
@@ -67,9 +87,11 @@ class RowSystem:
     def stored(self, axis: str, kind: TensorType, product: bool) -> tuple[State, ...]:
         """As it is used, split by what no operator but those of ``splits`` takes, or whole, each rank's gradient a
         summand: these are summed up once a step."""
+        if self.beside:
+            return (R, S(0)) if self.splits == "experts" else (R,)
         return (R, *(S(dim) for dim in range(len(kind.shape))))
 
-    def special(self, model: Model, operators: Operators) -> Mapping[tuple[int, str], str]:
+    def special(self, model: Model, operators: Operators) -> Mapping[tuple[int, str], Role]:
         """The operators that are split by their parameters, and what they are, by (block, name)."""
         found: dict[tuple[int, str], str] = {}
         for index, block in enumerate(model.blocks):
@@ -80,14 +102,15 @@ class RowSystem:
             if self.splits == "vocabulary":
                 last = index == model.segments[-1].block
                 found |= {(index, n): role for n, role in vocabulary(block, operators[index], table_rows(model), last)}
-        return found
+        return {key: (self.axis, role) for key, role in found.items()}
 
     def check(self, model: Model, operators: Operators, mesh: Mesh) -> None:
         """ParallelismError where the model has nothing that this system splits, or sizes don't divide."""
-        ways, value = mesh.size(AXIS), f"parallelism={self.name!r}"
+        ways = mesh.size(self.axis)
+        value = self.asked(ways)
         if self.attention:
             self.check_sequence(model, operators, ways)
-        roles = set(self.special(model, operators).values())
+        roles = {role for _, role in self.special(model, operators).values()}
         if self.splits == "experts" and not roles:
             raise ParallelismError(value, "the model has no mixture of experts", "use another system, such as 'zero3'")
         if self.splits == "tables" and not roles:
@@ -98,13 +121,13 @@ class RowSystem:
         size = table_rows(model)
         if self.splits == "vocabulary" and size % ways:
             raise ParallelismError(
-                value, f"a vocabulary of {size} doesn't divide by tp={ways}",
+                value, f"a vocabulary of {size} doesn't divide by {self.axis}={ways}",
                 f"pad it to {math.ceil(size / ways) * ways} (resize_token_embeddings(pad_to_multiple_of={ways})), or "
-                "pin another tp",
+                f"pin another {self.axis}",
             )  # fmt: skip
 
     def check_sequence(self, model: Model, operators: Operators, ways: int) -> None:
-        value = f"parallelism={self.name!r}"
+        value = self.asked(ways)
         kinds = [v.type for block in model.blocks for v in block.inputs if has_sequence(v.type)]
         if not kinds or not any(o.rule.cost == "attention" for own in operators for o in own.values()):
             raise ParallelismError(
@@ -114,25 +137,27 @@ class RowSystem:
         for size in {kind.shape[SEQUENCE] for kind in kinds}:
             if size % ways:
                 raise ParallelismError(
-                    value, f"a sequence of {size} doesn't divide by tp={ways}",
-                    f"give one of {math.ceil(size / ways) * ways}, or pin a tp that divides it",
+                    value, f"a sequence of {size} doesn't divide by {self.axis}={ways}",
+                    f"give one of {math.ceil(size / ways) * ways}, or pin a {self.axis} that divides it",
                 )  # fmt: skip
 
     def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator's strategies those of this system."""
-        if asked.role:
+        if asked.role[0] == self.axis:
             return self.by_parameters(asked, found)
         if self.attention and asked.operator.rule.cost == "attention":
             return self.of_attention(asked, found)
         held = asked.held
-        left = [s for s in found if all(s.on(AXIS).inputs[i].kind in "RI" for i in held)]
+        left = [s for s in found if all(s.on(self.axis).inputs[i].kind in "RI" for i in held)]
         if self.attention:
-            left = [s for s in left if not asked.rows or s.on(AXIS).factor != asked.rows]
+            left = [s for s in left if not asked.rows or s.on(self.axis).factor != asked.rows]
         if asked.operator.rule.cost == "matmul" and held == (1,):
-            left = [s for s in left if product_role(asked.operator, s.on(AXIS)) == "m"] or left
+            left = [s for s in left if product_role(asked.operator, s.on(self.axis)) == "m"] or left
         elif held:
             last = len(asked.operator.node.type.shape) - 1
-            left = [s for s in left if s.on(AXIS).output in [S(dim) for dim in range(last)]] or left
+            left = [s for s in left if s.on(self.axis).output in [S(dim) for dim in range(last)]] or left
+        elif self.beside and asked.operator.result_carries:
+            left = [s for s in left if s.on(self.axis).output.kind == "S"] or left
         return tuple(left or found)
 
     def of_attention(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
@@ -144,25 +169,25 @@ class RowSystem:
             ring = way.body == "ring_attention"
             return way.inputs[0] == way.output == wanted and ring == (self.attention == "ring")
 
-        left = tuple(s for s in found if asks(s.on(AXIS)))
+        left = tuple(s for s in found if asks(s.on(self.axis)))
         if not left:
-            raise self.no_attention(operator, heads, asked.mesh.size(AXIS))
+            raise self.no_attention(operator, heads, asked.mesh.size(self.axis))
         return left
 
     def no_attention(self, operator: Operator, heads: int, ways: int) -> ParallelismError:
         """The error where attention can't be split as asked."""
-        where, value = operator.node.module or operator.node.name, f"parallelism={self.name!r}"
+        where, value = operator.node.module or operator.node.name, self.asked(ways)
         if self.attention == "heads":
             count = operator.operands[0].shape[heads]
             fits = math.gcd(count, ways)
-            remedy = f"pin tp={fits}" if fits > 1 else "use 'context-parallel', which splits rows"
-            return ParallelismError(value, f"the {count} heads of {where} don't divide by tp={ways}", remedy)
+            remedy = f"pin {self.axis}={fits}" if fits > 1 else "use 'context-parallel', which splits rows"
+            return ParallelismError(value, f"the {count} heads of {where} don't divide by {self.axis}={ways}", remedy)
         dropout = operator.node.args[4] if len(operator.node.args) > 4 else 0.0
         if dropout:
             cause = f"attention of {where} drops probabilities (p={dropout}), which rows on several ranks can't"
             return ParallelismError(value, cause, "set the model's attention dropout to 0, or use 'ulysses'")
-        cause = f"the rows, keys or mask of attention in {where} can't be split over tp={ways}"
-        return ParallelismError(value, cause, "use 'ulysses' or 'context-parallel', or pin another tp")
+        cause = f"the rows, keys or mask of attention in {where} can't be split over {self.axis}={ways}"
+        return ParallelismError(value, cause, f"use 'ulysses' or 'context-parallel', or pin another {self.axis}")
 
     def by_parameters(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator that this system splits by its parameters: a table by its rows, the head by its outputs, the
@@ -174,15 +199,16 @@ class RowSystem:
             "loss": lambda way: way.body.startswith("vocab_parallel_"),
             "tables": lambda way: way.body == "placed_lookups",
             "experts": lambda way: way.body in ((self.travels,) if self.travels else EXPERT_BODIES),
-        }[asked.role]
-        left = tuple(s for s in found if wanted(s.on(AXIS)))
+        }[asked.role[1]]
+        left = tuple(s for s in found if wanted(s.on(self.axis)))
         if not left:
-            size, ways = asked.operator.operands[-1].shape[0], asked.mesh.size(AXIS)
-            what = f"{size} experts" if asked.role == "experts" else f"{asked.operator.node.op}"
+            size, ways = asked.operator.operands[-1].shape[0], asked.mesh.size(self.axis)
+            what = f"{size} experts" if asked.role[1] == "experts" else f"{asked.operator.node.op}"
+            fits = math.gcd(size, ways)
             raise ParallelismError(
-                f"parallelism={self.name!r}", f"{what} of {asked.operator.node.module or asked.operator.node.name} "
-                f"can't be split over tp={ways}", f"pin tp={math.gcd(size, ways)}" if math.gcd(size, ways) > 1
-                else "use another system",
+                self.asked(ways), f"{what} of {asked.operator.node.module or asked.operator.node.name} "
+                f"can't be split over {self.axis}={ways}",
+                f"pin {self.axis}={fits}" if 1 < fits < ways else "use another system",
             )  # fmt: skip
         return left
 

@@ -31,7 +31,7 @@ def kinds_of(topology: Topology) -> tuple[Device, ...]:
 
 def devices_of(topology: Topology, setting: Candidate) -> tuple[Device, ...]:
     """What each pipeline rank is priced on; none where all have the pace of the slowest."""
-    return rank_devices(topology, setting.pp, setting.dp * setting.tp, setting.schedule)
+    return rank_devices(topology, setting.pp, setting.stage_devices, setting.schedule)
 
 
 def rank_devices(topology: Topology, ranks: int, width: int, schedule: str) -> tuple[Device, ...]:

@@ -86,22 +86,23 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
 
 
 def check_product(devices: int, pinned: Parallelism) -> None:
-    """The pinned sizes have to divide the device count, and to be it where all three are given."""
-    sizes = {name: size for name in ("pp", "dp", "tp") if (size := getattr(pinned, name)) is not None}
-    product = math.prod(sizes.values())
-    if (product == devices) if len(sizes) == 3 else (devices % product == 0):
+    """The pinned sizes have to divide the device count, and to be it where dp, tp and pp are all given."""
+    names = ("pp", "dp", "ep", "cp", "tp")
+    sizes = {name: size for name in names if (size := getattr(pinned, name)) is not None}
+    product, all_given = math.prod(sizes.values()), {"pp", "dp", "tp"} <= set(sizes)
+    if (product == devices) if all_given else (devices % product == 0):
         return
     text = " ".join(f"{name}={size}" for name, size in sizes.items())
     cause = f"they multiply to {product}, and the cluster has {devices} devices"
-    raise ParallelismError(text, cause, nearest_product(devices, sizes))
+    raise ParallelismError(text, cause, nearest_product(devices, sizes, all_given))
 
 
-def nearest_product(devices: int, sizes: dict[str, int]) -> str:
+def nearest_product(devices: int, sizes: dict[str, int], all_given: bool) -> str:
     """The remedy: one of the sizes changed, or left out."""
-    for name in ("dp", "tp", "pp"):
+    for name in ("dp", "tp", "pp", "cp", "ep"):
         rest = math.prod(size for other, size in sizes.items() if other != name)
         if name in sizes and devices % rest == 0:
-            return f"give {name}={devices // rest}" + (", or leave it out" if len(sizes) < 3 else "")
+            return f"give {name}={devices // rest}" + ("" if all_given else ", or leave it out")
     return f"give sizes that multiply to {devices}"
 
 

@@ -27,6 +27,9 @@ from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 
 FIRST, SECOND, THIRD = TENSOR
+Role = tuple[str, str]
+"""(an axis, what an operator is to the system on it)."""
+NO_ROLE: Role = ("", "")
 FEW = 0.05  # of the parameters of a block's products, its experts' aside, that a pinned axis needn't split
 
 
@@ -36,14 +39,16 @@ class LayoutRequirements:
 
     weights  of its block, names of parameters and what is computed from them alone
     rows     the factor that the batch's rows are; "" where the batch doesn't split it
-    role     what it is to the system (``System.special``); "" for nothing special
+    role     what it is to a system (``System.special``)
+    splits   whether its weights must be split where a tensor axis is pinned: not those of an experts' router
     """
 
     operator: Operator
     weights: frozenset[str]
     mesh: Mesh
     rows: str = ""
-    role: str = ""
+    role: Role = NO_ROLE
+    splits: bool = True
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -52,7 +57,11 @@ class LayoutRequirements:
 
 
 class System(Protocol):
-    """What a named system asks of the tensor axes."""
+    """What a named system asks of its axes."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Those it says something of."""
 
     @property
     def whole(self) -> tuple[str, ...]:
@@ -69,7 +78,7 @@ class System(Protocol):
         """The states in which a parameter, the weight of a ``product`` or another, may be stored; none where any will
         do."""
 
-    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], str]:
+    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], Role]:
         """What certain operators, by (block, name), are to the system."""
 
     def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:
@@ -120,7 +129,7 @@ class TensorSystem:
         grid = [axis for axis in self.axes if axis not in self.whole]
         return sorted(product_role(operator, strategy.on(axis)) for axis in grid) == ["k", "n"]
 
-    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], str]:
+    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], Role]:
         return {}
 
     def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:

@@ -135,7 +135,8 @@ def rates_of(
     stored = itemsize * stored_ratio(training)
     bytes_s = ByteSeconds.of(cluster.topology(), ways, optimizer_passes(training))
     gradients = 1 if isinstance(training, Training) else 0
-    held = stored * (1 + gradients + optimizer_states(training))
+    computed = itemsize if stored > itemsize else 0  # beside the master
+    held = stored * (1 + gradients + optimizer_states(training)) + computed
     taken = {each.parameter for each in found}
     others = sum(p.type.elements for p in model.parameters if p.name not in taken)
     return Rates(

@@ -14,6 +14,7 @@ from autoplan import Parallelism, Training
 RANKS = 4
 LENGTH = 256
 TRAINING = Training(optimizer="adamw", precision="fp32", learning_rate=1e-4)
+MIXED = TRAINING.with_precision("bf16-mixed")
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ CASES: Mapping[str, Case] = {
     "dp x tp, recomputed": Case(
         "gpt2", 16, single(dp=2, tp=2, zero=0, micro_batch=4, recompute="full", sequence_parallel=False)
     ),
+    "ddp, mixed": Case("llama", 16, single(dp=4, zero=0, micro_batch=2), MIXED),
+    "zero1, mixed": Case("llama", 16, single(dp=4, zero=1, micro_batch=2), MIXED),
+    "tensor, mixed": Case("gpt2", 16, single(tp=4, micro_batch=8, sequence_parallel=False), MIXED),
+    "1f1b, mixed": Case("llama", 32, single(pp=4, micro_batch=4, pipeline_schedule="1f1b"), MIXED),
 }  # fmt: skip
 """Each pins what makes it that plan."""
 

@@ -12,7 +12,7 @@ import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError
 from autoplan.search.tables.driver import recommends
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 from tests.support import zoo
 
 dlrm = zoo.example("dlrm")

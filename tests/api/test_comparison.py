@@ -11,7 +11,7 @@ from torch import nn
 import autoplan
 from autoplan import Comparison, Training
 from autoplan.errors import ClusterError, InputsError, ParallelismError
-from autoplan.trace import trace
+from autoplan.trace.pipeline import trace
 
 
 class Tokens(nn.Module):

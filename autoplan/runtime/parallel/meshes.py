@@ -1,0 +1,46 @@
+"""Meshes of torch for what lies over the plan's axes in another order, or over several of them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
+
+
+def reordered(spec: ProgramSpec, device_type: str, order: Sequence[str]) -> DeviceMesh:
+    """The mesh with its axes in another order, its pipeline axis left out; a collective of the world.
+
+    order  names of axes, "dp,cp" for two as one, outermost first
+    """
+    mesh = spec.lowered.mesh
+    names = [a.name for a in mesh.device_axes]
+    ranks = torch.arange(mesh.devices).view([a.size for a in mesh.device_axes])
+    everything = [PIPELINE, *order] if PIPELINE in names else list(order)
+    ranks = ranks.permute([names.index(name) for group in everything for name in group.split(",")])
+    ranks = ranks.reshape([_members(spec, group) for group in everything])
+    permuted = DeviceMesh(device_type, ranks, mesh_dim_names=tuple(everything))
+    return permuted[tuple(order)]
+
+
+def sharded_mesh(spec: ProgramSpec, device_mesh: DeviceMesh) -> DeviceMesh | None:
+    """The mesh on which what ZeRO shards lies: the axes that it shards over come last, as one. None where it shards
+    nothing."""
+    if not any(spec.zero_shards(p) for p in spec.lowered.parameters):
+        return None
+    return reordered(spec, device_mesh.device_type, sharded_order(spec))
+
+
+def sharded_order(spec: ProgramSpec) -> list[str]:
+    """The names of that mesh."""
+    names = [a.name for a in spec.lowered.mesh.device_axes if a.name not in (PIPELINE, *spec.shard_axes)]
+    return [*names, ",".join(spec.shard_axes)]
+
+
+def _members(spec: ProgramSpec, group: str) -> int:
+    size = 1
+    for name in group.split(","):
+        size *= spec.size(name)
+    return size

@@ -1,0 +1,207 @@
+"""What a segment computes again in its backward where it recomputes selectively, and what it keeps for that.
+
+Autograd keeps what operators read in their backward. A cheap operator's result (elementwise, a norm, a reshape), and
+what was gathered, needn't be kept: the operands from which it follows are, or follow in their turn from what is kept.
+Products, attention, experts and collectives inside operators (``DEAR``) never run again, so a product's result is kept
+only where something in the backward reads it, or what follows from it; a partial sum, which nobody reads, isn't.
+
+Of all the sets that may be computed again the one is sought that minimises
+
+    bytes kept · rate  +  seconds of what runs again
+
+with the rate of full recomputation, the forward's seconds over the bytes that it frees, by local search, from
+everything kept and from everything cheap again. So a result is dropped where a second spent on it frees more than
+a second of full recomputation does, and never is more kept than autograd keeps. The program names the results
+(``BlockChoice.again``), and its runtime drops these alone (``autoplan.runtime.memory.selective``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoplan.cost import Operator, Prices
+from autoplan.cost.operators.collective_ops import body_collectives
+from autoplan.cost.prices import layout_bytes
+from autoplan.ir.choice import BlockChoice, Hop
+from autoplan.ir.graph import Block
+from autoplan.ir.mesh import Mesh
+from autoplan.rules.strategies import Strategy
+from autoplan.search.block_cost.live import LiveBytes
+from autoplan.search.block_cost.live_backward import Backward
+from autoplan.search.block_cost.live_forward import Located, Step, Walk, steps_of
+from autoplan.search.block_cost.saved_tensors import kept_values, values_bytes
+
+DEAR = ("matmul", "attention", "experts", "lookups")
+"""Kinds of operators (``Rule.cost``) whose results are never computed again."""
+
+
+@dataclass(frozen=True)
+class SelectiveSaves:
+    """A segment that recomputes selectively, in one microbatch on one device.
+
+    kept_bytes     kept from the forward for the backward, its input included where it is read
+    rebuilt_bytes  what stands beside them, and beside the block's working memory, while its backward runs
+    again_s        of what runs again in the backward
+    again          the results that do, in the order of the program
+    live           bytes at the moments of its forward and backward
+    """
+
+    kept_bytes: int = 0
+    rebuilt_bytes: int = 0
+    again_s: float = 0.0
+    again: tuple[Located, ...] = ()
+    live: LiveBytes = field(default_factory=LiveBytes)
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a storage is computed again: the value, the storages that its operator reads, and its seconds."""
+
+    value: Located
+    reads: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """What a block's backward reads, and how that follows from other values.
+
+    saved  storages that the backward reads
+    sizes  bytes of each; none of what a parameter or a constant holds anyway
+    made   those that may be computed again, in the order of the program
+    """
+
+    saved: tuple[int, ...]
+    sizes: Mapping[int, int]
+    made: Mapping[int, Made]
+
+    def needed(self, kept: frozenset[int]) -> tuple[frozenset[int], frozenset[int]]:
+        """(what is kept, what is computed again) where of what could be the storages in ``kept`` aren't."""
+        held, again, left = set(), set(), list(self.saved)
+        while left:
+            storage = left.pop()
+            if storage in held or storage in again:
+                continue
+            if storage in self.made and storage not in kept:
+                again.add(storage)
+                left += self.made[storage].reads
+            else:
+                held.add(storage)
+        return frozenset(held), frozenset(again)
+
+    def cost(self, kept: frozenset[int], rate: float) -> float:
+        held, again = self.needed(kept)
+        return rate * sum(self.sizes.get(s, 0) for s in held) + sum(self.made[s].seconds for s in again)
+
+    def cheapest(self, rate: float) -> tuple[frozenset[int], frozenset[int]]:
+        """(what is kept, what is computed again) at ``rate`` seconds for a byte."""
+        found = [self.improved(start, rate) for start in (frozenset(self.made), frozenset[int]())]
+        return self.needed(min(found, key=lambda kept: self.cost(kept, rate)))
+
+    def improved(self, kept: frozenset[int], rate: float) -> frozenset[int]:
+        """Single storages kept, or no longer kept, for as long as that costs less."""
+        least, better = self.cost(kept, rate), True
+        while better:
+            better = False
+            held, again = self.needed(kept)
+            for storage in [s for s in self.made if s in again or s in held]:
+                other = kept ^ {storage}
+                cost = self.cost(other, rate)
+                if cost < least * (1 - 1e-12):
+                    kept, least, better = other, cost, True
+        return kept
+
+
+def selective_of_walk(
+    walk: Walk, live: LiveBytes, prices: Prices, alone_s: Mapping[str, float], forward_s: float, input_bytes: int
+) -> SelectiveSaves:
+    """An eager block, as it was walked through.
+
+    live         where nothing is recomputed
+    alone_s      forward seconds of each operator, the collectives of its body aside
+    forward_s    of the block
+    input_bytes  what full recomputation keeps
+    """
+    sizes = {s: size for s, size in walk.sizes.items() if s >= 0 or s in walk.entered}
+    made: dict[int, Made] = {}
+    seen: set[int] = set()
+    for step in walk.steps:
+        storage, reads = walk.storage(step.makes), tuple(dict.fromkeys(walk.storage(at) for at in step.reads))
+        if storage >= 0 and storage not in seen and may_run_again(step, walk):
+            assert storage not in reads, f"{step.makes} is a view"
+            made[storage] = Made(step.makes, reads, step_seconds(step, walk.block, prices, alone_s))
+        seen.add(storage)
+    saved = tuple(dict.fromkeys(s for each in walk.saved for s in each))
+    held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
+    reads_of = {s: tuple(m.reads) for s, m in made.items() if s in again}
+    backs = [Backward(walk, adding, reads_of).most for adding in (False, True)]
+    kept = sum(sizes.get(s, 0) for s in held)
+    inputs = sum(sizes[s] for s in walk.entered & held)
+    rebuilt = max(0, backs[1] - kept - live.working)
+    seconds = sum(made[s].seconds for s in again)
+    values = tuple(m.value for s, m in made.items() if s in again)
+    return SelectiveSaves(kept, rebuilt, seconds, values, LiveBytes(kept, inputs, live.forward, *backs))
+
+
+def may_run_again(step: Step, walk: Walk) -> bool:
+    if step.operator is None:
+        return True
+    strategy = dict(walk.choice.strategies)[step.operator.node.name]
+    return is_cheap(step.operator, strategy, walk.mesh)
+
+
+def is_cheap(operator: Operator, strategy: Strategy, mesh: Mesh) -> bool:
+    """Whether an operator may run again: it is no product, sends nothing, and follows from its operands."""
+    return (
+        operator.rule.cost not in DEAR and bool(operator.operands) and not body_collectives(operator, strategy, mesh)
+    )
+
+
+def step_seconds(step: Step, block: Block, prices: Prices, alone_s: Mapping[str, float]) -> float:
+    if step.operator is not None:
+        return alone_s[step.operator.node.name]
+    assert step.hop is not None
+    return hop_seconds(step.hop, block, prices)
+
+
+def hop_seconds(hop: Hop, block: Block, prices: Prices) -> float:
+    """Of a redistribution's forward."""
+    kind = block.types()[hop.value]
+    local = layout_bytes(kind, hop.target, prices.mesh)
+    return sum(prices.step(step, True, local, kind).forward_s for step in hop.steps or ())
+
+
+def rate_of(kept: int, input_bytes: int, forward_s: float) -> float:
+    """Seconds of full recomputation for each byte that it frees."""
+    return forward_s / max(kept - input_bytes, 1)
+
+
+def selective_of_values(
+    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], live: LiveBytes, prices: Prices,
+    alone_s: Mapping[str, float], forward_s: float, input_bytes: int,
+) -> SelectiveSaves:  # fmt: skip
+    """A compiled block: as ``selective_of_walk``, each value in each layout a storage of its own."""
+    mesh, types = prices.mesh, block.types()
+    values = kept_values(choice, operators, types, mesh)
+    beside = live.kept - values_bytes(values, types, mesh)
+    strategies, steps = dict(choice.strategies), list(steps_of(block, choice, operators, mesh))
+    located = dict.fromkeys(at for step in steps for at in (*step.reads, step.makes))
+    number = {at: n for n, at in enumerate(located)}
+    constant = {v.name for v in (*block.parameters, *block.externals, *block.buffers)}
+    sizes = {n: layout_bytes(types[at[0]], at[1], mesh) for at, n in number.items() if at[0] not in constant}
+    made = {}
+    for step in steps:
+        cheap = step.operator is None or is_cheap(step.operator, strategies[step.operator.node.name], mesh)
+        if cheap and step.makes[0] not in constant:
+            reads = tuple(number[at] for at in step.reads)
+            made[number[step.makes]] = Made(step.makes, reads, step_seconds(step, block, prices, alone_s))
+    saved = tuple(n for at, n in number.items() if at in values)
+    held, again = Dataflow(saved, sizes, made).cheapest(rate_of(live.kept, input_bytes, forward_s))
+    entering = {number.get((v.name, x)) for v, x in zip(block.inputs, choice.inputs, strict=True)}
+    kept = beside + sum(sizes.get(n, 0) for n in held)
+    inputs = sum(sizes[n] for n in held if n in entering)
+    seconds, largest = sum(made[n].seconds for n in again), max((sizes[n] for n in again), default=0)
+    moments = (kept - live.kept + largest + moment for moment in (live.backward, live.adding))
+    found = LiveBytes(kept, inputs, live.forward, *moments)
+    return SelectiveSaves(kept, largest, seconds, tuple(m.value for n, m in made.items() if n in again), found)

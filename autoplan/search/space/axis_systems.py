@@ -1,0 +1,97 @@
+"""What a candidate asks of its operator axes, each axis for itself.
+
+    ep   experts split over it, rows of everything else (``context_parallel``)
+    cp   the sequence split over it, attention by heads, by rows, or round a ring (likewise)
+    tp   what a named system asks, or nothing; where it is pinned, that weights are split over it
+
+An operator's strategies on several axes are products of its strategies on one. So each system takes from them those
+that do on its axis what it asks, whatever they do on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoplan.cost import Operator
+from autoplan.ir.graph import Model, TensorType
+from autoplan.ir.layout import State
+from autoplan.ir.mesh import CONTEXT, EXPERT, Mesh
+from autoplan.rules.strategies import Strategy
+from autoplan.search.space.context_parallel import LAYOUTS, ROW_SYSTEMS
+from autoplan.search.space.tensor_axes import LayoutRequirements, Role, System, splitting
+
+CONTEXT_SYSTEMS: Mapping[str, str] = {"heads": "ulysses", "rows": "context-parallel", "ring": "ring-attention"}
+"""The system of each way in which attention is split over the context's axis."""
+
+
+@dataclass(frozen=True)
+class AxisSystems:
+    """Systems side by side, on different axes.
+
+    systems  of the axes that have one
+    split    axes over which weights must be split where sizes allow
+    """
+
+    systems: tuple[System, ...]
+    split: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(axis for system in self.systems for axis in system.axes)
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Axes on which every operator runs as on the data axis."""
+        return tuple(axis for system in self.systems for axis in system.whole)
+
+    @property
+    def gathered(self) -> str:
+        """The axis over which weights are gathered where they are used; "" for none."""
+        return next((system.gathered for system in self.systems if system.gathered), "")
+
+    def between(self, axis: str, kind: TensorType) -> tuple[State, ...]:
+        """The states that an activation between blocks may have on an axis; none where any will do."""
+        system = self.on(axis)
+        return () if system is None else system.between(axis, kind)
+
+    def stored(self, axis: str, kind: TensorType, product: bool) -> tuple[State, ...]:
+        """The states in which a parameter may be stored on an axis; none where any will do."""
+        system = self.on(axis)
+        return () if system is None else system.stored(axis, kind, product)
+
+    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], Role]:
+        """What certain operators are to one of the systems."""
+        return {key: role for system in self.systems for key, role in system.special(model, operators).items()}
+
+    def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:
+        """ParallelismError where the model can't lie on a mesh as one of the systems asks."""
+        for system in self.systems:
+            system.check(model, operators, mesh)
+
+    def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+        """Of an operator's strategies those for which all systems ask."""
+        left = tuple(found)
+        for system in self.systems:
+            left = system.ways(asked, left)
+        return splitting(asked.operator, asked.weights, left, self.split) if self.split and asked.splits else left
+
+    def on(self, axis: str) -> System | None:
+        return next((system for system in self.systems if axis in system.axes), None)
+
+
+def systems_of(cp_attention: str, ep: int, tensor_system: str, split: tuple[str, ...]) -> System | None:
+    """What a candidate asks of its axes; None where that is nothing, or only that weights are split over ``split``.
+
+    cp_attention  how attention is split over cp; "" without that axis
+    ep            devices of the experts' axis
+    """
+    found: list[System] = []
+    if ep > 1:
+        found.append(replace(ROW_SYSTEMS["expert-parallel"], axis=EXPERT))
+    if cp_attention:
+        found.append(replace(ROW_SYSTEMS[CONTEXT_SYSTEMS[cp_attention]], axis=CONTEXT))
+    tensor = LAYOUTS.get(tensor_system)
+    if not found:
+        return tensor
+    return AxisSystems((*found, tensor) if tensor is not None else tuple(found), () if tensor is not None else split)

@@ -1,0 +1,40 @@
+"""A rank that trains imports what it runs: no search, no prices, no solver."""
+
+import subprocess
+import sys
+from importlib import resources
+
+import autoplan
+from autoplan import deferred
+
+ABSENT = (
+    "autoplan.search", "autoplan.solver", "autoplan.cost", "autoplan.verify", "autoplan.rehearsal", "autoplan.report",
+    "scipy", "pulp", "highspy", "networkx",
+)  # fmt: skip
+
+
+def imports_of(script: str) -> str:
+    """The import statements of a template."""
+    text = resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text()
+    return "\n".join(line for line in text.splitlines() if line.startswith(("import ", "from ")))
+
+
+def test_scripts_of_a_folder_import_no_search() -> None:
+    torch_alone = "import torch.distributed.fsdp, torch.distributed.pipelining, torch.distributed.checkpoint, sys"
+    asked = f"[m for m in sys.modules if m not in before and m.startswith({ABSENT!r})]"
+    for script in ("train.py", "run.py"):
+        code = f"{imports_of(script)}\n{torch_alone}\nbefore = set()\nautoplan.load\nprint({asked})"
+        code = code.replace("from __future__ import annotations\n", "")
+        torchs = f"{torch_alone}\nbefore = set(sys.modules)\n{code.replace('before = set()', '')}"
+        found = subprocess.run([sys.executable, "-c", torchs], capture_output=True, text=True)
+        assert found.stdout.strip() == "[]", (found.stdout, found.stderr)
+
+
+def test_every_name_has_a_home() -> None:
+    assert {name for names in autoplan.HOMES.values() for name in names} <= set(autoplan.__all__)
+    assert all(getattr(autoplan, name) is not None for name in autoplan.__all__)
+    assert set(autoplan.__all__) <= set(dir(autoplan))
+
+
+def test_a_deferred_function_is_the_function() -> None:
+    assert deferred.deferred("math.hypot")(3, 4) == 5

@@ -1,0 +1,103 @@
+"""What a layer keeps for its backward, rank 0 of four: the papers' formulas, and what the search predicts.
+
+Korthikanti et al. 2022 (arXiv:2205.05198), table 2, count bytes of s·b·h elements, n, in 16 bit: 10n + 24n/t + 5as²b/t
+under tensor parallelism, 34n/t + 5as²b/t with sequence parallelism, without the last term under selective
+recomputation, 2n in full. Attention is fused here: in place of 5as²b/t stands the log-sum-exp of each query, which is
+under 1%. Nothing is dropped, so the masks of 2n are less. Term by term, of GPT-2:
+
+    term                               paper      none                    selective
+    norms' inputs                      4n         4n                      4n
+    norms' outputs, products' inputs   4n         4n, gathered 4n         computed again
+    dropout's masks                    2n         none here               none here
+    q, k, v, attention's result        8n/t       8n/t                    8n/t
+    GELU's input                       8n/t       8n/t                    8n/t
+    GELU's output                      8n/t       8n/t                    computed again
+
+Under sequence parallelism norms' inputs are 4n/t. The paper keeps their outputs split and gathers them again; here that
+is a part of selective recomputation, and without it they stay gathered, for a collective's time. In full 2n, or 2n/t.
+
+A Llama's norms are written in pieces: each keeps its input in float32, the normalised rows, and its output (8n); and a
+gate of f features keeps gate, up, the activated gate and their product (8nf/ht), selectively gate and up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from autoplan.export.folder import write_folder
+from autoplan.ir.choice import StageChoice
+from autoplan.options import Parallelism, Training
+from autoplan.search.repriced import repriced
+from tests.runtime.test_runtime_selective import with_stage
+from tests.support.planning import parallelize_alone
+from tests.support.saved_bytes import saved_bytes
+
+ROWS, LENGTH, HIDDEN, HEADS, INNER, TENSOR, LAYERS = 4, 128, 256, 8, 640, 4, 3
+N = ROWS * LENGTH * HIDDEN
+NEAR = 0.02
+
+
+def gpt2() -> nn.Module:
+    dropped = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)
+    sizes = dict(vocab_size=512, n_embd=HIDDEN, n_layer=LAYERS, n_head=HEADS, n_positions=LENGTH, bos_token_id=1)
+    return GPT2LMHeadModel(GPT2Config(**sizes, **dropped, eos_token_id=1))
+
+
+def llama() -> nn.Module:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=512, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS, num_key_value_heads=HEADS, max_position_embeddings=LENGTH,
+        )
+    )  # fmt: skip
+
+
+def gpt2_bytes(recompute: str, sequence: bool) -> float:
+    stream, products = (N / TENSOR if sequence else N), N / TENSOR
+    return {
+        "none": 4 * stream + 4 * N + 24 * products,
+        "selective": 4 * stream + 16 * products,
+        "full": 2 * stream,
+    }[recompute]
+
+
+def llama_bytes(recompute: str, sequence: bool) -> float:
+    stream, products, inner = (N / TENSOR if sequence else N), N / TENSOR, N * INNER / HIDDEN / TENSOR
+    return {
+        "none": 12 * stream + 4 * N + 8 * products + 8 * inner,
+        "selective": 4 * stream + 8 * products + 4 * inner,
+        "full": 2 * stream,
+    }[recompute]
+
+
+@pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
+@pytest.mark.parametrize(("model", "formula"), [(gpt2, gpt2_bytes), (llama, llama_bytes)], ids=["gpt2", "llama"])
+def test_a_layer_keeps_what_the_formula_says(
+    model: Callable[[], nn.Module], formula: Callable[[str, bool], float], sequence: bool, tmp_path: Path
+) -> None:
+    with torch.device("meta"):
+        module = model()
+    batch = dict.fromkeys(("input_ids", "labels"), torch.zeros(ROWS, LENGTH, dtype=torch.int64))
+    pinned = Parallelism(dp=1, tp=TENSOR, pp=1, micro_batch=ROWS, sequence_parallel=sequence, recompute="selective")
+    record = parallelize_alone(
+        module, "1x4 h100-sxm", batch, training=Training(precision="bf16", compile=False), parallelism=pinned
+    ).record
+    counts = {"none": (0, 0), "selective": (0, LAYERS), "full": (LAYERS, 0)}
+    assert record.chosen.stages == (StageChoice(0, len(record.model.segments), *counts["selective"]),)
+    folders = {name: tmp_path / name for name in counts}
+    for name, (full, selective) in counts.items():
+        write_folder(with_stage(record, full, selective), folders[name], name, {})
+    measured = dict(zip(counts, saved_bytes(list(folders.values())), strict=True))
+    price = repriced(record)[1].point.prices[1]
+    predicted = {"none": price.kept_bytes, "selective": price.selective.kept_bytes, "full": price.input_bytes}
+    for name, kept in measured.items():
+        total = sum(size for size, _, _ in kept)
+        assert total == pytest.approx(formula(name, sequence), rel=NEAR), (name, kept)
+        assert predicted[name] == pytest.approx(total, rel=NEAR), name
+    assert price.selective.kept_bytes < price.kept_bytes and price.selective.again_s < price.forward_s

@@ -1,0 +1,24 @@
+"""A program's step makes about as many operator calls as the module's own, and keeps no more for the backward."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.program.counts import PRECISIONS, row
+from tests.bench.program.models import MODELS
+from tests.support.sampling import sampled
+
+CALLS = 1.05  # of two layers: what is done once a step, and projections in pieces, are in it
+COUNT_BYTES = 8  # of valid targets, by which the loss is divided: the module's own mean counts them inside
+CELLS = sampled(
+    [(model, precision) for model in MODELS for precision in PRECISIONS],
+    [("GPT-2, dropout", "fp32"), ("Llama", "bf16-mixed"), ("BERT", "fp32")],
+)
+
+
+@pytest.mark.parametrize(("model", "precision"), CELLS)
+def test_a_step_is_no_longer_than_the_modules(model: str, precision: str) -> None:
+    found = row(model, precision)
+    assert found.calls_ratio <= CALLS, found.program.calls
+    assert found.program.saved_bytes <= found.module.saved_bytes + COUNT_BYTES
+    assert found.program.total > 100 and found.module.saved_bytes > 1e5
