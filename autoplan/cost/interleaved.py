@@ -14,7 +14,7 @@ from cost_models.pipeline.shared import Sharing
 
 __all__ = [
     "Action", "CriticalPath", "Rounds", "actions", "chunk_rounds", "deals_rounds", "least_chunk_rounds", "least_held",
-    "most_sending", "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
+    "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
 ]  # fmt: skip
 
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
@@ -71,19 +71,6 @@ def split_backward(backward_s: float, weights_s: float, *, first: bool, fuses: b
     if first:
         return backward_s, backward_s
     return (2 * backward_s, backward_s) if fuses else (backward_s, weights_s)
-
-
-def most_sending(schedule: str, ranks: int, microbatches: int, virtual_stages: int) -> int:
-    """Messages that a rank has on their way at most: before another it waits for the oldest (``runtime.pipeline``).
-
-    A send ends once its receive is posted, an action before the message is read. Where neighbours read what is sent in
-    about the turn in which it is sent, one at a time neither deadlocks nor takes longer. They are behind by turns where
-    a rank with several stages splits the backward, or has rounds of more microbatches than there are ranks. A test runs
-    all orders that way.
-    """
-    if virtual_stages == 1 or not (splits(schedule) or chunk_rounds(ranks, microbatches) > ranks):
-        return 1
-    return 3 * ranks
 
 
 def least_held(schedule: str, ranks: int, microbatches: int) -> tuple[int, ...]:

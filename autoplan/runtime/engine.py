@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from autoplan.cost.interleaved import Action
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import StageModule
@@ -14,6 +13,7 @@ from autoplan.runtime.pipeline.exchange import Exchange
 from autoplan.runtime.pipeline.order import rank_actions
 from autoplan.runtime.pipeline.stage import Message, PipelineStage
 from autoplan.runtime.spec import ProgramSpec
+from cost_models.pipeline.order import Action
 
 
 class LoopEngine:

@@ -24,7 +24,7 @@ class SearchBudget:
     quick           operators are solved once for each tensor axis and priced for other microbatches. Bounds that solve
                     something are left out.
     micro_batches   sizes of microbatches, the smallest, that are tried beside the largest; in the second place where
-                    the best plan recomputes, or none fits. None: all sizes.
+                    the best plan recomputes or offloads, or none fits. None: all sizes.
     near            candidates within this many times the best of a quick search get operators of their own
     near_meshes     the most meshes for which that is done, the best plan's included
     """

@@ -55,7 +55,7 @@ def fastest(
     if sizes is None:
         return best_first(work, fitting, memory_limit, best, under_s)
     found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s)
-    short = found is None or found.recomputes
+    short = found is None or found.recomputes or found.setting.offload != "none"
     return best_first(work, subsample(fitting, sizes[1]), memory_limit, found, under_s) if short else found
 
 

@@ -109,3 +109,16 @@ def in_flight(schedule: str, ranks: int, microbatches: int, virtual_stages: int 
         return tuple(held.max(axis=1).tolist())
     warm = (warm_up(schedule, rank, ranks, microbatches, count) for rank in range(ranks))
     return tuple(min(everything, forwards + 1) for forwards in warm)
+
+
+def most_sending(schedule: str, ranks: int, microbatches: int, virtual_stages: int) -> int:
+    """Messages that a rank has on their way at most: before another it waits for the oldest (``runtime.pipeline``).
+
+    A send ends once its receive is posted, an action before the message is read. Where neighbours read what is sent in
+    about the turn in which it is sent, one at a time neither deadlocks nor takes longer. They are behind by turns where
+    a rank with several stages splits the backward, or has rounds of more microbatches than there are ranks. A test runs
+    all orders that way.
+    """
+    if virtual_stages == 1 or not (schedule in SPLIT or round_size("interleaved", ranks, microbatches) > ranks):
+        return 1
+    return 3 * ranks

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.cost.interleaved import Action, actions, most_sending
 from autoplan.runtime.pipeline.order import reads_from, sends_to
+from cost_models.pipeline.order import Action, actions, most_sending
 
 SPENT_S = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 MESSAGE_S = 0.2

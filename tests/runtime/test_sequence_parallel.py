@@ -196,7 +196,7 @@ def test_a_system_of_rows_goes_with_a_pipeline_and_data_parallel() -> None:
 def test_the_search_splits_rows_of_a_long_sequence_by_itself() -> None:
     """One row of a batch can't be data parallel, and two heads can't be dealt to eight devices."""
     chosen = planned(llama(batch=1, seq=65536, hidden=256, ffn=512, heads=2, kv=2), "1x8 h100-sxm", Parallelism())
-    assert chosen.mesh.size("tp") == 8
+    assert chosen.mesh.operator_ways == 8
     assert bodies_of(chosen) <= {"ring_attention", "causal_attention_rows"} and bodies_of(chosen)
 
 
@@ -208,5 +208,5 @@ def planned(model: Model, cluster: str, pinned: Parallelism) -> Chosen:
 
 def bodies_of(chosen: Chosen) -> set[str]:
     """What attention runs by."""
-    ways = [s.on("tp") for block in chosen.blocks for name, s in block.strategies if name == "attn"]
-    return {way.body for way in ways}
+    ways = [way for block in chosen.blocks for name, s in block.strategies if name == "attn" for _, way in s.axes]
+    return {way.body for way in ways if way.body}

@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from autoplan.cost.interleaved import Action, most_sending
 from autoplan.ir.typed import TypedValue
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.pipeline.order import reads_from, schedule_of, sends_to
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from cost_models.pipeline.order import Action, most_sending
 
 Message = tuple[Tensor, ...]
 Edge = tuple[bool, bool]

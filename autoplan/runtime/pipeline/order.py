@@ -1,8 +1,8 @@
 """The order of a rank's actions: the one by which the search prices the schedule (``cost_models.pipeline``)."""
 
-from autoplan.cost.interleaved import Action, actions
 from autoplan.errors import ParallelismError
 from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from cost_models.pipeline.order import Action, actions
 
 ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", "pipedream-2bw": "1f1b"}
 """Schedules by the order that they run in; PipeDream-2BW differs from 1F1B in its weights alone."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
-from autoplan.cost.interleaved import Rounds, most_sending, runs_rounds, splits
+from autoplan.cost.interleaved import Rounds, runs_rounds, splits
 from autoplan.cost.prices import Prices
 from autoplan.cost.step import held_microbatches, update_s
 from autoplan.cost.zero_costs import DataAxis
@@ -20,6 +20,7 @@ from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
 from autoplan.search.space.candidates import Candidate
+from cost_models.pipeline.order import most_sending
 
 Interval = tuple[int, int]
 Bytes = np.ndarray | float
