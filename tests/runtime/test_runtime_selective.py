@@ -148,7 +148,8 @@ def kept_bytes(rank: int, world: int, folder: str) -> tuple[int, int, int]:
     before = alive()
     y = layer(x, *tables)
     after = alive()
-    left = {at: size for at, size in after.items() if at not in before}
+    own = {p.untyped_storage().data_ptr() for p in layer.parameters()}  # views of which are kept for the backward
+    left = {at: size for at, size in after.items() if at not in before and at not in own}
     left.pop(y.untyped_storage().data_ptr())
     entered = x.untyped_storage().nbytes()
     return sum(whole.values()), sum(left.values()) + entered, entered
