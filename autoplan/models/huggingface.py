@@ -29,6 +29,7 @@ from autoplan.models.inputs import hf_inputs
 # Public configurations: each as its config.json has it. Sizes that are the class' defaults are left out.
 LLAMA_3 = {"vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
            "num_key_value_heads": 8, "tie_word_embeddings": False}  # fmt: skip
+QWEN_3 = {"head_dim": 128, "norm_topk_prob": True, "max_position_embeddings": 40960, "rope_theta": 1e6}
 WITHOUT_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "llama-3-8b": ("llama", {**LLAMA_3, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -41,6 +42,13 @@ PRESETS: Mapping[str, tuple[str, Mapping[str, object]]] = {
                                   "num_attention_heads": 48, "num_key_value_heads": 8}),
     "llama-3.1-405b": ("llama", {**LLAMA_3, "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
                                  "num_attention_heads": 128, "max_position_embeddings": 131072}),
+    # Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B; openai/gpt-oss-20b, whose class' defaults are those of the 120b
+    "qwen3-30b-a3b": ("qwen3_moe", {**QWEN_3, "num_hidden_layers": 48}),
+    "qwen3-235b-a22b": ("qwen3_moe", {**QWEN_3, "hidden_size": 4096, "intermediate_size": 12288,
+                                      "moe_intermediate_size": 1536, "num_hidden_layers": 94,
+                                      "num_attention_heads": 64}),
+    "gpt-oss-20b": ("gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}),
+    "gpt-oss-120b": ("gpt_oss", {}),
     # Brown et al. 2020 (arXiv:2005.14165), table 2.1, with Megatron's padded vocabulary (Narayanan et al. 2021)
     "gpt3-175b": ("gpt2", {**WITHOUT_DROPOUT, "n_embd": 12288, "n_layer": 96, "n_head": 96, "n_positions": 2048,
                            "vocab_size": 51200}),
@@ -78,8 +86,12 @@ def build(name: str, settings: Sequence[str], batch: int | None, seq: int | None
     kind, config = configuration(name, settings)
     for mapping, auto in TASKS:
         if kind in mapping:
-            with torch.device("meta"):
-                model = auto.from_config(config)
+            try:
+                with torch.device("meta"):
+                    model = auto.from_config(config)
+            except AttributeError as error:  # a model of several parts, whose class for this task takes one of them
+                cause = f"transformers can't build it from its configuration alone: {error}"
+                raise InputsError(f"hf:{name}", cause, "give it as path/to/file.py:make_model") from error
             return model, None if batch is None else inputs(name, model, batch, seq)
     raise InputsError(
         f"hf:{name}",
@@ -93,7 +105,7 @@ def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
     known = known_name(name)
     kind, preset = PRESETS.get(known, (known, {}))
     plain = AutoConfig.for_model(kind)
-    defaults = {**plain.to_dict(), **{alias: getattr(plain, own) for alias, own in plain.attribute_map.items()}}
+    defaults = {**plain.to_dict(), **aliases_of(plain)}
     defaults["num_labels"] = plain.num_labels
     if getattr(plain, "rope_parameters", None):
         defaults["rope_theta"] = plain.rope_parameters.get("rope_theta", 10000.0)
@@ -105,10 +117,17 @@ def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
         raise InputsError(f"hf:{name} with {dict(given)}", f"transformers refuses: {error}", "mend --config") from error
 
 
+def aliases_of(plain: Any) -> dict[str, object]:
+    """The other names of a configuration's fields, of those that it has: one of several models lacks some."""
+    return {alias: getattr(plain, own) for alias, own in plain.attribute_map.items() if hasattr(plain, own)}
+
+
 def known_name(name: str) -> str:
     """The preset or model type that a name of the hub stands for; InputsError, with the nearest, where it is none."""
     given = TRAINED.sub("", name.rpartition("/")[2].lower())
     found = HUB.get(given, given)
+    if found not in PRESETS and found not in CONFIG_MAPPING_NAMES:
+        found = found.replace("-", "_")  # "DeepSeek-V3" of the model type deepseek_v3
     if found in PRESETS or found in CONFIG_MAPPING_NAMES:
         return found
     near = nearest(given.removeprefix("meta-"), [*PRESETS, *CONFIG_MAPPING_NAMES])

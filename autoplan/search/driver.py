@@ -7,6 +7,7 @@ operators and by what devices can hold, and evaluated in the order of their boun
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -24,14 +25,12 @@ from autoplan.search.state import SearchState, candidates
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
     memory_limit, given = work.cluster.usable_bytes, candidates(work.limits, parallelism)
-    possible = work.lying(given)
-    if not possible and (obstacle := work.obstacle(given[0])) is not None:
-        raise obstacle
-    best = fastest(work, possible, memory_limit)
+    best = fastest(work, given, memory_limit)
     if wants_context(work, best):
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
-    best = best or last_resort(work, possible, memory_limit)
+    best = best or last_resort(work, given, memory_limit)
     if best is None:
+        work.check_some_lie(given)
         return None
     best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
     if work.budget.quick:
@@ -54,6 +53,8 @@ def fastest(
     sizes = work.budget.micro_batches
     if sizes is None:
         return best_first(work, fitting, memory_limit, best, under_s)
+    if len(work.lying(tried := subsample(fitting, sizes[0]))) < len(tried):
+        fitting = work.lying(fitting)
     found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s)
     short = found is None or found.recomputes or found.setting.offload != "none"
     return best_first(work, subsample(fitting, sizes[1]), memory_limit, found, under_s) if short else found
@@ -67,7 +68,7 @@ def best_first(
     The candidate with the least bound comes next. Its bound is tightened first; if it still comes next, it is
     evaluated. Until some plan is known to be fast, candidates that are dear to evaluate wait: most are then given up.
     """
-    queue = [(lower_bound(work.operators, s), s, work.budget.quick) for s in possible]
+    queue = [(lower_bound(work.operators, s), s, work.budget.quick) for s in work.lying(possible)]
     work.bounds |= {setting: bound_s for bound_s, setting, _ in queue}
     heapq.heapify(queue)
     waiting: list[tuple[float, Candidate, bool]] = []
@@ -110,8 +111,9 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
     """Where nothing was found to fit: of the candidates that hold least, the fastest plan of the operators that do, if
     any fits."""
     sized = sorted((work.least_bytes(s), s) for s in possible)
+    lying = ((least, s) for least, s in sized if work.obstacle(s) is None)
     best: Evaluated | None = None
-    for least, setting in sized[: work.budget.last_resorts]:
+    for least, setting in itertools.islice(lying, work.budget.last_resorts):
         lean = work.evaluator.leanest(setting) if least <= memory_limit else None
         if lean is None or work.evaluator.idle(setting, lean.point):
             continue

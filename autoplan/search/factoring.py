@@ -39,7 +39,7 @@ def refined(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limi
     one_axis_s = lower_bound(work.operators, best.setting)
     for setting in factored(work.prepared, best.setting):
         limit_s = best.step_s * (1 - work.budget.tolerance)
-        if lower_bound(work.operators, setting) < min(limit_s, one_axis_s * (1 - work.budget.tolerance)):
+        if work.obstacle(setting) is None and lower_bound(work.operators, setting) < min(limit_s, one_axis_s * (1 - work.budget.tolerance)):
             found = work.evaluate(setting, memory_limit, limit_s)
             best = found if found is not None and found.step_s < limit_s else best
     return beside_whole_weights(work, best, pinned, memory_limit)

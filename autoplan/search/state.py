@@ -48,27 +48,38 @@ class SearchState:
         return least_bytes(self.operators, setting, self.training)
 
     def tightened(self, setting: Candidate, memory_limit: float, enough_s: float) -> float:
-        """The tightest lower bound on a candidate's step time, or the first that reaches ``enough_s``."""
-        bound_s = self.evaluator.bounds.unlimited_s(setting)
-        return bound_s if bound_s >= enough_s else self.evaluator.bounds.limited_s(setting, memory_limit)
+        """The tightest lower bound on a candidate's step time, or the first that reaches ``enough_s``; infinite where
+        its operators turn out to have no way to lie on its axes."""
+        if self.obstacle(setting) is not None:
+            return math.inf
+        try:
+            bound_s = self.evaluator.bounds.unlimited_s(setting)
+            return bound_s if bound_s >= enough_s else self.evaluator.bounds.limited_s(setting, memory_limit)
+        except ParallelismError as error:
+            self.obstacles[self.operators.key(setting)] = error
+            return math.inf
 
     def evaluate(self, setting: Candidate, memory_limit: float, limit_s: float = math.inf) -> Evaluated | None:
         """The fastest plan of a candidate that fits and takes less than ``limit_s``, if any is found."""
-        found = self.evaluator.evaluate(setting, memory_limit, limit_s, self.bounds.get(setting, 0.0))
+        if self.obstacle(setting) is not None:
+            return None
+        try:
+            found = self.evaluator.evaluate(setting, memory_limit, limit_s, self.bounds.get(setting, 0.0))
+        except ParallelismError as error:
+            self.obstacles[self.operators.key(setting)] = error
+            return None
         if found is not None and found.exceeds_host:
             found = None
         self.found[setting] = found
         return found
 
     def lying(self, possible: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates whose operators can lie on their axes: on the context's, heads may be too few for one way of
-        attention, and a mask in the way of another."""
+        """The candidates whose operators can lie on their axes: rows may not divide over microbatches, and on a context
+        axis heads may be too few for one way of attention, and a mask in the way of another."""
         return [setting for setting in possible if self.obstacle(setting) is None]
 
     def obstacle(self, setting: Candidate) -> ParallelismError | None:
-        """Why a candidate with a context's or an experts' axis can't be, as far as its operators say."""
-        if setting.ep * setting.cp == 1:
-            return None
+        """Why a candidate can't be, as far as its operators say; None where nothing is in its way."""
         key = self.operators.key(setting)
         if key not in self.obstacles:
             try:
@@ -77,6 +88,12 @@ class SearchState:
             except ParallelismError as error:
                 self.obstacles[key] = error
         return self.obstacles[key]
+
+    def check_some_lie(self, possible: Sequence[Candidate]) -> None:
+        """Raises what keeps the first of these candidates from being, where none of them can be."""
+        first = self.obstacle(possible[0])
+        if first is not None and all(self.obstacle(setting) is not None for setting in possible):
+            raise first
 
     def gap(self, best: Evaluated) -> float:
         """By which share of the best plan's time a plan of any candidate could still be quicker, as far as the search
@@ -105,7 +122,7 @@ class SearchState:
         fields are solved as in a full search, for the few candidates that stand beside a plan."""
         operators = self.operators.pinned_to(parallelism)
         if operators is self.operators:
-            return replace(self, found={}, bounds={}, obstacles={})
+            return replace(self, found={}, bounds={})
         evaluator = Evaluator.of(operators, self.training)
         evaluator.costs.schedules = self.evaluator.costs.schedules
         return replace(self, operators=operators, evaluator=evaluator, budget=FULL, found={}, bounds={}, obstacles={})

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed, free_name
+from autoplan.ir.graph import Argument, DType, Node, Ref, TensorType, Typed, free_name, walk_refs
 
 Value = object  # Ref, a Python scalar, or a tuple of these: what an operator of torch.fx takes or gives
 
@@ -80,8 +80,12 @@ class Builder:
         return Ref(name)
 
     def infer(self, op: str, args: tuple[Argument, ...], kwargs: tuple[tuple[str, Argument], ...]) -> TensorType:
-        given = [torch_argument(argument, self.meta) for argument in args]
-        result = overload(op)(*given, **{key: torch_argument(value, self.meta) for key, value in kwargs})
+        """By running the operator on the meta device, where it has a shape and a dtype and no memory."""
+        given, function = [torch_argument(argument, self.meta) for argument in args], overload(op)
+        named = {key: torch_argument(value, self.meta) for key, value in kwargs}
+        if not tuple(walk_refs((args, kwargs))) and any(a.name == "device" for a in function._schema.arguments):
+            named["device"] = "meta"  # full, arange: no operand says where
+        result = function(*given, **named)
         assert isinstance(result, torch.Tensor), f"{op} has several results"
         return type_of(result)
 

@@ -45,7 +45,9 @@ def test_images_have_the_configured_size() -> None:
     ("name", "parameters"),
     [
         ("llama-3-70b", 70_553_706_496), ("llama-3.1-405b", 405_853_388_800), ("t5-11b", 11_307_321_344),
-        ("mixtral-8x7b", 46_702_792_704), ("mixtral-8x22b", 140_630_071_296),
+        ("mixtral-8x7b", 46_702_792_704), ("mixtral-8x22b", 140_630_071_296), ("gpt-oss-20b", 20_914_757_184),
+        ("Qwen/Qwen3-30B-A3B", 30_532_122_624), ("qwen3-235b-a22b", 235_093_634_560),
+        ("deepseek-ai/DeepSeek-V3", 671_026_404_352),
     ],
 )
 def test_a_preset_has_its_published_size(name: str, parameters: int) -> None:
@@ -64,6 +66,7 @@ def test_llama_3_keeps_its_rotary_base() -> None:
         ("hf:gpt2", [], 2, 4096, "--seq 4096: hf:gpt2 has positions for 1024. add --config max_"),
         ("hf:llama", SMALL, None, 16, "--seq 16: a sequence without a batch says no shape"),
         ("hf:llama", SMALL, 0, 16, "--batch 0: a size is at least 1"),
+        ("hf:musicgen", [], None, None, "hf:musicgen: transformers can't build it from its configuration alone"),
         ("hf:clap", [], None, None, "hf:clap: only language models (causal, masked, sequence to sequence) and image"),
     ],
 )

@@ -7,11 +7,13 @@ from functools import cache
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional as F
 
 from autoplan.errors import RescaleError
 from autoplan.ir.graph import Model, Ref
+from autoplan.models.inputs import hf_inputs
 from autoplan.trace.pipeline import trace
 from autoplan.trace.rescale import rescale
 from tests.support import zoo
@@ -97,7 +99,19 @@ def looked_up(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x + model.positions(torch.arange(2, x.shape[1] + 2, device=x.device)) + model.table[: x.shape[1]]
 
 
-@pytest.mark.parametrize("work", [flattened, shifted, last_token, masked, class_token])
+def strided(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x[:, ::2] + x[:, 1::2], x[:, 2::3]], 1)[..., ::3]
+
+
+def every_other_position(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x[:, ::2] + model.table[: x.shape[1] : 2]
+
+
+def strongest(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x.topk(3, 1).values + x.max(1, keepdim=True).values
+
+
+@pytest.mark.parametrize("work", [flattened, shifted, last_token, masked, class_token, strided, strongest])
 def test_sizes_of_every_kind_follow(work: Callable[..., torch.Tensor]) -> None:
     assert rescale(written(work, 6, 20), batch=10, seq=28) == written(work, 10, 28)
 
@@ -109,6 +123,33 @@ def test_tables_are_read_as_far_as_they_reach() -> None:
         rescale(model, seq=39)
     with pytest.raises(RescaleError, match=r"seq=50: dim 0 of table, 40 as traced, .* reads elements 0 to 50"):
         rescale(model, seq=50)
+
+
+def test_a_strided_table_is_read_as_far_as_the_sequence_reaches() -> None:
+    model = written(every_other_position, 6, 20, table=40)
+    assert rescale(model, seq=28) == written(every_other_position, 6, 28, table=40)
+    with pytest.raises(RescaleError, match=r"seq=42: dim 0 of table, 40 as traced, .* steps of 2, and 21 are read"):
+        rescale(model, seq=42)
+
+
+MIXTURES = {
+    "gpt_oss": {"intermediate_size": 64, "num_key_value_heads": 2, "num_local_experts": 4, "sliding_window": 16},
+    "deepseek_v3": {
+        "first_k_dense_replace": 1, "intermediate_size": 64, "moe_intermediate_size": 32, "q_lora_rank": 24,
+        "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "num_local_experts": 8,
+        "n_group": 4, "topk_group": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_mixtures_with_strided_rotations_and_routers_follow(kind: str) -> None:
+    common = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128}
+    settings = {**common, "num_experts_per_tok": 2, "head_dim": 8 if kind == "deepseek_v3" else 16, **MIXTURES[kind]}
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **settings))
+    small = trace(model, hf_inputs(model, 6, 60), training=True)
+    assert rescale(small, batch=10, seq=96) == trace(model, hf_inputs(model, 10, 96), training=True)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from transformers import (
 )
 
 from autoplan.ir.graph import Model
+from autoplan.trace.builder import Builder
+from autoplan.trace.passes.literals import literal
 from autoplan.trace.passes.precision import in_precision, widened
 from autoplan.trace.pipeline import trace
 from autoplan.trace.repeats.finding import find_runs
@@ -166,3 +168,33 @@ def test_assigning_to_slices(kind: type[nn.Module]) -> None:
     model = trace(module, (ids,), training=True)
     got = interpret(model, dict(module.named_parameters()), {"ids": ids})
     torch.testing.assert_close(got, module(ids))
+
+
+class Filling(nn.Module):
+    """Makes tensors by every kind of factory, each of more bytes than a machine has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        large = (x.shape[0], 1 << 20, 1 << 20)
+        made = [
+            torch.zeros(large), torch.full(large, 2.0), x.new_zeros(large), x.new_empty(large), x.new_full(large, 1.0),
+            torch.arange(1 << 41)[None, None, : 1 << 20].float(),
+        ]  # fmt: skip
+        made += [torch.ones_like(made[0]), torch.full_like(made[1], 3.0)]
+        return self.fc(x).sum() + torch.stack([y[:, 0, 0].sum() for y in made]).sum()
+
+
+def test_what_a_factory_makes_takes_no_memory_in_the_trace() -> None:
+    model = trace(Filling(), (torch.empty(8, 4, device="meta"),), training=True)
+    assert (8, 1 << 20, 1 << 20) in {node.type.shape for node in model.constants}
+
+
+@pytest.mark.parametrize("numbers", [torch.full((1 << 24,), 2.0), torch.arange(5, 5 + 3 * (1 << 24), 3)])
+def test_many_numbers_that_an_operator_makes_become_that_operator(numbers: torch.Tensor) -> None:
+    builder = Builder()
+    made = literal(builder, numbers.view(1 << 12, -1))
+    assert made is not None and builder.shape(made) == (1 << 12, 1 << 12)
+    assert len(builder.nodes) <= 2

@@ -8,6 +8,7 @@ takes as long as many of the search's, is priced only for small blocks, and name
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,7 +59,7 @@ def named_systems(work: SearchState, best: Evaluated, names: dict[str, str]) -> 
             pinned = resolve(system, work.cluster)
             if pinned not in seen:
                 seen.add(pinned)
-                yield named(work, best, (name, system), pinned, work.lying(candidates(work.limits, pinned)))
+                yield named(work, best, (name, system), pinned, candidates(work.limits, pinned))
         except ParallelismError as error:
             yield Alternative(name, Parallelism(), math.inf, 0, f"{error.value}: {error.cause}")
 
@@ -78,25 +79,29 @@ def named(
     if own.operators is work.operators and pinned.tensor_system is None:
         found = fastest(own, possible, memory_limit)
     else:
-        found = fastest(own, likeliest(possible, best.setting), memory_limit)
-        found = found or fastest(own, leanest(work, possible), memory_limit)
-    found = found or own.evaluator.leanest(leanest(work, possible)[0])
+        found = fastest(own, likeliest(own, possible, best.setting), memory_limit)
+        found = found or fastest(own, leanest(own, possible), memory_limit)
+    if found is None:
+        own.check_some_lie(possible)
+        found = own.evaluator.leanest(*leanest(own, possible))
     if found is None:
         return Alternative(name, pinned, math.inf, 0, "no plan of it runs: stages of one rank share a parameter")
     return priced(work, name, found, found.over_bytes(memory_limit))
 
 
-def likeliest(possible: Sequence[Candidate], best: Candidate) -> list[Candidate]:
-    """The settings with the microbatch that fills a device about as the best plan's does, whatever else they differ
-    in: one operator problem."""
+def likeliest(work: SearchState, possible: Sequence[Candidate], best: Candidate) -> list[Candidate]:
+    """The settings with the microbatch that fills a device about as the best plan's does, of those over which rows
+    divide, whatever else they differ in: one operator problem."""
     tp = min(s.tp for s in possible)
     wanted = math.log(best.micro_batch * tp / best.tp)
-    rows = min((s.micro_batch for s in possible), key=lambda rows: (abs(math.log(rows) - wanted), rows))
-    return [s for s in possible if s.micro_batch == rows]
+    sizes = sorted({s.micro_batch for s in possible}, key=lambda rows: (abs(math.log(rows) - wanted), rows))
+    lying = (work.lying([s for s in possible if s.micro_batch == rows]) for rows in sizes)
+    return next(filter(None, lying), [])
 
 
 def leanest(work: SearchState, possible: Sequence[Candidate]) -> list[Candidate]:
-    return sorted(possible, key=lambda s: (work.least_bytes(s), s))[:1]
+    sized = sorted(possible, key=lambda s: (work.least_bytes(s), s))
+    return list(itertools.islice((s for s in sized if work.obstacle(s) is None), 1))
 
 
 def runners_up(work: SearchState, best: Evaluated) -> Iterator[Alternative]:

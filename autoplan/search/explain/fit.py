@@ -41,13 +41,13 @@ def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) 
 
 def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
     """The plan that needs least of its fullest device: settings by a bound, until none can need less."""
-    sized = sorted((work.least_bytes(s), s) for s in work.lying(candidates(work.limits, pinned)))
+    sized = sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned))
     best: Evaluated | None = None
     tried = 0
     for least, setting in sized:
         if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
             break
-        found = work.evaluator.leanest(setting)
+        found = work.evaluator.leanest(setting) if work.obstacle(setting) is None else None
         if found is None:
             continue
         tried += 1

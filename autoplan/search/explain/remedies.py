@@ -74,7 +74,7 @@ def quick(work: SearchState, pinned: Parallelism) -> Evaluated | None:
     They are taken in turn from those that may be fastest, which fit where memory is ample, and from those that need
     least, which fit where it is not.
     """
-    small, wall = fitting(work, pinned), work.cluster.usable_bytes
+    small, wall = list(fitting(work, pinned)), work.cluster.usable_bytes
     bounds_s = {setting: lower_bound(work.operators, setting) for _, setting in small}
     turns = zip((s for _, s in sorted(small)), sorted(bounds_s, key=lambda s: (bounds_s[s], s)), strict=True)
     best: Evaluated | None = None
@@ -87,16 +87,22 @@ def quick(work: SearchState, pinned: Parallelism) -> Evaluated | None:
     return best
 
 
-def fitting(work: SearchState, pinned: Parallelism) -> list[tuple[float, Candidate]]:
+def fits(work: SearchState, pinned: Parallelism) -> bool:
+    """Whether some setting may fit, as far as bounds tell."""
+    return next(fitting(work, pinned), None) is not None
+
+
+def fitting(work: SearchState, pinned: Parallelism) -> Iterator[tuple[float, Candidate]]:
     """(bytes at the least, setting) of those that may fit; none where what is pinned can't be there."""
     try:
         check_offload(pinned, work.cluster, work.training)
-        possible = work.lying(candidates(work.limits, pinned))
+        possible = candidates(work.limits, pinned)
     except ParallelismError:
-        return []
-    wall = work.cluster.usable_bytes
-    sized = ((work.least_bytes(s), s) for s in possible if within_host(work, s))
-    return [(least, s) for least, s in sized if least <= wall]
+        return
+    for setting in possible:
+        least = work.least_bytes(setting) if within_host(work, setting) else math.inf
+        if least <= work.cluster.usable_bytes and work.obstacle(setting) is None:
+            yield least, setting
 
 
 def within_host(work: SearchState, setting: Candidate) -> bool:
@@ -185,11 +191,11 @@ def fewest(own: Callable[[int], SearchState], low: int, most: int, pinned: Paral
     high = low + 1
     if high > most:
         return None
-    while not fitting(own(high), pinned):
+    while not fits(own(high), pinned):
         if high == most:
             return None
         low, high = high, min(2 * high, most)
-    first = nodes = bisected(low, high, lambda n: bool(fitting(own(n), pinned)))
+    first = nodes = bisected(low, high, lambda n: fits(own(n), pinned))
     for _ in range(PLANNED_NODES):
         found = quick(own(nodes), pinned) if nodes <= most else None
         if found is not None:
@@ -223,7 +229,7 @@ def halved(
     much."""
     sizes = [size >> n for n in range(1, HALVINGS + 1) if size % (1 << n) == 0]
     works = {n: other_model(work, pinned, n, resized) for n in sizes[-1:]}
-    if not sizes or (least := works[sizes[-1]]) is None or not fitting(least, pinned):
+    if not sizes or (least := works[sizes[-1]]) is None or not fits(least, pinned):
         return
     for n in sizes:
         smaller = works[n] if n in works else other_model(work, pinned, n, resized)

@@ -121,10 +121,11 @@ def reshape(relations: Relations, place: Place) -> None:
 
 
 def slice_(relations: Relations, place: Place) -> None:
-    _, dim, start, stop = place.node.args
-    assert isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int)
+    _, dim, start, stop, *steps = place.node.args
+    step = steps[0] if steps else 1
+    assert isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int) and isinstance(step, int)
     result = place.result(dim)
-    relations.equations.append(Slice(place.operand(0, dim), result, start, stop, place.tables, place.why))
+    relations.equations.append(Slice(place.operand(0, dim), result, start, stop, place.tables, place.why, step))
     if place.tables:
         relations.made.append(result)
 
@@ -175,6 +176,13 @@ def counted(relations: Relations, place: Place) -> None:
     relations.dims.give(place.result(0), place.node.type.shape[0], place.why)
 
 
+def best(relations: Relations, place: Place) -> None:
+    """As many of the largest as the argument says, of however many."""
+    _, count, dim, *_ = place.node.args
+    assert isinstance(count, int) and isinstance(dim, int)
+    relations.dims.give(place.result(dim % len(place.node.type.shape)), count, place.why)
+
+
 def arange(relations: Relations, place: Place) -> None:
     relations.made.append(place.result(0))
 
@@ -187,6 +195,7 @@ SPECIAL: Mapping[str, Callable[[Relations, Place], None]] = {
     "aten.stack.default": stack,
     "aten.repeat.default": repeat,
     "autoplan.count_classes": counted,
+    "autoplan.top_indices": best,
     "aten.arange.default": arange,
     "aten.arange.start": arange,
     "aten.arange.start_step": arange,

@@ -67,6 +67,9 @@ def check(dims: Dims, node: Node, types: Mapping[str, TensorType]) -> None:
 
 def new_slice(dims: Dims, scope: int, node: Node, args: Args, shape: tuple[int, ...]) -> None:
     """[start, stop) of a dim: its length is known; what is counted from which end follows from where it began."""
+    if len(node.args) > 4:
+        new_strided(dims, scope, node, args, shape)
+        return
     ref, dim, start, stop = node.args
     assert isinstance(ref, Ref) and isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int)
     key = (scope, ref.name, dim)
@@ -80,6 +83,25 @@ def new_slice(dims: Dims, scope: int, node: Node, args: Args, shape: tuple[int, 
     if begin + length > size or begin < 0:
         raise dims.error(key, f"{node.name} reads elements {begin} to {begin + length} of {ref.name}, which has {size}")
     args[2], args[3] = begin, begin + length
+
+
+def new_strided(dims: Dims, scope: int, node: Node, args: Args, shape: tuple[int, ...]) -> None:
+    """The same of every step-th element: where it ends says no more than how many there are, so that it moves with the
+    sliced dim, or with the result's where that alone changes."""
+    ref, dim, start, stop, step = node.args
+    assert isinstance(ref, Ref) and isinstance(dim, int) and isinstance(start, int) and isinstance(stop, int)
+    assert isinstance(step, int)
+    key, length = (scope, ref.name, dim), shape[dim]
+    size, begin, end = dims.known(key), start, stop
+    if dims.changed(key):
+        at = Slice(key, key, start, stop, False, node.name, step)
+        begin, end = moved(dims, at, start), moved(dims, at, stop)
+    elif length != node.type.shape[dim]:
+        end = min(size, start + length * step)
+    if -(-(end - begin) // step) != length:
+        few = -(-(end - begin) // step)
+        raise dims.error(key, f"{node.name} has {few} elements of {ref.name} in steps of {step}, and {length} are read")
+    args[2], args[3] = begin, end
 
 
 def new_select(dims: Dims, scope: int, node: Node, args: Args, shape: tuple[int, ...]) -> None:

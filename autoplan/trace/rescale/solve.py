@@ -35,7 +35,8 @@ class Sum:
 
 @dataclass(frozen=True)
 class Slice:
-    """Elements [start, stop) of one dim; ``table``: perhaps as many of a longer table as the sequence has."""
+    """Every ``step``-th element of [start, stop) of one dim; ``table``: perhaps as many of a longer table as the
+    sequence has."""
 
     source: Key
     result: Key
@@ -43,6 +44,7 @@ class Slice:
     stop: int
     table: bool
     why: str
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,8 @@ def sliced(dims: Dims, equations: Sequence[Equation]) -> bool:
 def length(dims: Dims, e: Slice) -> int:
     """Elements of a slice of a dim that changes, each of its bounds counted from the end that it is nearer to."""
     was, size = dims.was(e.source), dims.known(e.source)
-    return e.stop - e.start if was == size else moved(dims, e, e.stop) - moved(dims, e, e.start)
+    span = e.stop - e.start if was == size else moved(dims, e, e.stop) - moved(dims, e, e.start)
+    return -(-span // e.step)
 
 
 def moved(dims: Dims, e: Slice, bound: int) -> int:
