@@ -132,7 +132,7 @@ def test_saves_and_close_tell(pool: RankPool, tmp_path: Path) -> None:
 
 def loaded(rank: int, world: int) -> bool:
     """Other weights: what was computed before counts no more. An error on its way isn't replaced."""
-    first, bad, second = batches()
+    _, bad, second = batches()
     with made(PLANS["dp2 tp2"]) as program:
         program.step(bad)
         program.optimizer.zero_grad()

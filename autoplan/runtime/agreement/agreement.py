@@ -102,7 +102,7 @@ class Agreement:
         return torch.cat([torch.tensor(header, device=self.device), hashes])
 
     def extremes(self, numbers: Tensor) -> tuple[list[int], list[int]]:
-        """The least and the greatest of each over all ranks: the one point at which a step's host waits for the others."""
+        """The least and the greatest of each over all ranks: the one point at which a host waits for the others."""
         negative = torch.where(numbers == NOBODY, numbers, -numbers)
         both = torch.cat([numbers, negative])
         dist.all_reduce(both, dist.ReduceOp.MAX)

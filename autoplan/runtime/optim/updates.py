@@ -25,6 +25,7 @@ from autoplan.arguments.values import is_number
 from autoplan.errors import DivergedError, ParallelismError
 from autoplan.options import Training
 from autoplan.runtime import host
+from autoplan.runtime.collectives.objects import from_all
 from autoplan.runtime.optim.loss_scaling import LossScaling, unscaled
 from autoplan.runtime.optim.lr_scheduler import LearningRates, in_proportion
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
@@ -50,8 +51,10 @@ class Updates:
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
         watches = self.rates is not None and self.rates.watches
-        self.late = device.type != "cpu" and self.scaling is None and not watches and guarded(optimizer, device)
+        late = self.scaling is None and not watches and guarded(optimizer, device)
+        self.late = device.type != "cpu" and all(from_all(late))  # ranks may hold other sorts of parameters
         self.unseen: Unseen | None = None
+        self.wrong = torch.zeros((), device=device)
 
     def settle(self, loss: Tensor, step: int, before: int = 0, counts: Mapping[str, Tensor] | None = None) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
@@ -83,8 +86,8 @@ class Updates:
         the loss be looked at later."""
         wrong = (~torch.isfinite(loss)).float()
         dist.all_reduce(wrong, dist.ReduceOp.MAX)
-        found = torch.maximum(self.optimizer.found_inf, wrong) if before else wrong
-        self.optimizer.found_inf = found  # type: ignore[attr-defined]  # where GradScaler puts it
+        self.wrong = torch.maximum(self.wrong, wrong) if before else wrong
+        self.optimizer.found_inf = self.wrong  # type: ignore[attr-defined]  # where GradScaler puts it
         self.unseen = Unseen(host.Arriving(torch.stack([loss.double(), wrong.double()])), step, counts)
 
     def look(self) -> None:
