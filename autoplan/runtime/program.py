@@ -86,13 +86,15 @@ class Program(RankModel):
         anything is computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again;
         where a gradient of any rank overflowed, no rank has gradients, and the optimizer's step updates nothing.
         InputsError, on every rank and before gradients change, for another batch, and where ranks disagree (see
-        runtime.agreement); DivergedError where the loss isn't finite: gradients are then what they were.
+        runtime.agreement); DivergedError where the loss isn't finite: gradients are then what they were. On an
+        accelerator it is raised by the next step, save or ``close``, so that no step waits for the device, where the
+        optimizer is guarded (see runtime.optim.updates): parameters and optimizer state are those before that loss.
         """
         with self._during("forward and backward"):
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
-            inputs = stacked(self.spec, given, self.axes)
+            inputs = stacked(self.spec, given, self.axes, self.device)
             with self.gradients.of_another_batch(lambda: self.updates.skipped):
                 loss = self._step(inputs)
             if self.spec.parallelism.offload != "optimizer":
@@ -137,6 +139,7 @@ class Program(RankModel):
     @property
     def skipped(self) -> bool:
         """Whether a gradient of the last step overflowed in float16, so that the optimizer's step updates nothing."""
+        self.updates.look()
         return self.updates.skipped
 
     def set_learning_rate(self, rate: float) -> None:
@@ -175,6 +178,7 @@ class Program(RankModel):
     def full_grads(self) -> dict[str, Tensor]:
         """Gradients likewise; a parameter without one is left out."""
         self.agreement.called(Call("full_grads", 0))
+        self.updates.look()
         found = whole_tensors.gathered(self.spec, self.storage, self.held, lambda p: self._averaged(p.gradient))
         return whole_tensors.by_user_names(found)
 
@@ -227,19 +231,27 @@ class Program(RankModel):
         with self._during("loading a checkpoint", "load_checkpoint"):
             state = checkpoint.load(self.saver, self._snapshot(), folder)
             self.filled = True
+            self.updates.forget()
             publish(self.held)
             self.optimizer.zero_grad()  # gradients of the weights that were there before
         self.steps, self.updates.last = state.step, Path(folder)
         return dict(state.extra)
 
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self.updates.forget()  # the error that is on its way is the one to tell
+        super().__exit__(kind, error, traceback)
+
     def close(self) -> None:
         """Waits for a save in the background, and ends the process groups that this program started: the default one,
-        or in a default one of yours those of its own."""
+        or in a default one of yours those of its own. DivergedError where the last loss isn't finite, and wasn't
+        told."""
         if self.closed:
             return
         try:
             with self._during("saving a checkpoint"):
                 self.saver.wait()
+                self.updates.look()
         finally:
             self.closed = True
             self.saver.close()
@@ -267,6 +279,7 @@ class Program(RankModel):
 
     def _taken_up(self) -> None:
         self.filled = True
+        self.updates.forget()
         publish(self.held)
         if self.versions:
             self.versions.keep()

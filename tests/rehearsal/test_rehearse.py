@@ -171,6 +171,29 @@ def test_a_compiled_plan_keeps_less_than_the_eager_one() -> None:
     assert found.to_dict()["passed"] is True
 
 
+STOPS = {"ddp": {"dp": 2}, "zero3": {"dp": 2, "zero": 3}, "1f1b": {"pp": 2, "micro_batch": 2}}
+
+
+@pytest.mark.parametrize("name", sampled(STOPS, ["zero3"]))
+def test_a_dense_step_waits_for_no_device(name: str) -> None:
+    found = planned(llama(2), "1x2 h100-sxm", "bf16-mixed", **STOPS[name]).rehearse()
+    assert found.passed, str(found)
+    for one in found.classes:
+        assert any(call.kind == "operator" for call in one.trace.calls)
+        assert not [call for call in one.trace.calls if call.kind == "stop"]
+
+
+def test_a_mixture_waits_for_the_counts_of_its_tokens_alone() -> None:
+    """Once a layer and microbatch, in the forward."""
+    plan = planned(mixtral(), "1x4 h100-sxm", "bf16-mixed", tp=4, tensor_system="expert-all-to-all", micro_batch=12)
+    found = plan.rehearse(microbatches=2)
+    assert found.passed, str(found)
+    for one in found.classes:
+        stops = [call for call in one.trace.calls if call.kind == "stop"]
+        assert len(stops) == 2 * 2, "layers times microbatches"
+        assert all(call.name == "host.read" and call.during.startswith("forward") for call in stops)
+
+
 def test_wrong_arguments_are_told(exported: Path) -> None:
     for ranks in ("4", "0,x", ""):
         with pytest.raises(InputsError, match="ranks="):

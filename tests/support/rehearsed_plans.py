@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralFo
 
 import autoplan
 from autoplan import Parallelism, Plan, Training
+from autoplan.runtime.agreement.fingerprint import WORDS
 from autoplan.runtime.data.sources import batch_source
 from tests.bench.memory.watch import Tensors
 
@@ -41,8 +42,11 @@ def planned(model: nn.Module, cluster: str, precision: str = "fp32", **fields: o
 
 
 def tensors_of_rank(rank: int, size: int, folder: str) -> int:
-    """The most bytes of tensors that a rank has in a step and its update, after a first one."""
-    tensors = Tensors()
+    """The most bytes of tensors that a rank has in a step and its update, after a first one.
+
+    Without what lies with the host beside an accelerator: the batch as it is given, and the weights of its hash.
+    """
+    tensors, host_bytes = Tensors(), 0
     with tensors:
         program = autoplan.load(Path(folder)).program()
         program.init_weights()
@@ -50,6 +54,8 @@ def tensors_of_rank(rank: int, size: int, folder: str) -> int:
         for step in range(2):
             gc.collect()
             tensors.restart()
-            program.step(source(step))
+            batch = source(step)
+            host_bytes = sum(value.nbytes for value in batch.values()) + WORDS * torch.int64.itemsize
+            program.step(batch)
             program.optimizer.step()
-    return tensors.peak_bytes
+    return tensors.peak_bytes - host_bytes

@@ -66,7 +66,7 @@ class FakeStream:
 
     def record_event(self, event: FakeEvent | None = None) -> FakeEvent:
         event = event or FakeEvent(self.fake)
-        event.stream = self
+        event.record(self)
         return event
 
     def synchronize(self) -> None:
@@ -85,28 +85,36 @@ class FakeStream:
 
 
 class FakeEvent:
-    """A point in a stream; used as torch.Event is."""
+    """A point in a stream; used as torch.Event is.
+
+    turn  the device's when it was recorded
+    """
 
     def __init__(self, device: FakeDevice) -> None:
-        self.fake, self.stream = device, None
+        self.fake, self.stream, self.turn = device, None, device.turn
 
     stream: FakeStream | None
 
     def record(self, stream: FakeStream | None = None) -> None:
-        self.stream = stream or self.fake.current
+        self.stream, self.turn = stream or self.fake.current, self.fake.turn
 
     def wait(self, stream: FakeStream | None = None) -> None:
         (stream or self.fake.current).wait_event(self)
 
     def synchronize(self) -> None:
-        self.fake.listener.stopped("event.synchronize")
+        """Stops the host, unless the event is of a turn before: the device is behind it once it has begun this one."""
+        if self.turn == self.fake.turn:
+            self.fake.listener.stopped("event.synchronize")
 
     def query(self) -> bool:
         return True
 
 
 class FakeDevice:
-    """What ``torch.gpu`` is: the device's streams and state, under the names that torch's engines call."""
+    """What ``torch.gpu`` is: the device's streams and state, under the names that torch's engines call.
+
+    turn  counts the steps that were begun
+    """
 
     listener: Listener
     library: torch.library.Library
@@ -115,7 +123,7 @@ class FakeDevice:
         self.restart()
 
     def restart(self) -> None:
-        self.streams = 1
+        self.streams, self.turn = 1, 0
         self.default = self.current = FakeStream(self, 0)
 
     def Stream(self, device: object = None, priority: int = 0) -> FakeStream:
@@ -186,6 +194,10 @@ class _Dispatch(TorchDispatchMode):
         kwargs = kwargs or {}
         device = kwargs.get("device")
         there = device is not None and torch.device(device).type == NAME
+        if function is torch.ops.aten.is_pinned.default:
+            return True  # memory of the host that is pinned is like other memory here
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it goes on with its local tensors, which come here again
         if (FakeTensor not in types and not there) or torch._C._get_dispatch_mode(_FAKE) is not None:

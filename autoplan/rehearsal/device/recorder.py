@@ -53,6 +53,8 @@ class Recorder:
         self.in_flight: dict[int, int] = {}     # storage of a functional collective's result -> its number
         self.lines_of_nodes: dict[int, str] = {}  # sequence number of a node of autograd -> the line of its forward
         self.storages.restart()
+        if self.device is not None:
+            self.device.turn += 1
 
     @contextmanager
     def part(self, during: str) -> Iterator[None]:

@@ -6,6 +6,9 @@ each has: which call, after how many steps, how many rows, and a hash of its inp
 takes the greatest of each and of its negative, so that every rank sees whether all are equal; only where they aren't do
 they tell each other more.
 
+A batch in the host's memory is hashed there, and hosts compare by themselves (gloo): no device is waited for. One on
+the device is hashed on it, and so is any where the process group knows no tensors of the host's; then the step waits.
+
 A batch that is repeated on all ranks alike, or rows that no other rank holds, can't be told from right ones.
 """
 
@@ -53,10 +56,10 @@ class Agreement:
     """Of one program's ranks; a collective of the whole world to ask."""
 
     def __init__(self, axes: Mapping[str, MeshAxis], device: torch.device) -> None:
-        self.device, self.world, self.rank = device, dist.get_world_size(), dist.get_rank()
+        self.device, self.world, self.rank = meeting_place(device), dist.get_world_size(), dist.get_rank()
         data = axes.get(DATA)
         self.ways, self.place = (data.size, data.rank) if data is not None else (1, 0)
-        self.fingerprint = Fingerprint(device)
+        self.fingerprint = Fingerprint(self.device)
 
     def on(self, call: Call, prepare: Callable[[], Given]) -> Given:
         """What ``prepare`` makes of this rank's batch, once all ranks' belong together.
@@ -99,7 +102,7 @@ class Agreement:
         return torch.cat([torch.tensor(header, device=self.device), hashes])
 
     def extremes(self, numbers: Tensor) -> tuple[list[int], list[int]]:
-        """The least and the greatest of each over all ranks: the one point at which a step waits for the others."""
+        """The least and the greatest of each over all ranks: the one point at which a host waits for the others."""
         negative = torch.where(numbers == NOBODY, numbers, -numbers)
         both = torch.cat([numbers, negative])
         dist.all_reduce(both, dist.ReduceOp.MAX)
@@ -117,6 +120,11 @@ class Agreement:
             mine = Facts(call.name, call.step, call.added, form_of(call, given), given.rows, self.place, shared, split)
         everyone = from_all(mine)
         return failed or error_of(everyone)
+
+
+def meeting_place(device: torch.device) -> torch.device:
+    """Where all ranks' numbers are reduced: with the host where the default process group reduces its tensors, too."""
+    return torch.device("cpu") if "cpu:" in dist.get_backend_config() else device
 
 
 def form_of(call: Call, given: Given) -> str:

@@ -1,4 +1,4 @@
-"""A hash of tensors' values, on their own device, in exact integer arithmetic: the same bits give the same everywhere.
+"""A hash of tensors' values, where they lie, in exact integer arithmetic: the same bits give the same everywhere.
 
 Each row of 32-bit words is hashed multilinearly modulo 2^64 with weights drawn once (Carter & Wegman 1979; Lemire &
 Kaser 2014, "Strongly universal string hashing is fast"): two rows that differ collide with a probability of at most
@@ -7,7 +7,6 @@ up, so two different tensors have the same hash with a probability of about 2^-3
 """
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,31 +20,36 @@ FACTORS = ((30, -4658895280553007687), (27, -7723592293110705685))  # 0xBF58476D
 
 
 class Fingerprint:
-    """The hash function; every rank has the same one."""
+    """The hash function; every rank has the same one.
+
+    device  where the hashes are put; each tensor is hashed on its own
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.drawn: dict[torch.device, Tensor] = {}
 
-    @cached_property
-    def weights(self) -> Tensor:
+    def weights(self, device: torch.device) -> Tensor:
         """int64 [WORDS], made when first asked for: a program of one rank never does."""
-        generator = torch.Generator().manual_seed(0x5EED)
-        drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (WORDS,), dtype=torch.int64, generator=generator)
-        return drawn.to(self.device)
+        if device not in self.drawn:
+            generator = torch.Generator().manual_seed(0x5EED)
+            drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (WORDS,), dtype=torch.int64, generator=generator)
+            self.drawn[device] = drawn.to(device)
+        return self.drawn[device]
 
     def of(self, tensors: Iterable[Tensor]) -> Tensor:
         """int64 [], from 0 to 2^62 - 1, of tensors in their order; of none it is 0."""
-        found = [rows for tensor in tensors for rows in self.rows(words_of(tensor).to(self.device))]
-        return summed(torch.cat(found)) & POSITIVE if found else torch.zeros_like(self.weights[0])
+        found = [rows.to(self.device) for tensor in tensors for rows in self.rows(words_of(tensor))]
+        return summed(torch.cat(found)) & POSITIVE if found else torch.zeros((), dtype=torch.int64, device=self.device)
 
     def rows(self, words: Tensor) -> Iterator[Tensor]:
         """The rows' own hashes, a few at once; what is left at the end counts as a row."""
-        whole = len(words) // WORDS
+        whole, weights = len(words) // WORDS, self.weights(words.device)
         if whole:
             rows = words[: whole * WORDS].view(whole, WORDS)
-            yield from ((rows[i : i + AT_ONCE] * self.weights).sum(1) for i in range(0, whole, AT_ONCE))
+            yield from ((rows[i : i + AT_ONCE] * weights).sum(1) for i in range(0, whole, AT_ONCE))
         rest = words[whole * WORDS :]
-        yield (rest * self.weights[: len(rest)]).sum(0, keepdim=True)
+        yield (rest * weights[: len(rest)]).sum(0, keepdim=True)
 
 
 def words_of(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from autoplan.errors import InputsError
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed import TypedValue
+from autoplan.runtime import host
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.boxes import part_of
 from autoplan.runtime.spec import DATA, ProgramSpec
@@ -29,7 +30,7 @@ Rows = Literal["whole", "own"]
 class Given:
     """A batch as one rank was given it.
 
-    values  by name, on the rank's device and in the program's dtypes
+    values  by name, in the program's dtypes: in the host's memory where they were given there, else on the device
     split   names of those of which each data rank has rows; the others are the same on all
     form    whether these are whole or the rank's own rows; None where the plan makes no difference
     rows    how many rows of them were given, 0 where none is split
@@ -49,7 +50,7 @@ def microbatches(
     batch   the whole batch, or this rank's rows of it: by name, or in the order of the plan's inputs
     InputsError where a name, a shape or a kind of dtype isn't the plan's.
     """
-    return stacked(spec, given_batch(spec, batch, device), axes)
+    return stacked(spec, given_batch(spec, batch, device), axes, device)
 
 
 def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Rows | None = None) -> Given:
@@ -75,14 +76,16 @@ def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Row
     return Given(values, split, forms[split[0]] if split else None, count)
 
 
-def stacked(spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis]) -> dict[str, Tensor]:
-    """This rank's microbatches of what it was given, each input by name."""
+def stacked(
+    spec: ProgramSpec, given: Given, axes: Mapping[str, MeshAxis], device: torch.device
+) -> dict[str, Tensor]:
+    """This rank's microbatches of what it was given, each input by name, on its device: no other rows are copied."""
     coordinates = {name: axis.rank for name, axis in axes.items()}
     own = {axis: rank for axis, rank in coordinates.items() if axis != DATA}
     found = {}
     for value in spec.lowered.batch:
         known = own if given.form == "own" and value.name in given.split else coordinates
-        found[value.name] = parts(spec, value, given.values[value.name], known)
+        found[value.name] = host.to_device(parts(spec, value, given.values[value.name], known), device)
     return found
 
 
@@ -110,7 +113,10 @@ def own_rows(spec: ProgramSpec, value: TypedValue) -> tuple[int, ...]:
 
 
 def converted(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torch.device) -> Tensor:
-    """One input on the device, in the dtype that the program takes; InputsError where it isn't what the plan is for."""
+    """One input in the dtype that the program takes, on the device unless it is the host's.
+
+    InputsError where it isn't what the plan is for.
+    """
     rows = own_rows(spec, value)
     if tuple(tensor.shape) not in (tuple(value.type.shape), rows):
         raise InputsError(
@@ -120,7 +126,8 @@ def converted(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torc
         )
     if tensor.is_floating_point() != value.type.floating:
         raise InputsError(f"{value.name} of {tensor.dtype}", f"the plan has {value.type.dtype}", "convert it first")
-    return tensor.to(device, spec.activation_dtype(value.type))
+    place = tensor.device if tensor.device.type == "cpu" else device
+    return tensor.to(place, spec.activation_dtype(value.type))
 
 
 def parts(spec: ProgramSpec, value: TypedValue, tensor: Tensor, known: Mapping[str, int]) -> Tensor:

@@ -28,16 +28,16 @@ def unscaled(loss: Tensor) -> Tensor:
 
 
 class LossScaling:
-    """The scale of one program's losses; a collective of the whole world to make and to unscale."""
+    """The scale of one program's losses; a collective of the whole world to make and to unscale.
+
+    factor  the scale, as the host knows it: read once a step, for whether gradients are dropped depends on it
+    """
 
     def __init__(self, held: Sequence[ShardedParameter], device: torch.device) -> None:
         self.held = tuple(h for h in held if h.stored.trainable)
         self.scaler = ShardedGradScaler(device=device.type, process_group=dist.group.WORLD)
         self.scaler.scale(torch.zeros((), device=device))  # has it keep its scale here, also where no loss comes by
-
-    @property
-    def factor(self) -> float:
-        return self.scaler.get_scale()
+        self.factor = self.scaler.get_scale()
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the scale, in float32: a loss in float16 would overflow itself."""
@@ -52,6 +52,7 @@ class LossScaling:
         before = self.factor
         self.scaler.unscale_(gradients_alone(self.held))
         self.scaler.update()
+        self.factor = self.scaler.get_scale()
         skipped = self.factor < before
         if skipped:
             for each in self.held:
@@ -71,6 +72,7 @@ class LossScaling:
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         self.scaler.load_state_dict(dict(state))
+        self.factor = self.scaler.get_scale()
 
 
 def gradients_alone(held: Sequence[ShardedParameter]) -> Optimizer:

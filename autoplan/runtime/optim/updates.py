@@ -1,7 +1,18 @@
-"""What stands around an optimizer's steps: the loss' scale, the learning rate's schedule, an end to divergence."""
+"""What stands around an optimizer's steps: the loss' scale, the learning rate's schedule, an end to divergence.
+
+Whether a loss is finite is looked at in one of two ways:
+
+    at once   the step waits for the device, and an error leaves gradients as they were
+    late      the loss and a flag are copied to the host meanwhile, and looked at once the next step's backward is
+              issued. The flag stays on the device as the ``found_inf`` of a fused optimizer, whose kernels then leave
+              parameters and moments alone, as they do for torch's GradScaler: nothing is ever updated by such a loss
+
+Late is for accelerators, where every kernel that updates takes the flag (``guarded``).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,6 +25,7 @@ from autoplan.arguments.values import is_number
 from autoplan.errors import DivergedError, ParallelismError
 from autoplan.options import Training
 from autoplan.runtime import host
+from autoplan.runtime.collectives.objects import from_all
 from autoplan.runtime.optim.loss_scaling import LossScaling, unscaled
 from autoplan.runtime.optim.lr_scheduler import LearningRates, in_proportion
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
@@ -25,6 +37,7 @@ class Updates:
     scale    what the engines do to each microbatch's loss
     skipped  whether a gradient overflowed in the last step, so that the optimizer finds none and updates nothing
     last     the checkpoint that was saved or loaded last
+    late     whether a loss that isn't finite is told late
     """
 
     def __init__(
@@ -37,6 +50,11 @@ class Updates:
         self.scale = unscaled if self.scaling is None else self.scaling.scale
         self.skipped, self.loss = False, torch.zeros(())
         self.last: Path | None = None
+        watches = self.rates is not None and self.rates.watches
+        late = self.scaling is None and not watches and guarded(optimizer, device)
+        self.late = device.type != "cpu" and all(from_all(late))  # ranks may hold other sorts of parameters
+        self.unseen: Unseen | None = None
+        self.wrong = torch.zeros((), device=device)
 
     def settle(self, loss: Tensor, step: int, before: int = 0, counts: Mapping[str, Tensor] | None = None) -> None:
         """After a backward, all sums done: divides gradients by the scale, or drops them where one overflowed.
@@ -45,18 +63,51 @@ class Updates:
         before  batches whose gradients these are added to; an overflow in one of them is one of the sum
         counts  what its means are divided by, over the whole batch
         DivergedError, on every rank, where any has a loss that isn't finite, unless it is float16 that overflowed: one
-        device that computes wrongly must not leave the others waiting.
+        device that computes wrongly must not leave the others waiting. Late it is of the loss before this one.
         """
+        if self.late:
+            self.look()
+            self.guard(loss, step, before, counts or {})
+            self.note(loss, before)
+            return
         overflowed = self.scaling is not None and self.scaling.unscale(step)
         value, wrong = self.read(loss)
         if not overflowed and wrong:
-            if any(not bool(count.any()) for count in (counts or {}).values()):
-                cause = "no label of this batch counts, all are -100: a mean over none is 0/0 on one device, too"
-                raise DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
-            where = " on another rank" if math.isfinite(value) else ""
-            raise self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
+            raise self.not_finite(value, step, counts or {})
         self.skipped = overflowed or (self.skipped and before > 0)
+        self.note(loss, before)
+
+    def note(self, loss: Tensor, before: int) -> None:
+        """The mean over the batches whose gradients are added up."""
         self.loss = (self.loss * before + loss) / (before + 1) if before else loss
+
+    def guard(self, loss: Tensor, step: int, before: int, counts: Mapping[str, Tensor]) -> None:
+        """Has the next update be none where this loss, or one whose gradients are added, isn't finite on any rank; and
+        the loss be looked at later."""
+        wrong = (~torch.isfinite(loss)).float()
+        dist.all_reduce(wrong, dist.ReduceOp.MAX)
+        self.wrong = torch.maximum(self.wrong, wrong) if before else wrong
+        self.optimizer.found_inf = self.wrong  # type: ignore[attr-defined]  # where GradScaler puts it
+        self.unseen = Unseen(host.Arriving(torch.stack([loss.double(), wrong.double()])), step, counts)
+
+    def look(self) -> None:
+        """Of the last loss that was told late: DivergedError, on every rank, where any has one that isn't finite."""
+        unseen, self.unseen = self.unseen, None
+        if unseen is not None:
+            value, wrong = unseen.arriving.read()
+            if wrong:
+                raise self.not_finite(value, unseen.step, unseen.counts)
+
+    def forget(self) -> None:
+        """What was computed before counts no more: other parameters have been loaded."""
+        self.unseen = None
+
+    def not_finite(self, value: float, step: int, counts: Mapping[str, Tensor]) -> DivergedError:
+        if any(not bool(count.any()) for count in counts.values()):
+            cause = "no label of this batch counts, all are -100: a mean over none is 0/0 on one device, too"
+            return DivergedError(f"loss={value} at step {step}", cause, "leave out batches without valid labels")
+        where = " on another rank" if math.isfinite(value) else ""
+        return self.diverged(f"loss={value} at step {step}", f"the forward of this batch isn't finite{where}")
 
     def read(self, loss: Tensor) -> tuple[float, bool]:
         """The loss, and whether it isn't finite on any rank; the step waits for the device once."""
@@ -75,6 +126,7 @@ class Updates:
 
     def check_parameters(self) -> None:
         """DivergedError, on every rank, where a parameter of any isn't finite: nothing saved is to hold it."""
+        self.look()
         wrong = [h.name for h in self.held if not bool(torch.isfinite(h.values).all())]
         if self.anywhere(bool(wrong)):
             name = wrong[0] if wrong else "another rank's"
@@ -119,6 +171,34 @@ class Updates:
         """What a checkpoint keeps of this, by name: plain numbers, the same on every rank."""
         found: dict[str, Stateful | None] = {"scaler": self.scaling, "schedule": self.rates}
         return {name: part for name, part in found.items() if part is not None}
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A loss that nobody has looked at.
+
+    arriving  [2]: the loss, and whether any rank's isn't finite
+    step      of which it is
+    counts    see ``Updates.settle``
+    """
+
+    arriving: host.Arriving
+    step: int
+    counts: Mapping[str, Tensor]
+
+
+def guarded(optimizer: Optimizer, device: torch.device) -> bool:
+    """Whether ``optimizer.found_inf`` on this device keeps its step from changing anything.
+
+    That is what GradScaler asks ``_step_supports_amp_scaling`` for; no public attribute tells. SGD's kernel leaves a
+    momentum that it should have begun uninitialised, so not with momentum.
+    """
+    groups = optimizer.param_groups
+    return (
+        getattr(optimizer, "_step_supports_amp_scaling", False)
+        and all(group.get("fused") and not group.get("momentum") for group in groups)
+        and all(p.device.type == device.type for group in groups for p in group["params"])
+    )
 
 
 def unsound(state: Mapping[str, object]) -> list[str]:

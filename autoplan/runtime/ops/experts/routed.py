@@ -46,7 +46,7 @@ def _routed(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
     activation: str, transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The result, and the rows that went and came (``Journey.counts``)."""
+    """The result, and the rows that went and came (``Journey.counts``), in the host's memory."""
     here = down.shape[0]
     journey = Journey.of(index, here, Peers(group, size, rank, tuple(places)))
     tokens, chosen, weights = journey.send(hidden, index.to(torch.int32), scores)
@@ -63,7 +63,7 @@ def _(
     activation: str, transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
-    return result, index.new_empty(2, size, dtype=torch.int64)
+    return result, torch.empty(2, size, dtype=torch.int64, device="cpu")
 
 
 @torch.library.custom_op("autoplan::routed_experts_backward", mutates_args=(), schema=BACKWARD)

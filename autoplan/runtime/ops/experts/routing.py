@@ -54,20 +54,25 @@ class Journey:
 
     @staticmethod
     def of(index: Tensor, experts: int, peers: Peers, counts: Tensor | None = None) -> Journey:
-        """index [tokens, k]; ``experts`` of each rank; ``counts`` [2, members] of a journey before, which are exchanged
-        where there are none. Waits for the device."""
+        """index [tokens, k]; ``experts`` of each rank.
+
+        counts  [2, members] in the host's memory, of a journey before of the same tokens; where there are none they are
+                exchanged, and the host waits for the device
+        """
         goes = (index.unsqueeze(0) // experts == torch.arange(peers.size, device=index.device).view(-1, 1, 1)).any(-1)
         if counts is None:
             sent, ones = goes.sum(1), [1] * peers.size
-            counts = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
-        there, back = host.read(counts, lambda: [[even_rows(index, experts, peers.size)] * peers.size] * 2)
+            both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
+            there, back = host.read(both, lambda: [[even_rows(index, experts, peers.size)] * peers.size] * 2)
+        else:
+            there, back = counts.tolist()
         tokens = torch.nonzero_static(goes, size=sum(there))[:, 1]  # as many as were counted: no second wait
         return Journey(peers, tokens, tuple(there), tuple(back))
 
     @property
     def counts(self) -> Tensor:
-        """[2, members]: rows sent and received."""
-        return torch.tensor([self.sent, self.received], device=self.tokens.device)
+        """[2, members]: rows sent and received, in the host's memory, where another journey needs them."""
+        return torch.tensor([self.sent, self.received])
 
     def send(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Of tensors [tokens, width] each the rows that come here, [rows, width], in one message."""
