@@ -74,15 +74,17 @@ class ProgramSpec:
         rows, of the batch or of the sequence. () where every rank keeps all of them.
 
         That is so of a scalar, and where dp or cp already splits it or its gradient needs no sum over one. On one rank
-        only it is sharded where it is to go to the host between uses.
+        only it is sharded where it is to go to the host between uses. Over ep alone nothing is sharded.
         """
         if not self.parallelism.zero or not stored.type.shape:
             return ()
         shared = [axis for axis in ZERO_AXES if self.size(axis) > 1]
         whole = [axis for axis in shared if self.is_whole(stored, axis)]
-        if any(axis not in whole and axis != EXPERT for axis in shared):
+        if any(axis not in whole for axis in shared if axis != EXPERT):
             return ()
-        return tuple(whole) or ((DATA,) if self.parallelism.offload == "parameters" else ())
+        if set(shared) <= {EXPERT}:
+            return (DATA,) if self.parallelism.offload == "parameters" else ()
+        return tuple(whole)
 
     def is_whole(self, stored: StoredParameter, axis: str) -> bool:
         """Whether ranks along an axis hold the same of a parameter, and of its gradient a summand each."""
