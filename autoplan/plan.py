@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -98,6 +99,14 @@ class Plan:
 
     def __str__(self) -> str:
         return headline(self.record)
+
+    def __repr__(self) -> str:
+        predicted = f"{self.predicted.step_time_s:.3g} s a step"
+        return f"<Plan of {self.record.model.name} on {self.record.cluster}: {self}; {predicted}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report."""
+        return f"<pre>{html.escape(self.report())}</pre>"
 
     def report(self) -> str:
         """What was chosen, why, and what else was priced."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 from autoplan.options import Parallelism
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.space.candidates import Candidate, divisors, settings
-from autoplan.search.space.context_parallel import SEQUENCE, has_sequence
 from autoplan.search.state import SearchState
 
 IDLE = 0.2  # share of a step in a pipeline's bubble from which on a context axis is tried
@@ -23,27 +22,20 @@ MOST_GATHERED = 16  # ranks that gather each other's keys and values; a ring mov
 
 def wants_context(work: SearchState, best: Evaluated | None) -> bool:
     """Whether the best plan without a context axis may leave much to gain."""
-    return best is None or best.timeline.bubble_fraction > IDLE or tokens_of(work) >= LONG
+    return best is None or best.timeline.bubble_fraction > IDLE or work.limits.tokens >= LONG
 
 
 def in_context(work: SearchState, pinned: Parallelism) -> list[Candidate]:
     """Every setting with a context axis; none where one is pinned, or another system on the tensor axes, or no
     attention runs over a sequence."""
     said = (pinned.cp, pinned.ep, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
-    attends = any(o.rule.cost == "attention" for own in work.prepared.operators for o in own.values())
-    tokens = tokens_of(work)
-    if any(field is not None for field in said) or not attends:
+    tokens = work.limits.tokens
+    if any(field is not None for field in said) or not tokens:
         return []
     sizes = [cp for cp in divisors(work.limits.devices) if 1 < cp <= tokens // LEAST_TOKENS and tokens % cp == 0]
     one_row = replace(pinned, micro_batch=pinned.micro_batch or 1)
     found = (s for cp in sizes for s in settings(work.limits, replace(one_row, cp=cp)))
     return work.lying([s for s in found if is_worth(s, tokens)])
-
-
-def tokens_of(work: SearchState) -> int:
-    """Of the shortest sequence between blocks, 0 where there is none."""
-    inputs = [v.type for block in work.prepared.model.blocks for v in block.inputs if has_sequence(v.type)]
-    return min((kind.shape[SEQUENCE] for kind in inputs), default=0)
 
 
 def is_worth(setting: Candidate, tokens: int) -> bool:

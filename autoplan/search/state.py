@@ -20,6 +20,7 @@ from autoplan.search.intra_op.inputs import Prepared, prepare
 from autoplan.search.operator_problems import Key, OperatorProblems, uses_tensor_axis
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, no_setting
+from autoplan.search.space.sizes import experts_of, tokens_of
 
 
 @dataclass
@@ -125,7 +126,8 @@ def begin(
     prepared = prepare(model, constraints, fuses=training.compile, training=trains)
     only_one = tuple((axis, split.reason) for axis, split in prepared.batch.items() if split.reason)
     sizes = (cluster.devices, cluster.devices_per_node, batch_rows(model), len(model.segments))
-    limits = SpaceLimits(*sizes, only_one, training.compile or not trains)
+    tokens, experts = tokens_of(model, prepared.operators), experts_of(prepared.operators)
+    limits = SpaceLimits(*sizes, only_one, training.compile or not trains, tokens, experts)
     candidates(limits, parallelism)
     passes = optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel

@@ -35,7 +35,7 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     small = shrink_model(model, dims, sizes)
     tensor = tuple(mesh.size(axis) for axis in TENSOR if axis in mesh)
     dp, tp, pp = mesh.size("dp"), mesh.tensor_size, mesh.size("pp")
-    ep, cp = (mesh.size(name) if name in mesh else None for name in (EXPERT, CONTEXT))
+    ep, cp = mesh.size(EXPERT), mesh.size(CONTEXT)
     parallelism = replace(chosen.parallelism, dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, tensor=tensor)
     blocks = tuple(replace(b, hops=tuple(map(without_factors, b.hops))) for b in chosen.blocks)
     chosen = replace(chosen, blocks=blocks, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)

@@ -109,7 +109,8 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_every_field_of_the_chosen_parallelism_is_filled() -> None:
     chosen = plan(Plain()).parallelism
     assert chosen.dp * chosen.tp * chosen.pp == 4  # type: ignore[operator]
-    unused = {"offload", "tensor_system", "local_steps"}  # None: nothing is offloaded, no grid, every step synchronous
+    # None: nothing is offloaded, no grid, every step synchronous, no context axis
+    unused = {"offload", "tensor_system", "local_steps", "cp_attention"}
     assert set(Parallelism.__dataclass_fields__) - set(chosen.pinned()) <= unused
 
 

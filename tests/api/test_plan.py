@@ -54,6 +54,8 @@ def test_the_plan_is_data(plan):
     data = plan.to_dict()
     assert json.loads(json.dumps(data)) == data
     assert data["plan"] == str(plan)
+    assert str(plan) in repr(plan) and len(repr(plan)) < 300
+    assert plan.report().splitlines()[0] in plan._repr_html_()
 
 
 def test_a_loaded_plan_is_the_plan(plan, tmp_path):

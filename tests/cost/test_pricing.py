@@ -237,11 +237,19 @@ def test_nothing_hides_where_a_program_waits_for_every_collective() -> None:
     assert waits_s == pytest.approx(data.gather_s(1e6))
 
 
-def test_a_pipelines_backward_leaves_parameters_whole_for_the_next_forward() -> None:
+def test_a_pipeline_gathers_as_often_as_a_loop_and_scatters_once() -> None:
     alone, piped = DataAxis(3, 2, prices()), DataAxis(3, 2, prices(), piped=True)
-    assert (alone.gathers(8), piped.gathers(8), DataAxis(1, 2, prices(), piped=True).gathers(8)) == (16, 9, 1)
-    assert piped.exposed_forward_s(0.0, 1e8) == 0 < piped.exposed_backward_s(0.0, 1e8) == piped.gather_s(1e8)
-    assert piped.copies_s(1e8)[0] == 0 < piped.copies_s(1e8)[1]
+    assert (alone.gathers(8), piped.gathers(8), DataAxis(1, 2, prices(), piped=True).gathers(8)) == (16, 16, 1)
+    assert piped.exposed_forward_s(0.0, 1e8) == piped.exposed_backward_s(0.0, 1e8) == piped.gather_s(1e8)
+    assert alone.exposed_backward_s(0.0, 1e8) == alone.gather_s(1e8) + alone.scatter_s(1e8)
+    assert piped.copies_s(1e8)[0] == piped.copies_s(1e8)[1] == alone.copies_s(1e8)[0]
+
+
+def test_gradients_of_a_split_backward_are_scattered_in_the_open() -> None:
+    whole, split = (DataAxis(1, 2, prices(), piped=True, late=late) for late in (False, True))
+    (spent_s, hidden_s), (same_s, less_s) = (data.once_s([1e8], 1.0, 1.0) for data in (whole, split))
+    assert spent_s == same_s and hidden_s > less_s
+    assert hidden_s - less_s == pytest.approx(whole.hidden_s(1.0, whole.scatter_s(1e8)))
 
 
 def test_what_is_sent_together_is_copied_together() -> None:

@@ -26,6 +26,7 @@ PLANS = {
     "tp=4 free": Parallelism(tp=4),
     "pp=2 dp=2": Parallelism(dp=2, tp=1, pp=2, zero=0),
     "zero3": Parallelism(dp=4, tp=1, pp=1, zero=3),
+    "cp=2 dp=2 zero1": Parallelism(cp=2, dp=2, tp=1, pp=1, zero=1, cp_attention="heads"),
 }
 SINGLE = "one process"
 TRAINING = Training(learning_rate=1e-3, precision="bf16-mixed", compile=False)
@@ -87,7 +88,9 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
     ("source", "targets"),
     [
         ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
+        ("cp=2 dp=2 zero1", [SINGLE]),
         slow(("zero3", ["dp=2 tp=2", SINGLE])),
+        slow(("dp=2 tp=2", ["cp=2 dp=2 zero1"])),
         slow((SINGLE, ["zero3"])),
         slow(("dp=2 tp=2", ["tp=4", "tp=4 free"])),
         slow(("tp=4 free", [SINGLE])),

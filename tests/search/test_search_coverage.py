@@ -52,11 +52,19 @@ def test_one_device_leaves_nothing_to_split() -> None:
 
 def test_it_follows_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a tensor axis tried across nodes, nobody would be told that it isn't."""
-    meshes = [(1, 1, 16), (1, 2, 8), (2, 8, 1)]
+    meshes = [(1, 1, 1, 1, 16), (1, 2, 1, 1, 8), (2, 8, 1, 1, 1)]
     monkeypatch.setattr(
-        candidates, "meshes", lambda limits, pinned: (m for m in meshes if pinned.tp in (None, m[2]))
+        candidates, "meshes", lambda limits, pinned: (m for m in meshes if pinned.tp in (None, m[4]))
     )
     assert not any(text.startswith("tp ") for text in told(FREE))
+
+
+def test_axes_of_the_context_and_of_experts_are_told_where_a_model_has_them() -> None:
+    long = SpaceLimits(devices=16, node=8, rows=64, segments=20, tokens=64, experts=4)
+    assert told(FREE, long)[2:4] == ("cp 2, 4, 8, 16", "ep 2, 4")
+    assert not any(text.startswith("cp ") for text in told(Parallelism(cp=2), long))
+    tried = {*settings(long, FREE), *settings(long, Parallelism(cp=4))}
+    assert "cp 2, 8, 16" in left_out(long, FREE, tried) and "cp 1 to 4, tp" in searched(tried)
 
 
 def test_what_was_searched_is_told() -> None:

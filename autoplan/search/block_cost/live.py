@@ -30,6 +30,7 @@ class LiveBytes:
     forward      at most in its forward
     backward     at most in its backward: what is kept and not yet let go, and gradients, its parameters' among them
     adding       the same where each parameter's gradient is added to a sum, and gone
+    halves       gradients of results that parameters make, which a split backward keeps for its second half
     """
 
     kept: int = 0
@@ -37,6 +38,7 @@ class LiveBytes:
     forward: int = 0
     backward: int = 0
     adding: int = 0
+    halves: int = 0
 
     @property
     def working(self) -> int:
@@ -58,4 +60,6 @@ def live_of_walk(walk: Walk, training: bool) -> LiveBytes:
     own = {s for saved in walk.saved for s in saved}
     kept_inputs = sum(walk.sizes[s] for s in walk.entered & own)
     kept = sum(walk.sizes[s] for s in own if s >= 0) + kept_inputs
-    return LiveBytes(kept, kept_inputs, walk.most, Backward(walk, False).most, Backward(walk, True).most)
+    reading = (s.makes for s in walk.steps if s.operator and any(name in walk.parameters for name, _ in s.reads))
+    halves = sum(map(walk.bytes, reading))
+    return LiveBytes(kept, kept_inputs, walk.most, Backward(walk, False).most, Backward(walk, True).most, halves)

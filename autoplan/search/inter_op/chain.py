@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from autoplan.cost.interleaved import splits
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.search.block_cost.account import BlockCost
@@ -31,6 +32,7 @@ class Chain:
     selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
     exposed_s    what ZeRO's collectives add to forward and backward together
+    halves       of ``kept``, what a split backward makes in its first half and keeps for the second
     kept_inputs, live_forward, live_backward, live_adding   bytes at their moments, as in ``Live``
     held         parameters by segment
     """
@@ -54,6 +56,7 @@ class Chain:
     selective_adding: np.ndarray
     again_s: np.ndarray
     exposed_s: np.ndarray
+    halves: np.ndarray
     kept_inputs: np.ndarray
     live_forward: np.ndarray
     live_backward: np.ndarray
@@ -106,6 +109,7 @@ def chain_of(
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[order]
 
+    halves = along(b.live.halves * splits(setting.schedule) for b in blocks)
     return Chain(
         forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
         backward_s=along(b.backward_s for b in blocks)
@@ -113,7 +117,8 @@ def chain_of(
         + along(added)
         + along(b * training for _, b in copies),
         weights_s=along(b.weights_s for b in blocks) + along(added),
-        kept=along(b.kept_bytes for b in blocks),
+        kept=along(b.kept_bytes for b in blocks) + halves,
+        halves=halves,
         inputs=along(b.input_bytes for b in blocks),
         outputs=along(b.output_bytes for b in blocks),
         constants=along(b.constant_bytes for b in blocks),

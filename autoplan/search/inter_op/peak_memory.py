@@ -65,6 +65,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     data, account = loads.data, loads.memory_account
     (need,), whole = loads.memory_of(stages, (loads.moments[rank],)), loads.needs(stages).by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
+    ahead += halves_bytes(loads, stages, rank)
     parts = [stage_peaks(loads, stage, rank + k * loads.setting.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
         total, elsewhere = account.once(whole).item(), account.elsewhere_once(whole).item()
@@ -89,6 +90,12 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     )
 
 
+def halves_bytes(loads: StageModel, stages: Sequence[StageChoice], rank: int) -> float:
+    """What waits for the second half of a backward: rank r puts it off by r microbatches, the first stage's whole."""
+    split = stages[rank == 0 :]
+    return (rank + 1) * max((float(loads.chain.halves[s.first : s.last].sum()) for s in split), default=0.0)
+
+
 def with_messages(moment: Moment, bytes: float) -> Moment:
     return replace(moment, activations=moment.activations + bytes)
 
@@ -103,7 +110,7 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
     hosts = data.offload == "activations"
     part, hosted = part & (not hosts), part & hosts
     entered = np.where(part, chain.selective_inputs[run], chain.kept_inputs[run])
-    stays = np.where(part | hosted, chain.selective[run], chain.kept[run])
+    stays = np.where(part | hosted, chain.selective[run], (chain.kept - chain.halves)[run])
     entry = np.where(full, chain.inputs[run], np.where(hosted, 0.0, entered))
     kept = np.where(full, 0.0, stays - np.where(hosted, 0.0, entered))
     entry[0] = chain.inputs[stage.first] if number else 0.0  # what was received, or the ids of the batch

@@ -125,6 +125,8 @@ class SpaceLimits:
     segments        of the chain
     only_one        (axis, reason) for each batch axis that must have size 1
     fuses           whether segments are compiled, so that a backward gives all its gradients at once
+    tokens          of the shortest sequence between blocks that attention runs over; 0 without one
+    experts         of the mixture with the fewest; 0 without one
     """
 
     devices: int
@@ -133,6 +135,8 @@ class SpaceLimits:
     segments: int
     only_one: tuple[tuple[str, str], ...] = ()
     fuses: bool = True
+    tokens: int = 0
+    experts: int = 0
 
 
 VIRTUAL_STAGES = (1, 2, 4, 8)

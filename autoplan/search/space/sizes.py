@@ -1,13 +1,14 @@
-"""Bytes of a whole model that bound what any plan of it holds, whatever its layouts."""
+"""Sizes of a whole model that bound its plans: bytes that any of them holds, tokens of a row, experts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Operator
 from autoplan.ir.graph import Block, Model
+from autoplan.search.space.context_parallel import SEQUENCE, has_sequence
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,19 @@ class Sizes:
     repeated: int
     inputs: int
     rebuilt: int
+
+
+def tokens_of(model: Model, operators: Sequence[Mapping[str, Operator]]) -> int:
+    """Of the shortest sequence between blocks, where attention runs over one; else 0."""
+    kinds = [v.type for block in model.blocks for v in block.inputs if has_sequence(v.type)]
+    attends = any(operator.rule.cost == "attention" for own in operators for operator in own.values())
+    return min((kind.shape[SEQUENCE] for kind in kinds), default=0) if attends else 0
+
+
+def experts_of(operators: Sequence[Mapping[str, Operator]]) -> int:
+    """Of the mixture with the fewest; 0 without one."""
+    mixtures = [o for own in operators for o in own.values() if o.rule.cost == "experts"]
+    return min((operator.operands[-1].shape[0] for operator in mixtures), default=0)
 
 
 def sizes_of(model: Model, operators: tuple[Mapping[str, Operator], ...]) -> Sizes:

@@ -1,0 +1,128 @@
+"""Context, experts and tensor axes together, with sharding and pipelines: equal to one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from autoplan.cluster import ClusterSpec
+from autoplan.errors import ParallelismError
+from autoplan.ir.layout import S
+from autoplan.options import Parallelism, Training
+from autoplan.plan import Plan
+from autoplan.search import search
+from autoplan.search.space.systems import resolve
+from autoplan.verify.compare import gradient_error, loss_error, parameter_error, zero_gradients
+from autoplan.verify.local_ranks import RankPool
+from autoplan.verify.reference import train_eagerly
+from autoplan.verify.sharded import in_pool, train_on_rank
+from autoplan.verify.variants import in_float64
+from tests.support import zoo
+from tests.support.hand_made import llama, mlp
+from tests.support.planning import alone, parallelize_alone
+
+EQUAL, STEPS = 1e-10, 2
+SLOW = pytest.mark.slow
+FOUR = [
+    ("llama", {"cp": 2, "tp": 2, "cp_attention": "rows"}),
+    ("llama", {"cp": 2, "tp": 2, "cp_attention": "ring"}),
+    ("gpt2", {"cp": 2, "dp": 2, "cp_attention": "heads", "zero": 3}),
+    ("mixtral", {"ep": 2, "tp": 2}),
+    ("mixtral", {"ep": 2, "cp": 2, "cp_attention": "rows", "zero": 1}),
+]
+EIGHT = [
+    ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_attention": "rows"}),
+    ("llama", {"cp": 2, "tp": 2, "dp": 2, "cp_attention": "ring", "zero": 3}),
+    ("llama", {"cp": 4, "tp": 2, "cp_attention": "ring", "zero": 1}),
+    ("gpt2", {"cp": 2, "pp": 2, "dp": 2, "cp_attention": "heads", "zero": 1}),
+    ("mixtral", {"ep": 4, "tp": 2}),
+    ("mixtral", {"ep": 2, "tp": 2, "pp": 2}),
+    ("mixtral", {"ep": 2, "cp": 2, "tp": 2, "cp_attention": "rows"}),
+    ("mixtral", {"ep": 4, "dp": 2, "zero": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[RankPool]:
+    with RankPool(4, timeout_s=280) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def eight() -> Iterator[RankPool]:
+    with RankPool(8, timeout_s=600) as ranks:
+        yield ranks
+
+
+def plan_of(name: str, devices: int, pinned: dict) -> Plan:
+    module, batch, _ = zoo.small(name, layers=2)
+    sizes = {"dp": 1, "tp": 1, "pp": 1, "micro_batch": 2} | pinned
+    return parallelize_alone(module, f"1x{devices} cpu", batch, parallelism=Parallelism(**sizes), effort="fast")
+
+
+def check(pool: RankPool, name: str, devices: int, pinned: dict) -> Plan:
+    plan = plan_of(name, devices, pinned)
+    record = in_float64(plan.record)
+    module, batch, _ = zoo.small(name, layers=2)
+    module = module.double()
+    assert isinstance(batch, dict) and isinstance(record.training, Training)
+    found = in_pool(pool, record, batch, module.state_dict(), train_on_rank, STEPS)
+    expected = train_eagerly(module, None, batch, record.training, STEPS)
+    assert loss_error(found, expected).error < EQUAL
+    assert gradient_error(found, expected, zero_gradients(expected)).error < EQUAL
+    assert parameter_error(found, expected, zero_gradients(expected)).error < 1e-9
+    return plan
+
+
+@pytest.mark.parametrize(("name", "pinned"), FOUR)
+def test_axes_together_equal_one_device(four: RankPool, name: str, pinned: dict) -> None:
+    plan = check(four, name, 4, pinned)
+    sizes = {axis: plan.record.chosen.mesh.size(axis) for axis in ("dp", "ep", "cp", "tp")}
+    assert sizes == {axis: pinned.get(axis, 1) for axis in sizes}
+    if "cp" in pinned:
+        between = [v.layout.state("cp") for b in plan.lowered.blocks for v in b.inputs if len(v.type.shape) == 3]
+        assert between and set(between) == {S(1)}
+    if "ep" in pinned:
+        split = {p.name for p in plan.lowered.parameters if p.layout.state("ep").kind == "S"}
+        assert split and all("experts" in each for each in split)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "pinned"), EIGHT)
+def test_eight_ranks_equal_one_device(eight: RankPool, name: str, pinned: dict) -> None:
+    check(eight, name, 8, pinned)
+
+
+@pytest.mark.parametrize(
+    ("model", "pinned", "said"),
+    [
+        (llama(heads=6, kv=6, hidden=48), {"cp": 4, "cp_attention": "heads"}, "cp=4 with cp_attention='heads': the 6"),
+        (llama(seq=62), {"cp": 4}, "a sequence of 62 doesn't divide by cp=4"),
+        (mlp(), {"cp": 2}, "the model has no attention over a sequence"),
+        (llama(), {"ep": 2}, "ep=2: the model has no mixture of experts"),
+        (llama(), {"cp": 3}, "they multiply to 3, and the cluster has 8 devices"),
+        (llama(), {"dp": 2, "tp": 2, "pp": 2, "cp": 2}, "they multiply to 16, and the cluster has 8 devices"),
+    ],
+)
+def test_what_can_not_lie_on_an_axis_is_told(model: object, pinned: dict, said: str) -> None:
+    cluster = ClusterSpec.parse("1x8 cpu")
+    with pytest.raises(ParallelismError, match=said), alone():
+        search(model, cluster, Training(), resolve(Parallelism(**pinned), cluster), (), "fast")  # type: ignore[arg-type]
+
+
+def test_a_way_of_attention_that_can_not_be_is_left_out() -> None:
+    """Six heads can't be dealt to four ranks, rows can."""
+    cluster = ClusterSpec.parse("1x4 cpu")
+    with alone():
+        chosen = search(llama(heads=6, kv=6, hidden=48), cluster, Training(), Parallelism(cp=4), (), "fast")[0]
+    assert chosen.parallelism.cp == 4 and chosen.parallelism.cp_attention in ("rows", "ring")
+
+
+def test_long_rows_find_a_context_axis_by_themselves() -> None:
+    """One row on sixteen devices of two nodes: a tensor axis stays within a node, the context's spans them."""
+    cluster = ClusterSpec.parse("2x8 h100-sxm")
+    model = llama(batch=1, seq=65536, hidden=256, ffn=512, heads=2, kv=2)
+    with alone():
+        chosen = search(model, cluster, Training(), Parallelism(), (), "fast")[0]
+    assert chosen.mesh.size("cp") > 1 and chosen.mesh.devices == 16
