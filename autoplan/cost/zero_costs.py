@@ -189,11 +189,12 @@ class DataAxis:
         last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients where
         these are more (an embedding's), begins when it ends. Of local SGD a step's share of the average, in the open.
 
-        sizes  bytes of each segment's parameters by the group that sums their gradients, the first to read a batch first
+        sizes  bytes of each segment's parameters, by the group that sums their gradients; the first to read a batch
+               first
         """
         totals = Counter[str]()
         for size in sizes:
-            totals.update(size)  # type: ignore[arg-type]
+            totals.update(size)
         total = sum(totals.values())
         if not total:
             return 0.0, 0.0

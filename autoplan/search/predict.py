@@ -126,7 +126,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         yield from sharded(loads, runs, groups, hidden_s)
     beside = Counter[str]()
     for at in runs:
-        beside.update(loads.summed_bytes(at))  # type: ignore[arg-type]
+        beside.update(loads.summed_bytes(at))
     for axes, summed in beside.items():
         summed_s = data.prices.collective_s("all-reduce", summed, axes)
         yield PricedCollective("gradients of replicated weights", "all-reduce", axes, int(summed), 1, summed_s, 0.0)

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from operator import eq
 
 import numpy as np
 
@@ -224,7 +225,7 @@ class HeldParameters:
     def kinds(self) -> dict[Summed, HeldParameters]:
         """The parameters whose gradients are summed over the same axes, by these axes."""
         over = sorted({self.summed.get(name, ()) for held in self.segments for name, _ in held})
-        return {axes: self.those(lambda found, axes=axes: found == axes) for axes in over}
+        return {axes: self.those(partial(eq, axes)) for axes in over}
 
     @cached_property
     def by_kind(self) -> np.ndarray:
