@@ -31,13 +31,15 @@ class WholeCost:
     passes: float
     product_s: float
 
-    def seconds(self, bytes: float, data: DataAxis) -> float:
+    def seconds(self, bytes: float, elsewhere: float, data: DataAxis) -> float:
         """For the parameters of a stage, of which a device uses so many bytes; as if the tensor axes split all of them.
+
+        elsewhere  of these what ZeRO has along the experts' axis on other ranks
 
         Gathers over the innermost axis first, of what ZeRO shards before that; every rank then computes the whole.
         """
         prices, spent_s = data.prices, 0.0
-        shard = data.optimizer_share * bytes
+        shard = data.optimizer_share * (bytes - elsewhere)
         stored = prices.stored * bytes
         if data.zero and data.size > 1:
             spent_s += prices.collective_s("all-gather", self.copies * stored, data.axis)

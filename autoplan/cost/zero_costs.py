@@ -1,17 +1,20 @@
 """How the data axis shares the states (ZeRO), in bytes and seconds."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import bucket_bytes
+from autoplan.ir.mesh import EXPERT
 from cost_models.collective import hidden_seconds
 from cost_models.hardware import Host
 from cost_models.offload import link_seconds
 
 COPY = 2.0
 """Passes of a copy over what it copies: read, written."""
+Held = float | Mapping[tuple[str, ...], float]
+"""Local bytes of parameters, by the operator axes over which their gradients are summed; a number: over none."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class DataAxis:
           (``runtime.optim.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
+    wide     ranks along the experts' axis over which ZeRO shards dense weights, too: these over dp, ep and cp, experts
+             over dp and cp; 1: over none
     versions of the weights that are held (``runtime.optim.weight_stashing``)
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
@@ -53,14 +58,48 @@ class DataAxis:
     averaged: float = 1.0
     versions: int = 1
     axis: str = "dp"
+    wide: int = 1
 
-    def gather_s(self, bytes: float) -> float:
-        """One all-gather of parameters."""
-        return self.prices.collective_s("all-gather", bytes, self.axis)
+    def group(self, summed: tuple[str, ...]) -> str:
+        """The axes of the group that gathers a parameter and scatters its gradient, or, without ZeRO, sums it.
 
-    def scatter_s(self, bytes: float) -> float:
-        """One reduce-scatter of gradients, in the dtype in which they are summed."""
-        return self.prices.collective_s("reduce-scatter", self.prices.summed * bytes, self.axis)
+        summed  operator axes over which its gradient is summed
+        """
+        more = summed if self.zero == 0 and self.local_steps == 1 else ()
+        more = (EXPERT,) if self.wide > 1 and EXPERT in summed else more
+        axes = {*self.axis.split(","), *more}
+        return ",".join(name for name in self.prices.mesh.names if name in axes)
+
+    def beside(self, summed: tuple[str, ...]) -> str:
+        """The axes over which its gradient is summed by itself then."""
+        axes = self.group(summed).split(",") if self.size > 1 else ()
+        return ",".join(axis for axis in summed if axis not in axes)
+
+    def by_group(self, held: Held) -> dict[str, float]:
+        """Bytes by the group that they are gathered, scattered or summed over."""
+        found: dict[str, float] = {}
+        for summed, size in held.items() if isinstance(held, Mapping) else (((), held),):
+            found[self.group(summed)] = found.get(self.group(summed), 0.0) + size
+        return found
+
+    def ways(self, summed: tuple[str, ...]) -> int:
+        """Ranks that share a parameter's states."""
+        return self.size * (self.wide if EXPERT in summed else 1) if self.zero else 1
+
+    @property
+    def elsewhere(self) -> float:
+        """Of a dense weight's bytes those whose states other ranks along the experts' axis have."""
+        return 1 - 1 / self.wide
+
+    def gather_s(self, held: Held) -> float:
+        """All-gathers of parameters, of each group's one."""
+        return sum(self.prices.collective_s("all-gather", n, axes) for axes, n in self.by_group(held).items())
+
+    def scatter_s(self, held: Held) -> float:
+        """Reduce-scatters of gradients, in the dtype in which they are summed."""
+        summed = self.prices.summed
+        groups = self.by_group(held).items()
+        return sum(self.prices.collective_s("reduce-scatter", summed * n, axes) for axes, n in groups)
 
     def hidden_s(self, compute_s: float, comm_s: float) -> float:
         """What running a collective beside compute saves."""
@@ -71,9 +110,12 @@ class DataAxis:
         """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
         return self.prices.cold_s(COPY * bytes) if self.size > 1 else 0.0
 
-    def fetched_s(self, bytes: float) -> float:
+    def fetched_s(self, held: Held) -> float:
         """A shard of a segment's parameters over the link to the host, or of its gradients; 0 where they stay here."""
-        return self.link_s(self.prices.stored * bytes / self.size) if self.offload == "parameters" else 0.0
+        if self.offload != "parameters":
+            return 0.0
+        kinds = held.items() if isinstance(held, Mapping) else (((), held),)
+        return self.link_s(self.prices.stored * sum(size / self.ways(summed) for summed, size in kinds))
 
     def link_s(self, bytes: float) -> float:
         """Seconds over the link between the device and its host."""
@@ -105,17 +147,17 @@ class DataAxis:
         """How often a step gathers each segment's parameters."""
         return 1 if self.zero < 3 else 2 * microbatches
 
-    def exposed_forward_s(self, forward_s: float, parameter_bytes: float) -> float:
+    def exposed_forward_s(self, forward_s: float, held: Held) -> float:
         """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
         if self.zero < 3:
             return 0.0
-        gather_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes)
+        gather_s = self.fetched_s(held) + self.gather_s(held)
         return gather_s - self.hidden_s(forward_s, gather_s)
 
-    def exposed_backward_s(self, backward_s: float, parameter_bytes: float) -> float:
+    def exposed_backward_s(self, backward_s: float, held: Held) -> float:
         """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
-        busy_s = self.fetched_s(parameter_bytes) + self.gather_s(parameter_bytes) if self.zero == 3 else 0.0
-        busy_s += self.fetched_s(parameter_bytes) + self.scatter_s(parameter_bytes) if self.scatters_each else 0.0
+        busy_s = self.fetched_s(held) + self.gather_s(held) if self.zero == 3 else 0.0
+        busy_s += self.fetched_s(held) + self.scatter_s(held) if self.scatters_each else 0.0
         return busy_s - self.hidden_s(backward_s, busy_s)
 
     def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
@@ -124,7 +166,7 @@ class DataAxis:
         scattered_s = self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_each else 0.0
         return gathered_s, gathered_s + scattered_s
 
-    def once_s(self, sizes: Iterable[float], forward_s: float, backward_s: float) -> tuple[float, float]:
+    def once_s(self, sizes: Iterable[Held], forward_s: float, backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.
 
         sizes  bytes of each segment's parameters
@@ -132,40 +174,46 @@ class DataAxis:
         if self.size == 1 and self.offload != "parameters":
             return 0.0, 0.0
         if self.zero == 0:
-            return self.summed_s([self.prices.summed * size for size in sizes], backward_s)
-        counted = Counter(sizes)
-        gather_s = sum(count * self.gather_s(s) for s, count in counted.items()) if self.zero < 3 else 0.0
-        scatter_s = sum(n * self.scatter_s(s) for s, n in counted.items()) if not self.scatters_each else 0.0
+            return self.summed_s([self.by_group(size) for size in sizes], backward_s)
+        counted = Counter(tuple(held.items()) if isinstance(held, Mapping) else (((), held),) for held in sizes)
+        alike = [(dict(held), count) for held, count in counted.items()]
+        gather_s = sum(count * self.gather_s(held) for held, count in alike) if self.zero < 3 else 0.0
+        scatter_s = 0.0
         if not self.scatters_each:
-            scatter_s += sum(n * self.fetched_s(s) for s, n in counted.items())
+            scatter_s = sum(n * (self.scatter_s(held) + self.fetched_s(held)) for held, n in alike)
         hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(0.0 if self.late else backward_s, scatter_s)
         return gather_s + scatter_s, hidden_s
 
-    def summed_s(self, sizes: Sequence[float], backward_s: float) -> tuple[float, float]:
+    def summed_s(self, sizes: Sequence[Mapping[str, float]], backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the gradients' all-reduces in buckets: all but the first bucket's time of the
         last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients where
         these are more (an embedding's), begins when it ends. Of local SGD a step's share of the average, in the open.
 
-        sizes  bytes of each segment's gradients, the first to read a batch first
+        sizes  bytes of each segment's parameters, by the group that sums their gradients; the first to read a batch
+               first
         """
-        total = sum(sizes)
+        totals = Counter[str]()
+        for size in sizes:
+            totals.update(size)
+        total = sum(totals.values())
         if not total:
             return 0.0, 0.0
         if self.local_steps > 1:
-            stored = self.averaged * total * self.prices.stored / self.prices.summed
-            return self.buckets_s(stored) / self.local_steps, 0.0
-        first, spent_s = min(bucket_bytes(total), total), self.buckets_s(total)
+            return self.buckets_s(self.averaged * total * self.prices.stored, self.axis) / self.local_steps, 0.0
+        summed = self.prices.summed
+        spent_s = sum(self.buckets_s(summed * size, axes) for axes, size in totals.items())
+        first = min(sum(bucket_bytes(summed * size) for size in totals.values()) / summed, total)
         beside_s = backward_s * (1 - first / total)
-        early_s = spent_s * (1 - max(first, sizes[0]) / total)
+        early_s = spent_s * (1 - max(first, sum(sizes[0].values())) / total)
         slowdown = self.prices.device.overlap_slowdown
         return spent_s, 0.0 if self.late else float(hidden_seconds(beside_s, early_s, slowdown))
 
-    def buckets_s(self, bytes: float) -> float:
-        """All-reduces of so many bytes, bucket by bucket."""
-        each = bucket_bytes(bytes)
+    def buckets_s(self, bytes: float, axis: str = "") -> float:
+        """All-reduces of so many bytes, bucket by bucket, over the data axis or another group."""
+        axis, each = axis or self.axis, bucket_bytes(bytes)
         whole, rest = divmod(bytes, each)
-        rest_s = self.prices.collective_s("all-reduce", rest, self.axis) if rest >= 1 else 0.0
-        return whole * self.prices.collective_s("all-reduce", each, self.axis) + rest_s
+        rest_s = self.prices.collective_s("all-reduce", rest, axis) if rest >= 1 else 0.0
+        return whole * self.prices.collective_s("all-reduce", each, axis) + rest_s
 
     def copies_once_s(self, parameter_bytes: float) -> float:
         """Copies once a step: masters to what is computed with; gradients into buckets, or what is averaged into them

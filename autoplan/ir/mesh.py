@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from importlib.metadata import version
 
 MICROBATCH = "mb"
 EXPERT, CONTEXT, TENSOR = "ep", "cp", ("tp", "tp2", "tp3")
@@ -18,6 +19,10 @@ EXPERT, CONTEXT, TENSOR = "ep", "cp", ("tp", "tp2", "tp3")
 factors of a tensor-parallel group."""
 OPERATOR_AXES = (EXPERT, CONTEXT, *TENSOR)
 """Axes over which operators are split as the search chooses, outermost first."""
+TORCH = tuple(int(part) for part in version("torch").split(".")[:2])
+ZERO_AXES = ("dp", EXPERT, CONTEXT) if TORCH >= (2, 13) else ("dp", CONTEXT)
+"""Axes over which ZeRO shards the parameters that are whole along them, outermost first. Experts are split over ep, and
+dense weights aren't: a module that holds both needs a fully_shard that takes a mesh for each parameter."""
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,10 @@ def _places(spec: ProgramSpec) -> Mapping[str, Place]:
         for name in names:
             axis, part = mesh.axis(name), mesh.axis(name.partition(".")[0])
             places[part.name].append(_along(axis, part, whole))
-    if spec.parallelism.zero and spec.shard_ways > 1:
-        rows = _rows(spec, mesh)
-        for name in spec.shard_axes:
-            places[name].append(rows if len(spec.shard_axes) == 1 else _if_uneven(rows, spec.shard_ways))
+    for over in sorted({spec.shard_axes(stored) for stored in spec.lowered.parameters} - {()}):
+        rows, ways = _rows(spec, mesh, over), spec.shard_ways(over)
+        for name in over:
+            places[name].append(rows if len(over) == 1 else _if_uneven(rows, ways))
     return {axis: _both(each) for axis, each in places.items()}
 
 
@@ -102,15 +102,16 @@ def _along(axis: Axis, whole: Axis, each: bool) -> Place:
     return place
 
 
-def _rows(spec: ProgramSpec, mesh: Mesh) -> Place:
-    """The rows that ZeRO leaves of each parameter: as torch.chunk cuts them, the last ones fewer."""
-    origin = {axis.name: 0 for axis in mesh.device_axes if axis.name not in spec.shard_axes}
+def _rows(spec: ProgramSpec, mesh: Mesh, over: tuple[str, ...]) -> Place:
+    """The rows that ZeRO leaves of each parameter that it shards over these axes: as torch.chunk cuts them, the last
+    ones fewer."""
+    origin = {axis.name: 0 for axis in mesh.device_axes if axis.name not in over}
     lengths = {
         part_of(stored.type.shape, stored.layout, mesh, origin).shape[0]
         for stored in spec.lowered.parameters
-        if spec.zero_shards(stored)
+        if spec.shard_axes(stored) == over
     }
-    ways = spec.shard_ways
+    ways = spec.shard_ways(over)
     return lambda at: tuple(rows_of(Part((0,), (length,)), ways, at).shape[0] for length in sorted(lengths))
 
 

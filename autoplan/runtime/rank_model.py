@@ -19,7 +19,7 @@ from autoplan.runtime.collectives.mesh_axes import groups_of, mesh_axes
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.parallel import whole_tensors
-from autoplan.runtime.parallel.meshes import sharded_mesh
+from autoplan.runtime.parallel.meshes import sharded_meshes
 from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
 from autoplan.runtime.parallel.stages import build_stages
 from autoplan.runtime.spec import ProgramSpec
@@ -53,7 +53,7 @@ class RankModel:
         self.watch, self.device, self.rank = self.world.watch, self.world.device, dist.get_rank()
         groups = (*groups_of(step for move in spec.lowered.moves for step in move.collectives), *groups)
         self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
-        zero = sharded_mesh(spec, self.world.device_mesh)
+        zero = sharded_meshes(spec, self.world.device_mesh.device_type)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh, zero)
         self.held = sharded_parameters(spec, self.stages.parameters, self.axes)
         self.storage = whole_tensors.Storage(spec, self.world.device_mesh, self.device, zero)

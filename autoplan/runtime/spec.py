@@ -1,7 +1,7 @@
 """What a program is built from: the typed program and the options that it was planned under."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 
 from autoplan.ir.graph import Parameter, TensorType
-from autoplan.ir.mesh import CONTEXT, MICROBATCH
+from autoplan.ir.mesh import EXPERT, MICROBATCH, ZERO_AXES
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed import Lowered, StoredParameter
 from autoplan.options import Parallelism, Training
@@ -69,35 +69,35 @@ class ProgramSpec:
         """The pipeline coordinate that runs a stage; several stages on a rank are dealt out in rounds."""
         return stage % self.size(PIPELINE)
 
-    def zero_shards(self, stored: StoredParameter) -> bool:
-        """Whether ZeRO keeps only a share of this parameter (its rows) on a rank.
+    def shard_axes(self, stored: StoredParameter) -> tuple[str, ...]:
+        """The axes over which ZeRO shards this parameter's rows: those along which ranks hold it whole and see other
+        rows, of the batch or of the sequence. () where every rank keeps all of them.
 
-        Not where an axis that it shards over already splits it, where its gradient needs no sum over one, nor for a
-        scalar. On one rank only to have it go to the host between uses.
+        That is so of a scalar, and where dp or cp already splits it or its gradient needs no sum over one. On one rank
+        only it is sharded where it is to go to the host between uses. Over ep alone nothing is sharded.
         """
         if not self.parallelism.zero or not stored.type.shape:
-            return False
-        if self.shard_ways == 1:
-            return self.parallelism.offload == "parameters"
-        if stored.trainable:
-            return all(axis in stored.reduce_axes for axis in self.shard_axes)
-        return all(stored.layout.state(axis).kind == "I" for axis in self.shard_axes)
+            return ()
+        shared = [axis for axis in ZERO_AXES if self.size(axis) > 1]
+        whole = [axis for axis in shared if self.is_whole(stored, axis)]
+        if any(axis not in whole for axis in shared if axis != EXPERT):
+            return ()
+        if set(shared) <= {EXPERT}:
+            return (DATA,) if self.parallelism.offload == "parameters" else ()
+        return tuple(whole)
 
-    @property
-    def shard_axes(self) -> tuple[str, ...]:
-        """The axes that ZeRO shards over: those along which ranks hold the same parameters and see other rows, of the
-        batch or of the sequence."""
-        return tuple(axis for axis in (DATA, CONTEXT) if self.size(axis) > 1) or (DATA,)
+    def is_whole(self, stored: StoredParameter, axis: str) -> bool:
+        """Whether ranks along an axis hold the same of a parameter, and of its gradient a summand each."""
+        return axis in stored.reduce_axes if stored.trainable else stored.layout.state(axis).kind == "I"
 
-    @property
-    def shard_ways(self) -> int:
-        """Ranks over which ZeRO shards a parameter."""
-        return math.prod(self.size(axis) for axis in self.shard_axes)
+    def shard_ways(self, axes: Sequence[str]) -> int:
+        """Ranks over which ZeRO shards a parameter over these axes."""
+        return math.prod(self.size(axis) for axis in axes)
 
-    def shard_index(self, coordinates: Mapping[str, int]) -> int:
+    def shard_index(self, axes: Sequence[str], coordinates: Mapping[str, int]) -> int:
         """Which of these shares a rank with these coordinates keeps."""
         index = 0
-        for axis in self.shard_axes:
+        for axis in axes:
             index = index * self.size(axis) + coordinates.get(axis, 0)
         return index
 
@@ -127,7 +127,7 @@ class ProgramSpec:
     def parameter_dtype(self, stored: StoredParameter) -> torch.dtype:
         """The dtype of what a rank's modules hold of a parameter: the one that they compute in, beside a float32 master
         under mixed precision. What ZeRO shards is its own master: fully_shard casts it as it gathers it."""
-        if self.mixed and not self.zero_shards(stored):
+        if self.mixed and not self.shard_axes(stored):
             return getattr(torch, stored.type.dtype)
         return self.storage_dtype(stored.type)
 

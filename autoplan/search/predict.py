@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from autoplan.cost import Topology
 from autoplan.cost.step import model_flops_per_s
@@ -111,19 +111,25 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     size = sum(map(loads.parameter_bytes, runs))
     stored = data.prices.stored
     spent_s, hidden_s = (sum(seconds) for seconds in zip(*(loads.once_s(at)[:2] for at in runs), strict=True))
+    held = loads.chain.held.kinds.items()
+    kinds = {axes: sum(float(kind.first_read(at).sum()) for at in runs) for axes, kind in held}
+    groups = data.by_group(kinds)
     if data.size > 1 and data.local_steps > 1:
         averaged = int(data.averaged * stored * size)
         yield PricedCollective("replicas", "all-reduce", data.axis, averaged, 1, spent_s, hidden_s)
     elif data.size > 1 and data.zero == 0:
-        reduced = int(data.prices.summed * size)
-        yield PricedCollective("gradients", "all-reduce", data.axis, reduced, 1, spent_s, hidden_s)
+        seconds = {axes: data.buckets_s(data.prices.summed * bytes, axes) for axes, bytes in groups.items()}
+        for axes, bytes in groups.items():
+            reduced, share = int(data.prices.summed * bytes), seconds[axes] / (sum(seconds.values()) or 1.0)
+            yield PricedCollective("gradients", "all-reduce", axes, reduced, 1, spent_s * share, hidden_s * share)
     elif data.size > 1:
-        yield from sharded(loads, runs, size, hidden_s)
-    for axis in loads.summed_axes:
-        summed = sum(loads.summed_bytes(at)[axis] for at in runs)
-        if summed:
-            summed_s = data.prices.collective_s("all-reduce", summed, axis)
-            yield PricedCollective("gradients of replicated weights", "all-reduce", axis, int(summed), 1, summed_s, 0.0)
+        yield from sharded(loads, runs, groups, hidden_s)
+    beside = Counter[str]()
+    for at in runs:
+        beside.update(loads.summed_bytes(at))
+    for axes, summed in beside.items():
+        summed_s = data.prices.collective_s("all-reduce", summed, axes)
+        yield PricedCollective("gradients of replicated weights", "all-reduce", axes, int(summed), 1, summed_s, 0.0)
     tied = sum(map(loads.tied_bytes, runs))
     if tied and found.setting.pp > 1:
         tied_s = sum(map(loads.tied_s, runs))
@@ -131,26 +137,29 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
 
 
 def sharded(
-    loads: StageModel, runs: Sequence[tuple[int, int]], size: int, hidden_s: float
+    loads: StageModel, runs: Sequence[tuple[int, int]], groups: Mapping[str, float], hidden_s: float
 ) -> Iterator[PricedCollective]:
     """ZeRO's gathers and scatters: once a step, or in each microbatch; there they hide under the compute beside.
 
     runs      of segments on one rank
+    groups    bytes of their parameters, by the axes of the group that gathers them
     hidden_s  of what happens once a step
     """
     data, m = loads.data, loads.setting.microbatches
     parameters = [bytes for at in runs for bytes in loads.unit_bytes(at)]
     gathers = data.gathers(m)
     scatters = m if data.scatters_each else 1
-    gather_s = sum(data.gather_s(p) for p in parameters)
-    scatter_s = sum(data.scatter_s(p) for p in parameters)
+    gather_s, scatter_s = sum(map(data.gather_s, parameters)), sum(map(data.scatter_s, parameters))
     waits_s = m * sum(map(loads.exposed_s, runs))
     each_s = (gathers * gather_s if data.zero == 3 else 0.0) + (scatters * scatter_s if data.scatters_each else 0.0)
     total_s = gathers * gather_s + scatters * scatter_s
     hidden_s += max(0.0, each_s - waits_s)
     share = hidden_s / total_s if total_s else 0.0
-    for where, kind, count, one_s, bytes in (
-        ("parameters", "all-gather", gathers, gather_s, size),
-        ("gradients", "reduce-scatter", scatters, scatter_s, int(data.prices.summed * size)),
-    ):
-        yield PricedCollective(where, kind, data.axis, bytes, count, count * one_s, count * one_s * share)
+    units = [data.by_group(unit) for unit in parameters]
+    for axes, size in groups.items():
+        for where, kind, count, times in (
+            ("parameters", "all-gather", gathers, 1.0), ("gradients", "reduce-scatter", scatters, data.prices.summed)
+        ):  # fmt: skip
+            one_s = sum(data.prices.collective_s(kind, times * unit[axes], axes) for unit in units if axes in unit)
+            spent_s = count * one_s
+            yield PricedCollective(where, kind, axes, int(times * size), count, spent_s, spent_s * share)

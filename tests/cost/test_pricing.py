@@ -237,6 +237,20 @@ def test_nothing_hides_where_a_program_waits_for_every_collective() -> None:
     assert waits_s == pytest.approx(data.gather_s(1e6))
 
 
+def test_dense_weights_are_shared_along_the_experts_axis_too() -> None:
+    """Of a parameter whose gradient is summed over ep ZeRO keeps 1/(dp·ep), of an expert 1/dp; each has its group."""
+    listed = prices(Mesh.of(dp=2, ep=4, tp=1, mb=1))
+    dense, expert = {("ep",): 8e6}, {(): 8e6}
+    both, once = DataAxis(3, 2, listed, wide=4), listed.collective_s
+    assert (both.ways(("ep",)), both.ways(())) == (8, 2)
+    assert both.gather_s(dense | expert) == once("all-gather", 8e6, "dp,ep") + once("all-gather", 8e6, "dp")
+    assert DataAxis(3, 2, listed).by_group(dense | expert) == {"dp": 16e6}
+    plain = DataAxis(0, 2, listed)
+    assert plain.by_group(dense | expert) == {"dp,ep": 8e6, "dp": 8e6} and plain.beside(("ep",)) == ""
+    assert plain.once_s([dense, expert], 0.0, 0.0)[0] == plain.buckets_s(8e6, "dp,ep") + plain.buckets_s(8e6)
+    assert DataAxis(3, 2, listed).beside(("ep",)) == "ep"
+
+
 def test_a_pipeline_gathers_as_often_as_a_loop_and_scatters_once() -> None:
     alone, piped = DataAxis(3, 2, prices()), DataAxis(3, 2, prices(), piped=True)
     assert (alone.gathers(8), piped.gathers(8), DataAxis(1, 2, prices(), piped=True).gathers(8)) == (16, 16, 1)

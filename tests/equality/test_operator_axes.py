@@ -30,6 +30,7 @@ FOUR = [
     ("gpt2", {"cp": 2, "dp": 2, "cp_attention": "heads", "zero": 3}),
     ("mixtral", {"ep": 2, "tp": 2}),
     ("mixtral", {"ep": 2, "cp": 2, "cp_attention": "rows", "zero": 1}),
+    ("mixtral", {"ep": 2, "dp": 2, "zero": 3}),
 ]
 EIGHT = [
     ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_attention": "rows"}),
@@ -40,6 +41,9 @@ EIGHT = [
     ("mixtral", {"ep": 2, "tp": 2, "pp": 2}),
     ("mixtral", {"ep": 2, "cp": 2, "tp": 2, "cp_attention": "rows"}),
     ("mixtral", {"ep": 4, "dp": 2, "zero": 2}),
+    ("mixtral", {"ep": 2, "tp": 2, "dp": 2, "zero": 3}),
+    ("mixtral", {"ep": 2, "cp": 2, "dp": 2, "cp_attention": "rows", "zero": 1}),
+    ("mixtral", {"ep": 2, "cp": 2, "dp": 2, "cp_attention": "rows", "zero": 3}),
 ]
 
 

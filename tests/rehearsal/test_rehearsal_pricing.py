@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import starmap
@@ -124,6 +125,22 @@ def test_gradients_of_tied_embeddings_are_priced(tmp_path: Path) -> None:
         account = balance(plan, trace)
         assert account.holds, str(account)
         assert any(call.where == row.where and call.seconds == pytest.approx(row.seconds) for call in account.priced)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("zero", "kind"), [(0, "all-reduce"), (1, "reduce-scatter"), (3, "reduce-scatter")])
+def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(tmp_path: Path, zero: int, kind: str) -> None:
+    """Dense weights are whole along ep, and each of its ranks has gradients of other rows; experts are split over it."""
+    pinned = Parallelism(dp=2, ep=2, tp=1, pp=1, zero=zero, micro_batch=2)
+    found = rehearsed(tmp_path / "out", pinned, 4, experts=True)
+    (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
+    account = balance(plan, trace)
+    assert account.holds, str(account)
+    held = {axes: sum(2 * math.prod(p.local_shape) for p in plan.lowered.parameters if p.reduce_axes == axes)
+            for axes in (("dp", "ep"), ("dp",))}  # fmt: skip
+    rows = [c for c in found.record.chosen.predicted.collectives if c.where == "gradients"]
+    assert {(c.kind, c.axis) for c in rows} == {(kind, "dp,ep"), (kind, "dp")}
+    assert {c.axis: c.bytes for c in rows} == {",".join(axes): 2 * size for axes, size in held.items()}
 
 
 def told(plan: PlanPrices, trace: RankTrace, call: Call, change: Callable[[Call], list[Call]]) -> Balance:

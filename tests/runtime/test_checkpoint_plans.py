@@ -28,23 +28,31 @@ PLANS = {
     "zero3": Parallelism(dp=4, tp=1, pp=1, zero=3),
     "cp=2 dp=2 zero1": Parallelism(cp=2, dp=2, tp=1, pp=1, zero=1, cp_attention="heads"),
 }
+EXPERTS = {
+    "ep=2 dp=2 zero1": Parallelism(ep=2, dp=2, tp=1, pp=1, zero=1),
+    "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
+}
+"""Of Mixtral, whose dense weights and experts ZeRO shards over axes of their own."""
 SINGLE = "one process"
 TRAINING = Training(learning_rate=1e-3, precision="bf16-mixed", compile=False)
 State = Mapping[str, Mapping[str, Tensor]]
+MODEL = {**dict.fromkeys((*PLANS, SINGLE), "gpt2"), **dict.fromkeys(EXPERTS, "mixtral")}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """GPT-2, whose projection is fused and whose embedding is tied, exported under a plan when it is first asked for.
+    """GPT-2, whose projection is fused and whose embedding is tied, or Mixtral, exported under a plan when it is first
+    asked for.
 
     How tp=4 splits its axis is pinned but for ``tp=4 free``, whose search over all ways takes longest of all.
     """
 
     @functools.cache
     def exported(name: str) -> str:
-        module, (_, batch, _) = zoo.gpt2(2), zoo.small("gpt2")
+        module, batch, _ = zoo.small(MODEL[name], layers=2)
         cluster = "1x1 cpu" if name == SINGLE else "1x4 cpu"
-        plan = parallelize_alone(module, cluster, batch, training=TRAINING, parallelism=PLANS.get(name, "auto"))
+        pinned = (PLANS | EXPERTS).get(name, "auto")
+        plan = parallelize_alone(module, cluster, batch, training=TRAINING, parallelism=pinned)
         plan.export(found := str(tmp_path_factory.mktemp("plan") / "out"))
         return found
 
@@ -54,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 @pytest.fixture(scope="module")
 def pools() -> Iterator[dict[str, RankPool]]:
     with RankPool(4, timeout_s=240) as four, RankPool(1, timeout_s=240) as one:
-        yield {**dict.fromkeys(PLANS, four), SINGLE: one}
+        yield {**dict.fromkeys((*PLANS, *EXPERTS), four), SINGLE: one}
 
 
 def everything(program: Program) -> State:
@@ -68,11 +76,11 @@ def everything(program: Program) -> State:
     return {**found, "step": steps} if program.rank == 0 else {}
 
 
-def written(rank: int, world: int, folder: str, checkpoint: str) -> State:
+def written(rank: int, world: int, folder: str, checkpoint: str, model: str) -> State:
     with autoplan.load(folder).program() as program:
         program.init_weights(seed=3)
         for _ in range(2):
-            program.step(list(zoo.small("gpt2")[1].values()))
+            program.step(list(zoo.small(model)[1].values()))
             program.optimizer.step()
         program.save_checkpoint(checkpoint, extra={"position": 2}, asynchronous=True)
         return everything(program)
@@ -89,6 +97,8 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
     [
         ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
         ("cp=2 dp=2 zero1", [SINGLE]),
+        ("ep=2 dp=2 zero1", ["experts whole"]),
+        slow(("experts whole", ["ep=2 dp=2 zero1"])),
         slow(("zero3", ["dp=2 tp=2", SINGLE])),
         slow(("dp=2 tp=2", ["cp=2 dp=2 zero1"])),
         slow((SINGLE, ["zero3"])),
@@ -100,7 +110,7 @@ def test_every_value_is_the_same_bit_for_bit(
     folder: Callable[[str], str], pools: dict[str, RankPool], tmp_path: Path, source: str, targets: list[str]
 ) -> None:
     checkpoint = str(tmp_path / "step-2")
-    wanted = pools[source].run(written, folder(source), checkpoint)[0]
+    wanted = pools[source].run(written, folder(source), checkpoint, MODEL[source])[0]
     assert len(wanted[""]) > 20 and "lm_head.weight" in wanted[""]
     for target in targets:
         found, steps, position = pools[target].run(read, folder(target), checkpoint)[0]

@@ -35,11 +35,13 @@ def chain(
     weights = 2 * forward * along(0.3, 0.6) * (schedule == "zero-bubble")
     messages = np.array([[rng.uniform(0.05, 0.2) * (k > 0)] * segments for k in range(ranks * virtual_stages)])
     border = inputs * (np.arange(segments) > 0)  # none in front of the first segment
+    parameters = along(10, 30)
     memory = SegmentBytes(
-        parameters=along(10, 30), kept=kept, inputs=inputs, selective=0.5 * kept, rebuilt=0.8 * kept,
-        constants=along(0, 1), working=along(2, 6), gathered=along(0, 2), alone=along(0, 5),
+        parameters=parameters, elsewhere=0.3 * parameters, kept=kept, inputs=inputs, selective=0.5 * kept,
+        rebuilt=0.8 * kept, constants=along(0, 1), working=along(2, 6), gathered=along(0, 2), alone=along(0, 5),
         message=along(0.2, 0.5) * border, unkept=along(0, 0.2) * border,
-        repeated=np.array([kind < kinds for kind in order]), ties=(), messages=3, state_share=1.0, update_share=0.1,
+        repeated=np.array([kind < kinds for kind in order]), ties=(), ties_elsewhere=(), messages=3,
+        state_share=1.0, update_share=0.1, shard_share=0.5,
     )  # fmt: skip
     return ChainCosts(
         forward, 2 * forward, weights, 2 * forward, forward, 0.3 * forward, messages, memory, recompute, schedule,

@@ -110,5 +110,5 @@ def test_the_program_lets_a_division_pass_where_its_ranks_have_room(seed: int, s
     pieces = pieces_of(loads, 1.0)
     needed = pieces.over(division) + pieces.memory_limit
     assert not rules_out(replace(pieces, memory_limit=needed * 1.00001), division)
-    if not any(pieces.memory.shared_by(pieces.ranks)):
+    if not pieces.memory.shared_by(pieces.ranks).any():
         assert rules_out(replace(pieces, memory_limit=needed * 0.9999), division)

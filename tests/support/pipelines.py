@@ -81,7 +81,7 @@ def random_price(random: np.random.Generator) -> BlockCost:
         constant_bytes=int(random.integers(0, 1e5)),
         working_bytes=int(random.integers(1e5, 1e6)),
         parameter_bytes=(parameters,),
-        summed_bytes=(0,),
+        summed_axes=((),),
         moves=(),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
@@ -41,14 +41,25 @@ def llama(layers: int = 2, *, tied: bool = False) -> LlamaForCausalLM:
         return LlamaForCausalLM(config)
 
 
+def mixtral(layers: int = 2) -> MixtralForCausalLM:
+    config = MixtralConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=64, use_cache=False, num_local_experts=4, pad_token_id=0,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return MixtralForCausalLM(config)
+
+
 def rehearsed(
-    folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False
-) -> Rehearsed:
-    """The plan of a small Llama on one node, exported to a folder and rehearsed operator by operator."""
+    folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False,
+    experts: bool = False,
+) -> Rehearsed:  # fmt: skip
+    """The plan of a small Llama, or Mixtral, on one node, exported to a folder and rehearsed operator by operator."""
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
+    model = mixtral(layers) if experts else llama(layers, tied=tied)
     plan = parallelize_alone(
-        llama(layers, tied=tied), f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=TRAINING,
-        parallelism=parallelism, effort="fast",
+        model, f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=TRAINING, parallelism=parallelism,
+        effort="fast",
     )  # fmt: skip
     plan.export(folder)
     width = devices // (parallelism.pp or 1)

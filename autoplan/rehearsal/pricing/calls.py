@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Prices
@@ -138,32 +138,60 @@ def parts_of(values: tuple[TypedValue, ...], size: int) -> list[tuple[int, bool]
 def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     """Gathers of parameters, sums of gradients."""
     loads, data, intervals = share.loads, share.loads.data, share.intervals
-    span = share.plan.span([axis for axis in data.axis.split(",") if axis in share.plan.mesh])
+    units = [unit for at in intervals for unit in loads.unit_bytes(at)]
     if data.size > 1 and data.zero == 0 and data.local_steps == 1:
-        total = int(data.prices.summed * sum(loads.parameter_bytes(at) for at in intervals))
-        spent_s = sum(loads.once_s(at)[0] for at in intervals)
-        summed = [parameter for parameter in held(share) if set(data.axis.split(",")) & set(parameter.reduce_axes)]
-        padding = padding_bytes(share, summed, data.prices.summed / data.prices.stored)
-        yield PricedCall("gradients", "all-reduce", span, total, 1, spent_s, parts=True, padding=padding)
+        spent_s, narrower = sum(loads.once_s(at)[0] for at in intervals), data.prices.summed / data.prices.stored
+        totals = added(data.by_group(unit) for unit in units)
+        seconds = {axes: data.buckets_s(data.prices.summed * size, axes) for axes, size in totals.items()}
+        for axes, size in totals.items():
+            summed = [p for p in held(share) if data.group(summed_over_operators(share, p)) == axes]
+            padding, part = padding_bytes(share, summed, narrower), seconds[axes] / (sum(seconds.values()) or 1.0)
+            yield PricedCall(
+                "gradients", "all-reduce", span(share, axes), int(data.prices.summed * size), 1, spent_s * part,
+                parts=True, padding=padding,
+            )  # fmt: skip
     elif data.size > 1 and data.local_steps > 1:
         total = int(data.averaged * data.prices.stored * sum(loads.parameter_bytes(at) for at in intervals))
         spent_s = data.local_steps * sum(loads.once_s(at)[0] for at in intervals)
-        yield PricedCall("replicas", "all-reduce", span, total, 1, spent_s, parts=True, sometimes=True)
+        yield PricedCall(
+            "replicas", "all-reduce", span(share, data.axis), total, 1, spent_s, parts=True, sometimes=True
+        )
     elif data.size > 1 and data.zero:
         gathers = data.gathers(share.microbatches)
         scatters = share.microbatches if data.scatters_each else 1
-        for unit in (size for at in intervals for size in loads.unit_bytes(at)):
-            yield PricedCall("parameters", "all-gather", span, int(unit), gathers, data.gather_s(unit))
-            reduced = int(data.prices.summed * unit)
-            yield PricedCall("gradients", "reduce-scatter", span, reduced, scatters, data.scatter_s(unit))
-    for axis in loads.summed_axes:
-        size = sum(loads.summed_bytes(at)[axis] for at in intervals)
-        if size:
-            where, group = "gradients of replicated weights", share.plan.span((axis,))
-            spent_s = share.prices.collective_s("all-reduce", size, axis)
-            padding = padding_bytes(share, [p for p in held(share) if axis in p.reduce_axes])
-            yield PricedCall(where, "all-reduce", group, int(size), 1, spent_s, parts=True, padding=padding)
+        for axes, size in (each for unit in units for each in data.by_group(unit).items()):
+            group, reduced = span(share, axes), data.prices.summed * size
+            seconds_of = share.prices.collective_s
+            gather_s, scatter_s = seconds_of("all-gather", size, axes), seconds_of("reduce-scatter", reduced, axes)
+            yield PricedCall("parameters", "all-gather", group, int(size), gathers, gather_s)
+            yield PricedCall("gradients", "reduce-scatter", group, int(reduced), scatters, scatter_s)
+    for axes, size in added(loads.summed_bytes(at) for at in intervals).items():
+        spent_s = share.prices.collective_s("all-reduce", size, axes)
+        summed = [p for p in held(share) if data.beside(summed_over_operators(share, p)) == axes]
+        yield PricedCall(
+            "gradients of replicated weights", "all-reduce", span(share, axes), int(size), 1, spent_s, parts=True,
+            padding=padding_bytes(share, summed),
+        )  # fmt: skip
     yield from tied_calls(share)
+
+
+def span(share: RankShare, axes: str) -> Span:
+    """Of the group over these axes, as far as the mesh has them."""
+    return share.plan.span([axis for axis in axes.split(",") if axis in share.plan.mesh])
+
+
+def summed_over_operators(share: RankShare, parameter: StoredParameter) -> tuple[str, ...]:
+    """The operator axes over which its gradient is summed."""
+    return tuple(axis for axis in share.plan.mesh.operator_axes if axis in parameter.reduce_axes)
+
+
+def added(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Their sums, by name."""
+    found: dict[str, float] = {}
+    for sizes in each:
+        for name, size in sizes.items():
+            found[name] = found.get(name, 0.0) + size
+    return found
 
 
 def tied_calls(share: RankShare) -> Iterator[PricedCall]:
@@ -179,8 +207,12 @@ def tied_calls(share: RankShare) -> Iterator[PricedCall]:
     for ranks, parameters in groups.items():
         if len(ranks) > 1:
             span = span_of([rank * mesh.axis("pp").stride for rank in ranks])
-            used = sum(math.prod(p.local_shape) * DTYPE_BYTES[p.type.dtype] for p in parameters)
-            size, padding = int(loads.data.optimizer_share * used), padding_bytes(share, parameters)
+            shares = (loads.data.ways(summed_over_operators(share, p)) for p in parameters)
+            used = sum(
+                math.prod(p.local_shape) * DTYPE_BYTES[p.type.dtype] / ways
+                for p, ways in zip(parameters, shares, strict=True)
+            )
+            size, padding = int(loads.data.prices.stored * used), padding_bytes(share, parameters)
             yield PricedCall(where, "all-reduce", span, size, 1, spent_s * size / total, parts=True, padding=padding)
 
 
@@ -200,7 +232,7 @@ def padding_bytes(share: RankShare, parameters: Iterable[StoredParameter], narro
     for parameter in parameters:
         itemsize = round(DTYPE_BYTES[parameter.type.dtype] * share.prices.stored)
         step = max(1, ALIGNMENT_BYTES // itemsize)
-        elements = math.prod(parameter.local_shape) // (data.size if data.zero else 1)
+        elements = math.prod(parameter.local_shape) // data.ways(summed_over_operators(share, parameter))
         found += round((-(-elements // step) * step - elements + 1) * itemsize * narrower)
     return found
 

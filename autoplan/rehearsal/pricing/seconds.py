@@ -77,7 +77,7 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
         for place, segment in enumerate(range(*at)):
             block = lowered.segments[segment].block
             price = share.blocks[block]
-            size = sum(price.parameter_bytes)
+            size = price.parameters
             apart_s = open_s(share, price, backward=False) + data.exposed_forward_s(price.forward_s, size)
             ahead_s = float(chain.forward_s[segment]) - apart_s
             totals[block, FORWARD] += m * ahead_s

@@ -25,18 +25,15 @@ def reordered(spec: ProgramSpec, device_type: str, order: Sequence[str]) -> Devi
     return permuted[tuple(order)]
 
 
-def sharded_mesh(spec: ProgramSpec, device_mesh: DeviceMesh) -> DeviceMesh | None:
-    """The mesh on which what ZeRO shards lies: the axes that it shards over come last, as one. None where it shards
-    nothing."""
-    if not any(spec.zero_shards(p) for p in spec.lowered.parameters):
-        return None
-    return reordered(spec, device_mesh.device_type, sharded_order(spec))
-
-
-def sharded_order(spec: ProgramSpec) -> list[str]:
-    """The names of that mesh."""
-    names = [a.name for a in spec.lowered.mesh.device_axes if a.name not in (PIPELINE, *spec.shard_axes)]
-    return [*names, ",".join(spec.shard_axes)]
+def sharded_meshes(spec: ProgramSpec, device_type: str) -> dict[tuple[str, ...], DeviceMesh]:
+    """For each set of axes that ZeRO shards parameters over, the mesh on which they lie: these axes come last, as one.
+    A collective of the world."""
+    found = sorted({spec.shard_axes(p) for p in spec.lowered.parameters} - {()})
+    names = [a.name for a in spec.lowered.mesh.device_axes if a.name != PIPELINE]
+    return {
+        axes: reordered(spec, device_type, [*(name for name in names if name not in axes), ",".join(axes)])
+        for axes in found
+    }
 
 
 def _members(spec: ProgramSpec, group: str) -> int:

@@ -18,8 +18,8 @@ from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
 class ShardedParameter:
     """One parameter on one rank.
 
-    parameter  what the program computes with: plain, or a DTensor over ``spec.shard_axes`` where ZeRO splits it
-    sharded    whether ZeRO splits it
+    parameter  what the program computes with: plain, or a DTensor over ``axes`` where ZeRO splits it
+    axes       the axes that ZeRO splits it over (``spec.shard_axes``)
     part       the box of the whole tensor that this rank keeps
     copies     ranks of the world that keep this same box
     master     this rank's part as it is updated, where that isn't the parameter itself: in float32 under mixed
@@ -28,7 +28,7 @@ class ShardedParameter:
 
     stored: StoredParameter
     parameter: nn.Parameter
-    sharded: bool
+    axes: tuple[str, ...]
     part: Part
     copies: int
     master: nn.Parameter | None = None
@@ -36,6 +36,11 @@ class ShardedParameter:
     @property
     def name(self) -> str:
         return self.stored.name
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ZeRO splits it."""
+        return bool(self.axes)
 
     @property
     def updated(self) -> nn.Parameter:
@@ -66,13 +71,13 @@ def sharded_parameters(
     for stored in spec.lowered.parameters:
         if stored.name not in parameters:
             continue
-        sharded = spec.zero_shards(stored)
+        over = spec.shard_axes(stored)
         part = part_of(stored.type.shape, stored.layout, spec.lowered.mesh, coordinates)
-        if sharded:
-            part = rows_of(part, spec.shard_ways, spec.shard_index(coordinates))
+        if over:
+            part = rows_of(part, spec.shard_ways(over), spec.shard_index(over, coordinates))
         parameter = parameters[stored.name]
         master = master_of(spec, stored, local(parameter.detach()))
-        held.append(ShardedParameter(stored, parameter, sharded, part, copies(spec, stored), master))
+        held.append(ShardedParameter(stored, parameter, over, part, copies(spec, stored), master))
         assert tuple(held[-1].values.shape) == part.shape, f"{stored.name}: {held[-1].values.shape} is not {part}"
     return tuple(held)
 
@@ -90,7 +95,7 @@ def master_of(spec: ProgramSpec, stored: StoredParameter, part: Tensor) -> nn.Pa
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
     """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself."""
-    alone = spec.shard_axes if spec.zero_shards(stored) else (DATA,) if spec.parallelism.steps_locally else ()
+    alone = spec.shard_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
     replicated = [
         axis.size
         for axis in spec.lowered.mesh.device_axes

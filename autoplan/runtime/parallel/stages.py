@@ -58,7 +58,7 @@ class RankStages:
     """What one rank holds.
 
     modules     its stages, in the chain's order (under ZeRO each is an FSDP root)
-    parameters  by program name; under ZeRO a DTensor over ``spec.shard_axes``
+    parameters  by program name; under ZeRO a DTensor over its ``spec.shard_axes``
     buffers     by program name, whole
     """
 
@@ -70,26 +70,26 @@ class RankStages:
 
 def build_stages(
     spec: ProgramSpec, entries: Sequence[StageEntry], axes: Mapping[str, MeshAxis], device: torch.device,
-    device_mesh: DeviceMesh, zero: DeviceMesh | None = None,
+    device_mesh: DeviceMesh, zero: Mapping[tuple[str, ...], DeviceMesh],
 ) -> RankStages:  # fmt: skip
     """This rank's stages, on its device, their parameters without values yet.
 
-    zero  the mesh of what ZeRO shards (``meshes.sharded_mesh``)
+    zero  the meshes of what ZeRO shards (``meshes.sharded_meshes``)
 
     Parameters that ZeRO will split are made on the meta device first: no rank ever holds them whole.
     """
     coordinate = axes[PIPELINE].rank if PIPELINE in axes else 0
-    made = Made(spec, device if zero is None else torch.device("meta"), device)
+    made = Made(spec, torch.device("meta") if zero else device, device)
     mine = [n for n in range(len(entries)) if spec.pipeline_rank(n) == coordinate]
     modules = [StageModule(n, entries[n](Parameters(made), axes)) for n in mine]
     places = {name: places_of(p, modules) for name, p in made.parameters.items()}
-    if zero is not None:
-        over = spec.shard_axes
-        shard_stages(spec, modules, made.parameters, (device_mesh if len(over) == 1 else zero)[",".join(over)])
+    if zero:
+        over = {axes: (device_mesh if len(axes) == 1 else mesh)[",".join(axes)] for axes, mesh in zero.items()}
+        shard_stages(spec, modules, made.parameters, over)
         offloaded = spec.parallelism.offload == "parameters"
         for name, where in places.items():
             kept = stored(spec, name)
-            home = torch.device("cpu") if offloaded and spec.zero_shards(kept) else device
+            home = torch.device("cpu") if offloaded and spec.shard_axes(kept) else device
             allocate(where, home, spec.storage_dtype(kept.type))
     held = {name: current(where[0]) for name, where in places.items()}
     return RankStages(modules, held, made.buffers)

@@ -9,12 +9,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from autoplan.ir.mesh import CONTEXT
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.parallel.flat_param_views import matrices
-from autoplan.runtime.parallel.meshes import reordered, sharded_order
+from autoplan.runtime.parallel.meshes import reordered, sharded_meshes
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
 
 class Storage:
@@ -24,23 +23,24 @@ class Storage:
     come last, as one: the rows of a tensor-parallel part are split, which is what two Shard(0) on a mesh (tp, dp) say.
     What lies with the host has meshes of its own, since a DTensor's part is on the device of its mesh.
 
-    zero  the mesh of what ZeRO shards (``meshes.sharded_mesh``)
+    zero  the meshes of what ZeRO shards (``meshes.sharded_meshes``)
     """
 
     def __init__(
-        self, spec: ProgramSpec, device_mesh: DeviceMesh, device: torch.device, zero: DeviceMesh | None = None
-    ) -> None:
+        self, spec: ProgramSpec, device_mesh: DeviceMesh, device: torch.device,
+        zero: Mapping[tuple[str, ...], DeviceMesh],
+    ) -> None:  # fmt: skip
         self.device = device
         names = [a.name for a in spec.lowered.mesh.device_axes if a.name != PIPELINE]
-        self.spec, self.plain = spec, device_mesh[tuple(names)] if names else device_mesh
-        self.zero = self.plain if zero is None else zero
-        self.on_host = self.plain, self.zero
+        self.spec = spec
+        self.on_device = {(): device_mesh[tuple(names)] if names else device_mesh, **zero}
+        self.on_host = self.on_device
         if spec.parallelism.offload is not None and device.type != "cpu":
-            self.on_host = reordered(spec, "cpu", names), reordered(spec, "cpu", sharded_order(spec))
+            self.on_host = {(): reordered(spec, "cpu", names), **sharded_meshes(spec, "cpu")}
 
     @property
     def meshes(self) -> tuple[DeviceMesh, ...]:
-        return self.plain, self.zero, *self.on_host
+        return *self.on_device.values(), *self.on_host.values()
 
     def speaks_for(self, stored: StoredParameter) -> bool:
         """Whether this rank's stage is the first of those that hold a parameter."""
@@ -49,8 +49,7 @@ class Storage:
     def dtensor(self, held: ShardedParameter, part: Tensor) -> DTensor:
         """A tensor shaped as this rank's part of a parameter, as the DTensor that it is part of. Memory is shared."""
         shape = held.stored.type.shape
-        plain, zero = self.on_host if part.device.type == "cpu" else (self.plain, self.zero)
-        mesh = zero if held.sharded else plain
+        mesh = (self.on_host if part.device.type == "cpu" else self.on_device)[held.axes]
         assert mesh.mesh_dim_names is not None
         where = tuple(placement(held, name) for name in mesh.mesh_dim_names)
         strides = tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
@@ -59,7 +58,7 @@ class Storage:
 
 def placement(held: ShardedParameter, axis: str) -> Placement:
     """On an axis of the mesh, or on those that ZeRO shards over."""
-    if held.sharded and {DATA, CONTEXT}.issuperset(axis.split(",")):
+    if axis == ",".join(held.axes):
         return Shard(0)
     state = held.stored.layout.state(axis)
     return Shard(state.dim) if state.kind == "S" else Replicate()

@@ -1,4 +1,4 @@
-"""ZeRO by torch's fully_shard, over the axes whose ranks hold the same parameters (``spec.shard_axes``).
+"""ZeRO by torch's fully_shard, over the axes along which ranks hold the same of a parameter (``spec.shard_axes``).
 
 Gradients are summed, not averaged.
 
@@ -13,7 +13,9 @@ Under a pipeline gradients are reduced once at every level: under the stage's la
 split in two.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,15 +27,20 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import Shard
 
 from autoplan.errors import ParallelismError
 from autoplan.runtime.spec import ProgramSpec
 
 
 def shard_stages(
-    spec: ProgramSpec, modules: Sequence[nn.Module], made: Mapping[str, nn.Parameter], mesh: DeviceMesh
-) -> None:
-    """Applies fully_shard to each segment of each stage and to the stage itself, over a mesh of one dim."""
+    spec: ProgramSpec, modules: Sequence[nn.Module], made: Mapping[str, nn.Parameter],
+    meshes: Mapping[tuple[str, ...], DeviceMesh],
+) -> None:  # fmt: skip
+    """Applies fully_shard to each segment of each stage and to the stage itself.
+
+    meshes  of one dim, by the axes that a parameter is sharded over
+    """
     counts = [n for n, p in made.items() if sum(any(p is q for q in m.parameters()) for m in modules) > 1]
     if counts:
         raise ParallelismError(
@@ -41,16 +48,34 @@ def shard_stages(
             f"{counts[0]} is tied between two stages of one rank, which ZeRO would hold as two parameters",
             "use zero=0, or one stage on each rank",
         )
-    ignored = {p for n, p in made.items() if not spec.zero_shards(stored(spec, n))}
+    over = {p: spec.shard_axes(stored(spec, n)) for n, p in made.items()}
+    ignored = {p for p, axes in over.items() if not axes}
+    placed = None if len(meshes) == 1 else placement_of(over, meshes)
     for module in modules:
-        shard_stage(spec, module, ignored, mesh)
+        shard_stage(spec, module, ignored, next(iter(meshes.values())), placed)
+
+
+def placement_of(
+    over: Mapping[nn.Parameter, tuple[str, ...]], meshes: Mapping[tuple[str, ...], DeviceMesh]
+) -> Callable[[nn.Parameter], Any]:
+    """fully_shard's placement of each parameter: its rows, on the mesh of its own axes.
+
+    A segment holds experts, which are split over ep, beside weights that are whole there. fully_shard documents the
+    result of ``shard_placement_fn`` that names a mesh, but has it in a private module.
+    """
+    common = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_common")  # not there before torch 2.13
+    infos = {axes: common.FSDPMeshInfo(mesh, shard_mesh_dim=0) for axes, mesh in meshes.items()}
+    return lambda parameter: common.ShardPlacementResult(Shard(0), infos[over[parameter]])
 
 
 def stored(spec: ProgramSpec, name: str):
     return next(p for p in spec.lowered.parameters if p.name == name)
 
 
-def shard_stage(spec: ProgramSpec, stage: nn.Module, ignored: set[nn.Parameter], mesh: DeviceMesh) -> None:
+def shard_stage(
+    spec: ProgramSpec, stage: nn.Module, ignored: set[nn.Parameter], mesh: DeviceMesh,
+    placed: Callable[[nn.Parameter], Any] | None,
+) -> None:  # fmt: skip
     """One group of parameters for each segment, and one for what is left: the parameters that segments share."""
     units = list(segments_of(next(stage.children())))
     reshard = spec.parallelism.zero == 3
@@ -61,6 +86,7 @@ def shard_stage(spec: ProgramSpec, stage: nn.Module, ignored: set[nn.Parameter],
             module,
             mesh=mesh,
             reshard_after_forward=reshard and module is not stage,
+            shard_placement_fn=placed,
             mp_policy=policy(spec),
             offload_policy=offloading(spec, mesh.device_type),
             ignored_params=ignored,

@@ -51,7 +51,7 @@ class BlockCost:
     constant_bytes   of the constants it reads
     working_bytes    what stands beside what is kept, for a moment
     parameter_bytes  local bytes of each parameter, in the block's order
-    summed_bytes     of these, whose gradients are summed once a step, over each of the tensor axes
+    summed_axes      for each of these the operator axes over which its gradient is summed once a step
     live             what it holds while it runs, of which ``kept_bytes`` and ``working_bytes`` are the account
     """
 
@@ -66,9 +66,17 @@ class BlockCost:
     constant_bytes: int
     working_bytes: int
     parameter_bytes: tuple[int, ...]
-    summed_bytes: tuple[int, ...]
+    summed_axes: tuple[tuple[str, ...], ...]
     moves: tuple[MovedBytes, ...]
     live: LiveBytes = field(default_factory=LiveBytes)
+
+    @property
+    def parameters(self) -> dict[tuple[str, ...], int]:
+        """Local bytes of its parameters, by the operator axes over which their gradients are summed."""
+        found: dict[tuple[str, ...], int] = {}
+        for size, axes in zip(self.parameter_bytes, self.summed_axes, strict=True):
+            found[axes] = found.get(axes, 0) + size
+        return found
 
 
 def price_block(
@@ -99,8 +107,8 @@ def price_block(
             hops.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
-        sum(n for n, (_, x) in zip(local, choice.parameters, strict=True) if mesh.size(a) > 1 and x.state(a) == R)
-        for a in mesh.operator_axes
+        tuple(a for a in mesh.operator_axes if mesh.size(a) > 1 and layout.state(a) == R)
+        for _, layout in choice.parameters
     )
     entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
     live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)

@@ -8,7 +8,7 @@ from autoplan.cost.interleaved import least_chunk_rounds, least_held, runs_round
 from autoplan.cost.step import held_microbatches, least_rounds, least_rounds_hidden, optimizer_states, sharing_of
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
-from autoplan.search.inter_op.stage_model import data_axis, parameter_share
+from autoplan.search.inter_op.stage_model import data_axis, least_share
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, least_uneven_rounds, pace, spare_bytes
@@ -52,7 +52,7 @@ def least_bytes(operators: OperatorProblems, setting: Candidate, training: Train
     sizes, ways = operators.sizes, setting.stage_devices * setting.microbatches
     prices = operators.prices(tensor_mesh(setting.mesh))
     data = data_axis(setting, prices, optimizer_states(training))
-    states = sizes.parameters / (setting.operator_ways * setting.pp) * parameter_share(data, optimizer_states(training))
+    states = sizes.parameters / (setting.operator_ways * setting.pp) * least_share(data, optimizer_states(training))
     if runs_rounds(setting.schedule):
         flight = least_held(setting.schedule, setting.pp, setting.microbatches)
     else:

@@ -34,7 +34,7 @@ import numpy as np
 
 from autoplan.cost.interleaved import least_held, runs_rounds
 from autoplan.search.bounds.block_bounds import BlockBounds
-from autoplan.search.inter_op.stage_model import StageModel, parameter_share
+from autoplan.search.inter_op.stage_model import StageModel, least_share, parameter_share
 
 HALVINGS = 14       # of what is open: 1e-4 of the bound
 ROOMY = 0.75        # of a rank's room: where an even share of the chain takes less, bytes don't matter
@@ -137,7 +137,7 @@ def ranks_of(known: BlockBounds, memory_limit: float) -> tuple[RankKnapsacks, Ra
     uses = Counter(known.blocks)
     first = [known.blocks.index(block) for block in uses]
     count, again = np.array(list(uses.values()), dtype=float), chain.repeated[first]
-    states = least_of_blocks(known) * parameter_share(loads.data, loads.states)
+    states = least_of_blocks(known) * least_share(loads.data, loads.states)
     flight, prices = np.array(flights(loads), dtype=float), known.rates
     lean = {name: known.least(name) for name in ("working", "parameters", "inputs", "outputs")}
     room = memory_limit + loads.spare - beside(replace(loads, chain=chain.holding(lean)))

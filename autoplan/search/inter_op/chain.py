@@ -27,7 +27,7 @@ class Chain:
     kept, inputs, outputs, constants, working, parameters   bytes, as in ``BlockCost``
     owned        bytes of parameters, each divided among the segments of a stage that may read it: of any of a rank's
                  segments no more than they hold
-    summed       [segments, tensor axes] bytes, likewise
+    elsewhere    of ``parameters``, as in ``SegmentBytes``
     selective, rebuilt, again_s   bytes and seconds of a segment that recomputes selectively, as in ``SelectiveSaves``
     selective_inputs, selective_backward, selective_adding   bytes of such a segment at its moments, as in ``Live``
     repeated     whether its block stands in the chain more than once, so that it may be recomputed
@@ -47,7 +47,7 @@ class Chain:
     working: np.ndarray
     parameters: np.ndarray
     owned: np.ndarray
-    summed: np.ndarray
+    elsewhere: np.ndarray
     repeated: np.ndarray
     selective: np.ndarray
     rebuilt: np.ndarray
@@ -74,7 +74,7 @@ class Chain:
     @cached_property
     def weighing(self) -> np.ndarray:
         """[segments, columns]: all that what happens once a step depends on."""
-        return np.column_stack([self.forward_s, self.backward_s, self.parameters, self.summed])
+        return np.column_stack([self.forward_s, self.backward_s, self.held.by_kind])
 
     def alike(self, at: tuple[int, int]) -> Hashable:
         """The same for runs of segments for which the same happens once a step."""
@@ -101,10 +101,8 @@ def chain_of(
     training = data.prices.training
     further = (setting.microbatches - 1) / setting.microbatches  # the first one's gradients are kept as they come
     sizes = [sum(price.parameter_bytes) for price in blocks]
-    waits_f = [data.exposed_forward_s(b.forward_s, p) for b, p in zip(blocks, sizes, strict=True)]
-    waits_b = [
-        data.exposed_backward_s(b.backward_s, p) if training else 0.0 for b, p in zip(blocks, sizes, strict=True)
-    ]
+    waits_f = [data.exposed_forward_s(b.forward_s, b.parameters) for b in blocks]
+    waits_b = [data.exposed_backward_s(b.backward_s, b.parameters) if training else 0.0 for b in blocks]
     added = [data.prices.accumulate_s(p) * further if training else 0.0 for p in sizes]
     copies = [data.copies_s(p) for p in sizes]
 
@@ -127,7 +125,7 @@ def chain_of(
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
         owned=held.owned(setting.pp),
-        summed=np.array([blocks[block].summed_bytes for block in order], dtype=float),
+        elsewhere=data.elsewhere * held.dense.bytes,
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
         rebuilt=along(b.selective.rebuilt_bytes for b in blocks),
@@ -150,7 +148,13 @@ def held_by(model: Model, blocks: Sequence[BlockCost]) -> HeldParameters:
         tuple(
             tuple(zip(segment.parameters, blocks[segment.block].parameter_bytes, strict=True))
             for segment in model.segments
-        )
+        ),
+        {
+            name: axes
+            for segment in model.segments
+            for name, axes in zip(segment.parameters, blocks[segment.block].summed_axes, strict=True)
+            if axes
+        },
     )
 
 

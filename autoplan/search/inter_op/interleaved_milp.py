@@ -31,8 +31,8 @@ from autoplan.solver.arrays import ArrayProgram
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
 BYTES = (
-    "parameters", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered", "alone", "message",
-    "unkept", "repeated",
+    "parameters", "elsewhere", "kept", "inputs", "selective", "rebuilt", "constants", "working", "gathered", "alone",
+    "message", "unkept", "repeated",
 )  # fmt: skip
 
 
@@ -74,8 +74,12 @@ class PartitionMilp:
         at = self.starts[:-1]
         self.of = {name: getattr(pieces, name)[at] for name in SECONDS}
         self.of |= {name: getattr(pieces.memory, name)[at].astype(float) for name in BYTES}
-        self.of["states"] = self.of["parameters"] * pieces.memory.state_share
-        self.tied = pieces.memory.shared_by(pieces.ranks)
+        memory = pieces.memory
+        self.of["states"] = self.of["parameters"] * memory.state_share - self.of["elsewhere"] * memory.shard_share
+        self.of["updated"] = (self.of["parameters"] - self.of["elsewhere"]) * memory.update_share
+        self.tied, elsewhere = memory.shared_by(pieces.ranks)
+        self.tied_states = self.tied * memory.state_share - elsewhere * memory.shard_share
+        self.tied_updated = (self.tied - elsewhere) * memory.update_share
         self.step = self.lp.variables(0.0, np.inf)[None]
         self.borders()
         self.a = self.b = np.zeros(0, dtype=int)
@@ -183,7 +187,7 @@ class PartitionMilp:
         constant, unkept = self.behind(-counts[entered, None] * self.of["unkept"] * unit, entered)
         constants = np.array([self.most("constants", [stage]) for stage in mine])
         self.lp.add(
-            1.0 + constant + self.tied[rank] * p.memory.state_share * unit, states, unkept,
+            1.0 + constant + self.tied_states[rank] * unit, states, unkept,
             (np.array([self.message(mine)]), -float(p.memory.messages)),
             (self.a, counts[k] * (part - inputs)[r] * unit), (self.b, counts[k] * (kept - part)[r] * unit),
             (constants, -np.array(held, dtype=float)), (np.array(self.transients(mine)), -1.0),
@@ -191,12 +195,12 @@ class PartitionMilp:
 
     def add_emptied(self, rank: int) -> None:
         """A rank's bytes with nothing in flight are within the limit."""
-        memory, unit, mine = self.pieces.memory, 1.0 / self.pieces.memory_limit, self.of_rank(rank)
-        shares = (memory.state_share + memory.update_share, memory.state_share)
+        unit, mine = 1.0 / self.pieces.memory_limit, self.of_rank(rank)
+        held = (self.of["states"] + self.of["updated"], self.of["states"])
+        tied = (self.tied_states[rank] + self.tied_updated[rank], self.tied_states[rank])
         alone = ((np.zeros(0, dtype=int), 0.0), (np.array([self.most("alone", mine)]), -1.0))
-        for share, beside in zip(shares, alone, strict=True):
-            states = self.moved(-np.tile(self.of["parameters"] * share * unit, (len(mine), 1)), mine)
-            self.lp.add(1.0 + self.tied[rank] * share * unit, states, beside)
+        for each, again, beside in zip(held, tied, alone, strict=True):
+            self.lp.add(1.0 + again * unit, self.moved(-np.tile(each * unit, (len(mine), 1)), mine), beside)
 
     def hold(self, most: int) -> None:
         """Puts the fullest moments of all ranks into the program, so many of each, and those with nothing in flight."""

@@ -68,16 +68,17 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     ahead += halves_bytes(loads, stages, rank)
     parts = [stage_peaks(loads, stage, rank + k * loads.setting.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
-        total = account.once(whole).item()
-        moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts, total)]
-        largest, unit = (
+        total, elsewhere = account.once(whole).item(), account.elsewhere_once(whole).item()
+        moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts, total, elsewhere)]
+        alone, unit = (
             max(float(column[s.first : s.last].max()) for s in stages)
-            for column in (loads.chain.held.largest, loads.chain.parameters)
+            for column in (loads.alone, loads.chain.parameters)
         )
-        update = 0.0 if data.offloads else max(total * account.update_share, float(loads.largest_alone(largest)))
-        moments.append(Moment(total * data.optimizer_share, 0.0, update))
+        update = 0.0 if data.offloads else max((total - elsewhere) * account.update_share, alone)
+        moments.append(Moment((total - elsewhere) * data.optimizer_share, 0.0, update))
         if data.zero:
-            moments.append(Moment(total * data.gradient_share, 0.0, unit * data.prices.stored))
+            gradients = total * data.gradient_share - elsewhere * data.shard_share
+            moments.append(Moment(gradients, 0.0, unit * data.prices.stored))
     else:
         moments = [Moment(0.0, ahead, max(part.forward for part in parts))]
     worst = max(moments, key=lambda moment: moment.total)
@@ -129,7 +130,7 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
     )  # fmt: skip
     back = (whole_adding, whole_adding if data.scatters_each else whole_backward)
     adding, first = (before + np.maximum(live - entered + beside, rerun) + gathered + returned for live in back)
-    own = chain.parameters[run] * data.prices.stored
+    own = (chain.parameters - chain.elsewhere * data.scatters_each)[run] * data.prices.stored
     after = own[::-1].cumsum()[::-1] - own
     once = tuple(zip(after.tolist(), first.tolist(), strict=True))
     flight = float((kept + entry).sum() + constants)
@@ -137,11 +138,16 @@ def stage_peaks(loads: StageModel, stage: StageChoice, number: int, count: int) 
 
 
 def running(
-    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float
-) -> Iterator[Moment]:
-    """Moments of the forwards and backwards of one rank's stages."""
+    loads: StageModel, stages: Sequence[StageChoice], rank: int, parts: Sequence[StagePeaks], total: float,
+    elsewhere: float,
+) -> Iterator[Moment]:  # fmt: skip
+    """Moments of the forwards and backwards of one rank's stages.
+
+    total, elsewhere  bytes of their parameters, and of these what other ranks of the experts' axis have
+    """
     standing = bucketed(loads, stages, total)
-    whole = total * accumulated_share(loads.data)
+    scattered = loads.data.shard_share if loads.data.zero and not is_late(loads.data) else 0.0
+    whole = total * accumulated_share(loads.data) - elsewhere * scattered
     for held, acting, backwards in in_flight(loads, rank):
         mine = parts[acting]
         kept = sum(n * part.flight for n, part in zip(held, parts, strict=True))
@@ -156,8 +162,12 @@ def running(
 def accumulated_share(data: DataAxis) -> float:
     """Bytes of gradients between microbatches, per byte of parameters: where they are scattered once a step their
     shards come after that."""
-    late = data.sharded and not data.scatters_each
-    return data.gradient_share - (data.shard_share if late else 0.0)
+    return data.gradient_share - (data.shard_share if is_late(data) else 0.0)
+
+
+def is_late(data: DataAxis) -> bool:
+    """Whether gradients are scattered once a step."""
+    return data.sharded and not data.scatters_each
 
 
 def split(gradients: float, kept: float, more: float) -> Moment:
@@ -174,8 +184,9 @@ def bucketed(loads: StageModel, stages: Sequence[StageChoice], total: float) -> 
     data = loads.data
     if data.zero:
         return 0.0
-    summed = total if data.size > 1 else float(sum(loads.chain.summed[s.first : s.last].sum() for s in stages))
-    return summed * data.gradient_share
+    if data.size > 1:
+        return total * data.gradient_share
+    return sum(sum(loads.summed_bytes((stage.first, stage.last)).values()) for stage in stages)
 
 
 def in_flight(loads: StageModel, rank: int) -> Iterator[tuple[tuple[int, ...], int, bool]]:

@@ -21,17 +21,22 @@ Partition, interleaved search, the rows of its integer program and the memory of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from operator import eq
 
 import numpy as np
 
+from autoplan.ir.mesh import EXPERT
 from autoplan.search.inter_op.recomputation import range_max
 
 LARGEST = ("constants", "working", "gathered", "alone")
 """Columns of which a stage has the largest of its segments."""
 Tie = tuple[tuple[int, ...], float]
 """The segments that read one parameter, and its bytes."""
+Summed = tuple[str, ...]
+"""Operator axes over which a parameter's gradient is summed once a step."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class StageBytes:
     """Bytes of stages, or of ranks: arrays of one shape, but for ``reads``.
 
     parameters          of its segments, one that several read as often as they do
+    elsewhere           of these, what ZeRO has along the experts' axis on other ranks
     reads               [ties, …] how many of its segments read each tied parameter
     flight, buffers     as in the module's docstring
     working, gathered, again   the transients
@@ -46,6 +52,7 @@ class StageBytes:
     """
 
     parameters: np.ndarray
+    elsewhere: np.ndarray
     reads: np.ndarray
     flight: np.ndarray
     buffers: np.ndarray
@@ -63,7 +70,7 @@ class StageBytes:
         one microbatch in flight on each), and the largest of their buffers and transients."""
         parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         shaped = {name: part.reshape(*part.shape[:-1], part.shape[-1] // ranks, ranks) for name, part in parts.items()}
-        summed = ("parameters", "reads", "flight")
+        summed = ("parameters", "elsewhere", "reads", "flight")
         return StageBytes(**{n: part.sum(axis=-2) if n in summed else part.max(axis=-2) for n, part in shaped.items()})
 
 
@@ -72,6 +79,8 @@ class SegmentBytes:
     """Bytes that each of the chain's N segments adds to its rank.
 
     parameters          in the dtype in which they are used
+    elsewhere           of these, what ZeRO has along the experts' axis on other ranks: all but 1/ep of dense weights,
+                        which it shards over dp, ep and cp; experts over dp and cp
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
     constants           for each microbatch in flight, the largest of a stage's
@@ -82,11 +91,14 @@ class SegmentBytes:
                         what of it the segment itself doesn't keep for its backward
     repeated            whether its block repeats, so that it may be recomputed
     ties                parameters that several segments read
+    ties_elsewhere      of each of these what is elsewhere
     messages            that a rank has at once
     state_share, update_share  bytes of states, and of what the optimizer makes at once, per byte of parameters
+    shard_share         of the first, what ZeRO shards: there is none of it of what is elsewhere
     """
 
     parameters: np.ndarray
+    elsewhere: np.ndarray
     kept: np.ndarray
     inputs: np.ndarray
     selective: np.ndarray
@@ -99,9 +111,11 @@ class SegmentBytes:
     unkept: np.ndarray
     repeated: np.ndarray
     ties: tuple[Tie, ...]
+    ties_elsewhere: tuple[float, ...]
     messages: int
     state_share: float
     update_share: float
+    shard_share: float
 
     def __len__(self) -> int:
         return len(self.parameters)
@@ -116,7 +130,7 @@ class SegmentBytes:
         """Of the first 0, 1, … segments; "full" and "part" of what recomputation saves of those that may be."""
         places = self.repeated.astype(bool)
         saved = {"full": (self.kept - self.inputs)[places], "part": (self.kept - self.selective)[places]}
-        columns = {"parameters": self.parameters, "kept": self.kept} | saved
+        columns = {"parameters": self.parameters, "elsewhere": self.elsewhere, "kept": self.kept} | saved
         return {name: prefix(column) for name, column in columns.items()}
 
     @cached_property
@@ -145,6 +159,7 @@ class SegmentBytes:
         reads = [sum((first <= at) & (at < last) for at in places) for places, _ in self.ties]
         return StageBytes(
             parameters=sums["parameters"][last] - sums["parameters"][first],
+            elsewhere=sums["elsewhere"][last] - sums["elsewhere"][first],
             reads=np.array(reads) if reads else np.zeros((0, *kept.shape)),
             flight=kept + top.pop("constants") + borders["unkept"][first],
             buffers=self.messages * np.maximum(borders["message"][first], borders["message"][last]),
@@ -159,34 +174,74 @@ class SegmentBytes:
             total = total - size * np.maximum(reads - 1, 0)
         return total
 
+    def elsewhere_once(self, held: StageBytes) -> np.ndarray:
+        """Of these what is elsewhere."""
+        total = held.elsewhere
+        for size, reads in zip(self.ties_elsewhere, held.reads, strict=True):
+            total = total - size * np.maximum(reads - 1, 0)
+        return total
+
+    def states(self, held: StageBytes) -> np.ndarray:
+        """Bytes of parameters, gradients and the optimizer's state."""
+        return self.once(held) * self.state_share - self.elsewhere_once(held) * self.shard_share
+
     def running(self, held: StageBytes) -> np.ndarray:
         """Bytes of each stage or rank while the schedule runs, beside what is in flight."""
-        return self.once(held) * self.state_share + held.buffers + held.transients
+        return self.states(held) + held.buffers + held.transients
 
     def emptied(self, held: StageBytes) -> np.ndarray:
         """Bytes of each stage or rank with nothing in flight."""
-        return self.once(held) * self.state_share + self.update(held)
+        return self.states(held) + self.update(held)
 
     def update(self, held: StageBytes) -> np.ndarray:
         """What stands then beside states."""
-        return np.maximum(self.once(held) * self.update_share, held.alone)
+        return np.maximum((self.once(held) - self.elsewhere_once(held)) * self.update_share, held.alone)
 
     def shared_by(self, ranks: int) -> np.ndarray:
-        """[ranks]: bytes of tied parameters that its segments may read again, at most: a rank may have any segments,
-        but of several ranks only one has the chain's first, and only one its last."""
-        found = np.zeros(ranks)
-        for places, size in self.ties:
+        """[2, ranks]: bytes of tied parameters that its segments may read again, at most, and of these what is
+        elsewhere: a rank may have any segments, but of several ranks only one has the chain's first, and only one its
+        last."""
+        found = np.zeros((2, ranks))
+        for (places, size), elsewhere in zip(self.ties, self.ties_elsewhere, strict=True):
             for rank in range(ranks):
                 barred = {0: rank > 0, len(self) - 1: rank < ranks - 1}
-                found[rank] += size * max(0, sum(not barred.get(at, False) for at in places) - 1)
+                again = max(0, sum(not barred.get(at, False) for at in places) - 1)
+                found[:, rank] += again * size, again * elsewhere
         return found
 
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """(name, local bytes) of each segment's parameters. All candidates with the same operators share one."""
+    """Each segment's parameters. All candidates with the same operators share one.
+
+    segments  (name, local bytes) of each
+    summed    by name, the axes over which gradients are summed; a parameter that it lacks over none
+    """
 
     segments: tuple[tuple[tuple[str, int], ...], ...]
+    summed: Mapping[str, Summed] = field(default_factory=dict)
+
+    @cached_property
+    def kinds(self) -> dict[Summed, HeldParameters]:
+        """The parameters whose gradients are summed over the same axes, by these axes."""
+        over = sorted({self.summed.get(name, ()) for held in self.segments for name, _ in held})
+        return {axes: self.those(partial(eq, axes)) for axes in over}
+
+    @cached_property
+    def by_kind(self) -> np.ndarray:
+        """[segments, kinds]: bytes."""
+        return np.column_stack([kind.bytes for kind in self.kinds.values()] or [self.bytes])
+
+    @cached_property
+    def dense(self) -> HeldParameters:
+        """Those that are whole along the experts' axis, where it splits rows: their gradients are summed over it."""
+        return self.those(lambda axes: EXPERT in axes)
+
+    def those(self, wanted: Callable[[Summed], bool]) -> HeldParameters:
+        """Of the parameters those whose gradients are summed over axes that are wanted."""
+        return HeldParameters(
+            tuple(tuple(p for p in held if wanted(self.summed.get(p[0], ()))) for held in self.segments), self.summed
+        )
 
     @cached_property
     def bytes(self) -> np.ndarray:
@@ -199,14 +254,24 @@ class HeldParameters:
         return np.array([max((size for _, size in held), default=0) for held in self.segments], dtype=float)
 
     @cached_property
-    def ties(self) -> tuple[Tie, ...]:
-        """Parameters that several segments read."""
-        readers: dict[str, list[int]] = {}
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """The segments that read each parameter that several read."""
+        found: dict[str, list[int]] = {}
         for place, held in enumerate(self.segments):
             for name, _ in held:
-                readers.setdefault(name, []).append(place)
+                found.setdefault(name, []).append(place)
+        return {name: tuple(places) for name, places in found.items() if len(places) > 1}
+
+    @cached_property
+    def ties(self) -> tuple[Tie, ...]:
+        """Parameters that several segments read."""
         sizes = {name: float(size) for held in self.segments for name, size in held}
-        return tuple((tuple(places), sizes[name]) for name, places in readers.items() if len(places) > 1)
+        return tuple((places, sizes[name]) for name, places in self.readers.items())
+
+    def ties_elsewhere(self, share: float) -> tuple[float, ...]:
+        """Of the bytes of each the share that is elsewhere, of dense weights."""
+        dense = (EXPERT in self.summed.get(name, ()) for name in self.readers)
+        return tuple(share * size * here for here, (_, size) in zip(dense, self.ties, strict=True))
 
     def owned(self, ranks: int) -> np.ndarray:
         """[segments]: bytes, each parameter's divided by how many segments read it. The chain's first and last are on

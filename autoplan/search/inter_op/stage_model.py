@@ -16,6 +16,7 @@ from autoplan.cost.prices import Prices
 from autoplan.cost.step import held_microbatches, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
+from autoplan.ir.mesh import EXPERT
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
@@ -76,6 +77,7 @@ class StageModel:
         reduced = chain.parameters * (data.prices.stored if data.zero and data.prices.training else 0.0)
         return SegmentBytes(
             parameters=chain.parameters,
+            elsewhere=chain.elsewhere,
             kept=chain.kept,
             inputs=chain.inputs,
             selective=chain.selective,
@@ -83,14 +85,16 @@ class StageModel:
             constants=chain.constants,
             working=chain.working,
             gathered=sum(data.gathered_segments) * chain.parameters,
-            alone=np.maximum(self.largest_alone(chain.held.largest), reduced),
+            alone=np.maximum(self.alone, reduced),
             message=np.append(0.0, np.maximum(chain.inputs[1:], chain.outputs[:-1])),
             unkept=np.append(0.0, unkept[1:]),
             repeated=chain.repeated,
             ties=chain.held.ties,
+            ties_elsewhere=chain.held.ties_elsewhere(data.elsewhere),
             messages=2 + most_sending(setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages),
             state_share=parameter_share(data, self.states),
             update_share=float(self.updates(1.0, 0.0)),
+            shard_share=shard_share(data, self.states),
         )
 
     @cached_property
@@ -146,12 +150,18 @@ class StageModel:
         share = self.data.host_share(self.states)
         if not share or np.isinf(memory_limit):
             return np.ones((len(self.chain) + 1,) * 2, dtype=bool)
-        return self.memory_account.once(self.runs) * share <= self.data.host.memory_bytes
+        account = self.memory_account
+        return (account.once(self.runs) - account.elsewhere_once(self.runs)) * share <= self.data.host.memory_bytes
 
-    def largest_alone(self, parameter: Bytes) -> Bytes:
-        """Bytes that the optimizer makes for a moment for a parameter that it updates by itself."""
-        standing = self.whole.standing_bytes(parameter, self.data) if self.whole is not None else 0.0
-        return np.maximum(self.updates(0.0 * parameter, parameter), standing)
+    @cached_property
+    def alone(self) -> np.ndarray:
+        """[segments] bytes that the optimizer makes at once for the largest parameter that it updates by itself."""
+        held, wide = self.chain.held, self.data.wide
+        standing = self.whole.standing_bytes(held.largest, self.data) if self.whole is not None else 0.0
+        largest = held.largest
+        if wide > 1:
+            largest = np.maximum(held.those(lambda axes: EXPERT not in axes).largest, held.dense.largest / wide)
+        return np.maximum(self.updates(0.0 * largest, largest), standing)
 
     def updates(self, total: Bytes, largest: Bytes) -> Bytes:
         data = self.data
@@ -191,16 +201,17 @@ class StageModel:
             np.array([(rows @ held[rank :: len(moments)]).max() for rank, rows in enumerate(moments)])
             for held in (each.flight, hosted)
         )
-        parameters = account.once(ranks)
+        parameters, elsewhere = account.once(ranks), account.elsewhere_once(ranks)
+        shards, sharded = parameters - elsewhere, data.shard_share if data.sharded else 0.0
         return tuple(
             StageMemory(*map(round, row))
             for row in zip(
-                (parameters * data.parameter_share).tolist(),
-                (parameters * (data.gradient_share if data.prices.training else 0.0)).tolist(),
-                (parameters * data.states_share(self.states)).tolist(),
+                (parameters * data.parameter_share - elsewhere * sharded).tolist(),
+                ((parameters * data.gradient_share - elsewhere * data.shard_share) * data.prices.training).tolist(),
+                (shards * data.states_share(self.states)).tolist(),
                 (flying + ranks.buffers).tolist(),
                 np.maximum(ranks.transients, account.update(ranks) - flying - ranks.buffers).tolist(),
-                (parameters * data.host_share(self.states) + with_host).tolist(),
+                (shards * data.host_share(self.states) + with_host).tolist(),
                 strict=True,
             )
         )
@@ -216,6 +227,10 @@ class StageModel:
     def parameter_bytes(self, at: Interval) -> int:
         """Local bytes of the parameters of a run of segments, each once."""
         return int(self.chain.held.first_read(at).sum())
+
+    def elsewhere_bytes(self, at: Interval) -> float:
+        """Of these what ZeRO has along the experts' axis on other ranks."""
+        return float(self.data.elsewhere * self.chain.held.dense.first_read(at).sum())
 
     def forward_s(self, at: Interval) -> float:
         return float(self.chain.forward_s[slice(*at)].sum())
@@ -252,28 +267,30 @@ class StageModel:
         sums = self.summed_bytes(at).items()
         summed_s = sum(self.data.prices.collective_s("all-reduce", size, axis) for axis, size in sums)
         summed_s += self.tied_s(at)
-        updated = parameters * self.data.optimizer_share
+        elsewhere = self.elsewhere_bytes(at)
+        updated = (parameters - elsewhere) * self.data.optimizer_share
         local_s = update_s(updated, self.passes, self.data) + self.data.copies_once_s(parameters)
-        local_s += self.whole.seconds(parameters, self.data) if self.whole is not None else 0.0
+        local_s += self.whole.seconds(parameters, elsewhere, self.data) if self.whole is not None else 0.0
         return spent_s, hidden_s, summed_s, local_s
 
-    @property
-    def summed_axes(self) -> tuple[str, ...]:
-        """The operator axes over which gradients are summed by themselves."""
-        axes = self.data.prices.mesh.operator_axes
-        return tuple(axis for axis in axes if axis not in self.setting.shard_axes)
-
     def summed_bytes(self, at: Interval) -> dict[str, float]:
-        """Bytes of the gradients that are summed once a step, by each operator axis but those of the data axis."""
-        sums = self.data.prices.stored * self.chain.summed[slice(*at)].sum(axis=0)
-        found = dict(zip(self.data.prices.mesh.operator_axes, sums.tolist(), strict=True))
-        return {axis: found[axis] for axis in self.summed_axes}
+        """Bytes of the gradients that are summed once a step beside the data axis' collectives, by the axes of their
+        group; of what ZeRO shards a rank's part."""
+        found: dict[str, float] = {}
+        for summed, kind in self.chain.held.kinds.items():
+            size, axes = float(kind.first_read(at).sum()), self.data.beside(summed)
+            if axes and size:
+                found[axes] = found.get(axes, 0.0) + self.data.prices.stored * size / self.data.ways(summed)
+        return found
 
     def tied_bytes(self, at: Interval) -> float:
         """Bytes of the gradients that a run of segments sums with other stages: of parameters that segments of both
         read. Of what ZeRO shards a rank's part."""
-        inside = [(size, [at[0] <= place < at[1] for place in places]) for places, size in self.chain.held.ties]
-        return self.data.optimizer_share * sum(size for size, here in inside if any(here) and not all(here))
+        found = 0.0
+        for summed, kind in self.chain.held.kinds.items():
+            inside = [(size, [at[0] <= place < at[1] for place in places]) for places, size in kind.ties]
+            found += sum(size for size, here in inside if any(here) and not all(here)) / self.data.ways(summed)
+        return self.data.prices.stored * found
 
     def tied_s(self, at: Interval) -> float:
         """Seconds of that sum: between two ranks an all-reduce sends the bytes once each way, here as far as from the
@@ -283,9 +300,12 @@ class StageModel:
             return 0.0
         return self.data.prices.message_s(size, ranks - 1, self.setting.stage_devices, 0)
 
-    def unit_bytes(self, at: Interval) -> list[float]:
-        """Bytes of the parameters that each segment is the first to read, where it is the first to read any."""
-        return [size for size in self.chain.held.first_read(at).tolist() if size]
+    def unit_bytes(self, at: Interval) -> list[dict[tuple[str, ...], float]]:
+        """Bytes of the parameters that each segment is the first to read, where it is the first to read any, by the
+        operator axes over which their gradients are summed."""
+        kinds = {axes: kind.first_read(at).tolist() for axes, kind in self.chain.held.kinds.items()}
+        units = ({axes: sizes[n] for axes, sizes in kinds.items() if sizes[n]} for n in range(at[1] - at[0]))
+        return [unit for unit in units if unit]
 
     def messages_s(self, stage: int) -> np.ndarray:
         """[N+1, N+1] or 0: what a stage waits for in each microbatch, by its first and last segment: the activations
@@ -338,7 +358,7 @@ def data_axis(setting: Candidate, prices: Prices, states: float) -> DataAxis:
     return DataAxis(
         setting.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, setting.pp > 1, setting.offload,
         late=splits(setting.schedule), local_steps=setting.local_steps, averaged=1.0 + states,
-        versions=setting.versions, axis=",".join(axes),
+        versions=setting.versions, axis=",".join(axes), wide=setting.wide,
     )  # fmt: skip
 
 
@@ -346,3 +366,14 @@ def parameter_share(data: DataAxis, states: float) -> float:
     """Bytes of parameter, gradient and optimizer state that the device holds for each byte of parameter."""
     gradients = data.gradient_share if data.prices.training else 0.0
     return data.parameter_share + gradients + data.states_share(states)
+
+
+def shard_share(data: DataAxis, states: float) -> float:
+    """Of these bytes those that ZeRO shards."""
+    shards = (data.sharded + data.prices.training) * data.shard_share
+    return shards + data.states_share(states) if data.zero else 0.0
+
+
+def least_share(data: DataAxis, states: float) -> float:
+    """No parameter takes fewer bytes for each of its own, be it dense or an expert."""
+    return parameter_share(data, states) - data.elsewhere * shard_share(data, states)

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
-from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, Mesh
+from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, ZERO_AXES, Mesh
 from autoplan.options import CP_ATTENTION, Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
@@ -92,6 +92,11 @@ class Candidate:
         """The axes whose ranks hold the same parameters and see other rows, of the batch or of the sequence: ZeRO
         shards over them, gradients are summed over them together. Replicas that step alone are the data axis' own."""
         return ("dp", CONTEXT) if self.cp > 1 and self.local_steps == 1 else ("dp",)
+
+    @property
+    def wide(self) -> int:
+        """Ranks along the experts' axis over which ZeRO shards weights that are whole there, beside those axes."""
+        return self.ep if self.zero and EXPERT in ZERO_AXES and self.dp * self.cp > 1 else 1
 
     @property
     def stage_devices(self) -> int:
