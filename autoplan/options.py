@@ -183,8 +183,8 @@ class Parallelism:
     """A parallelism; a field that is None is left to the search.
 
     dp, tp, pp       sizes of the data, tensor and pipeline axes
-    cp, ep           sizes of the context's and the experts' axis; None: 1, or a context axis that long rows ask for. The
-                     product of all five is the cluster's device count. Over cp the sequence is split; over ep a
+    cp, ep           sizes of the context's and the experts' axis; None: 1, or a context axis that long rows ask for.
+                     The product of all five is the cluster's device count. Over cp the sequence is split; over ep a
                      mixture's experts, and rows of all else
     cp_attention     how attention is split over cp: "heads" (Ulysses), "rows" of the queries, keys and values gathered,
                      or "ring", where these go round

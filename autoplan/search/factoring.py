@@ -38,8 +38,9 @@ def refined(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limi
         return best
     one_axis_s = lower_bound(work.operators, best.setting)
     for setting in factored(work.prepared, best.setting):
-        limit_s = best.step_s * (1 - work.budget.tolerance)
-        if work.obstacle(setting) is None and lower_bound(work.operators, setting) < min(limit_s, one_axis_s * (1 - work.budget.tolerance)):
+        saves = 1 - work.budget.tolerance
+        limit_s, stands = best.step_s * saves, work.obstacle(setting) is None
+        if stands and lower_bound(work.operators, setting) < min(limit_s, one_axis_s * saves):
             found = work.evaluate(setting, memory_limit, limit_s)
             best = found if found is not None and found.step_s < limit_s else best
     return beside_whole_weights(work, best, pinned, memory_limit)
