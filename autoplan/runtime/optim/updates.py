@@ -84,11 +84,12 @@ class Updates:
     def guard(self, loss: Tensor, step: int, before: int, counts: Mapping[str, Tensor]) -> None:
         """Has the next update be none where this loss, or one whose gradients are added, isn't finite on any rank; and
         the loss be looked at later."""
-        wrong = (~torch.isfinite(loss)).float()
-        dist.all_reduce(wrong, dist.ReduceOp.MAX)
-        self.wrong = torch.maximum(self.wrong, wrong) if before else wrong
+        wrong = (~torch.isfinite(loss)).double()
+        if dist.get_world_size() > 1:
+            dist.all_reduce(wrong, dist.ReduceOp.MAX)
+        self.wrong = torch.maximum(self.wrong, wrong.float()) if before else wrong.float()  # kernels take float32
         self.optimizer.found_inf = self.wrong  # type: ignore[attr-defined]  # where GradScaler puts it
-        self.unseen = Unseen(host.Arriving(torch.stack([loss.double(), wrong.double()])), step, counts)
+        self.unseen = Unseen(host.Arriving(torch.stack([loss.double(), wrong])), step, counts)
 
     def look(self) -> None:
         """Of the last loss that was told late: DivergedError, on every rank, where any has one that isn't finite."""
