@@ -130,11 +130,7 @@ def test_gradients_of_tied_embeddings_are_priced(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("zero", "kind"), [(0, "all-reduce"), (1, "reduce-scatter"), (3, "reduce-scatter")])
 def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(tmp_path: Path, zero: int, kind: str) -> None:
-<<<<<<< HEAD
     """Dense weights are whole along ep, whose ranks have gradients of other rows; experts are split over it."""
-=======
-    """Dense weights are whole along ep, whose ranks see other rows each; experts are split over it."""
->>>>>>> sharding
     pinned = Parallelism(dp=2, ep=2, tp=1, pp=1, zero=zero, micro_batch=2)
     found = rehearsed(tmp_path / "out", pinned, 4, experts=True)
     (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
