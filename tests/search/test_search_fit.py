@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.graph import Model
+from autoplan.models.inputs import hf_inputs
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
+from autoplan.search.budget import budget_of
 from autoplan.search.explain.fit import leanest
 from autoplan.search.explain.remedies import Remedy, bisected, remedies
 from autoplan.search.state import begin
+from autoplan.trace.pipeline import trace
 from autoplan.trace.rescale import rescale
 from cost_models.hardware import PROFILES
 from tests.support.hand_made import llama, mlp, sharing
@@ -134,3 +141,41 @@ def test_parameters_that_zero_would_hold_twice_are_told_whatever_fits(memory: in
     spec = replace(ClusterSpec.parse("1x4 h100-sxm"), memory_bytes=memory)
     with pytest.raises(ParallelismError, match=r"ZeRO would hold as two.*pin virtual_stages=1, or zero=0"):
         search(model, spec, Training(precision="bf16-mixed"), Parallelism(pp=2, virtual_stages=2, zero=1))
+
+
+def mixture() -> Model:
+    """A small mixture of experts as transformers has it."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_local_experts": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "pad_token_id": 0}
+    with torch.device("meta"):
+        model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads))
+    return trace(model, hf_inputs(model, 4, 64), training=True)
+
+
+def pinned_by(remedy: Remedy, pinned: Parallelism) -> Parallelism:
+    """What a user pins who follows a remedy."""
+    fields = dict(re.findall(r"(\w+)=('\w+'|\d+|True|False|None)", remedy.text.split(" in place of ")[0]))
+    return replace(pinned, **{name: ast.literal_eval(value) for name, value in fields.items()})
+
+
+@pytest.mark.parametrize("effort", ["full", "fast"])
+@pytest.mark.parametrize(
+    ("model", "pinned", "share"),
+    [(MODEL, Parallelism(), 0.6), (LONG, Parallelism(), 0.97), (mixture(), Parallelism(), 0.7),
+     (MODEL, Parallelism(zero=0), 0.95)],
+    ids=["dense", "long", "mixture", "pinned"],
+)  # fmt: skip
+def test_what_a_remedy_promises_is_what_planning_it_gives(
+    model: Model, pinned: Parallelism, share: float, effort: str
+) -> None:
+    cluster, budget = under(needed(pinned, model=model) * share), budget_of(effort)
+    promised = remedies(begin(model, cluster, Training(), pinned, budget=budget), pinned)
+    assert promised
+    for one in promised:
+        rows = re.fullmatch(r"a batch of (\d+) rows", one.text)
+        tokens = re.fullmatch(r"a sequence of (\d+)", one.text)
+        own = rescale(model, batch=int(rows[1])) if rows else rescale(model, seq=int(tokens[1])) if tokens else model
+        there = cluster.with_nodes(one.nodes)
+        with alone():
+            chosen, _, _ = search(own, there, Training(), pinned_by(one, pinned), effort=effort)
+        assert chosen.predicted.step_time_s == pytest.approx(one.found.step_s, rel=1e-6), one.text

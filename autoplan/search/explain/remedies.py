@@ -1,7 +1,8 @@
 """What would make a plan fit, each change planned before it is named.
 
-A change is looked for by bounds first (``least_bytes``: what no plan of a setting goes below) and planned only where
-they leave it possible. Its plan is the best of a few settings, not of all: the step time that is told can be had.
+A change is looked for by bounds first (``least_bytes``: what no plan of a setting goes below), then by a few settings
+of which one has to fit. What is found is planned by a search of its own, so that the step time that is told is the one
+that planning the change gives.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.options import Parallelism, Training
 from autoplan.search.bounds.floors import lower_bound
+from autoplan.search.driver import best_plan
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.inter_op.stage_model import data_axis
 from autoplan.search.predict import units
@@ -64,8 +66,23 @@ def remedies(work: SearchState, pinned: Parallelism) -> list[Remedy]:
     return sorted([*found, *([] if more is None else [more])], key=lambda remedy: (remedy.other, remedy.unit_s))
 
 
-def remedy(found: Evaluated, work: SearchState, text: str, nodes: int, other: bool = False) -> Remedy:
-    return Remedy(text, found, nodes, found.step_s / units(work.prepared.model), other)
+def remedy(
+    work: SearchState, pinned: Parallelism, text: str, nodes: int, model: Model | None = None
+) -> Iterator[Remedy]:
+    """A change with the plan that a search of it finds, if it finds one.
+
+    work    of what doesn't fit
+    pinned  what is pinned with the change
+    model   where the change is of the model
+    """
+    cluster, own_model = work.cluster.with_nodes(nodes), model or work.prepared.model
+    try:
+        own = begin(own_model, cluster, work.training, pinned, work.prepared.constraints, work.budget)
+        found = best_plan(own, pinned)
+    except ParallelismError:
+        return
+    if found is not None:
+        yield Remedy(text, found, nodes, found.step_s / units(own_model), model is not None)
 
 
 def quick(work: SearchState, pinned: Parallelism) -> Evaluated | None:
@@ -126,14 +143,21 @@ def freed(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
         found = quick(work.pinned_to(free), free) if names and not (some and names == tuple(given)) else None
         if found is not None:
             some = True
-            yield remedy(found, work, changes(pinned, found, names), work.cluster.nodes)
+            after = changed(pinned, found, names)
+            yield from remedy(work, after, changes(pinned, after, names), work.cluster.nodes)
 
 
-def changes(pinned: Parallelism, found: Evaluated, names: Sequence[str]) -> str:
-    """"zero=1 in place of zero=0": the fields of a plan that are others than were pinned."""
+def changed(pinned: Parallelism, found: Evaluated, names: Sequence[str]) -> Parallelism:
+    """What is pinned, these fields as a plan has them."""
     chosen = parallelism_of(found)
-    before = {name: getattr(pinned, name) for name in names if getattr(chosen, name) != getattr(pinned, name)}
-    return f"{told({name: getattr(chosen, name) for name in before})} in place of {told(before)}"
+    return replace(pinned, **{name: getattr(chosen, name) for name in names})
+
+
+def changes(before: Parallelism, after: Parallelism, names: Sequence[str]) -> str:
+    """"zero=1 in place of zero=0": the fields that are others than were pinned."""
+    differing = [name for name in names if getattr(before, name) != getattr(after, name)]
+    now, then = ({name: getattr(p, name) for name in differing} for p in (after, before))
+    return f"{told(now)} in place of {told(then)}"
 
 
 def told(fields: dict[str, object]) -> str:
@@ -149,7 +173,8 @@ def on_the_host(work: SearchState, pinned: Parallelism, most: int) -> Iterator[R
         few = fewest(partial(on_nodes, work), work.cluster.nodes - 1, most, replace(pinned, offload=kind))
         if few is not None:
             most = few[0] - 1
-            yield remedy(few[1], work, f"{nodes_text(few[0])} with offload={kind!r}", few[0])
+            text = f"{nodes_text(few[0])} with offload={kind!r}"
+            yield from remedy(work, replace(pinned, offload=kind), text, few[0])
 
 
 def more_nodes(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
@@ -160,8 +185,9 @@ def more_nodes(work: SearchState, pinned: Parallelism) -> Iterator[Remedy]:
         if few is not None:
             nodes, found = few
             names = [name for name in SIZES if getattr(free, name) != getattr(pinned, name)]
-            also = f" with {changes(pinned, found, names)}" if names else ""
-            yield remedy(found, work, nodes_text(nodes) + also, nodes)
+            after = changed(pinned, found, names)
+            also = f" with {changes(pinned, after, names)}" if names else ""
+            yield from remedy(work, after, nodes_text(nodes) + also, nodes)
 
 
 def nodes_text(nodes: int) -> str:
@@ -235,7 +261,7 @@ def halved(
         smaller = works[n] if n in works else other_model(work, pinned, n, resized)
         found = quick(smaller, pinned) if smaller is not None else None
         if smaller is not None and found is not None:
-            yield remedy(found, smaller, text.format(n), work.cluster.nodes, other=True)
+            yield from remedy(work, pinned, text.format(n), work.cluster.nodes, smaller.prepared.model)
             return
 
 
