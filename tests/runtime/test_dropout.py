@@ -127,7 +127,8 @@ def test_every_rank_drops_its_part_of_what_one_device_drops(
     found = ran(pools[4], record, model)
     boxes = [each.boxes for each in found]
     runs = [len(masks) for each in boxes for masks in each.values()]
-    assert max(runs) == (2 if PLANS[plan].recompute else 1), "a recomputed forward is watched twice"
+    # selectively what the backward reads runs again, and it reads no result of these dropouts
+    assert max(runs) == (2 if PLANS[plan].recompute == "full" else 1), "a recomputed forward is watched twice"
     for call in calls_of(program_of(record)):
         places: dict[object, list[Tensor]] = {}
         for each in boxes:

@@ -61,7 +61,7 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
     for rank in range(p.ranks):
         mine = range(rank, p.stages, p.ranks)
         here = [n for k in mine for n, _ in held[k]]
-        standing = sum(m.parameters[n] for n in here) * m.state_share
+        standing = sum(m.parameters[n] * m.state_share - m.elsewhere[n] * m.shard_share for n in here)
         borders = [held[k][0][0] for k in mine if k] + [held[k + 1][0][0] for k in mine if k < last]
         buffers = m.messages * max(m.message[border] for border in borders)
         stands = {"full": m.kept, "part": m.rebuilt, "": 0 * m.kept}
@@ -73,7 +73,7 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
                 kept = sum(bytes_of[kind][n] for n, kind in held[k]) + max(m.constants[n] for n, _ in held[k])
                 total += count * (kept + (m.unkept[held[k][0][0]] if k else 0.0))
             moments.append(total)
-        updating = sum(m.parameters[here]) * m.update_share
+        updating = sum(m.parameters[here] - m.elsewhere[here]) * m.update_share
         emptied.append(standing + max(updating, max(m.alone[here])))
     return spent, np.array([*moments, *emptied])
 
