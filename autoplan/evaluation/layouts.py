@@ -61,6 +61,7 @@ def block_choice(block: Block, choice: BlockChoice, mesh: Mesh) -> BlockChoice:
         externals=tuple((name, dividing(x, types[name], mesh)) for name, x in choice.externals),
         strategies=tuple((n.name, fitting(n, strategies[n.name], types, carries, mesh)) for n in block.nodes),
         hops=(),  # found anew: those that were priced are of other sizes
+        again=(),  # a forward alone keeps nothing
     )
 
 

@@ -11,7 +11,6 @@ forward alone).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -36,6 +35,7 @@ from autoplan.verify.variants import (
     draws,
     drops,
     local_plan,
+    rewritten,
     rule_of,
     synchronous,
 )
@@ -98,7 +98,7 @@ def check_trace(
 ) -> None:
     """Where masks keep the module from being the reference: without dropout it has to equal its graph on one device."""
     state = state_of(module)
-    quiet = replace(exact, model=without_dropout(exact.model))
+    quiet = rewritten(exact, without_dropout(exact.model))
     found = train_plan(on_one_device(quiet), batch, state)
     result = compared(found, train_eagerly(module, loss_fn, batch, training, STEPS, drops=False), 1)
     if not result.passed:

@@ -22,7 +22,16 @@ def in_float64(record: PlanRecord) -> PlanRecord:
     """The same plan, computing in float64: what exactness is measured with."""
     training = record.training
     wide = training.with_precision("fp64") if isinstance(training, Training) else replace(training, precision="fp64")
-    return replace(record, training=wide, model=in_precision(record.model, "fp64"))
+    return rewritten(replace(record, training=wide), in_precision(record.model, "fp64"))
+
+
+def rewritten(record: PlanRecord, model: Model) -> PlanRecord:
+    """The plan of a model whose blocks have lost operators: casts, dropout. Nothing of these can run again."""
+    blocks = []
+    for block, choice in zip(model.blocks, record.chosen.blocks, strict=True):
+        left = {node.name for node in block.nodes}
+        blocks.append(replace(choice, again=tuple(each for each in choice.again if each[0] in left)))
+    return replace(record, model=model, chosen=replace(record.chosen, blocks=tuple(blocks)))
 
 
 def local_plan(record: PlanRecord, given: Batch | None, seed: int) -> tuple[PlanRecord, str, dict[str, torch.Tensor]]:
