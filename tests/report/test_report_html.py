@@ -101,6 +101,9 @@ def test_the_figures_are_the_plan_s(record: PlanRecord) -> None:
             drawn[int(e["data-stage"]), e["data-kind"]] = int(e["data-bytes"])
     held = {(n, kind): size for n, memory in enumerate(predicted["peak_bytes"]) for kind, size in memory.items()}
     assert drawn == {key: size for key, size in held.items() if size and key[1] != "host"}
+    names = re.findall(r'<span class="name">([^<]+)</span>', report_html(record))
+    place = "rank" if len(record.chosen.stages) > len(predicted["peak_bytes"]) else "stage"
+    assert names == [f"{place} {number}" for number in range(len(predicted["peak_bytes"]))]
     dots = {e["data-plan"]: (float(e["data-seconds"]), int(e["data-bytes"])) for _, e in elements if "data-plan" in e}
     peak = max(sum(size for kind, size in m.items() if kind != "host") for m in predicted["peak_bytes"])
     if dots:

@@ -21,9 +21,9 @@ def memory_section(record: PlanRecord) -> str:
             size = getattr(memory, kind)
             if size:
                 label = f"{place} {number}, {kind}: {size_in(unit, size)} {name}"
-                place = f'x="{percent(scale(begun / unit))}" width="{percent(scale(size / unit))}" height="100%"'
+                box = f'x="{percent(scale(begun / unit))}" width="{percent(scale(size / unit))}" height="100%"'
                 parts.append(
-                    f'<rect class="mem-{kind}" {place} data-stage="{number}" data-kind="{kind}" data-bytes="{size}">'
+                    f'<rect class="mem-{kind}" {box} data-stage="{number}" data-kind="{kind}" data-bytes="{size}">'
                     f"<title>{text(label)}</title></rect>"
                 )
             begun += size
