@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.rehearsal.result import Rehearsal
     from autoplan.replan import Change, replan
-    from autoplan.report import explain_text, headline, report_html, report_text
+    from autoplan.report import explain_text, headline, report_html, report_text, screen_text
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
@@ -55,6 +55,7 @@ else:
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
     explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
     report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
+    screen_text = deferred("autoplan.report.screen_text")
     verify = deferred("autoplan.verify.verify")
 
 
@@ -115,9 +116,13 @@ class Plan:
         """What a notebook shows: the report."""
         return f"<pre>{html.escape(self.report())}</pre>"
 
-    def report(self) -> str:
-        """What was chosen, why, and what else was priced."""
-        return report_text(self.record)
+    @keywords(InputsError)
+    def report(self, *, verbose: bool = False) -> str:
+        """What was chosen, why, and what else was priced, on a screen of 40 lines and 100 columns.
+
+        verbose  all of it: every collective, every operator's layout, what was searched
+        """
+        return report_text(self.record) if verbose else screen_text(self.record)
 
     @keywords(InputsError)
     def explain(self, name: str) -> str:

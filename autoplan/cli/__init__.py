@@ -42,6 +42,7 @@ examples:
 """
 MODEL = "hf:NAME (llama, gpt2, llama-3-70b, …), a folder that save_pretrained wrote, or path/to/file.py:make_model"
 CLUSTER = 'nodes x devices and a profile, "8x8 h100-sxm", or a .toml file'
+VERBOSE = "the whole report: every collective and operator, what was searched"
 SYSTEM = "a named system (ddp, zero3, …), or pinned fields: dp=2,tp=2; or what a report prints of a plan"
 
 
@@ -80,6 +81,8 @@ def parser() -> argparse.ArgumentParser:
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")
         other.set_defaults(command=command)
+        if name == "report":
+            other.add_argument("--verbose", action="store_true", help=VERBOSE)
     rehearse = commands.add_parser("rehearse", help="run an exported program at full size, without a device")
     rehearse.set_defaults(command=rehearse_command)
     rehearse.add_argument("folder", help="a folder that plan --export wrote")
@@ -132,3 +135,4 @@ def add_request(command: argparse.ArgumentParser) -> None:
 def add_outputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--export", metavar="DIR", help="write plan.json, program.py, train.py and report.html there")
     command.add_argument("--explain", metavar="NAME", help="explain one operator or module instead of the report")
+    command.add_argument("--verbose", action="store_true", help=VERBOSE)

@@ -60,7 +60,8 @@ def loss_of(options: argparse.Namespace, request: Request) -> Callable | None:
 
 def tell(plan: Plan, options: argparse.Namespace) -> None:
     """The report, or the explanation that is asked for in its place."""
-    print(plan.explain(options.explain) if options.explain is not None else plan.report(), end="")
+    asked = options.explain is not None
+    print(plan.explain(options.explain) if asked else plan.report(verbose=options.verbose), end="")
     print(f"\n{phases_text(plan.search)}", file=sys.stderr)
 
 
@@ -114,7 +115,7 @@ def is_plan(text: str) -> bool:
 
 
 def report_command(options: argparse.Namespace) -> None:
-    print(load(options.folder).report(), end="")
+    print(load(options.folder).report(verbose=options.verbose), end="")
 
 
 def devices_command(options: argparse.Namespace) -> None:
