@@ -50,6 +50,13 @@ def nanotron(hidden: int, inner: int, layers: int, heads: int, tied: bool) -> Sh
                  "tokens: the one whose parameters are as many as its name says")  # fmt: skip
 
 
+def nemotron_h(pattern: str, source: str, **values: object) -> Shape:
+    """A hybrid: M for a state-space layer, E for a mixture, * for attention."""
+    kinds = {"M": "linear_attention", "E": "moe", "*": "full_attention"}
+    layers = ",".join(f'"{kinds[letter]}"' for letter in pattern)
+    return Shape("hf:nemotron_h", settings(layers_block_type=f"[{layers}]", **values), source)
+
+
 LLAMA_3_8B, LLAMA_3_70B = Shape("hf:llama-3-8b"), Shape("hf:llama-3-70b")
 LLAMA_3_405B = Shape("hf:llama-3.1-405b")
 QWEN_3_30B, QWEN_3_235B = Shape("hf:qwen3-30b-a3b"), Shape("hf:qwen3-235b-a22b")
@@ -59,6 +66,13 @@ NEMO = "recalled, no document at hand: NVIDIA's launcher scripts"
 GPT_3 = gpt_3(96, 12288, 96, "Brown et al. 2020 (arXiv:2005.14165), table 2.1", 2048)
 NEMOTRON_15B = nemotron(6144, 24576, 32, 48, 8, "Parmar et al. 2024 (arXiv:2402.16819), table 1")
 NEMOTRON_340B = nemotron(18432, 73728, 96, 96, 8, "NVIDIA 2024 (arXiv:2406.11704), table 1")
+NEMOTRON_3_NANO = nemotron_h(
+    "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "the configuration of nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B on the hub",
+    vocab_size=131072, hidden_size=2688, num_attention_heads=32, num_key_value_heads=2, head_dim=128,
+    mamba_num_heads=64, mamba_head_dim=64, ssm_state_size=128, n_groups=8, intermediate_size=1856,
+    moe_intermediate_size=1856, moe_shared_expert_intermediate_size=3712, n_routed_experts=128, num_experts_per_tok=6,
+)  # fmt: skip
 KIMI_K2 = Shape(
     "hf:deepseek_v3",
     settings(num_attention_heads=64, num_key_value_heads=64, n_routed_experts=384, n_group=1, topk_group=1,
@@ -92,6 +106,8 @@ SHAPES = {
     "GPT-OSS 20B": GPT_OSS_20B, "GPT OSS 120B": GPT_OSS_120B, "GPT-OSS 120B": GPT_OSS_120B,
     "DeepSeekV3": DEEPSEEK_V3, "DeepSeek V3 671B": DEEPSEEK_V3, "DeepSeek-V3-671B": DEEPSEEK_V3,
     "Kimi K2": KIMI_K2, "Kimi_K2": KIMI_K2, "Grok1-314B": GROK_1,
+    "Nemotron_3_Nano": NEMOTRON_3_NANO, "Nemotron V3 Nano 30B (26.02)": NEMOTRON_3_NANO,
+    "Nemotron_3_5_Lightning": NEMOTRON_3_NANO,
     "llama-like 1.34B": nanotron(2048, 8192, 16, 32, True), "llama-like 3.57B": nanotron(3072, 8192, 28, 24, True),
     "llama-like 8.86B": nanotron(4096, 14336, 32, 32, False), "llama-like 80.0B": nanotron(8192, 28672, 80, 64, False),
 }  # fmt: skip
