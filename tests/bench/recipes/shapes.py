@@ -32,7 +32,8 @@ def gpt_3(layers: int, hidden: int, heads: int, source: str, seq: int | None = N
 
 def nemotron(hidden: int, inner: int, layers: int, heads: int, kv: int, source: str) -> Shape:
     told = settings(hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
-                    num_key_value_heads=kv, head_dim=hidden // heads, vocab_size=256000)  # fmt: skip
+                    num_key_value_heads=kv, head_dim=hidden // heads, vocab_size=256000,
+                    max_position_embeddings=8192)  # fmt: skip
     return Shape("hf:nemotron", told, source)
 
 
@@ -69,9 +70,10 @@ NEMOTRON_340B = nemotron(18432, 73728, 96, 96, 8, "NVIDIA 2024 (arXiv:2406.11704
 NEMOTRON_3_NANO = nemotron_h(
     "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
     "the configuration of nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B on the hub",
-    vocab_size=131072, hidden_size=2688, num_attention_heads=32, num_key_value_heads=2, head_dim=128,
-    mamba_num_heads=64, mamba_head_dim=64, ssm_state_size=128, n_groups=8, intermediate_size=1856,
-    moe_intermediate_size=1856, moe_shared_expert_intermediate_size=3712, n_routed_experts=128, num_experts_per_tok=6,
+    vocab_size=131072, max_position_embeddings=262144, hidden_size=2688, num_attention_heads=32, num_key_value_heads=2,
+    head_dim=128, mamba_num_heads=64, mamba_head_dim=64, ssm_state_size=128, n_groups=8,
+    intermediate_size=1856, moe_intermediate_size=1856, moe_shared_expert_intermediate_size=3712, n_routed_experts=128,
+    num_experts_per_tok=6,
 )  # fmt: skip
 KIMI_K2 = Shape(
     "hf:deepseek_v3",
