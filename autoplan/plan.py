@@ -25,6 +25,7 @@ from autoplan.export.folder import (
     values_in,
     write_folder,
 )
+from autoplan.export.perfetto import write_trace
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
@@ -157,6 +158,15 @@ class Plan:
         """
         change = Change(cluster_spec, batch, seq, bandwidth, parallelism, constraints, training, effort)
         return replace(self, record=replan(self.record, change), folder=None, origin=self.folder or self.origin)
+
+    @keywords(InputsError)
+    def trace(self, path: str | os.PathLike, *, measured: str | os.PathLike | None = None) -> Path:
+        """Writes the predicted step as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing; returns its path.
+
+        measured  what torch.profiler's ``export_chrome_trace`` wrote of a step: put beside it. InputsError where it
+                  is no such trace
+        """
+        return write_trace(self.record, path, measured)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""

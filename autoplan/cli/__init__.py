@@ -1,5 +1,5 @@
 """The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``seal``,
-``train``, ``devices``, ``checkpoint``.
+``diff``, ``trace``, ``train``, ``devices``, ``checkpoint``.
 
 This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
 
@@ -16,10 +16,12 @@ from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,
     devices_command,
+    diff_command,
     plan_command,
     rehearse_command,
     report_command,
     seal_command,
+    trace_command,
     verify_command,
     what_if_command,
 )
@@ -97,6 +99,15 @@ def parser() -> argparse.ArgumentParser:
     devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
     devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
     devices.set_defaults(command=devices_command)
+    diff = commands.add_parser("diff", help="what changed from one exported plan to another, as Markdown")
+    diff.add_argument("before", help="a folder that plan --export wrote")
+    diff.add_argument("after", help="another")
+    diff.set_defaults(command=diff_command)
+    trace = commands.add_parser("trace", help="write the predicted step of an exported plan as a trace for Perfetto")
+    trace.add_argument("folder", help="a folder that plan --export wrote")
+    trace.add_argument("file", help="where to write it: step.json, or step.json.gz")
+    trace.add_argument("--measured", metavar="FILE", help="a trace of torch.profiler, put beside it")
+    trace.set_defaults(command=trace_command)
     add_checkpoint(commands)
     return top
 

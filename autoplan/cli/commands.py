@@ -12,6 +12,7 @@ from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare
+from autoplan.difference import difference
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
 from autoplan.export.folder import path_of, seal_folder
 from autoplan.models.named import Request, resolve_model
@@ -107,6 +108,15 @@ def compare_command(options: argparse.Namespace) -> None:
         request = resolve_model(options.model, options.config, options.batch, options.seq)
         how["loss_fn"] = loss_of(options, request)
         print(compare(request.model, options.cluster_specs, request.example_inputs, **how))
+
+
+def diff_command(options: argparse.Namespace) -> None:
+    print(difference(load(options.before), load(options.after)), end="")
+
+
+def trace_command(options: argparse.Namespace) -> None:
+    path = load(options.folder).trace(options.file, measured=options.measured)
+    print(f"wrote {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
 
 
 def is_plan(text: str) -> bool:
