@@ -7,7 +7,8 @@ backward does the same for the dual states (`autoplan.ir.layout`).
 
 Order: `random` (dropout by element, not by rank), `affine` (products with a bias), `attention` (attention over split
 rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm`
-(batch norm), `batch_moves` (rows gathered, sums made whole), `scan` (running sums), `spatial` (windows over a split dim).
+(batch norm), `batch_moves` (rows gathered, sums made whole), `scan` (running sums), `spatial` (windows over a
+split dim).
 """
 
 from autoplan.ops.recurrence import recurrence

@@ -115,7 +115,8 @@ def moved(model: Model, stop: BatchEnds, moves: Moves) -> Model:
 def in_front(nodes: Sequence[Node], reader: Node, new: Sequence[Node], names: Sequence[str]) -> tuple[Node, ...]:
     """The nodes with new ones in front of one, whose operands are these instead."""
     operands = iter(names)
-    args, kwargs = map_refs((reader.args, reader.kwargs), lambda _: Ref(next(operands)))
+    args = tuple(map_refs(argument, lambda _: Ref(next(operands))) for argument in reader.args)
+    kwargs = tuple((key, map_refs(value, lambda _: Ref(next(operands)))) for key, value in reader.kwargs)
     reading = replace(reader, args=args, kwargs=kwargs)
     return tuple(n for node in nodes for n in ((*new, reading) if node == reader else (node,)))
 
