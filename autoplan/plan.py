@@ -16,7 +16,7 @@ from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
 from autoplan.deferred import deferred
-from autoplan.errors import DoesNotFitError, InputsError, LaunchError, ParallelismError, PlanFileError
+from autoplan.errors import AutoplanError, DoesNotFitError, InputsError, LaunchError, ParallelismError, PlanFileError
 from autoplan.export.folder import (
     program_module,
     program_spec,
@@ -49,13 +49,23 @@ if TYPE_CHECKING:
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.rehearsal.result import Rehearsal
     from autoplan.replan import Change, replan
-    from autoplan.report import explain_text, headline, report_html, report_text, screen_text
+    from autoplan.report import (
+        alternative_text,
+        asked_for,
+        explain_text,
+        headline,
+        report_html,
+        report_text,
+        screen_text,
+    )
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
     write_trace = deferred("autoplan.export.perfetto.write_trace")
     rehearse = deferred("autoplan.rehearsal.rehearse.rehearse")
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
+    alternative_text = deferred("autoplan.report.alternative_text")
+    asked_for = deferred("autoplan.report.asked_for")
     explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
     report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
     screen_text = deferred("autoplan.report.screen_text")
@@ -131,11 +141,22 @@ class Plan:
 
     @keywords(InputsError)
     def explain(self, name: str) -> str:
-        """One operator or module: its split, the alternatives, the price of each.
+        """One operator or module: its split, the alternatives, the price of each. Or a plan that wasn't taken: an
+        alternative of the report by its name, a named system, or fields ("dp=2 tp=4"), planned now, beside this one.
 
         Raises AutoplanError, with the nearest names, where the model has no such one.
         """
-        return explain_text(self.record, name)
+        try:
+            return explain_text(self.record, name)
+        except AutoplanError:
+            asked = asked_for(self.record, name) if isinstance(name, str) and name else None
+            if asked is None:
+                raise
+        try:
+            other = self.what_if(parallelism=asked, effort="fast")
+        except (DoesNotFitError, ParallelismError) as error:
+            return alternative_text(self.record, name, None, str(error))
+        return alternative_text(self.record, name, other.record)
 
     @keywords(InputsError, {**ARGUMENT_NAMES, "batch_size": "batch"})
     def what_if(

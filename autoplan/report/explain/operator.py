@@ -11,7 +11,7 @@ from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Model, Node, Segment
 from autoplan.ir.record import PlanRecord
 from autoplan.lower.program import program_of
-from autoplan.report.local import local_options
+from autoplan.report.explain.local import local_options
 from autoplan.report.table import table
 from autoplan.report.words import (
     LEGEND,
