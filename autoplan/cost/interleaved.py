@@ -24,8 +24,8 @@ from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
 __all__ = [
-    "Action", "CriticalPath", "Rounds", "actions", "chunk_rounds", "deals_rounds", "least_chunk_rounds", "least_held",
-    "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
+    "SENT_BACK", "SENT_FORWARD", "Action", "CriticalPath", "Rounds", "actions", "chunk_rounds", "deals_rounds",
+    "least_chunk_rounds", "least_held", "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
 ]  # fmt: skip
 
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries

@@ -144,7 +144,8 @@ def run(setting: Setting, most: int, seconds: Seconds | None = None) -> tuple[fl
     stages, queued = ranks * several, {}
     for order in orders(*setting):
         for way in ("F", "BI"):
-            queued |= {b: a for a, b in pairwise(a for a in order if a.kind in way and reads_from(a, stages) is not None)}
+            reading = [a for a in order if a.kind in way and reads_from(a, stages) is not None]
+            queued |= {b: a for a, b in pairwise(reading)}
     seconds = seconds or Seconds.of(setting, 0, 0.0, 0.2)
     world = World([Rank(order) for order in orders(*setting)], stages, most, seconds, queued)
     return world.run(), world

@@ -15,12 +15,11 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.cost.interleaved import CriticalPath, Rounds, split_backward, splits
+from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, CriticalPath, Rounds, split_backward, splits
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
 from autoplan.search.inter_op.rank_memory import SegmentBytes, prefix
 from autoplan.search.inter_op.stage_model import FULL, PART, StageModel
-from cost_models.pipeline.critical import SENT_BACK, SENT_FORWARD
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.cost.interleaved import splits
+from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, splits
 from autoplan.search.inter_op.chain_costs import FULL, PART, ChainCosts, Division
 from autoplan.solver.arrays import ArrayProgram
-from cost_models.pipeline.critical import SENT_BACK, SENT_FORWARD
 
 EMPTIED = -1  # the number of the moment at which nothing is in flight
 SECONDS = ("forward_s", "backward_s", "weights_s", "whole_s", "full_s", "part_s")
