@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cost_models.pipeline.order import Action, actions
+from cost_models.pipeline.timeline import Run
 from cost_models.pipeline.times import Times, pipeline_times
 
 ROUNDING = 1e-12  # of the time of day: what is as near has come
@@ -42,12 +43,14 @@ class Sharing:
 @dataclass
 class _Rank:
     """A rank under way: ``place`` in its order; ``comes_s``, when the message of the action there has come, once it
-    receives it; ``left_s`` of the action, once it has begun."""
+    receives it; ``left_s`` of the action, once it has begun; ``began_s``, when it began to receive; ``runs`` so far."""
 
     order: Sequence[Action]
     place: int = 0
     comes_s: float | None = None
     left_s: float | None = None
+    began_s: float = 0.0
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def done(self) -> bool:
@@ -66,11 +69,32 @@ def shared_step_seconds(
     return_s: Sequence[float] | None = None,
     virtual_stages: int | None = None,
 ) -> float:
-    """Seconds from the first forward to the last backward where stages share processors; numbers alone.
+    """Seconds from the first forward to the last backward where stages share processors: the end of ``shared_runs``,
+    whose arguments it takes."""
+    rows = shared_runs(
+        schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weight_s, return_s=return_s,
+        virtual_stages=virtual_stages,
+    )  # fmt: skip
+    return max(float(row[-1].end_s) for row in rows)
 
-    Arguments as of ``simulate``; with ``Sharing(1, 1.0)`` the same as its ``step_s`` with ``ahead=0``: such devices
-    move messages by their processors, so that one begins only when its reader has come to the action that needs it.
-    Messages keep their pace, and whoever waits for one leaves the processors to others.
+
+def shared_runs(
+    schedule: str,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    send_s: Sequence[float],
+    microbatches: int,
+    sharing: Sharing,
+    *,
+    weight_s: Sequence[float] | None = None,
+    return_s: Sequence[float] | None = None,
+    virtual_stages: int | None = None,
+) -> tuple[tuple[Run, ...], ...]:
+    """When each rank runs each of its actions where stages share processors; numbers alone.
+
+    Arguments as of ``runs``; with ``Sharing(1, 1.0)`` the same as it with ``ahead=0``: such devices move messages by
+    their processors, so that one begins only when its reader has come to the action that needs it. Messages keep their
+    pace, and whoever waits for one leaves the processors to others.
     """
     times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
     return _Play(times, microbatches, sharing).run()
@@ -86,7 +110,7 @@ class _Play:
     now_s: float = 0.0
     made_s: dict[Action, float] = field(default_factory=dict)  # when what an action waits for was made
 
-    def run(self) -> float:
+    def run(self) -> tuple[tuple[Run, ...], ...]:
         times = self.times
         ranks = [
             _Rank(actions(times.schedule, rank, times.ranks, self.microbatches, times.chunks))
@@ -96,7 +120,7 @@ class _Play:
         while any(not rank.done for rank in ranks):
             self.begin(ranks)
             self.advance(ranks)
-        return self.now_s
+        return tuple(tuple(rank.runs) for rank in ranks)
 
     def ready_s(self, action: Action) -> float:
         """When what an action waits for was made; infinity before."""
@@ -123,7 +147,7 @@ class _Play:
                 continue
             action = rank.order[rank.place]
             if rank.comes_s is None and self.past(self.ready_s(action)):
-                rank.comes_s = self.now_s + self.message_s(action)
+                rank.began_s, rank.comes_s = self.now_s, self.now_s + self.message_s(action)
             if rank.comes_s is not None and self.past(rank.comes_s):
                 rank.comes_s, rank.left_s = None, durations[action.kind][action.stage]
 
@@ -153,6 +177,9 @@ class _Play:
     def finish(self, rank: _Rank) -> None:
         """Ends a rank's action; what it made can be read."""
         action = rank.order[rank.place]
+        rank.runs.append(
+            Run(self.times.rank(action.stage), action, rank.began_s, self.now_s, self.message_s(action))
+        )
         rank.place, rank.left_s = rank.place + 1, None
         stage, last = action.stage, self.times.stages - 1
         if action.kind == "F":

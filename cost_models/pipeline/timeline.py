@@ -51,12 +51,16 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Run:
-    """An action with its times, in seconds from the first."""
+    """An action with its times, in seconds from the first.
+
+    waited_s  of it, before it computes, for its message on its way
+    """
 
     rank: int
     action: Action
     start_s: Number
     end_s: Number
+    waited_s: Number = 0.0
 
 
 def simulate(
@@ -121,8 +125,13 @@ def _step_s(times: Times, microbatches: int, ahead: int) -> tuple[Number, tuple[
         step_s, waits_s = quick(forward, backward, send, back, microbatches, ahead)
         return step_s, tuple(waits_s.tolist())
     rows = orders(times.schedule, times.ranks, microbatches, times.chunks)
-    ends, waits = _play(times, rows, microbatches, ahead)
-    return maximum(*(done[-1] for done in ends)), tuple(waits)
+    ends, waited = _play(times, rows, microbatches, ahead)
+    waits: list[Number] = [0.0] * times.stages  # the last is of what reads no message: nothing
+    for acts, each_s in zip(rows.tolist(), waited, strict=True):
+        for (stage, kind, _), wait_s in zip(acts, each_s, strict=True):
+            border = stage - 1 if KINDS[kind] == "F" else stage
+            waits[border] = waits[border] + wait_s
+    return maximum(*(done[-1] for done in ends)), tuple(waits[:-1])
 
 
 def runs(
@@ -135,23 +144,25 @@ def runs(
     weight_s: Sequence[Number] | None = None,
     return_s: Sequence[Number] | None = None,
     virtual_stages: int | None = None,
+    ahead: int = AHEAD,
 ) -> tuple[tuple[Run, ...], ...]:
     """When each rank runs each of its actions; arguments as of ``simulate``. Without a flush: from the first microbatch
     of a run to the last."""
     times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
     rows = orders(schedule, times.ranks, microbatches, virtual_stages)
-    durations_s, (ends, _) = _durations(times), _play(times, rows, microbatches, AHEAD)
+    durations_s, (ends, waited) = _durations(times), _play(times, rows, microbatches, ahead)
     return tuple(
         tuple(
-            Run(rank, Action(stage, KINDS[kind], microbatch), end_s - durations_s[kind][stage], end_s)  # type: ignore[arg-type]
-            for (stage, kind, microbatch), end_s in zip(rows[rank].tolist(), ends[rank], strict=True)
+            Run(rank, Action(stage, KINDS[kind], j), end_s - durations_s[kind][stage] - wait_s, end_s, wait_s)  # type: ignore[arg-type]
+            for (stage, kind, j), end_s, wait_s in zip(rows[rank].tolist(), ends[rank], waited[rank], strict=True)
         )
         for rank in range(times.ranks)
     )
 
 
-def _play(times: Times, rows: np.ndarray, microbatches: int, ahead: int) -> tuple[list[list[Number]], list[Number]]:
-    """(when each action of each rank ends, the actions as ``orders`` has them; ``Timeline.waits_s``)."""
+def _play(times: Times, rows: np.ndarray, microbatches: int, ahead: int) -> tuple[list[list[Number]], ...]:
+    """(when each action of each rank ends, how long each waits for its message on its way); the actions as ``orders``
+    has them."""
     later: Callable[[Number, Number], Number] = np.maximum if times.batched else max
     earlier: Callable[[Number, Number], Number] = np.minimum if times.batched else min
     scripts = _scripts(times, rows, microbatches)
@@ -160,8 +171,8 @@ def _play(times: Times, rows: np.ndarray, microbatches: int, ahead: int) -> tupl
     # do weights' gradients, which stand behind the inputs' in the order.
     inbox: list[Number] = [0.0] * microbatches + [None] * (2 * slots - microbatches) + [0.0] * slots
     came: list[Number] = [0.0] * (2 * times.ranks)  # when the last message over a wire did
-    waits: list[Number] = [0.0] * (times.stages - 1)
     ends: list[list[Number]] = [[] for _ in scripts]
+    waited: list[list[Number]] = [[] for _ in scripts]
     missing = [-1] * times.ranks  # the slot for which a rank waits
     able = list(range(times.ranks))
     while able:
@@ -169,27 +180,28 @@ def _play(times: Times, rows: np.ndarray, microbatches: int, ahead: int) -> tupl
         script, done = scripts[rank], ends[rank]
         now = done[-1] if done else 0.0
         for place in range(len(done), len(script)):
-            slot, duration_s, filled, reader, border, wire, message_s = script[place]
-            ready = inbox[slot]
+            slot, duration_s, filled, reader, wire, message_s = script[place]
+            ready, wait_s = inbox[slot], 0.0
             if ready is None:
                 missing[rank] = slot
                 break
-            if border >= 0:
+            if wire >= 0:
                 posted = done[place - 1 - ahead] if place > ahead else 0.0
                 ready = came[wire] = later(later(ready, posted), came[wire]) + message_s
-                waits[border] = waits[border] + earlier(later(ready - now, 0.0), message_s)
+                wait_s = earlier(later(ready - now, 0.0), message_s)
             now = later(now, ready) + duration_s
             done.append(now)
+            waited[rank].append(wait_s)
             inbox[filled] = now
             if missing[reader] == filled:
                 able.append(reader)
     assert all(len(done) == len(script) for done, script in zip(ends, scripts, strict=True)), "the schedule deadlocks"
-    return ends, waits
+    return ends, waited
 
 
 def _scripts(times: Times, rows: np.ndarray, microbatches: int) -> list[list[tuple[Any, ...]]]:
     """Each rank's actions as ``_play`` reads them: (slot of the inbox that it reads, its seconds, slot that it fills,
-    the rank that reads that; border over which its own message comes or -1, the wire, seconds of that message).
+    the rank that reads that; the wire of its own message or -1, seconds of that).
 
     Slots are numbered [forwards, backwards, weights' gradients][stage][microbatch]; what nobody waits for fills a slot
     that was read before. A wire is a rank that reads and a direction.
@@ -204,14 +216,12 @@ def _scripts(times: Times, rows: np.ndarray, microbatches: int) -> list[list[tup
     filled = np.where(forward & (stage == last), 1, part) * slots + target * microbatches + microbatch
     rank = np.array([times.rank(s) for s in range(times.stages)])
     here, reader = rank[stage], rank[target]
-    border = np.where(here == rank[source], -1, np.minimum(stage, source))
-    wire = 2 * here + forward
+    wire = np.where(here == rank[source], -1, 2 * here + forward)
     spent, sent = [time_s for by_stage in _durations(times) for time_s in by_stage], (*times.send, *times.back, 0.0)
     durations_s = [[spent[i] for i in places] for places in (kind * times.stages + stage).tolist()]
-    received = np.where(border < 0, -1, np.where(forward, border, last + border))
+    received = np.where(wire < 0, -1, np.where(forward, stage - 1, last + stage))
     messages_s = [[sent[i] for i in places] for places in received.tolist()]
-    made = (filled.tolist(), reader.tolist(), border.tolist(), wire.tolist())
-    fields = (slot.tolist(), durations_s, *made, messages_s)
+    fields = (slot.tolist(), durations_s, filled.tolist(), reader.tolist(), wire.tolist(), messages_s)
     return [list(zip(*of_rank, strict=True)) for of_rank in zip(*fields, strict=True)]
 
 

@@ -138,7 +138,10 @@ def test_runs_are_those_of_the_timeline(pipeline):
             actions(arguments[0], rank, len(lines), arguments[4], more.get("virtual_stages"))
         )
         assert all(after.start_s >= before.end_s - 1e-9 for before, after in pairwise(line))
-        assert sum(run.end_s - run.start_s for run in line) == pytest.approx(timeline.busy_s[rank])
+        spent_s = sum(run.end_s - run.start_s - run.waited_s for run in line)
+        assert spent_s == pytest.approx(timeline.busy_s[rank])
+    waited_s = sum(run.waited_s for line in lines for run in line)
+    assert waited_s == pytest.approx(sum(timeline.waits_s))
     for (stage, kind, microbatch), end_s in ends.items():
         if kind == "F" and stage:
             assert end_s >= ends[Action(stage - 1, "F", microbatch)]
