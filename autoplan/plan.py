@@ -16,7 +16,7 @@ from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
 from autoplan.deferred import deferred
-from autoplan.errors import InputsError, LaunchError, PlanFileError
+from autoplan.errors import DoesNotFitError, InputsError, LaunchError, ParallelismError, PlanFileError
 from autoplan.export.folder import (
     program_module,
     program_spec,
@@ -25,7 +25,6 @@ from autoplan.export.folder import (
     values_in,
     write_folder,
 )
-from autoplan.export.perfetto import write_trace
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
@@ -42,9 +41,11 @@ from autoplan.runtime.inference.program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import starting_from
 from autoplan.runtime.weights.starting import check_start
+from autoplan.targets import ExportedConfig, config_of, launchers
 
 if TYPE_CHECKING:
     from autoplan.evaluation.proof import Given, prove
+    from autoplan.export.perfetto import write_trace
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.rehearsal.result import Rehearsal
     from autoplan.replan import Change, replan
@@ -52,12 +53,15 @@ if TYPE_CHECKING:
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
+    write_trace = deferred("autoplan.export.perfetto.write_trace")
     rehearse = deferred("autoplan.rehearsal.rehearse.rehearse")
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
     explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
     report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
     screen_text = deferred("autoplan.report.screen_text")
     verify = deferred("autoplan.verify.verify")
+
+ROUNDS = 4  # of planning what a trainer can say of the plan before; two or three end in what it can say
 
 
 @dataclass(frozen=True)
@@ -218,7 +222,7 @@ class Plan:
     @keywords(InputsError)
     def export(self, folder: str | os.PathLike) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
-        has run.py in place of train.py.
+        has run.py in place of train.py. For several nodes launch/ starts it by torchrun, Slurm or Kubernetes.
 
         The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. Where the
         model holds values they are written beside the plan, to weights/, as they are now: train.py starts from them.
@@ -230,12 +234,38 @@ class Plan:
         check_exportable(self.record.extensions)
         page = report_html(self.record, rehearsal_in(Path(folder), str(self)))
         extra: dict[str, str | bytes] = {"report.html": page}
+        script = "run.py" if isinstance(self.record.training, Inference) else "train.py"
+        extra |= launchers(self.record.cluster, script)
         came_along = pretrained_files(self.module) or stored_files(self.folder or self.origin)
         extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
         values = self.values if self.module is None else self.module
         values = values if record.start.stored else None
         return write_folder(record, folder, str(self), extra, values)
+
+    @keywords(InputsError)
+    def export_config(self, kind: str) -> ExportedConfig:
+        """The plan as the configuration of another trainer: "megatron" (flags), "torchtitan" (TOML), "deepspeed"
+        (JSON), "accelerate" (YAML), "nanotron" (YAML).
+
+        What the trainer can't express is told in ``lost``. What is left is planned again on this cluster with all that
+        the trainer decides pinned; ``text`` says that plan, and ``costs`` what the rest was worth. InputsError for
+        another trainer, ParallelismError for a plan that doesn't train.
+        """
+        config, planned, pinned = config_of(self.record, kind), self, None
+        lost = config.lost
+        try:
+            for _ in range(ROUNDS):
+                if config.parallelism == pinned:
+                    break
+                pinned = config.parallelism
+                planned = planned.what_if(parallelism=pinned, constraints=(), effort="fast")
+                config = config_of(planned.record, kind)
+                lost = tuple(dict.fromkeys((*lost, *config.lost)))
+        except (DoesNotFitError, ParallelismError) as error:
+            return replace(config, lost=lost, planned_s=self.predicted.step_time_s, why=str(error))
+        replanned_s = planned.predicted.step_time_s
+        return replace(config, lost=lost, planned_s=self.predicted.step_time_s, replanned_s=replanned_s)
 
     def starting_from(self, folder: str | os.PathLike) -> Plan:
         """The same plan, whose training starts from the safetensors in a folder; WeightsError where they can't be read.

@@ -119,6 +119,16 @@ def trace_command(options: argparse.Namespace) -> None:
     print(f"wrote {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
 
 
+def config_command(options: argparse.Namespace) -> None:
+    """The configuration, and on stderr what it lost."""
+    found = load(options.folder).export_config(options.kind)
+    if options.write:
+        Path(options.write).write_text(found.text)
+    else:
+        print(found.text, end="")
+    print(found, file=sys.stderr)
+
+
 def is_plan(text: str) -> bool:
     """Whether this is an exported plan's folder, or its plan.json."""
     return Path(text).suffix == ".json" or (Path(text) / "plan.json").is_file()
