@@ -37,7 +37,7 @@ class DataAxis:
     averaged what is averaged then for each parameter: it and the optimizer's states
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
     wide     ranks along the experts' axis over which ZeRO shards dense weights, too: these over dp, ep and cp, experts
-             over dp and cp; 1: over none
+             over dp and cp, each by itself where that is one rank; 1: over none
     replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
              of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.weight_stashing``)
@@ -64,6 +64,11 @@ class DataAxis:
     wide: int = 1
     replicas: int = 1
 
+    @property
+    def shared(self) -> bool:
+        """Whether several ranks hold the same of some parameter."""
+        return self.size * self.wide > 1
+
     def group(self, summed: tuple[str, ...]) -> str:
         """The axes of the group that gathers a parameter and scatters its gradient, or, without ZeRO, sums it.
 
@@ -71,12 +76,13 @@ class DataAxis:
         """
         more = summed if self.zero == 0 and self.local_steps == 1 else ()
         more = (EXPERT,) if self.wide > 1 and EXPERT in summed else more
-        axes, order = {*self.axis.split(","), *more}, self.prices.mesh.names
-        return ",".join(sorted(axes, key=lambda name: order.index(whole_axis(name))))
+        axes, mesh = {*self.axis.split(","), *more}, self.prices.mesh
+        found = sorted(axes, key=lambda name: mesh.names.index(whole_axis(name)))
+        return ",".join([name for name in found if mesh.size(name) > 1] or found)
 
     def beside(self, summed: tuple[str, ...]) -> str:
         """The axes over which its gradient is summed by itself then."""
-        axes = self.group(summed).split(",") if self.size > 1 else ()
+        axes = self.group(summed).split(",") if self.shared else ()
         return ",".join(axis for axis in summed if axis not in axes)
 
     def by_group(self, held: Held) -> dict[str, float]:
@@ -129,7 +135,7 @@ class DataAxis:
 
     def copied_s(self, bytes: float) -> float:
         """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
-        return self.prices.cold_s(COPY * bytes) if self.size > 1 else 0.0
+        return self.prices.cold_s(COPY * bytes) if self.shared else 0.0
 
     def fetched_s(self, held: Held) -> float:
         """A shard of a segment's parameters over the link to the host, or of its gradients; 0 where they stay here."""
@@ -152,7 +158,7 @@ class DataAxis:
     @property
     def sharded(self) -> bool:
         """Whether fully_shard splits parameters, or has the host keep them."""
-        return self.zero > 0 and (self.size > 1 or self.offload == "parameters")
+        return self.zero > 0 and (self.shared or self.offload == "parameters")
 
     @property
     def publishes(self) -> bool:
@@ -192,7 +198,7 @@ class DataAxis:
 
         sizes  bytes of each segment's parameters
         """
-        if self.size == 1 and self.offload != "parameters":
+        if not self.shared and self.offload != "parameters":
             return 0.0, 0.0
         if self.zero == 0:
             return self.summed_s([self.by_group(size) for size in sizes], backward_s)

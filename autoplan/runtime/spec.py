@@ -74,8 +74,9 @@ class ProgramSpec:
         rows, of the batch or of the sequence. () where every rank keeps all of them.
 
         That is so of a scalar, and where dp or cp already splits it or its gradient needs no sum over one. On one rank
-        only it is sharded where it is to go to the host between uses. Over ep alone nothing is sharded. With several
-        replicas of what is sharded the data axis' part is that of one replica.
+        only it is sharded where it is to go to the host between uses, and experts beside dense weights that ep shards,
+        so that one module's are gathered and updated alike. With several replicas of what is sharded the data axis'
+        part is that of one replica.
         """
         if not self.parallelism.zero or not stored.type.shape:
             return ()
@@ -83,10 +84,10 @@ class ProgramSpec:
         whole = [axis for axis in shared if self.is_whole(stored, axis)]
         if any(axis not in whole for axis in shared if axis != EXPERT):
             return ()
-        if set(shared) <= {EXPERT}:
-            return (DATA,) if self.parallelism.offload == "parameters" else ()
         data = replicated(self.size(DATA), self.replicas)[1] if self.replicas > 1 else DATA
-        return tuple(axis for axis in (data, *(a for a in whole if a != DATA)) if self.size(axis) > 1)
+        found = tuple(axis for axis in (data, *(a for a in whole if a != DATA)) if self.size(axis) > 1)
+        alone = self.parallelism.offload == "parameters" or EXPERT in shared
+        return found or ((DATA,) if alone else ())
 
     @property
     def replicas(self) -> int:

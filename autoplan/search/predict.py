@@ -122,7 +122,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         for axes, bytes in groups.items():
             reduced, share = int(data.prices.summed * bytes), seconds[axes] / (sum(seconds.values()) or 1.0)
             yield PricedCollective("gradients", "all-reduce", axes, reduced, 1, spent_s * share, hidden_s * share)
-    elif data.size > 1:
+    elif data.shared:
         yield from sharded(loads, runs, groups, hidden_s)
     beside = Counter[str]()
     for at in runs:
@@ -163,7 +163,8 @@ def sharded(
         ):  # fmt: skip
             one_s = sum(data.prices.collective_s(kind, times * unit[axes], axes) for unit in units if axes in unit)
             spent_s = count * one_s
-            yield PricedCollective(where, kind, axes, int(times * size), count, spent_s, spent_s * share)
+            if one_s:  # experts that ZeRO has on one rank cross no links
+                yield PricedCollective(where, kind, axes, int(times * size), count, spent_s, spent_s * share)
         if data.across:
             spent_s = sum(data.replica_s(unit[axes], axes) for unit in units if axes in unit)
             size = data.shard_bytes(size, axes)

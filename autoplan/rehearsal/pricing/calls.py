@@ -156,7 +156,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         yield PricedCall(
             "replicas", "all-reduce", span(share, data.axis), total, 1, spent_s, parts=True, sometimes=True
         )
-    elif data.size > 1 and data.zero:
+    elif data.shared and data.zero:
         gathers = data.gathers(share.microbatches)
         scatters = share.microbatches if data.scatters_each else 1
         for axes, size in (each for unit in units for each in data.by_group(unit).items()):

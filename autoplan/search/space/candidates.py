@@ -100,7 +100,7 @@ class Candidate:
     @property
     def wide(self) -> int:
         """Ranks along the experts' axis over which ZeRO shards weights that are whole there, beside those axes."""
-        return self.ep if self.zero and EXPERT in ZERO_AXES and self.dp * self.cp > 1 else 1
+        return self.ep if self.zero and EXPERT in ZERO_AXES else 1
 
     @property
     def stage_devices(self) -> int:
@@ -270,7 +270,8 @@ def sharings(
     inside = ep * cp * tp
     across = dp * inside // limits.node if inside < limits.node < dp * inside and limits.node % inside == 0 else 1
     wanted = (1, across) if pinned.dp_replicate is None else (pinned.dp_replicate,)
-    for zero, replicas in itertools.product(zero_levels(pinned, pp, dp * cp), dict.fromkeys(wanted)):
+    shards = dp * cp * (ep if EXPERT in ZERO_AXES else 1)
+    for zero, replicas in itertools.product(zero_levels(pinned, pp, shards), dict.fromkeys(wanted)):
         if replicas == 1 or (zero and dp % replicas == 0 and dp // replicas * cp > 1):
             yield zero, replicas
 
