@@ -103,6 +103,7 @@ ORDER = (
     "search.factoring",
     "search.host_memory",
     "search.context",
+    "search.expert_axis",
     "search.driver",
     "search.predict",
     "search.result",

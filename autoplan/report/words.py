@@ -53,6 +53,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
         chunks,
         many + rows if many else "",
         f"ZeRO-{p.zero}" if p.zero else "",
+        f"{p.dp_replicate} replicas" if (p.dp_replicate or 1) > 1 else "",
         "sequence parallel" if p.sequence_parallel else "",
         f"offload {p.offload}" if p.offload else "",
         SYSTEM_WORDS.get(p.tensor_system, f"{p.tensor_system} tensor parallel") if p.tensor_system else "",

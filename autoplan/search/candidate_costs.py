@@ -106,7 +106,7 @@ class CandidateCosts:
     def loads_on(self, setting: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
         """The same on one kind of device."""
         prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
-        ways = setting.tp * (setting.dp if setting.zero else 1)
+        ways = setting.tp * (setting.dp // setting.dp_replicate if setting.zero else 1)
         states = optimizer_states(self.training, self.operators.prepared.model, ways)
         passes = optimizer_passes(self.training)
         data = data_axis(setting, prices, states)

@@ -202,7 +202,7 @@ def offsets(counts: Sequence[int], element_bytes: int) -> list[int]:
 
 def summed_axes(spec: ProgramSpec, stored: StoredParameter) -> tuple[str, ...]:
     """Axes of the sums that fully_shard doesn't do, and that replicas which step by themselves do without."""
-    apart = spec.shard_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
+    apart = spec.zero_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
     return tuple(axis for axis in stored.reduce_axes if axis not in apart)
 
 

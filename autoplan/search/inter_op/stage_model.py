@@ -364,7 +364,7 @@ def data_axis(setting: Candidate, prices: Prices, states: float) -> DataAxis:
     return DataAxis(
         setting.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, setting.pp > 1, setting.offload,
         late=splits(setting.schedule), local_steps=setting.local_steps, averaged=1.0 + states,
-        versions=setting.versions, axis=",".join(axes), wide=setting.wide,
+        versions=setting.versions, axis=",".join(axes), wide=setting.wide, replicas=setting.dp_replicate,
     )  # fmt: skip
 
 
