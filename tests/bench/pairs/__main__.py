@@ -1,13 +1,26 @@
+"""Prints the pairs as they are measured: ``python -m tests.bench.pairs [--rounds 10] [WORD …]``.
+
+Words choose pairs: those whose names, models and precisions hold all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
 import sys
-from tests.bench.pairs.contest import contest, pairs
-from tests.bench.pairs.models import SMALL, LARGE
-import traceback, time
-for case, model in pairs():
-    for precision in ("fp32", "bf16-mixed"):
-        if len(sys.argv) > 2 and not any(a in f"{case} {model} {precision}" for a in sys.argv[2:]): continue
-        t=time.time()
-        try:
-            r = contest(case, model, precision, (LARGE if int(sys.argv[1]) else SMALL), int(sys.argv[1]))
-            print(f"{case:28} {model:16} {precision:10} cpu", ["%.2f"%x for x in r.ratios] if int(sys.argv[1]) else "", "calls", r.calls, round(r.calls[0]/max(1,r.calls[1]),2), "saved", r.saved, round(r.saved[0]/r.saved[1],2), "coll", r.collectives, r.wire_bytes, [tuple(round(x,4) for x in l) for l in r.losses], f"{time.time()-t:.0f}s", flush=True)
-        except Exception as e:
-            print(case, model, precision, "FAILED", str(e)[-1500:], flush=True)
+
+from tests.bench.pairs.contest import measured_pairs
+from tests.bench.pairs.models import LARGE
+from tests.bench.pairs.table import section
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.pairs")
+    parser.add_argument("words", nargs="*", help="of the pairs' names, models and precisions")
+    parser.add_argument("--rounds", type=int, default=10, help="of alternating steps")
+    given = parser.parse_args()
+    print(section(measured_pairs(LARGE, given.rounds, given.words), LARGE, given.rounds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch.distributed as dist
@@ -18,13 +19,14 @@ from autoplan.runtime.parallel.compiled import compile_segments
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.bench.pairs.byhand.parts import LEARNING_RATE
-from tests.bench.pairs.cases import CASES
+from tests.bench.pairs.cases import CASES, PRECISIONS
 from tests.bench.pairs.measured import Counted, Step, counted, cpu_seconds, saved_bytes
 from tests.bench.pairs.models import Size, batch, made
 from tests.support.planning import parallelize_alone
 
 CHECKED = 3  # steps whose losses are compared
 LIMIT_S = 600.0
+COMPILED_LAYERS = 2  # a compiler takes longer over more
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,18 @@ def alternating(sides: Sequence[Step], rounds: int) -> list[list[float]]:
     return found
 
 
-def pairs() -> list[tuple[str, str]]:
-    """Every case with each of its models."""
-    return [(case, model) for case, given in CASES.items() for model in given.models]
+def measured_pairs(size: Size, rounds: int, words: Sequence[str] = ()) -> list[Row]:
+    """Every case with each of its models in each precision whose names hold all words."""
+    asked = [(c, m, p) for c, given in CASES.items() for m in given.models for p in PRECISIONS]
+    found = []
+    for case, model, precision in asked:
+        if all(word in f"{case}, {model}, {precision}" for word in words):
+            few = replace(size, layers=COMPILED_LAYERS) if CASES[case].compiled else size
+            found.append(contest(case, model, precision, few, rounds))
+            print(pairs_line(found[-1]), file=sys.stderr, flush=True)
+    return found
 
 
+def pairs_line(row: Row) -> str:
+    low, middle, high = row.ratios
+    return f"{row.case}, {row.model}, {row.precision}: CPU {middle:.2f} ({low:.2f}-{high:.2f}), calls {row.calls}"
