@@ -42,7 +42,8 @@ def llama(module: nn.Module, batch: Mapping[str, Tensor], precision: str, count:
             {
                 "input_layernorm": SequenceParallel(),
                 "self_attn": PrepareModuleInput(
-                    input_kwarg_layouts={"hidden_states": whole}, desired_input_kwarg_layouts={"hidden_states": Replicate()}
+                    input_kwarg_layouts={"hidden_states": whole},
+                    desired_input_kwarg_layouts={"hidden_states": Replicate()},
                 ),
                 "self_attn.q_proj": ColwiseParallel(),
                 "self_attn.k_proj": ColwiseParallel(),
