@@ -17,7 +17,15 @@ from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
 from autoplan.deferred import deferred
 from autoplan.errors import InputsError, LaunchError, PlanFileError
-from autoplan.export.folder import program_module, program_spec, read_folder, values_in, write_folder
+from autoplan.export.folder import (
+    program_module,
+    program_spec,
+    read_folder,
+    rehearsal_in,
+    values_in,
+    write_folder,
+)
+from autoplan.export.perfetto import write_trace
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.rehearsal.result import Rehearsal
     from autoplan.replan import Change, replan
-    from autoplan.report import explain_text, headline, report_html, report_text
+    from autoplan.report import explain_text, headline, report_html, report_text, screen_text
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
@@ -48,6 +56,7 @@ else:
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
     explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
     report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
+    screen_text = deferred("autoplan.report.screen_text")
     verify = deferred("autoplan.verify.verify")
 
 
@@ -108,9 +117,13 @@ class Plan:
         """What a notebook shows: the report."""
         return f"<pre>{html.escape(self.report())}</pre>"
 
-    def report(self) -> str:
-        """What was chosen, why, and what else was priced."""
-        return report_text(self.record)
+    @keywords(InputsError)
+    def report(self, *, verbose: bool = False) -> str:
+        """What was chosen, why, and what else was priced, on a screen of 40 lines and 100 columns.
+
+        verbose  all of it: every collective, every operator's layout, what was searched
+        """
+        return report_text(self.record) if verbose else screen_text(self.record)
 
     @keywords(InputsError)
     def explain(self, name: str) -> str:
@@ -145,6 +158,15 @@ class Plan:
         """
         change = Change(cluster_spec, batch, seq, bandwidth, parallelism, constraints, training, effort)
         return replace(self, record=replan(self.record, change), folder=None, origin=self.folder or self.origin)
+
+    @keywords(InputsError)
+    def trace(self, path: str | os.PathLike, *, measured: str | os.PathLike | None = None) -> Path:
+        """Writes the predicted step as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing; returns its path.
+
+        measured  what torch.profiler's ``export_chrome_trace`` wrote of a step: put beside it. InputsError where it
+                  is no such trace
+        """
+        return write_trace(self.record, path, measured)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
@@ -206,7 +228,8 @@ class Plan:
         be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
         check_exportable(self.record.extensions)
-        extra: dict[str, str | bytes] = {"report.html": report_html(self.record)}
+        page = report_html(self.record, rehearsal_in(Path(folder), str(self)))
+        extra: dict[str, str | bytes] = {"report.html": page}
         came_along = pretrained_files(self.module) or stored_files(self.folder or self.origin)
         extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))

@@ -40,7 +40,7 @@ def test_stages_on_a_rank_are_interleaved() -> None:
 
 def test_experts_lie_within_the_data_ranks() -> None:
     said = pins(model="Qwen3_30B_a3B", ep="8", tp="2")
-    assert (said["dp"], said["ep"], said["tp"]) == (4, 8, 2)
+    assert (said["dp"], said["ep"], said["tp"], said["micro_batch"]) == (4, 8, 2, 8)
     beyond = understood(row(model="Qwen3_235B_a22B", ep="32", tp="2", pp="8"))
     assert isinstance(beyond, Refused) and "tp or cp" in beyond.reason
 

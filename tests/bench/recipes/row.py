@@ -84,7 +84,8 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     if row["precision"].lower() not in NEAR_BF16 and "bf16" not in row["precision"]:
         notes.append(f"Planned in bf16 where the row ran {row['precision']}.")
     pins = Parallelism(
-        dp=rows // ep, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, micro_batch=micro, recompute=recompute,
+        dp=rows // ep, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, recompute=recompute,
+        micro_batch=None if micro is None else micro * ep,  # ours is spread over ep, theirs lies on each of its ranks
         pipeline_schedule=None if pp == 1 else "interleaved" if stages > 1 else "1f1b",
         virtual_stages=stages if pp > 1 and stages > 1 else None,
     )  # fmt: skip
