@@ -345,7 +345,7 @@ def memory_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
     if operator.node.op in GATHERING:
         parts[0] = min(parts[0], result)
     moved = sum(p for p, read in zip(parts, operator.reads, strict=True) if read) + result * operator.writes
-    back = result * operator.writes + full_gradient
+    back = result * (operator.writes + ("out" in operator.keeps)) + full_gradient
     for i, (part, read, carries) in enumerate(zip(parts, operator.reads, operator.carries, strict=True)):
         if read:
             back += part * carries + part * operator.rereads[i]

@@ -15,7 +15,6 @@ import json
 import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from cost_models.sensitivity.document import rewritten
@@ -44,11 +43,14 @@ def by_trace(jobs: Sequence[Job]) -> dict[Traced, list[Job]]:
 
 def plans(groups: Mapping[Traced, list[Job]], workers: int) -> Iterator[tuple[list[Job], list[Planned]]]:
     """Each group's jobs with their plans, as they come."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, spawn, max_tasks_per_child=TRACES_A_PROCESS) as pool:
-        waiting = {pool.submit(plan_all, traced, jobs): jobs for traced, jobs in groups.items()}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+    if not groups:
+        return
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=TRACES_A_PROCESS) as pool:
+        yield from pool.imap_unordered(planned_group, groups.items())
+
+
+def planned_group(group: tuple[Traced, list[Job]]) -> tuple[list[Job], list[Planned]]:
+    return group[1], plan_all(*group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,7 +24,10 @@ class NotPlannable(ValueError):
 class Traced:
     """What a trace depends on: rows that agree on it share one.
 
-    whole  attention's kernel computes the pairs that the mask leaves out, too: a trait of rows alone
+    Traits of rows alone, which no program of ours has:
+
+    whole  attention's kernel computes the pairs that the mask leaves out, too
+    apart  dropout over attention's scores is a kernel of its own, however much else is fused
     """
 
     model: str
@@ -33,6 +36,7 @@ class Traced:
     seq: int
     precision: str
     whole: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def job_of(case: Case) -> Job:
     """The question of a case; ``NotPlannable`` where our program can't be what it ran."""
     if case.what != STEP:
         raise NotPlannable("a layer alone was measured, no step")
-    return job_on(case.model, case.recipe, cluster_of(case.topology))
+    return job_on(case.model, case.recipe, cluster_of(case.topology, case.recipe.relays))
 
 
 def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
@@ -71,7 +75,8 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
     if not recipe.fused_attention:
         settings = (*settings, "attn_implementation=eager")
     whole = recipe.fused_attention and not recipe.skips_masked
-    traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole)
+    apart = recipe.compiled and not recipe.fused_attention and model.dropout
+    traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole, apart)
     return Job(traced, training, cluster, pins_of(recipe), tuple(notes))
 
 
@@ -135,10 +140,10 @@ def llama(model: Transformer) -> dict[str, object]:
     return shape(model) | experts | {"intermediate_size": model.expert_inner}
 
 
-def cluster_of(topology: Topology) -> ClusterSpec:
+def cluster_of(topology: Topology, relays: bool) -> ClusterSpec:
     """The cluster that has a topology: its device under its name, with the links of the row's machine."""
     device, (node, *outer) = topology.device, topology.levels
-    links = replace(load_device(device.name)[1], node=node.link)
+    links = replace(load_device(device.name)[1], node=node.link, relays=relays)
     if outer and outer[0].link != node.link:
         links = replace(links, nic=outer[0].link.scaled(outer[0].lone), nics_per_node=node.size / outer[0].lone)
     known = Known((KnownDevice(device.name, device, links),))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from autoplan.compile import traced_model
 from autoplan.errors import AutoplanError
-from autoplan.ir.graph import Model
+from autoplan.ir.graph import Block, Model, Node, Ref
 from autoplan.models.inputs import resolve_inputs
 from autoplan.models.named import resolve_model
 from autoplan.options import Training
@@ -68,7 +68,23 @@ def trace(traced: Traced, job: Job) -> Model:
                 part.is_causal = False  # type: ignore[assignment]
     inputs = resolve_inputs(module, request.example_inputs, job.cluster.devices)
     training = Training(precision=traced.precision)
-    return with_batch_reductions(traced_model(module, inputs, request.loss_fn, training))
+    model = with_batch_reductions(traced_model(module, inputs, request.loss_fn, training))
+    return replace(model, blocks=tuple(map(dropped_apart, model.blocks))) if traced.apart else model
+
+
+def dropped_apart(block: Block) -> Block:
+    """The block with a view between each softmax and the dropout of its result: no kernel goes across it."""
+    softmax = {node.name: node for node in block.nodes if "softmax" in node.op}
+    nodes: list[Node] = []
+    for node in block.nodes:
+        scores = next((softmax[name] for name in node.operands if name in softmax and "dropout" in node.op), None)
+        if scores is not None:
+            view = f"{scores.name}_view"
+            nodes.append(Node(view, "aten.reshape.default", (Ref(scores.name), scores.type.shape), (), scores.type))
+            own = Ref(scores.name)
+            node = replace(node, args=tuple(Ref(view) if arg == own else arg for arg in node.args))
+        nodes.append(node)
+    return replace(block, nodes=tuple(nodes))
 
 
 def planned(model: Model, job: Job) -> Planned:
