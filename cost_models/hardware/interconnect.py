@@ -20,7 +20,7 @@ class Interconnect:
     nics_per_node  cards that the node's devices share; a mean where nodes of several kinds are one
     domain         devices that the node's own link joins beyond the node, as NVLink does in a rack; None: the node's
     crossing       how devices reach others' cards through the host; None: not known
-    relays         collectives reach others' cards over the devices' own links (NCCL since 2.12); False: through the host
+    relays         collectives reach others' cards over the devices' own links (NCCL since 2.12); False: by the host
     """
 
     node: Link

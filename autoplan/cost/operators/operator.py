@@ -95,8 +95,8 @@ def operator_of(
     node: Node, rule: Rule, types: Mapping[str, TensorType], carries: frozenset[str], traffic: Traffic,
     keeps: tuple[int | str, ...], kept: Set[tuple[str, str]], weights: frozenset[str], joins: tuple[bool, ...],
 ) -> Operator:  # fmt: skip
-    """One node; ``kept`` are kernels with what some operator of them keeps, ``weights`` what is computed from parameters
-    alone."""
+    """One node; ``kept`` are kernels with what some operator of them keeps, ``weights`` what parameters
+    alone give."""
     kernel = traffic.kernels[node.name]
     operands = tuple(types[name] for name in node.operands)
     return Operator(

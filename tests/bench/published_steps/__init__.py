@@ -1,4 +1,4 @@
-"""Published steps planned as they were run: ``python -m tests.bench.published_steps``, the second half of ``make validate``.
+"""Published steps planned as they were run: ``python -m tests.bench.published_steps``, a part of ``make validate``.
 
 rows      which rows of the published tables are planned, and what was measured of each
 job       a row's model by name, its training, cluster and pins

@@ -21,7 +21,7 @@ from cost_models.sensitivity.document import rewritten
 from cost_models.validation.published import default_folder
 from tests.bench.published_steps.document import Answered, line, printed
 from tests.bench.published_steps.job import Job, Traced
-from tests.bench.published_steps.price import Planned, plan_all
+from tests.bench.published_steps.price import Planned, plan_group
 from tests.bench.published_steps.rows import Published, published
 from tests.bench.recipes.__main__ import sources_digest
 
@@ -46,11 +46,7 @@ def plans(groups: Mapping[Traced, list[Job]], workers: int) -> Iterator[tuple[li
     if not groups:
         return
     with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=TRACES_A_PROCESS) as pool:
-        yield from pool.imap_unordered(planned_group, groups.items())
-
-
-def planned_group(group: tuple[Traced, list[Job]]) -> tuple[list[Job], list[Planned]]:
-    return group[1], plan_all(*group)
+        yield from pool.imap_unordered(plan_group, groups.items())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

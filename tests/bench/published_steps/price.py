@@ -59,6 +59,11 @@ def plan_all(traced: Traced, jobs: Sequence[Job]) -> list[Planned]:
     return [planned(model, job) for job in jobs]
 
 
+def plan_group(group: tuple[Traced, list[Job]]) -> tuple[list[Job], list[Planned]]:
+    """Jobs that share a trace with their plans: what a process of a pool is sent."""
+    return group[1], plan_all(*group)
+
+
 def trace(traced: Traced, job: Job) -> Model:
     request = resolve_model(traced.model, traced.settings, batch=traced.batch, seq=traced.seq)
     module = given(request.model).module
