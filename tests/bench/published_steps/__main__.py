@@ -1,7 +1,7 @@
 """Published rows through the search, pinned as they were run: a part of docs/appendix/accuracy.md.
 
-    python -m tests.bench.published_steps [--published FOLDER] [--only TEXT] [--rows N] [--workers N] [--list]
-                                          [--kept FILE] [--write FILE]
+    python -m tests.bench.published_steps [--published FOLDER] [--only TEXT] [--rows N] [--workers N]
+                                          [--seconds N] [--list] [--kept FILE] [--write FILE]
 
 Rows that share a trace are planned in one process after another. What was found is kept, so that a run that was cut off
 goes on where the sources are the same.
@@ -13,11 +13,12 @@ import argparse
 import hashlib
 import json
 import multiprocessing
+import re
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cost_models.sensitivity.document import rewritten
 from cost_models.validation.published import default_folder
 from tests.bench.published_steps.document import Answered, line, printed
 from tests.bench.published_steps.job import Job, Traced
@@ -25,6 +26,8 @@ from tests.bench.published_steps.price import Planned, plan_group
 from tests.bench.published_steps.rows import Published, published
 from tests.bench.recipes.__main__ import sources_digest
 
+SECTION = re.compile(r"(<!-- planned -->\n).*?(<!-- /planned -->)", re.DOTALL)
+NOT_RUN = "not planned in this run"
 TRACES_A_PROCESS = 12  # so that what one leaves behind doesn't grow
 
 
@@ -56,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a part of a row's family or label")
     parser.add_argument("--rows", type=int, help="of each family no more than so many")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after the plans that are done by then")
     parser.add_argument("--list", action="store_true", help="print every row")
     parser.add_argument("--kept", type=Path, default=Path("build/published_steps.json"), help="what was found so far")
     parser.add_argument("--write", type=Path, metavar="FILE", help="the document whose marked part is rewritten")
@@ -65,17 +69,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sources = sources_digest()
     jobs = [row.asked for row in rows if not isinstance(row.asked, str)]
     missing = list({key(job, sources): job for job in jobs if key(job, sources) not in kept}.values())
-    for group, found in plans(by_trace(missing), given.workers):
+    start, left = time.monotonic(), by_trace(missing)
+    for group, found in plans(left if given.seconds > 0 else {}, given.workers):
         kept |= {key(job, sources): plan.to_dict() for job, plan in zip(group, found, strict=True)}
         given.kept.parent.mkdir(parents=True, exist_ok=True)
         given.kept.write_text(json.dumps(kept), encoding="utf-8")
+        if time.monotonic() - start > given.seconds:
+            break
     answered = [Answered(row, answer(row, kept, sources)) for row in rows]
     if given.list:
         print("\n".join(line(one) for one in answered))
     text = printed(answered)
     print(text)
     if given.write:
-        given.write.write_text(rewritten(given.write.read_text(encoding="utf-8"), {"planned": text}), encoding="utf-8")
+        before = given.write.read_text(encoding="utf-8")
+        if not SECTION.search(before):
+            parser.error(f"{given.write} has no part <!-- planned -->: make validate writes it first")
+        given.write.write_text(SECTION.sub(lambda found: f"{found[1]}{text}\n{found[2]}", before), encoding="utf-8")
     return 0
 
 
@@ -89,7 +99,10 @@ def chosen(rows: Sequence[Published], only: str, most: int | None) -> list[Publi
 
 
 def answer(row: Published, kept: Mapping[str, dict], sources: str) -> Planned:
-    return Planned(reason=row.asked) if isinstance(row.asked, str) else Planned(**kept[key(row.asked, sources)])
+    if isinstance(row.asked, str):
+        return Planned(reason=row.asked)
+    found = kept.get(key(row.asked, sources))
+    return Planned(reason=NOT_RUN) if found is None else Planned(**found)
 
 
 if __name__ == "__main__":
