@@ -139,6 +139,7 @@ ORDER = (
     "export.folder",
     "export.perfetto",
     "export",
+    "targets",
     "verify",
     "rules.check",
     "models.pretrained",

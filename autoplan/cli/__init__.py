@@ -1,5 +1,5 @@
 """The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``seal``,
-``diff``, ``trace``, ``train``, ``devices``, ``checkpoint``.
+``diff``, ``trace``, ``config``, ``train``, ``devices``, ``checkpoint``.
 
 This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
 
@@ -15,6 +15,7 @@ from autoplan.arguments.command_line import Parser, whole
 from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,
+    config_command,
     devices_command,
     diff_command,
     plan_command,
@@ -29,6 +30,7 @@ from autoplan.cli.given import parallelism, training
 from autoplan.cli.train import train_command
 from autoplan.errors import AutoplanError
 from autoplan.options import EFFORTS
+from autoplan.targets import KINDS
 
 __all__ = ["main", "parallelism", "parser", "training"]
 
@@ -108,6 +110,11 @@ def parser() -> argparse.ArgumentParser:
     trace.add_argument("file", help="where to write it: step.json, or step.json.gz")
     trace.add_argument("--measured", metavar="FILE", help="a trace of torch.profiler, put beside it")
     trace.set_defaults(command=trace_command)
+    config = commands.add_parser("config", help="an exported plan as another trainer's configuration, and its price")
+    config.add_argument("folder", help="a folder that plan --export wrote")
+    config.add_argument("kind", choices=KINDS, help="the trainer")
+    config.add_argument("--write", metavar="FILE", help="write it there instead of printing it")
+    config.set_defaults(command=config_command)
     add_checkpoint(commands)
     return top
 

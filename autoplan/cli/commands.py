@@ -11,7 +11,7 @@ from autoplan.api import parallelize
 from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
-from autoplan.comparison import beside, compare
+from autoplan.comparison import beside, compare, unchanged
 from autoplan.difference import difference
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
 from autoplan.export.folder import path_of, seal_folder
@@ -86,7 +86,8 @@ def what_if_command(options: argparse.Namespace) -> None:
         parallelism=None if options.parallelism is None else parallelism(options.parallelism),
         effort=options.effort,
     )
-    print(f"{beside(('as planned', before), ('what if', after))}\n")
+    told = unchanged(before, after)
+    print("\n".join(filter(None, (beside(("as planned", before), ("what if", after)), told, " "))).rstrip(" "))
     tell(after, options)
     export(after, options)
 
@@ -117,6 +118,16 @@ def diff_command(options: argparse.Namespace) -> None:
 def trace_command(options: argparse.Namespace) -> None:
     path = load(options.folder).trace(options.file, measured=options.measured)
     print(f"wrote {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
+
+
+def config_command(options: argparse.Namespace) -> None:
+    """The configuration, and on stderr what it lost."""
+    found = load(options.folder).export_config(options.kind)
+    if options.write:
+        Path(options.write).write_text(found.text)
+    else:
+        print(found.text, end="")
+    print(found, file=sys.stderr)
 
 
 def is_plan(text: str) -> bool:

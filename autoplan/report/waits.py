@@ -29,10 +29,13 @@ def per_device(record: PlanRecord) -> list[PricedCollective]:
     sent, uses = [c for c in found if c.kind == "send"], uses_of(record)
     if not sent:
         return list(found)
-    seconds, runs = (received_s([float(getattr(c, name)) for c in sent], len(uses)) for name in ("seconds", "count"))
+    seconds, hidden, runs = (
+        received_s([float(getattr(c, name)) for c in sent], len(uses)) for name in ("seconds", "hidden_s", "count")
+    )
     rank = seconds.index(max(seconds))
     largest = max(sent, key=lambda c: c.bytes)
-    one = replace(largest, where="from stage to stage", count=round(runs[rank]), seconds=seconds[rank])
+    own = {"count": round(runs[rank]), "seconds": seconds[rank], "hidden_s": hidden[rank]}
+    one = replace(largest, where="from stage to stage", **own)  # type: ignore[arg-type]
     place = found.index(sent[0])
     return [*found[:place], one, *(c for c in found[place:] if c.kind != "send")]
 

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -56,6 +56,12 @@ def wide_loss(loss_fn: Loss) -> Loss:
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of its state dict."""
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def values_of(module: nn.Module, names: Container[str]) -> dict[str, torch.Tensor]:
+    """A copy of its parameters and buffers of these names, buffers that its state dict leaves out among them."""
+    held = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: value.detach().clone() for name, value in held if name in names}
 
 
 def computed(compute: Callable[[], Found], drawn: bool) -> Found:

@@ -13,7 +13,7 @@ from autoplan.ir.typed import Compute
 from autoplan.lower.program import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.report import explain_text, headline, report_text
-from autoplan.report.local import local_options
+from autoplan.report.explain.local import local_options
 from autoplan.report.prices import stage_text
 from autoplan.report.table import WIDTH, table
 from autoplan.report.words import seconds_text
