@@ -106,6 +106,7 @@ corruptions: $(DEV)
 
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/appendix/accuracy.md
+	$(BIN)/python -W ignore -m tests.bench.published_steps --write docs/appendix/accuracy.md
 
 prices: $(DEV)
 	$(BIN)/python -m cost_models.sensitivity --write docs/appendix/prices.md

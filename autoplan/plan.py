@@ -15,6 +15,7 @@ from torch import nn
 from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
+from autoplan.cluster.interval import interval_of
 from autoplan.deferred import deferred
 from autoplan.errors import AutoplanError, DoesNotFitError, InputsError, LaunchError, ParallelismError, PlanFileError
 from autoplan.export.folder import (
@@ -196,7 +197,9 @@ class Plan:
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
         parts = ("training", "model", "chosen", "alternatives", "search")
-        return {"plan": str(self), "cluster": self.record.cluster.to_dict()} | {
+        step_s = self.record.chosen.predicted.step_time_s
+        interval = encode(interval_of(self.record.cluster, step_s))
+        return {"plan": str(self), "cluster": self.record.cluster.to_dict(), "interval": interval} | {
             name: encode(getattr(self.record, name)) for name in parts
         }
 

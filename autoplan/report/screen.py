@@ -15,7 +15,7 @@ from autoplan.report.start import start_text
 from autoplan.report.table import table
 from autoplan.report.text import summary_fields
 from autoplan.report.waits import per_device, spent_s
-from autoplan.report.words import GIB, MIB, parallelism_text, seconds_text, size_in
+from autoplan.report.words import GIB, MIB, is_equal, parallelism_text, seconds_text, size_in
 from autoplan.search.explain.alternatives import together, whose
 
 LINES, WIDTH, NAME = 40, 100, 12
@@ -115,6 +115,7 @@ def plans(record: PlanRecord, most: int) -> list[str]:
     rows = []
     for a in found[:most]:
         slower = f"{100 * (a.step_time_s / step_s - 1):+.1f}%" if step_s else ""
+        slower += ", equal" if is_equal(record, a) else ""
         fits = f"no, {size_text(a.over_bytes)} too much" if a.over_bytes > 0 else "yes"
         rows.append([a.name, seconds_text(a.step_time_s), slower, fits, parallelism_text(a.parallelism)])
     header = ["plan", "step time", "difference", "fits", "parallelism"]

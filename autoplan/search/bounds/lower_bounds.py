@@ -202,10 +202,10 @@ def adding(floor: FloorOf, rate: float, block: int, weights: Weights) -> float:
 def adding_rate(loads: StageModel) -> float:
     """Seconds for each byte of a segment's parameters in which its gradients are added up, a microbatch's share of a
     step: those of every microbatch but the first, of whose share as much is said as many settings have alike."""
-    prices, many = loads.data.prices, loads.setting.microbatches
+    data, many = loads.data, loads.setting.microbatches
     share = 1 - 2.0 ** -min(math.floor(math.log2(many)), MOST_ALIKE)
-    each_s = (prices.accumulate_s(2 * STREAMED) - prices.accumulate_s(STREAMED)) / STREAMED
-    return share * each_s if prices.training else 0.0
+    each_s = (data.added_s(2 * STREAMED) - data.added_s(STREAMED)) / STREAMED
+    return share * each_s if data.prices.training else 0.0
 
 
 def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weights) -> float:
