@@ -16,6 +16,7 @@ from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.trace.batch_binding import WithLoss, bind_named
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.trace.initialise import init_model, unfilled_names
+from autoplan.trace.initialise.lifting import copied
 from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import Run
 from autoplan.verify.quiet import Quiet
@@ -32,7 +33,7 @@ def reference_of(module: nn.Module, seed: int, otherwise: Mapping[str, torch.Ten
     if any(tensor.is_meta for tensor in tensors):
         return init_model(module, seed, otherwise).double()
     with torch.inference_mode(False):
-        return copy.deepcopy(module).cpu().double()
+        return copied(module).cpu().double()
 
 
 def drawn_values(module: nn.Module, model: Model, seed: int) -> tuple[dict[str, torch.Tensor], str]:

@@ -18,6 +18,9 @@ from tests.support.planning import parallelize_alone
 UNDER: dict[str, str | Parallelism] = {"auto": "auto", "dp": "ddp", "tp": Parallelism(tp=4)}
 
 
+LONG = ("gru", "lstm")  # loops that are written out
+
+
 @pytest.fixture(scope="module")
 def four() -> Iterator[RankPool]:
     with RankPool(4, timeout_s=280) as ranks:
@@ -40,7 +43,7 @@ def check(four: RankPool, name: str, under: str, monkeypatch: pytest.MonkeyPatch
     assert plan.verify().passed
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in MODELS])
 def test_equal_under_data_parallelism(four: RankPool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(four, name, "dp", monkeypatch)
 

@@ -9,11 +9,90 @@ from torch.nn import functional as F
 from tests.support.brought import LENGTH, ROWS, VOCABULARY, WIDTH, Made, hidden, ids, mlp, model, some_labels
 
 
+class Table(nn.Module):
+    """Rotary positions by complex numbers, in a plain attribute, as Llama's first code kept them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+        angles = torch.outer(torch.arange(LENGTH), 1.0 / 10 ** torch.arange(0, WIDTH // 2).div(8))
+        self.turns = torch.polar(torch.ones_like(angles), angles)
+        self.scale = hidden(WIDTH, seed=9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = torch.view_as_complex(self.inner(x).unflatten(-1, (-1, 2))) * self.turns
+        return self.head((torch.view_as_real(turned).flatten(-2) * self.scale).mean(1))
+
+
+@model
+def plain_tensors() -> Made:
+    return Table(), (hidden(ROWS, LENGTH, WIDTH), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Listed(nn.Module):
+    """Tensors in a list and in a dict, which no state dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp(out=4)
+        self.shifts, self.named = [hidden(WIDTH, seed=3), hidden(WIDTH, seed=4)], {"mean": hidden(WIDTH, seed=5)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x * self.shifts[0] + self.shifts[1] - self.named["mean"])
+
+
+@model
+def listed_tensors() -> Made:
+    return Listed(), (hidden(), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module], **options: object) -> None:
+        super().__init__()
+        self.body = kind(WIDTH, WIDTH, batch_first=True, **options)
+        self.head = nn.Linear(WIDTH * (2 if options.get("bidirectional") else 1), 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)[0][:, -1])
+
+
+@model
+def gru() -> Made:
+    return Recurrent(nn.GRU), (hidden(ROWS, LENGTH, WIDTH), ids(ROWS, below=4)), F.cross_entropy
+
+
+@model
+def rnn() -> Made:
+    return Recurrent(nn.RNN, num_layers=2), (hidden(ROWS, LENGTH, WIDTH), ids(ROWS, below=4)), F.cross_entropy
+
+
+@model
+def lstm() -> Made:
+    return Recurrent(nn.LSTM, bidirectional=True), (hidden(ROWS, LENGTH, WIDTH), ids(ROWS, below=4)), F.cross_entropy
+
+
+@model
+def old_weight_norm() -> Made:
+    net = mlp(out=4)
+    net[0] = nn.utils.weight_norm(net[0])
+    return net, (hidden(), ids(ROWS, below=4)), F.cross_entropy
+
+
 @model
 def new_weight_norm() -> Made:
     net = mlp(out=4)
     net[0] = nn.utils.parametrizations.weight_norm(net[0])
     return net, (hidden(), ids(ROWS, below=4)), F.cross_entropy
+
+
+def weighted_each(logits: Tensor, target: Tensor) -> Tensor:
+    weight = torch.tensor([0.5, 1.0, 2.0, 1.5], dtype=logits.dtype)
+    return F.cross_entropy(logits, target, weight=weight, reduction="none").mean()
+
+
+@model
+def weighted_none() -> Made:
+    return mlp(out=4), (hidden(), ids(ROWS, below=4)), weighted_each
 
 
 class Pictured(nn.Module):
@@ -67,6 +146,11 @@ class Encoder(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         return self.head(self.body(self.embed(tokens), mask)).transpose(1, 2)
+
+
+@model
+def torch_encoder() -> Made:
+    return Encoder(), (ids(ROWS, LENGTH), ids(ROWS, LENGTH, seed=2)), F.cross_entropy
 
 
 class Padded(Encoder):
