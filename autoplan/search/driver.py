@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
-from autoplan.search.context import in_context, wants_context
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.expert_axis import beside_experts, over_experts
-from autoplan.search.factoring import beside_whole_weights, refined
-from autoplan.search.host_memory import hosted
+from autoplan.search.further.context import in_context, wants_context
+from autoplan.search.further.expert_axis import beside_experts, over_experts
+from autoplan.search.further.factoring import beside_whole_weights, refined
+from autoplan.search.further.host_memory import hosted
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
 

@@ -21,7 +21,7 @@ from autoplan.report.waits import received_s
 from autoplan.report.words import choice_text, parallelism_text
 from autoplan.search.driver import fastest
 from autoplan.search.explain.fit import leanest, needs
-from autoplan.search.factoring import refined
+from autoplan.search.further.factoring import refined
 from autoplan.search.result import choose
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.initialise import given

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
+from autoplan.search.space.batch_reductions import with_batch_reductions
 
 from autoplan.compile import traced_model
 from autoplan.errors import AutoplanError
@@ -18,7 +19,6 @@ from autoplan.report.words import choice_text
 from autoplan.search.driver import fastest
 from autoplan.search.explain.fit import leanest, needs
 from autoplan.search.result import choose
-from autoplan.search.space.batch_reductions import with_batch_reductions
 from autoplan.search.state import begin, candidates
 from autoplan.trace.initialise import given
 from tests.bench.published_steps.job import Job, Traced
