@@ -64,6 +64,7 @@ def test_a_program_trains_as_the_module_does(setting: Setting) -> None:
     assert correctness.largest_difference(moved, wanted) == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_one_rank_is_measured_and_traced(setting: Setting) -> None:
     row, ratio = one_rank.pair(setting, "Llama", "fp32", compiled=False)
     assert row[:3] == ("Llama", "fp32", "eager") and 0.1 < ratio < 10
@@ -89,6 +90,7 @@ def test_ranks_that_share_the_device_equal_the_module(setting: Setting) -> None:
 @pytest.mark.slow
 def test_every_part_runs_apart(setting: Setting, tmp_path: Path) -> None:
     assert all_parts(setting, ["calibrated", "trace", "no-such-part"], tmp_path / "gpu.md") == 1
+    assert not result_file(setting, "no-such-part").exists()
     assert not (tmp_path / "gpu.md").exists(), "a CPU's figures aren't a GPU's"
     assert Result.read(result_file(setting, "calibrated")).rows
     assert (tmp_path / "profile.toml").exists() and list(PARTS)[2] == "calibrated"

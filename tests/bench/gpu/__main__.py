@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from tests.bench.gpu.correctness import last_error
 from tests.bench.gpu.document import document
 from tests.bench.gpu.parts import LIMIT_S, PARTS
 from tests.bench.gpu.result import Result
@@ -67,8 +68,7 @@ def apart(setting: Setting, name: str) -> str:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return f"it took more than {LIMIT_S:g} s"
-    lines = done.stderr.strip().splitlines() or ["no word"]
-    return lines[-1][-300:] if done.returncode else ""
+    return last_error(done.stderr) if done.returncode else ""
 
 
 def result_file(setting: Setting, name: str) -> Path:
