@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
-from autoplan.search.context import in_context, wants_context
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.expert_axis import beside_experts, over_experts
 from autoplan.search.factoring import beside_whole_weights, refined
+from autoplan.search.further_axes import beside_experts, in_context, over_experts, wants_context
 from autoplan.search.host_memory import hosted
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
