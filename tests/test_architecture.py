@@ -74,6 +74,7 @@ ORDER = (
     "trace.huggingface",
     "trace.repeats",
     "trace.checks",
+    "trace.masked",
     "trace.convert",
     "trace.modules",
     "trace.pipeline",

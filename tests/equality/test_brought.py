@@ -11,7 +11,8 @@ import autoplan.verify.sharded
 from autoplan.options import Parallelism, Training
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.sharded import in_pool
-from tests.support import brought_parts as _parts  # noqa: F401  adds its models
+from tests.support import brought_masks as _masks  # noqa: F401  adds its models
+from tests.support import brought_parts as _parts  # noqa: F401  likewise
 from tests.support.brought import MODELS
 from tests.support.planning import parallelize_alone
 
