@@ -12,6 +12,7 @@
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
 # make rehearsals large jobs planned and rehearsed at full size, on no GPU: appendix/rehearsals.md; JOBS names some
 # make two-nodes    each named system on two nodes, resumed there, against one node: appendix/two_nodes.md
+# make recipes      recipes that others ran, as they pinned them and freely: appendix/recipes.md; goes on where it was cut off
 # make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
 # make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: appendix/plans.md
@@ -46,7 +47,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -108,6 +109,11 @@ prices: $(DEV)
 
 plans: $(DEV)
 	$(BIN)/python -m tests.bench.plans_document --write docs/appendix/plans.md
+
+# What was found is kept in build/, so that a run that RECIPES_S cut off goes on.
+RECIPES_S ?= inf
+recipes: $(DEV)
+	$(BIN)/python -m tests.bench.recipes --seconds $(RECIPES_S) --write docs/appendix/recipes.md
 
 rules: $(DEV)
 	$(BIN)/python -m tests.bench.rules_document --write docs/appendix/rules.md

@@ -17,7 +17,14 @@ from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
 from autoplan.deferred import deferred
 from autoplan.errors import InputsError, LaunchError, PlanFileError
-from autoplan.export.folder import program_module, program_spec, read_folder, values_in, write_folder
+from autoplan.export.folder import (
+    program_module,
+    program_spec,
+    read_folder,
+    rehearsal_in,
+    values_in,
+    write_folder,
+)
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
@@ -206,7 +213,8 @@ class Plan:
         be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
         check_exportable(self.record.extensions)
-        extra: dict[str, str | bytes] = {"report.html": report_html(self.record)}
+        page = report_html(self.record, rehearsal_in(Path(folder), str(self)))
+        extra: dict[str, str | bytes] = {"report.html": page}
         came_along = pretrained_files(self.module) or stored_files(self.folder or self.origin)
         extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))

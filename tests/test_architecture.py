@@ -99,6 +99,7 @@ ORDER = (
     "search.evaluate",
     "search.state",
     "search.repriced",
+    "search.breakdown",
     "search.factoring",
     "search.host_memory",
     "search.context",

@@ -16,8 +16,8 @@ from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology
 from cost_models.memory import OPTIMIZERS
 from cost_models.offload import host_update_seconds
-from cost_models.pipeline import Timeline, in_flight, simulate
-from cost_models.pipeline.shared import Sharing, shared_step_seconds
+from cost_models.pipeline import Run, Timeline, in_flight, runs, simulate
+from cost_models.pipeline.shared import Sharing, shared_runs, shared_step_seconds
 
 CLIPPING_PASSES = 3.0   # gradients are read for their norm, then read and written scaled
 UNSCALING_PASSES = 2.0  # gradients are read and written divided by the loss' scale
@@ -123,12 +123,8 @@ def timeline(
     (``runtime.pipeline.exchange``), so what has been sent by then comes under that action's compute, which isn't
     counted on. The bubble is what a rank waits beside that.
     """
-    schedule = schedule if len(forward_s) > 1 else "1f1b"
-    count = virtual_stages if runs_rounds(schedule) else None
-    weights_s = weights_s if splits(schedule) else None
-    received = [f + s for f, s in zip(forward_s, (0.0, *send_s), strict=True)]
-    returned = [b + s for b, s in zip(backward_s, (*send_s, 0.0), strict=True)]
-    free = [0.0] * len(send_s)
+    folded = received_in(schedule, forward_s, backward_s, send_s, virtual_stages, weights_s)
+    schedule, received, returned, free, count, weights_s = folded
     line = simulate(schedule, received, returned, free, microbatches, weight_s=weights_s, virtual_stages=count)
     if sharing.gain == 1:
         return line
@@ -138,6 +134,35 @@ def timeline(
     )  # fmt: skip
     idle = 1 - sum(line.busy_s) / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
     return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle))
+
+
+def timeline_runs(
+    schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float], microbatches: int,
+    sharing: Sharing, virtual_stages: int = 1, weights_s: Sequence[float] | None = None,
+) -> tuple[tuple[Run, ...], ...]:  # fmt: skip
+    """When each pipeline rank runs each action of ``timeline``, whose arguments it takes; what an action receives is
+    its first part."""
+    folded = received_in(schedule, forward_s, backward_s, send_s, virtual_stages, weights_s)
+    schedule, received, returned, free, count, weights_s = folded
+    if sharing.gain == 1:
+        return runs(schedule, received, returned, free, microbatches, weight_s=weights_s, virtual_stages=count)
+    return shared_runs(
+        schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weights_s, virtual_stages=count,
+        late=True,
+    )  # fmt: skip
+
+
+def received_in(
+    schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float],
+    virtual_stages: int, weights_s: Sequence[float] | None,
+) -> tuple[str, list[float], list[float], list[float], int | None, Sequence[float] | None]:  # fmt: skip
+    """(schedule, forwards and backwards with what they receive, messages that are then free, virtual stages, weights),
+    as ``simulate`` takes them."""
+    schedule = schedule if len(forward_s) > 1 else "1f1b"
+    received = [f + s for f, s in zip(forward_s, (0.0, *send_s), strict=True)]
+    returned = [b + s for b, s in zip(backward_s, (*send_s, 0.0), strict=True)]
+    count = virtual_stages if runs_rounds(schedule) else None
+    return schedule, received, returned, [0.0] * len(send_s), count, weights_s if splits(schedule) else None
 
 
 def sharing_of(device: Device, stages: int, width: int) -> Sharing:

@@ -52,6 +52,7 @@ from autoplan.rules.extensions import Extension, require
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.start_values import names_of, put_values, write_values
 
+REHEARSAL = "rehearsal.json"  # what a rehearsal of the folder found
 PARTS = {
     "training": Training | Inference,
     "model": Model,
@@ -161,6 +162,15 @@ def check(record: PlanRecord, where: str) -> None:
     except (KeyError, IndexError, ValueError, AssertionError, StopIteration) as error:
         said = f"its parts don't fit together ({type(error).__name__}: {error})"
         raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
+
+
+def rehearsal_in(folder: Path, headline: str) -> dict | None:
+    """The data of a folder's rehearsal.json, where that is of the plan of this headline; None where there is none."""
+    try:
+        data = json.loads((folder / REHEARSAL).read_text())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) and data.get("plan") == headline else None
 
 
 def write_folder(

@@ -5,7 +5,7 @@ A report reads a plan's data alone, so a loaded plan prints the report that it p
 Order: `words` (quantities, layouts, parallelisms), `table` (plain-text tables), `start` (where training starts),
 `kinds` (clusters of several devices), `experts` (tokens and experts), `embedding_tables` (tables that are placed),
 `waits` (what a device waits for), `notes` (why the plan is as it is), `prices` (memory, collectives, alternatives, the
-search), `program` (blocks with their layouts), `text` (the report), `html` (the same as a page), `local` (one operator
+search), `program` (blocks with their layouts), `text` (the report), `html` (a page of charts), `local` (one operator
 run in another way), `explain` (one operator or module).
 """
 

@@ -123,6 +123,10 @@ def alternative_row(record: PlanRecord, alternative: Alternative) -> list[str]:
 
 def search_section(record: PlanRecord) -> str:
     """What was searched, what wasn't, and how far the plan may be from the best of what was."""
+    return "\n".join(["The search", *(paragraph(line, bullet="") for line in search_lines(record))])
+
+
+def search_lines(record: PlanRecord) -> list[str]:
     search = record.search
     sizes = (
         f"{search.candidates:,} candidates priced; largest ILP {search.variables:,} variables, "
@@ -130,8 +134,7 @@ def search_section(record: PlanRecord) -> str:
     )
     left_out = [f"not searched: {'; '.join(search.left_out)}"] if search.left_out else []
     gap = f"the best plan of this space could be at most {100 * search.optimality_gap:.1f}% quicker"
-    lines = [sizes, f"searched: {search.searched}", *left_out, gap]
-    return "\n".join(["The search", *(paragraph(line, bullet="") for line in lines)])
+    return [sizes, f"searched: {search.searched}", *left_out, gap]
 
 
 def phases_text(search: SearchReport) -> str:

@@ -37,10 +37,21 @@ def report_text(record: PlanRecord) -> str:
 
 def summary_section(record: PlanRecord) -> str:
     """The plan in one line and its predictions."""
+    lines = [f"{name:<12}{text}" for name, text in summary_fields(record)]
+    start = start_text(record.start)
+    if start:  # what isn't known stands in the first lines
+        filled = textwrap.fill(f"starts from {start}", WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
+        lines.insert(1 if record.start.unknown else len(lines), filled)
+    title = f"{record.model.name} on {record.cluster}"
+    return "\n".join([title, "=" * min(len(title), WIDTH), *lines])
+
+
+def summary_fields(record: PlanRecord) -> list[tuple[str, str]]:
+    """What was planned, and what it is predicted to reach, each under its name."""
     predicted = record.chosen.predicted
     units = "tokens" if record.model.batch and not record.model.batch[0].type.floating else "rows"
     batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
-    fields = [
+    return [
         ("plan", headline(record)),
         ("step time", f"{seconds_text(predicted.step_time_s)}, predicted"),
         ("throughput", f"{predicted.tokens_per_s:,.0f} {units}/s, MFU {100 * predicted.mfu:.1f}%"),
@@ -49,13 +60,6 @@ def summary_section(record: PlanRecord) -> str:
         ("training", training_text(record)),
         ("batch", f"{batch}: all rows of one step"),
     ]
-    lines = [f"{name:<12}{text}" for name, text in fields]
-    start = start_text(record.start)
-    if start:  # what isn't known stands in the first lines
-        filled = textwrap.fill(f"starts from {start}", WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
-        lines.insert(1 if record.start.unknown else len(lines), filled)
-    title = f"{record.model.name} on {record.cluster}"
-    return "\n".join([title, "=" * min(len(title), WIDTH), *lines])
 
 
 def cluster_text(record: PlanRecord) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from autoplan.cost import Timeline, timeline
 from autoplan.cost.interleaved import runs_rounds
-from autoplan.cost.step import sharing_of, straggling
+from autoplan.cost.step import Sharing, sharing_of, straggling
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.options import Inference, Training
 from autoplan.search.bounds.lower_bounds import LowerBounds
@@ -29,6 +29,8 @@ from autoplan.search.intra_op.solve import Solution
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
 from autoplan.solver.engines import Infeasible
+
+ScheduleArguments = tuple[str, list[float], list[float], list[float], int, Sharing, int, list[float]]
 
 
 @dataclass(frozen=True)
@@ -309,22 +311,27 @@ def finish(
     setting: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
 ) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
-    topology = loads.data.prices.topology
+    topology, line = loads.data.prices.topology, timeline(*scheduled(loads, stages))
+    memory = loads.memory_of(stages)
+    nodes = topology.devices // topology.levels[0].size
+    step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
+    return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
+
+
+def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArguments:
+    """What ``cost.timeline`` and ``cost.step.timeline_runs`` ask of a chain that is cut."""
+    setting = loads.setting
     backward_s, weights_s = backwards_of(loads, stages)
-    line = timeline(
+    return (
         setting.schedule,
         [loads.at(k).forward_s((s.first, s.last)) for k, s in enumerate(stages)],
         backward_s,
         [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
         setting.microbatches,
-        sharing_of(topology.device, setting.pp, setting.stage_devices),
+        sharing_of(loads.data.prices.topology.device, setting.pp, setting.stage_devices),
         setting.virtual_stages,
         weights_s,
     )
-    memory = loads.memory_of(stages)
-    nodes = topology.devices // topology.levels[0].size
-    step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
-    return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
 
 
 def once_s(loads: StageModel, stages: tuple[StageChoice, ...]) -> float:

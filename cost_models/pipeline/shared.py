@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cost_models.pipeline.order import Action, actions
+from cost_models.pipeline.timeline import Run
 from cost_models.pipeline.times import Times, pipeline_times
 
 ROUNDING = 1e-12  # of the time of day: what is as near has come
@@ -43,12 +44,14 @@ class Sharing:
 @dataclass
 class _Rank:
     """A rank under way: ``place`` in its order; ``comes_s``, when the message of the action there has come, once it
-    receives it; ``left_s`` of the action, once it has begun."""
+    receives it; ``left_s`` of the action, once it has begun; ``began_s``, when it began to receive; ``runs`` so far."""
 
     order: Sequence[Action]
     place: int = 0
     comes_s: float | None = None
     left_s: float | None = None
+    began_s: float = 0.0
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def done(self) -> bool:
@@ -68,13 +71,35 @@ def shared_step_seconds(
     virtual_stages: int | None = None,
     late: bool = False,
 ) -> float:
-    """Seconds from the first forward to the last backward where stages share processors; numbers alone.
+    """Seconds from the first forward to the last backward where stages share processors: the end of ``shared_runs``,
+    whose arguments it takes."""
+    rows = shared_runs(
+        schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weight_s, return_s=return_s,
+        virtual_stages=virtual_stages, late=late,
+    )  # fmt: skip
+    return max(float(row[-1].end_s) for row in rows)
 
-    Arguments as of ``simulate``; with ``Sharing(1, 1.0)`` the same as its ``step_s``. Messages keep their pace, and
-    whoever waits for one leaves the processors to others.
+
+def shared_runs(
+    schedule: str,
+    forward_s: Sequence[float],
+    backward_s: Sequence[float],
+    send_s: Sequence[float],
+    microbatches: int,
+    sharing: Sharing,
+    *,
+    weight_s: Sequence[float] | None = None,
+    return_s: Sequence[float] | None = None,
+    virtual_stages: int | None = None,
+    late: bool = False,
+) -> tuple[tuple[Run, ...], ...]:
+    """When each rank runs each of its actions where stages share processors; numbers alone.
+
+    Arguments as of ``runs``; with ``Sharing(1, 1.0)`` the same as it. Messages keep their pace, and whoever waits for
+    one leaves the processors to others.
 
     late  a message begins only when its receiver has come to the action that needs it, so that it hides under no
-          compute of the receiver's: the same as ``simulate`` with each message part of the action that receives it
+          compute of the receiver's: the same as ``runs`` with each message part of the action that receives it
     """
     times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
     return _Play(times, microbatches, sharing, late).run()
@@ -92,7 +117,7 @@ class _Play:
     arrived_s: dict[Action, float] = field(default_factory=dict)         # when what an action waits for is there
     wires_s: dict[tuple[int, int], float] = field(default_factory=dict)  # when the last message on a wire came
 
-    def run(self) -> float:
+    def run(self) -> tuple[tuple[Run, ...], ...]:
         times = self.times
         ranks = [
             _Rank(actions(times.schedule, rank, times.ranks, self.microbatches, times.chunks))
@@ -102,7 +127,7 @@ class _Play:
         while any(not rank.done for rank in ranks):
             self.begin(ranks)
             self.advance(ranks)
-        return self.now_s
+        return tuple(tuple(rank.runs) for rank in ranks)
 
     def ready_s(self, action: Action) -> float:
         """When what an action waits for is there; infinity while nobody has sent it."""
@@ -129,7 +154,7 @@ class _Play:
                 continue
             action = rank.order[rank.place]
             if rank.comes_s is None and self.past(self.ready_s(action)):
-                rank.comes_s = self.now_s + self.message_s(action)
+                rank.began_s, rank.comes_s = self.now_s, self.now_s + self.message_s(action)
             if rank.comes_s is not None and self.past(rank.comes_s):
                 rank.comes_s, rank.left_s = None, durations[action.kind][action.stage]
 
@@ -159,6 +184,7 @@ class _Play:
     def finish(self, rank: _Rank) -> None:
         """Ends a rank's action, and sends what waits for it on its way."""
         action = rank.order[rank.place]
+        rank.runs.append(Run(self.times.rank(action.stage), action, rank.began_s, self.now_s))
         rank.place, rank.left_s = rank.place + 1, None
         stage, last = action.stage, self.times.stages - 1
         if action.kind == "F" and stage < last:

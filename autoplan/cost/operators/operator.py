@@ -117,10 +117,12 @@ def kept(node: Node, rule: Rule, dropped: frozenset[str], carries: frozenset[str
 
 
 def weights_of(block: Block) -> frozenset[str]:
-    """Parameters, and what is computed from parameters alone (a weight cast to another dtype)."""
-    weights = {p.name for p in block.parameters}
+    """Parameters, and what is computed from parameters alone (a weight cast to another dtype). One that is spread over
+    rows, as a sink that each query attends to, has more elements than it is made of: an activation."""
+    weights, types = {p.name for p in block.parameters}, block.types()
     for node in block.nodes:
-        if node.operands and all(name in weights for name in node.operands):
+        made_of = sum(types[name].elements for name in node.operands)
+        if node.type.elements <= made_of and all(name in weights for name in node.operands):
             weights.add(node.name)
     return frozenset(weights)
 
