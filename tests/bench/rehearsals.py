@@ -67,6 +67,12 @@ class Row:
         ]  # fmt: skip
 
 
+TITLE = "# Rehearsals"
+TEXT = (
+    "Written by `make rehearsals`, on a machine without a GPU. Each row is one plan, run whole at full size "
+    "([rehearsal](../rehearsal.md)). Memory is told of the class of ranks whose prediction is furthest off. Seconds are "
+    "of the rehearsal alone, on two cores that did other work beside."
+)
 HEADER = [
     "job", "plan", "would run", "ranks", "classes", "microbatches", "memory: predicted off by", "calls that don't meet",
     "calls unpriced", "step by order / predicted", "seconds", "GB here",
@@ -101,21 +107,25 @@ def main() -> int:
     parser.add_argument("--systems", nargs="*", default=["auto"], help=", ".join(SYSTEMS))
     parser.add_argument("--alone", action="store_true", help="one job, here, as JSON")
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="; ".join(JOBS))
+    parser.add_argument("--limit-s", type=float, help="of each job; one that isn't done then is left out")
     given = parser.parse_args()
     if given.alone:
         print(json.dumps(asdict(measured(given.jobs[0], given.systems[0]))))
         return 0
-    lines = ["# Rehearsals", "", "Written by `make rehearsals`, on a machine without a GPU.", ""]
-    lines += [f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
+    lines = [TITLE, "", TEXT, "", f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
     for job in given.jobs or JOBS:
         for system in given.systems:
             command = [sys.executable, "-m", "tests.bench.rehearsals", "--alone", job, "--systems", system]
-            ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+            try:
+                ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=given.limit_s)
+            except subprocess.TimeoutExpired:
+                print(f"{job}, {system}: not done after {given.limit_s:.0f} s, and not listed", flush=True)
+                continue
             cells = [job, system, "failed"] if ended.returncode else Row(**json.loads(ended.stdout)).cells()
             lines.append(f"| {' | '.join(cells)} |")
             print(lines[-1], flush=True)
-    if given.write:
-        given.write.write_text("\n".join([*lines, ""]))
+            if given.write:  # what was run stays, whatever comes after it
+                given.write.write_text("\n".join([*lines, ""]))
     return 0
 
 

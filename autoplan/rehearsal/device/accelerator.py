@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -198,11 +199,11 @@ class _Dispatch(TorchDispatchMode):
             return True  # memory of the host that is pinned is like other memory here
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it goes on with its local tensors, which come here again
+        if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
+            return NotImplemented  # it goes on with its local tensors, or waits for them; these come here again
         if (FakeTensor not in types and not there) or torch._C._get_dispatch_mode(_FAKE) is not None:
             return function(*args, **kwargs)  # the host's, or a trial of DTensor's, which infers shapes by a fake mode
-        own = OPDEFS.get(f"{function.namespace}::{function._opname}") if function.namespace == "autoplan" else None
+        own = OPDEFS.get(f"{function.namespace}::{function._opname}") if function.namespace in _PYTHON else None
         if own is not None:  # what it does inside, not the shapes that it says it makes
             with self:
                 return own._init_fn(*args, **kwargs)
@@ -290,6 +291,7 @@ def _made(result: Any, args: Any) -> tuple:
 
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+_PYTHON = ("autoplan", "_c10d_functional")  # of operators that are Python: torch's makes a tensor that waits for itself
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 
