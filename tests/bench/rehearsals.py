@@ -70,8 +70,8 @@ class Row:
 TITLE = "# Rehearsals"
 TEXT = (
     "Written by `make rehearsals`, on a machine without a GPU. Each row is one plan, run whole at full size "
-    "([rehearsal](../rehearsal.md)). Memory is told of the class of ranks whose prediction is furthest off. Seconds are "
-    "of the rehearsal alone, on two cores that did other work beside."
+    "([rehearsal](../rehearsal.md)). Memory is told of the class of ranks whose prediction is furthest off. Seconds "
+    "are of the rehearsal alone, on two cores that did other work beside."
 )
 HEADER = [
     "job", "plan", "would run", "ranks", "classes", "microbatches", "memory: predicted off by", "calls that don't meet",

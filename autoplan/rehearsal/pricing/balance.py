@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autoplan.rehearsal.pricing.calls import PricedCall, priced_calls, unpriced_calls
+from autoplan.rehearsal.pricing.calls import WIRE, PricedCall, priced_calls, unpriced_calls
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.records import Call, RankTrace, Span
 
@@ -152,7 +152,7 @@ class _Ledger:
 
 def key_of(call: Call) -> Key:
     kind = call.kind if call.kind != "collective" else call.name.split(" ")[0]
-    return kind, call.span, size_of(call)
+    return WIRE.get(kind, kind), call.span, size_of(call)
 
 
 def size_of(call: Call) -> int:
