@@ -25,6 +25,7 @@ from autoplan.export.folder import (
     values_in,
     write_folder,
 )
+from autoplan.export.perfetto import write_trace
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.rehearsal.result import Rehearsal
     from autoplan.replan import Change, replan
-    from autoplan.report import explain_text, headline, report_html, report_text
+    from autoplan.report import explain_text, headline, report_html, report_text, screen_text
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
@@ -55,6 +56,7 @@ else:
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
     explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
     report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
+    screen_text = deferred("autoplan.report.screen_text")
     verify = deferred("autoplan.verify.verify")
 
 
@@ -115,9 +117,13 @@ class Plan:
         """What a notebook shows: the report."""
         return f"<pre>{html.escape(self.report())}</pre>"
 
-    def report(self) -> str:
-        """What was chosen, why, and what else was priced."""
-        return report_text(self.record)
+    @keywords(InputsError)
+    def report(self, *, verbose: bool = False) -> str:
+        """What was chosen, why, and what else was priced, on a screen of 40 lines and 100 columns.
+
+        verbose  all of it: every collective, every operator's layout, what was searched
+        """
+        return report_text(self.record) if verbose else screen_text(self.record)
 
     @keywords(InputsError)
     def explain(self, name: str) -> str:
@@ -152,6 +158,15 @@ class Plan:
         """
         change = Change(cluster_spec, batch, seq, bandwidth, parallelism, constraints, training, effort)
         return replace(self, record=replan(self.record, change), folder=None, origin=self.folder or self.origin)
+
+    @keywords(InputsError)
+    def trace(self, path: str | os.PathLike, *, measured: str | os.PathLike | None = None) -> Path:
+        """Writes the predicted step as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing; returns its path.
+
+        measured  what torch.profiler's ``export_chrome_trace`` wrote of a step: put beside it. InputsError where it
+                  is no such trace
+        """
+        return write_trace(self.record, path, measured)
 
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""

@@ -187,7 +187,7 @@ def write_folder(
     target = path_of(folder)
     script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
-        PROGRAM: emit_program(program_of(record), headline, record.extensions),
+        PROGRAM: emit_program(program_of(record), headline, record.extensions, record.chosen),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }
