@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,6 +103,16 @@ def measured(job: str, system: str) -> Row:
     )  # fmt: skip
 
 
+def within(command: list[str], limit_s: float | None) -> tuple[str, int | None]:
+    """What a command prints, and its exit status: None where it was ended, with all that it started, at the limit."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            return process.communicate(timeout=limit_s)[0], process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "", None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.rehearsals")
     parser.add_argument("--write", type=Path, help="the document to write")
@@ -116,12 +128,11 @@ def main() -> int:
     for job in given.jobs or JOBS:
         for system in given.systems:
             command = [sys.executable, "-m", "tests.bench.rehearsals", "--alone", job, "--systems", system]
-            try:
-                ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=given.limit_s)
-            except subprocess.TimeoutExpired:
+            said, status = within(command, given.limit_s)
+            if status is None:
                 print(f"{job}, {system}: not done after {given.limit_s:.0f} s, and not listed", flush=True)
                 continue
-            cells = [job, system, "failed"] if ended.returncode else Row(**json.loads(ended.stdout)).cells()
+            cells = [job, system, "failed"] if status else Row(**json.loads(said)).cells()
             lines.append(f"| {' | '.join(cells)} |")
             print(lines[-1], flush=True)
             if given.write:  # what was run stays, whatever comes after it

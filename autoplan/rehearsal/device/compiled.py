@@ -21,7 +21,6 @@ from torch import Tensor, fx, nn
 from torch._inductor.decomposition import select_decomp_table
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
-from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
@@ -108,7 +107,7 @@ def _tagging(function: Callable[..., Any], *args: Any, context_fn: Callable[[], 
         first.ac_graph_id = 0  # of the segment's checkpoints, of which there is one
         return first, again
 
-    with preserve_node_meta():
+    with fx.traceback.preserve_node_meta():
         return checkpoint(function, *args, context_fn=numbered, early_stop=False, **options)
 
 
