@@ -12,6 +12,7 @@
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
 # make rehearsals large jobs planned and rehearsed at full size, on no GPU: appendix/rehearsals.md; JOBS names some
 # make two-nodes    each named system on two nodes, resumed there, against one node: appendix/two_nodes.md
+# make recipes      recipes that others ran, as they pinned them and freely: appendix/recipes.md; goes on where it was cut off
 # make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
 # make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: appendix/plans.md
@@ -21,7 +22,10 @@
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-jobs   the same of 60 further searches, drawn once; AGAINST=before.json shows both and their ratios
 # make bench-live   plans run on four processes against their predicted times: a section of appendix/accuracy.md
-# make bench-program  the emitted program beside the module run by hand, and its dropout beside torch's: appendix/program.md
+# make bench-program  the emitted program beside the module and beside ways by hand, its dropout beside torch's:
+#                   appendix/program.md
+# make bench-checkpoint  seconds of a save beside dcp.save, and until an asynchronous one returns
+# make gpu          what only a GPU shows, in parts of under ten minutes each on one device: docs/gpu.md; DEVICE names another
 # make bench-memory  measured peak memory of ranks beside the predicted: appendix/memory.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
@@ -46,7 +50,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -102,12 +106,18 @@ corruptions: $(DEV)
 
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/appendix/accuracy.md
+	$(BIN)/python -W ignore -m tests.bench.published_steps --write docs/appendix/accuracy.md
 
 prices: $(DEV)
 	$(BIN)/python -m cost_models.sensitivity --write docs/appendix/prices.md
 
 plans: $(DEV)
 	$(BIN)/python -m tests.bench.plans_document --write docs/appendix/plans.md
+
+# What was found is kept in build/, so that a run that RECIPES_S cut off goes on.
+RECIPES_S ?= inf
+recipes: $(DEV)
+	$(BIN)/python -m tests.bench.recipes --seconds $(RECIPES_S) --write docs/appendix/recipes.md
 
 rules: $(DEV)
 	$(BIN)/python -m tests.bench.rules_document --write docs/appendix/rules.md
@@ -142,6 +152,14 @@ bench-program: $(DEV)
 
 bench-memory: $(DEV)
 	$(BIN)/python -m tests.bench.memory --write docs/appendix/memory.md
+
+bench-checkpoint: $(DEV)
+	$(BIN)/python -m tests.bench.checkpoint
+
+# PARTS names some of correctness, one-rank, calibrated, predicted, trace.
+DEVICE ?= cuda
+gpu: $(DEV)
+	$(BIN)/python -m tests.bench.gpu --device $(DEVICE) --write docs/gpu.md $(PARTS)
 
 rehearsals: $(DEV)
 	$(BIN)/python -m tests.bench.rehearsals --write docs/appendix/rehearsals.md $(JOBS)

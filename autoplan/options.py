@@ -189,6 +189,8 @@ class Parallelism:
     cp_attention     how attention is split over cp: "heads" (Ulysses), "rows" of the queries, keys and values gathered,
                      or "ring", where these go round
     zero             0 (plain data parallel), 1, 2 or 3
+    dp_replicate     replicas of what ZeRO shards (HSDP): it shards over dp / dp_replicate ranks that lie together, and
+                     gradients are summed across. 1: over all of dp
     micro_batch      rows of the batch in one microbatch on one data-parallel rank
     pipeline_schedule  "gpipe", "1f1b", "interleaved", "zero-bubble"; or "pipedream-2bw", whose gradients are one step
                      old
@@ -197,7 +199,7 @@ class Parallelism:
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
                      (what the blocks that repeat keep for their backward), or "none" of it. The search decides only
-                     where no field at all is pinned (``search.host_memory``); beside others None is "none"
+                     where no field at all is pinned (``search.further.host_memory``); beside others None is "none"
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.space.tensor_axes``),
                      or over one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel",
@@ -223,9 +225,10 @@ class Parallelism:
     cp: int | None = None
     ep: int | None = None
     cp_attention: str | None = None
+    dp_replicate: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "local_steps"):
+        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "local_steps", "dp_replicate"):
             size = getattr(self, name)
             if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")

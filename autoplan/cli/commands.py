@@ -11,7 +11,8 @@ from autoplan.api import parallelize
 from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
-from autoplan.comparison import beside, compare
+from autoplan.comparison import beside, compare, unchanged
+from autoplan.difference import difference
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
 from autoplan.export.folder import path_of, seal_folder
 from autoplan.models.named import Request, resolve_model
@@ -60,7 +61,8 @@ def loss_of(options: argparse.Namespace, request: Request) -> Callable | None:
 
 def tell(plan: Plan, options: argparse.Namespace) -> None:
     """The report, or the explanation that is asked for in its place."""
-    print(plan.explain(options.explain) if options.explain is not None else plan.report(), end="")
+    asked = options.explain is not None
+    print(plan.explain(options.explain) if asked else plan.report(verbose=options.verbose), end="")
     print(f"\n{phases_text(plan.search)}", file=sys.stderr)
 
 
@@ -84,7 +86,8 @@ def what_if_command(options: argparse.Namespace) -> None:
         parallelism=None if options.parallelism is None else parallelism(options.parallelism),
         effort=options.effort,
     )
-    print(f"{beside(('as planned', before), ('what if', after))}\n")
+    told = unchanged(before, after)
+    print("\n".join(filter(None, (beside(("as planned", before), ("what if", after)), told, " "))).rstrip(" "))
     tell(after, options)
     export(after, options)
 
@@ -108,13 +111,32 @@ def compare_command(options: argparse.Namespace) -> None:
         print(compare(request.model, options.cluster_specs, request.example_inputs, **how))
 
 
+def diff_command(options: argparse.Namespace) -> None:
+    print(difference(load(options.before), load(options.after)), end="")
+
+
+def trace_command(options: argparse.Namespace) -> None:
+    path = load(options.folder).trace(options.file, measured=options.measured)
+    print(f"wrote {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
+
+
+def config_command(options: argparse.Namespace) -> None:
+    """The configuration, and on stderr what it lost."""
+    found = load(options.folder).export_config(options.kind)
+    if options.write:
+        Path(options.write).write_text(found.text)
+    else:
+        print(found.text, end="")
+    print(found, file=sys.stderr)
+
+
 def is_plan(text: str) -> bool:
     """Whether this is an exported plan's folder, or its plan.json."""
     return Path(text).suffix == ".json" or (Path(text) / "plan.json").is_file()
 
 
 def report_command(options: argparse.Namespace) -> None:
-    print(load(options.folder).report(), end="")
+    print(load(options.folder).report(verbose=options.verbose), end="")
 
 
 def devices_command(options: argparse.Namespace) -> None:

@@ -246,6 +246,13 @@ class Prices:
         """(size, stride) of each axis."""
         return {axis.name: (axis.size, axis.stride) for axis in self.mesh.axes}
 
+    def place(self, name: str) -> tuple[int, int]:
+        """(size, stride) of an axis, or of a part of one."""
+        if name not in self.places:
+            axis = self.mesh.axis(name)
+            self.places[name] = (axis.size, axis.stride)
+        return self.places[name]
+
     def planner(self, kind: TensorType, carries: bool) -> Planner:
         """What finds the redistributions of one type of tensor on this mesh's links."""
         if (kind, carries) not in self.planners:
@@ -278,7 +285,7 @@ class Prices:
         """The same over a group of several axes."""
         if not kind:
             return 0.0
-        key = (kind, bytes, tuple(self.places[axis] for axis in axes))
+        key = (kind, bytes, tuple(self.place(axis) for axis in axes))
         if key not in self.collectives:
             group = [self.mesh.axis(axis) for axis in axes]
             self.collectives[key] = ClusterLinks(self.topology).collective_s(kind, bytes, group)

@@ -1,12 +1,13 @@
 """How the data axis shares the states (ZeRO), in bytes and seconds."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import bucket_bytes
-from autoplan.ir.mesh import EXPERT
+from autoplan.ir.mesh import EXPERT, replicated, whole_axis
 from cost_models.collective import hidden_seconds
 from cost_models.hardware import Host
 from cost_models.offload import link_seconds
@@ -36,7 +37,9 @@ class DataAxis:
     averaged what is averaged then for each parameter: it and the optimizer's states
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
     wide     ranks along the experts' axis over which ZeRO shards dense weights, too: these over dp, ep and cp, experts
-             over dp and cp; 1: over none
+             over dp and cp, each by itself where that is one rank; 1: over none
+    replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
+             of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.weight_stashing``)
 
     Bytes are those in which parameters are used; what is stored takes ``prices.stored`` times as many. Collectives run
@@ -59,6 +62,12 @@ class DataAxis:
     versions: int = 1
     axis: str = "dp"
     wide: int = 1
+    replicas: int = 1
+
+    @property
+    def shared(self) -> bool:
+        """Whether several ranks hold the same of some parameter."""
+        return self.size * self.wide > 1
 
     def group(self, summed: tuple[str, ...]) -> str:
         """The axes of the group that gathers a parameter and scatters its gradient, or, without ZeRO, sums it.
@@ -67,12 +76,13 @@ class DataAxis:
         """
         more = summed if self.zero == 0 and self.local_steps == 1 else ()
         more = (EXPERT,) if self.wide > 1 and EXPERT in summed else more
-        axes = {*self.axis.split(","), *more}
-        return ",".join(name for name in self.prices.mesh.names if name in axes)
+        axes, mesh = {*self.axis.split(","), *more}, self.prices.mesh
+        found = sorted(axes, key=lambda name: mesh.names.index(whole_axis(name)))
+        return ",".join([name for name in found if mesh.size(name) > 1] or found)
 
     def beside(self, summed: tuple[str, ...]) -> str:
         """The axes over which its gradient is summed by itself then."""
-        axes = self.group(summed).split(",") if self.size > 1 else ()
+        axes = self.group(summed).split(",") if self.shared else ()
         return ",".join(axis for axis in summed if axis not in axes)
 
     def by_group(self, held: Held) -> dict[str, float]:
@@ -101,6 +111,23 @@ class DataAxis:
         groups = self.by_group(held).items()
         return sum(self.prices.collective_s("reduce-scatter", summed * n, axes) for axes, n in groups)
 
+    @property
+    def across(self) -> str:
+        """The axis along which ranks of several replicas hold the same shard; "" where there is one replica."""
+        return replicated(self.prices.mesh.size("dp"), self.replicas)[0] if self.replicas > 1 else ""
+
+    def replicas_s(self, held: Held) -> float:
+        """All-reduces of a rank's shards of the gradients across replicas."""
+        return sum(self.replica_s(n, axes) for axes, n in self.by_group(held).items())
+
+    def replica_s(self, bytes: float, axes: str) -> float:
+        """The same of the parameters that are sharded over these axes."""
+        return self.prices.collective_s("all-reduce", self.shard_bytes(bytes, axes), self.across)
+
+    def shard_bytes(self, bytes: float, axes: str) -> float:
+        """A rank's share of gradients as they are summed, of so many bytes of parameters."""
+        return self.prices.summed * bytes / math.prod(self.prices.mesh.size(axis) for axis in axes.split(","))
+
     def hidden_s(self, compute_s: float, comm_s: float) -> float:
         """What running a collective beside compute saves."""
         device = self.prices.device
@@ -108,7 +135,7 @@ class DataAxis:
 
     def copied_s(self, bytes: float) -> float:
         """Seconds to copy what was gathered out of its buffer, or gradients into the one they are sent from."""
-        return self.prices.cold_s(COPY * bytes) if self.size > 1 else 0.0
+        return self.prices.cold_s(COPY * bytes) if self.shared else 0.0
 
     def fetched_s(self, held: Held) -> float:
         """A shard of a segment's parameters over the link to the host, or of its gradients; 0 where they stay here."""
@@ -131,7 +158,7 @@ class DataAxis:
     @property
     def sharded(self) -> bool:
         """Whether fully_shard splits parameters, or has the host keep them."""
-        return self.zero > 0 and (self.size > 1 or self.offload == "parameters")
+        return self.zero > 0 and (self.shared or self.offload == "parameters")
 
     @property
     def publishes(self) -> bool:
@@ -163,15 +190,25 @@ class DataAxis:
     def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
         """Copies of a segment's (forward, backward) in each microbatch."""
         gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
-        scattered_s = self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_each else 0.0
+        scattered_s = self.scattered_copy_s(parameter_bytes) if self.scatters_each else 0.0
         return gathered_s, gathered_s + scattered_s
+
+    def scattered_copy_s(self, parameter_bytes: float) -> float:
+        """Gradients copied into the buffer that they are scattered from: fully_shard reads them in the dtype in which
+        parameters are used, and writes that in which they are summed."""
+        return self.copied_s((1 + self.prices.summed) / COPY * parameter_bytes)
+
+    def added_s(self, parameter_bytes: float) -> float:
+        """A microbatch's gradients added to those before: what a rank keeps of them, a shard where they are scattered
+        in each microbatch."""
+        return self.prices.accumulate_s(parameter_bytes / (self.size if self.scatters_each else 1))
 
     def once_s(self, sizes: Iterable[Held], forward_s: float, backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.
 
         sizes  bytes of each segment's parameters
         """
-        if self.size == 1 and self.offload != "parameters":
+        if not self.shared and self.offload != "parameters":
             return 0.0, 0.0
         if self.zero == 0:
             return self.summed_s([self.by_group(size) for size in sizes], backward_s)
@@ -181,6 +218,8 @@ class DataAxis:
         scatter_s = 0.0
         if not self.scatters_each:
             scatter_s = sum(n * (self.scatter_s(held) + self.fetched_s(held)) for held, n in alike)
+        if self.replicas > 1:
+            scatter_s += sum(n * self.replicas_s(held) for held, n in alike)
         hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(0.0 if self.late else backward_s, scatter_s)
         return gather_s + scatter_s, hidden_s
 

@@ -52,6 +52,7 @@ from autoplan.rules.extensions import Extension, require
 from autoplan.runtime.spec import ProgramSpec
 from autoplan.runtime.weights.start_values import names_of, put_values, write_values
 
+REHEARSAL = "rehearsal.json"  # what a rehearsal of the folder found
 PARTS = {
     "training": Training | Inference,
     "model": Model,
@@ -163,6 +164,15 @@ def check(record: PlanRecord, where: str) -> None:
         raise PlanFileError(where, said, "undo the edit, or plan again and export") from None
 
 
+def rehearsal_in(folder: Path, headline: str) -> dict | None:
+    """The data of a folder's rehearsal.json, where that is of the plan of this headline; None where there is none."""
+    try:
+        data = json.loads((folder / REHEARSAL).read_text())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) and data.get("plan") == headline else None
+
+
 def write_folder(
     record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str | bytes],
     values: nn.Module | Path | None = None,
@@ -177,7 +187,7 @@ def write_folder(
     target = path_of(folder)
     script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
-        PROGRAM: emit_program(program_of(record), headline, record.extensions),
+        PROGRAM: emit_program(program_of(record), headline, record.extensions, record.chosen),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }

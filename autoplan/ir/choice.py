@@ -147,6 +147,7 @@ class Alternative:
     why_not     text where it doesn't apply at all ("" otherwise)
     waits       for the collective that takes most of its step in the open; None where all hide
     idle_s      that a device waits in the pipeline's bubble
+    peak_bytes  of a device of its fullest stage; 0 where it has no price
     """
 
     name: str
@@ -156,6 +157,7 @@ class Alternative:
     why_not: str = ""
     waits: PricedCollective | None = None
     idle_s: float = 0.0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ devices, so the same algebra says which programs may be cut into microbatches; n
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -23,6 +24,7 @@ TORCH = tuple(int(part) for part in version("torch").split(".")[:2])
 ZERO_AXES = ("dp", EXPERT, CONTEXT) if TORCH >= (2, 13) else ("dp", CONTEXT)
 """Axes over which ZeRO shards the parameters that are whole along them, outermost first. Experts are split over ep, and
 dense weights aren't: a module that holds both needs a fully_shard that takes a mesh for each parameter."""
+_PART = re.compile(r"(inner|outer)(\d+)")
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,20 @@ class Mesh:
         return any(axis.name == name for axis in self.axes)
 
     def axis(self, name: str) -> Axis:
-        """The axis of this name, or one of its prime factors: ``tp.0`` is the outermost of those of ``tp``."""
+        """The axis of this name, or a part of one: ``tp.0`` is the outermost prime factor of ``tp``, ``dp.inner4`` are
+        the four neighbours along ``dp`` that lie innermost, ``dp.outer2`` what has two members across such groups."""
         for axis in self.axes:
             if axis.name == name:
                 return axis
-        whole, _, number = name.rpartition(".")
-        if number.isdigit() and whole in self.names:
+        whole, _, part = name.rpartition(".")
+        if part.isdigit() and whole in self.names:
             factors = factored(self.axis(whole))
-            if len(factors) > 1 and int(number) < len(factors):
-                return factors[int(number)]
+            if len(factors) > 1 and int(part) < len(factors):
+                return factors[int(part)]
+        if (match := _PART.fullmatch(part)) and whole in self.names:
+            axis, size = self.axis(whole), int(match[2])
+            if size and axis.size % size == 0:
+                return Axis(name, size, axis.stride * (axis.size // size if match[1] == "outer" else 1))
         raise KeyError(f"mesh {self} has no axis {name!r}")
 
     def size(self, name: str) -> int:
@@ -129,8 +136,24 @@ class Mesh:
         axis = self.axis(name)
         return rank // axis.stride % axis.size
 
+    def along(self, name: str, coordinate: int) -> int:
+        """Where a rank with this coordinate along an axis lies along a part of it (``axis``)."""
+        part, whole = self.axis(name), self.axis(whole_axis(name))
+        return coordinate * whole.stride // part.stride % part.size
+
     def __str__(self) -> str:
         return " ".join(f"{axis.name}={axis.size}" for axis in self.axes)
+
+
+def whole_axis(name: str) -> str:
+    """The axis that a name of ``Mesh.axis`` is a part of."""
+    return name.partition(".")[0]
+
+
+def replicated(size: int, replicas: int) -> tuple[str, str]:
+    """The parts of a data axis of this size: that along which ranks hold the same shard, one in each of so many
+    replicas, and that over which ZeRO shards each replica's states."""
+    return f"dp.outer{replicas}", f"dp.inner{size // replicas}"
 
 
 def factored(axis: Axis) -> tuple[Axis, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from autoplan.ir.mesh import Axis, Mesh
+from autoplan.ir.mesh import Axis, Mesh, whole_axis
 from autoplan.ir.typed import Compute, Move, Statement
 from autoplan.rehearsal.records import RankClass
 from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
@@ -68,12 +68,12 @@ def _places(spec: ProgramSpec) -> Mapping[str, Place]:
         places[PIPELINE].append(lambda at: at)
     for names, whole in _positioned(spec):
         for name in names:
-            axis, part = mesh.axis(name), mesh.axis(name.partition(".")[0])
-            places[part.name].append(_along(axis, part, whole))
+            places[whole_axis(name)].append(_along(mesh, name, whole))
     for over in sorted({spec.shard_axes(stored) for stored in spec.lowered.parameters} - {()}):
         rows, ways = _rows(spec, mesh, over), spec.shard_ways(over)
         for name in over:
-            places[name].append(rows if len(over) == 1 else _if_uneven(rows, ways))
+            place = rows if len(over) == 1 else _if_uneven(rows, ways)
+            places[whole_axis(name)].append(_on_part(mesh, name, place))
     return {axis: _both(each) for axis, each in places.items()}
 
 
@@ -92,14 +92,19 @@ def _positioned(spec: ProgramSpec) -> set[tuple[tuple[str, ...], bool]]:
 
 
 
-def _along(axis: Axis, whole: Axis, each: bool) -> Place:
-    """The coordinate along an axis, or along a prime factor of one, of a coordinate along all of it."""
+def _along(mesh: Mesh, name: str, each: bool) -> Place:
+    """The coordinate along an axis, or along a part of one, of a coordinate along all of it."""
 
     def place(at: int) -> object:
-        coordinate = at * whole.stride // axis.stride % axis.size
+        coordinate = mesh.along(name, at)
         return coordinate if each else coordinate > 0
 
     return place
+
+
+def _on_part(mesh: Mesh, name: str, place: Place) -> Place:
+    """What sets ranks apart along a part of an axis, of a coordinate along all of it."""
+    return lambda at: place(mesh.along(name, at))
 
 
 def _rows(spec: ProgramSpec, mesh: Mesh, over: tuple[str, ...]) -> Place:

@@ -16,9 +16,13 @@ from autoplan.search.space.systems import CLASSICAL
 
 
 def notes_section(record: PlanRecord) -> str:
-    notes = [*staleness(record), *bounds(record), *classical(record), *batch_reasons(record)]
-    notes += [*experts_notes(record), *record.model.notes]
+    notes = notes_of(record)
     return "\n".join(["Why", *(paragraph(note) for note in notes)]) if notes else ""
+
+
+def notes_of(record: PlanRecord) -> list[str]:
+    notes = [*staleness(record), *bounds(record), *classical(record), *batch_reasons(record)]
+    return [*notes, *experts_notes(record), *record.model.notes]
 
 
 def staleness(record: PlanRecord) -> list[str]:

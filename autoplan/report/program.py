@@ -53,7 +53,9 @@ def parameters_table(record: PlanRecord, lowered: Lowered, index: int) -> str:
         reduced = ", ".join(keeps.reduce_axes) or "-"
         rows.append([value.name, shapes, *states(keeps.layout, lowered.mesh), reduced])
     over = " ".join(axis for axis in ZERO_AXES if lowered.mesh.size(axis) > 1)
-    note = f"gradient summed over (ZeRO-{zero}: shards {over} of these)" if zero and over else "gradient summed over"
+    replicas = record.chosen.parallelism.dp_replicate or 1
+    shards = f"shards {over} of these" + (f", in {replicas} replicas" if replicas > 1 else "")
+    note = f"gradient summed over (ZeRO-{zero}: {shards})" if zero and over else "gradient summed over"
     return table(["parameter", "whole -> on one rank", *wide_axes(lowered.mesh), note], rows)
 
 

@@ -15,7 +15,7 @@ from autoplan.report.prices import alternatives_section, collectives_section, me
 from autoplan.report.program import blocks_section
 from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
-from autoplan.report.words import headline, seconds_text
+from autoplan.report.words import headline, step_text
 from autoplan.runtime.optim.grouping import number_of, whole_parameters
 from autoplan.runtime.optim.optimizer_options import options_text
 
@@ -37,25 +37,29 @@ def report_text(record: PlanRecord) -> str:
 
 def summary_section(record: PlanRecord) -> str:
     """The plan in one line and its predictions."""
-    predicted = record.chosen.predicted
-    units = "tokens" if record.model.batch and not record.model.batch[0].type.floating else "rows"
-    batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
-    fields = [
-        ("plan", headline(record)),
-        ("step time", f"{seconds_text(predicted.step_time_s)}, predicted"),
-        ("throughput", f"{predicted.tokens_per_s:,.0f} {units}/s, MFU {100 * predicted.mfu:.1f}%"),
-        ("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step"),
-        ("cluster", cluster_text(record)),
-        ("training", training_text(record)),
-        ("batch", f"{batch}: all rows of one step"),
-    ]
-    lines = [f"{name:<12}{text}" for name, text in fields]
+    lines = [f"{name:<12}{text}" for name, text in summary_fields(record)]
     start = start_text(record.start)
     if start:  # what isn't known stands in the first lines
         filled = textwrap.fill(f"starts from {start}", WIDTH, subsequent_indent=" " * 12, break_on_hyphens=False)
         lines.insert(1 if record.start.unknown else len(lines), filled)
     title = f"{record.model.name} on {record.cluster}"
     return "\n".join([title, "=" * min(len(title), WIDTH), *lines])
+
+
+def summary_fields(record: PlanRecord) -> list[tuple[str, str]]:
+    """What was planned, and what it is predicted to reach, each under its name."""
+    predicted = record.chosen.predicted
+    units = "tokens" if record.model.batch and not record.model.batch[0].type.floating else "rows"
+    batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
+    return [
+        ("plan", headline(record)),
+        ("step time", step_text(record)),
+        ("throughput", f"{predicted.tokens_per_s:,.0f} {units}/s, MFU {100 * predicted.mfu:.1f}%"),
+        ("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step"),
+        ("cluster", cluster_text(record)),
+        ("training", training_text(record)),
+        ("batch", f"{batch}: all rows of one step"),
+    ]
 
 
 def cluster_text(record: PlanRecord) -> str:

@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 
 from autoplan.ir.graph import Parameter, TensorType
-from autoplan.ir.mesh import EXPERT, MICROBATCH, ZERO_AXES
+from autoplan.ir.mesh import EXPERT, MICROBATCH, ZERO_AXES, replicated, whole_axis
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed import Lowered, StoredParameter
 from autoplan.options import Parallelism, Training
@@ -74,7 +74,9 @@ class ProgramSpec:
         rows, of the batch or of the sequence. () where every rank keeps all of them.
 
         That is so of a scalar, and where dp or cp already splits it or its gradient needs no sum over one. On one rank
-        only it is sharded where it is to go to the host between uses. Over ep alone nothing is sharded.
+        only it is sharded where it is to go to the host between uses, and experts beside dense weights that ep shards,
+        so that one module's are gathered and updated alike. With several replicas of what is sharded the data axis'
+        part is that of one replica.
         """
         if not self.parallelism.zero or not stored.type.shape:
             return ()
@@ -82,9 +84,25 @@ class ProgramSpec:
         whole = [axis for axis in shared if self.is_whole(stored, axis)]
         if any(axis not in whole for axis in shared if axis != EXPERT):
             return ()
-        if set(shared) <= {EXPERT}:
-            return (DATA,) if self.parallelism.offload == "parameters" else ()
-        return tuple(whole)
+        data = replicated(self.size(DATA), self.replicas)[1] if self.replicas > 1 else DATA
+        found = tuple(axis for axis in (data, *(a for a in whole if a != DATA)) if self.size(axis) > 1)
+        alone = self.parallelism.offload == "parameters" or EXPERT in shared
+        return found or ((DATA,) if alone else ())
+
+    @property
+    def replicas(self) -> int:
+        """Along the data axis, each of which has all shards."""
+        return self.parallelism.dp_replicate or 1
+
+    @property
+    def across(self) -> tuple[str, ...]:
+        """The part of the data axis along which ranks hold the same shards; () where there is one replica."""
+        return (replicated(self.size(DATA), self.replicas)[0],) if self.replicas > 1 else ()
+
+    def zero_axes(self, stored: StoredParameter) -> tuple[str, ...]:
+        """The mesh's axes over which fully_shard sums a parameter's gradient."""
+        over = self.shard_axes(stored)
+        return tuple(dict.fromkeys(map(whole_axis, (*self.across, *over)))) if over else ()
 
     def is_whole(self, stored: StoredParameter, axis: str) -> bool:
         """Whether ranks along an axis hold the same of a parameter, and of its gradient a summand each."""
@@ -96,9 +114,9 @@ class ProgramSpec:
 
     def shard_index(self, axes: Sequence[str], coordinates: Mapping[str, int]) -> int:
         """Which of these shares a rank with these coordinates keeps."""
-        index = 0
+        index, mesh = 0, self.lowered.mesh
         for axis in axes:
-            index = index * self.size(axis) + coordinates.get(axis, 0)
+            index = index * self.size(axis) + mesh.along(axis, coordinates.get(whole_axis(axis), 0))
         return index
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
 from autoplan.cost.interleaved import Rounds, rounds_of, runs_rounds
-from autoplan.cost.step import optimizer_passes, optimizer_states, straggling
+from autoplan.cost.step import optimizer_passes, optimizer_states, receives_ahead, straggling
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
@@ -106,7 +106,7 @@ class CandidateCosts:
     def loads_on(self, setting: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
         """The same on one kind of device."""
         prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
-        ways = setting.tp * (setting.dp if setting.zero else 1)
+        ways = setting.tp * (setting.dp // setting.dp_replicate if setting.zero else 1)
         states = optimizer_states(self.training, self.operators.prepared.model, ways)
         passes = optimizer_passes(self.training)
         data = data_axis(setting, prices, states)
@@ -149,7 +149,7 @@ class CandidateCosts:
             return None
         key = (setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages)
         if key not in self.schedules:
-            self.schedules[key] = rounds_of(*key)
+            self.schedules[key] = rounds_of(*key, receives_ahead(self.operators.topology.device))
         return self.schedules[key]
 
 

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
-from autoplan.search.context import in_context, wants_context
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.factoring import beside_whole_weights, refined
-from autoplan.search.host_memory import hosted
+from autoplan.search.further.context import in_context, wants_context
+from autoplan.search.further.expert_axis import beside_experts, over_experts
+from autoplan.search.further.factoring import beside_whole_weights, refined
+from autoplan.search.further.host_memory import hosted
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
 
@@ -28,6 +29,9 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     best = fastest(work, given, memory_limit)
     if wants_context(work, best):
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
+    best = fastest(work, over_experts(work, parallelism, best), memory_limit, best) or best
+    if best is not None and best.setting.ep > 1 and parallelism.ep is None:
+        best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
     best = best or last_resort(work, given, memory_limit)
     if best is None:
         work.check_some_lie(given)
@@ -48,11 +52,11 @@ def fastest(
     """The fastest plan of these candidates, or ``best`` where none saves more than a share of it, ``saves``. A quick
     search tries a few sizes of microbatches of each mesh, and more where bytes are short."""
     fitting = [s for s in possible if work.least_bytes(s) <= memory_limit]
-    work.bounds |= dict.fromkeys(possible, math.inf)  # what can't fit; the others are bounded below
+    work.bounds |= dict.fromkeys(set(possible).difference(fitting), math.inf)  # the others are bounded below
     under_s = math.inf if best is None else best.step_s * (1 - saves)
     sizes = work.budget.micro_batches
     if sizes is None:
-        return best_first(work, fitting, memory_limit, best, under_s)
+        return in_two_steps(work, fitting, memory_limit, best, under_s)
     if len(work.lying(tried := subsample(fitting, sizes[0]))) < len(tried):
         fitting = work.lying(fitting)
     found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s)
@@ -90,6 +94,29 @@ def best_first(
             if found is not None and found.step_s < min(under_s, math.inf if best is None else best.step_s):
                 best = found
     return best
+
+
+def in_two_steps(
+    work: SearchState, possible: Sequence[Candidate], memory_limit: float, best: Evaluated | None, under_s: float
+) -> Evaluated | None:
+    """The same, of sizes of microbatches that at least double; then of those between the neighbours of the best one's
+    size. A batch of 15,360 rows has many that differ by a quarter; one of a power of two has none between."""
+    first = doubling(possible)
+    found = best_first(work, first, memory_limit, best, under_s)
+    others = sorted(set(possible).difference(first))
+    if found is not None:
+        rows = found.setting.micro_batch
+        others = [s for s in others if rows < 2 * s.micro_batch < 4 * rows]
+    return best_first(work, others, memory_limit, found, under_s) if others else found
+
+
+def doubling(possible: Sequence[Candidate]) -> list[Candidate]:
+    """Those of each mesh whose microbatch is the smallest, or at least twice the one before."""
+    rows: dict[tuple, list[int]] = {}
+    for mesh, size in sorted({((s.pp, s.dp, s.operator_sizes), s.micro_batch) for s in possible}):
+        if mesh not in rows or size >= 2 * rows[mesh][-1]:
+            rows.setdefault(mesh, []).append(size)
+    return [s for s in possible if s.micro_batch in rows[s.pp, s.dp, s.operator_sizes]]
 
 
 def is_dear(setting: Candidate) -> bool:

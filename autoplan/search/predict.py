@@ -92,12 +92,14 @@ def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int, int]]:
 
 
 def messages(found: Evaluated) -> Iterator[PricedCollective]:
-    """Activations from stage to stage, and their gradients back; who receives them waits for them (``timeline``)."""
+    """Activations from stage to stage, and their gradients back; hidden is what runs beside the compute of those who
+    read them, by the schedule's timeline."""
     directions = 2 if found.loads.data.prices.training else 1
     for k, stage in enumerate(found.stages[1:]):
         seconds, count = found.loads.message_s(k + 1, stage.first), directions * found.setting.microbatches
         size = int(found.loads.chain.inputs[stage.first])
-        yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, 0.0)
+        hidden_s = max(0.0, count * seconds - found.timeline.waits_s[k])
+        yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, hidden_s)
 
 
 def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
@@ -122,7 +124,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         for axes, bytes in groups.items():
             reduced, share = int(data.prices.summed * bytes), seconds[axes] / (sum(seconds.values()) or 1.0)
             yield PricedCollective("gradients", "all-reduce", axes, reduced, 1, spent_s * share, hidden_s * share)
-    elif data.size > 1:
+    elif data.shared:
         yield from sharded(loads, runs, groups, hidden_s)
     beside = Counter[str]()
     for at in runs:
@@ -150,9 +152,10 @@ def sharded(
     gathers = data.gathers(m)
     scatters = m if data.scatters_each else 1
     gather_s, scatter_s = sum(map(data.gather_s, parameters)), sum(map(data.scatter_s, parameters))
+    replicas_s = sum(map(data.replicas_s, parameters)) if data.across else 0.0
     waits_s = m * sum(map(loads.exposed_s, runs))
     each_s = (gathers * gather_s if data.zero == 3 else 0.0) + (scatters * scatter_s if data.scatters_each else 0.0)
-    total_s = gathers * gather_s + scatters * scatter_s
+    total_s = gathers * gather_s + scatters * scatter_s + replicas_s
     hidden_s += max(0.0, each_s - waits_s)
     share = hidden_s / total_s if total_s else 0.0
     units = [data.by_group(unit) for unit in parameters]
@@ -162,4 +165,9 @@ def sharded(
         ):  # fmt: skip
             one_s = sum(data.prices.collective_s(kind, times * unit[axes], axes) for unit in units if axes in unit)
             spent_s = count * one_s
-            yield PricedCollective(where, kind, axes, int(times * size), count, spent_s, spent_s * share)
+            if one_s:  # experts that ZeRO has on one rank cross no links
+                yield PricedCollective(where, kind, axes, int(times * size), count, spent_s, spent_s * share)
+        if data.across:
+            spent_s = sum(data.replica_s(unit[axes], axes) for unit in units if axes in unit)
+            size = data.shard_bytes(size, axes)
+            yield PricedCollective("gradients", "all-reduce", data.across, int(size), 1, spent_s, spent_s * share)

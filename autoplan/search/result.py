@@ -76,6 +76,7 @@ def parallelism_of(found: Evaluated) -> Parallelism:
         ep=s.ep,
         cp=s.cp,
         cp_attention=s.cp_attention or None,
+        dp_replicate=s.dp_replicate,
         tensor_system=s.tensor_system or None,
         local_steps=s.local_steps if s.local_steps > 1 else None,
     )

@@ -46,6 +46,20 @@ def test_zero3_stores_its_share_of_that():
     assert memory.gradients <= elements(model)  # they grow while parameters are gathered
 
 
+def test_replicas_store_a_replicas_share_and_gather_inside_a_node():
+    """Two nodes of four devices: each gathers and scatters inside, and an eighth less than all crosses, once a step."""
+    model = llama(dtype="bfloat16", batch=16, seq=4)
+    pinned = dict(dp=8, tp=1, pp=1, zero=3, micro_batch=1)
+    apart, whole = (record_of(model, "2x4 h100-sxm", MIXED, dp_replicate=n, **pinned) for n in (2, 1))
+    memory = apart.chosen.predicted.peak_bytes[0]
+    assert (memory.parameters, memory.optimizer) == tuple(n * elements(model) // 4 for n in (4, 8))
+    rows = {(c.kind, c.axis): c for c in apart.chosen.predicted.collectives}
+    gathered, summed = rows["all-gather", "dp.inner4"], rows["all-reduce", "dp.outer2"]
+    assert (gathered.count, summed.count) == (4, 1) and summed.bytes == 4 * elements(model) // 4
+    all_gathered = next(c for c in whole.chosen.predicted.collectives if c.kind == "all-gather")
+    assert all_gathered.axis == "dp" and gathered.seconds < all_gathered.seconds
+
+
 def test_a_pipelines_gradients_accumulate_whole_at_every_level():
     model = llama(dtype="bfloat16", batch=16)
     pinned = dict(dp=2, tp=1, pp=2, micro_batch=2, zero=3)

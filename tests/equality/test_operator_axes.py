@@ -31,6 +31,10 @@ FOUR = [
     ("mixtral", {"ep": 2, "tp": 2}),
     ("mixtral", {"ep": 2, "cp": 2, "cp_attention": "rows", "zero": 1}),
     ("mixtral", {"ep": 2, "dp": 2, "zero": 3}),
+    ("mixtral", {"ep": 4, "zero": 3}),
+    ("mixtral", {"ep": 2, "pp": 2, "zero": 1}),
+    ("llama", {"dp": 4, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
+    ("llama", {"dp": 2, "cp": 2, "dp_replicate": 2, "zero": 1, "cp_attention": "rows"}),
 ]
 EIGHT = [
     ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_attention": "rows"}),
@@ -44,6 +48,10 @@ EIGHT = [
     ("mixtral", {"ep": 2, "tp": 2, "dp": 2, "zero": 3}),
     ("mixtral", {"ep": 2, "cp": 2, "dp": 2, "cp_attention": "rows", "zero": 1}),
     ("mixtral", {"ep": 2, "cp": 2, "dp": 2, "cp_attention": "rows", "zero": 3}),
+    ("llama", {"dp": 8, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
+    ("gpt2", {"dp": 8, "dp_replicate": 4, "zero": 2, "micro_batch": 1}),
+    ("llama", {"dp": 4, "pp": 2, "dp_replicate": 2, "zero": 1, "micro_batch": 1}),
+    ("mixtral", {"dp": 4, "ep": 2, "dp_replicate": 2, "zero": 3}),
 ]
 
 

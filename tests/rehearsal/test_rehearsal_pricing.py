@@ -25,6 +25,8 @@ KINDS = {
     "zero 1": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=1, micro_batch=2)),
     "zero 2": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=2, micro_batch=2)),
     "zero 3": (2, 2, Parallelism(dp=2, tp=1, pp=1, zero=3, micro_batch=2)),
+    "replicas, zero 1": (4, 2, Parallelism(dp=4, dp_replicate=2, tp=1, pp=1, zero=1, micro_batch=1)),
+    "replicas, zero 3": (4, 2, Parallelism(dp=4, dp_replicate=2, tp=1, pp=1, zero=3, micro_batch=1)),
     "1f1b": (4, 4, Parallelism(dp=1, tp=2, pp=2, micro_batch=2, pipeline_schedule="1f1b")),
     "1f1b, zero 3": (4, 4, Parallelism(dp=2, tp=1, pp=2, zero=3, micro_batch=1, pipeline_schedule="1f1b")),
     "interleaved": (
@@ -141,6 +143,18 @@ def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(tmp_path:
     rows = [c for c in found.record.chosen.predicted.collectives if c.where == "gradients"]
     assert {(c.kind, c.axis) for c in rows} == {(kind, "dp,ep"), (kind, "dp")}
     assert {c.axis: c.bytes for c in rows} == {",".join(axes): 2 * size for axes, size in held.items()}
+
+
+@pytest.mark.slow
+def test_experts_axis_alone_shards_what_is_whole_along_it(tmp_path: Path) -> None:
+    """Dense weights are gathered and scattered over ep; of experts each rank has its own, and exchanges nothing."""
+    pinned = Parallelism(dp=1, ep=4, tp=1, pp=1, zero=3, micro_batch=2)
+    found = rehearsed(tmp_path / "out", pinned, 4, experts=True)
+    (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
+    account = balance(plan, trace)
+    assert account.holds, str(account)
+    rows = [c for c in found.record.chosen.predicted.collectives if c.where in ("gradients", "parameters")]
+    assert {(c.kind, c.axis) for c in rows} == {("all-gather", "ep"), ("reduce-scatter", "ep")}
 
 
 def told(plan: PlanPrices, trace: RankTrace, call: Call, change: Callable[[Call], list[Call]]) -> Balance:

@@ -26,10 +26,12 @@ PLANS = {
     "tp=4 free": Parallelism(tp=4),
     "pp=2 dp=2": Parallelism(dp=2, tp=1, pp=2, zero=0),
     "zero3": Parallelism(dp=4, tp=1, pp=1, zero=3),
+    "two replicas": Parallelism(dp=4, dp_replicate=2, tp=1, pp=1, zero=3),
     "cp=2 dp=2 zero1": Parallelism(cp=2, dp=2, tp=1, pp=1, zero=1, cp_attention="heads"),
 }
 EXPERTS = {
     "ep=2 dp=2 zero1": Parallelism(ep=2, dp=2, tp=1, pp=1, zero=1),
+    "ep=4 zero3": Parallelism(ep=4, dp=1, tp=1, pp=1, zero=3),
     "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
 }
 """Of Mixtral, whose dense weights and experts ZeRO shards over axes of their own."""
@@ -99,7 +101,10 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
         ("cp=2 dp=2 zero1", [SINGLE]),
         ("ep=2 dp=2 zero1", ["experts whole"]),
         slow(("experts whole", ["ep=2 dp=2 zero1"])),
-        slow(("zero3", ["dp=2 tp=2", SINGLE])),
+        slow(("zero3", ["dp=2 tp=2", SINGLE, "two replicas"])),
+        slow(("two replicas", ["zero3", SINGLE])),
+        slow(("ep=4 zero3", ["experts whole", "ep=2 dp=2 zero1"])),
+        slow(("experts whole", ["ep=4 zero3"])),
         slow(("dp=2 tp=2", ["cp=2 dp=2 zero1"])),
         slow((SINGLE, ["zero3"])),
         slow(("dp=2 tp=2", ["tp=4", "tp=4 free"])),

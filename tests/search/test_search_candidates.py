@@ -27,6 +27,15 @@ def test_every_level_of_zero_is_tried_where_it_differs() -> None:
     assert {s.zero for s in found if s.pp > 1 and s.dp > 1} == {0, 1, 3}
 
 
+def test_a_replica_for_each_node_is_tried_where_a_node_holds_a_part_of_the_data_axis() -> None:
+    found = list(settings(SpaceLimits(devices=16, node=8, rows=64, segments=10), Parallelism()))
+    tried = {(s.dp, s.tp, s.pp): {t.dp_replicate for t in found if (t.dp, t.tp, t.pp) == (s.dp, s.tp, s.pp)}
+             for s in found}  # fmt: skip
+    assert tried[16, 1, 1] == tried[4, 4, 1] == {1, 2}
+    assert tried[8, 1, 2] == tried[2, 8, 1] == tried[2, 2, 4] == {1}
+    assert all(s.zero for s in found if s.dp_replicate > 1)
+
+
 def test_zero_bubble_has_to_be_asked_for() -> None:
     eager, compiled = (SpaceLimits(devices=4, node=4, rows=16, segments=10, fuses=fuses) for fuses in (False, True))
     assert "zero-bubble" not in schedules_of(eager, Parallelism())
@@ -39,6 +48,9 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("pinned", "said"),
     [
+        (Parallelism(dp=4, dp_replicate=2, zero=0), "dp_replicate=2 without ZeRO: it counts replicas"),
+        (Parallelism(dp=4, dp_replicate=3), "dp_replicate=3 with dp=4: each replica has as many"),
+        (Parallelism(dp=4, dp_replicate=4, zero=3), "dp_replicate=4 with dp=4: each replica has one rank"),
         (Parallelism(pp=4, virtual_stages=4), "16 stages need as many parts, and the model has 10"),
         (Parallelism(pp=8, pipeline_schedule="interleaved"), "16 stages need as many parts"),
         (Parallelism(pp=1, pipeline_schedule="zero-bubble"), "zero-bubble needs a pipeline"),

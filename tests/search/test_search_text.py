@@ -34,6 +34,7 @@ from autoplan.search.space.text import FIELDS, SCHEDULE_WORDS
         ("pp=2, recompute 12 of 40 blocks (3 selectively)", Parallelism(pp=2)),
         ("pp=2, recompute 40 of 40 blocks", Parallelism(pp=2, recompute="full")),
         ("pp=2, recompute 40 of 40 blocks (all selectively)", Parallelism(pp=2, recompute="selective")),
+        ("dp=8, ZeRO-3, 2 replicas", Parallelism(dp=8, zero=3, dp_replicate=2)),
         ("dp=4, replicas averaged every 4 steps", Parallelism(dp=4, local_steps=4)),
         ("offload activations, activations of 2 of 4 blocks on the host", Parallelism(offload="activations")),
     ],
@@ -79,6 +80,7 @@ choices = st.builds(
     pipeline_schedule=st.sampled_from(SCHEDULES), virtual_stages=sizes,
     recompute=st.sampled_from(("selective", "full")), sequence_parallel=st.just(True),
     offload=st.sampled_from(OFFLOADS), tensor_system=st.sampled_from(TENSOR_SYSTEMS), local_steps=sizes,
+    dp_replicate=sizes,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
 from autoplan.ir.graph import DTYPE_BYTES
-from autoplan.ir.mesh import MICROBATCH
+from autoplan.ir.mesh import MICROBATCH, whole_axis
 from autoplan.ir.typed import Collective, StoredParameter, TypedValue
 from autoplan.options import Training
 from autoplan.rehearsal.device.process_groups import span_of
@@ -156,7 +156,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         yield PricedCall(
             "replicas", "all-reduce", span(share, data.axis), total, 1, spent_s, parts=True, sometimes=True
         )
-    elif data.size > 1 and data.zero:
+    elif data.shared and data.zero:
         gathers = data.gathers(share.microbatches)
         scatters = share.microbatches if data.scatters_each else 1
         for axes, size in (each for unit in units for each in data.by_group(unit).items()):
@@ -165,6 +165,9 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
             gather_s, scatter_s = seconds_of("all-gather", size, axes), seconds_of("reduce-scatter", reduced, axes)
             yield PricedCall("parameters", "all-gather", group, int(size), gathers, gather_s)
             yield PricedCall("gradients", "reduce-scatter", group, int(reduced), scatters, scatter_s)
+            if data.across:
+                replica_s, size = data.replica_s(size, axes), data.shard_bytes(size, axes)
+                yield PricedCall("gradients", "all-reduce", span(share, data.across), int(size), 1, replica_s)
     for axes, size in added(loads.summed_bytes(at) for at in intervals).items():
         spent_s = share.prices.collective_s("all-reduce", size, axes)
         summed = [p for p in held(share) if data.beside(summed_over_operators(share, p)) == axes]
@@ -177,7 +180,7 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
 
 def span(share: RankShare, axes: str) -> Span:
     """Of the group over these axes, as far as the mesh has them."""
-    return share.plan.span([axis for axis in axes.split(",") if axis in share.plan.mesh])
+    return share.plan.span([axis for axis in axes.split(",") if whole_axis(axis) in share.plan.mesh])
 
 
 def summed_over_operators(share: RankShare, parameter: StoredParameter) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class Bucket:
         held, view = self.held[place], self.views[place]
         if held.parameter.grad is view:
             return
-        gradient = held.gradient
+        gradient = held.gradient if held.sharded else held.parameter.grad
         assert gradient is not None
         view.copy_(gradient)
         if not held.sharded:
@@ -202,7 +202,7 @@ def offsets(counts: Sequence[int], element_bytes: int) -> list[int]:
 
 def summed_axes(spec: ProgramSpec, stored: StoredParameter) -> tuple[str, ...]:
     """Axes of the sums that fully_shard doesn't do, and that replicas which step by themselves do without."""
-    apart = spec.shard_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
+    apart = spec.zero_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
     return tuple(axis for axis in stored.reduce_axes if axis not in apart)
 
 

@@ -95,10 +95,11 @@ def master_of(spec: ProgramSpec, stored: StoredParameter, part: Tensor) -> nn.Pa
 
 def copies(spec: ProgramSpec, stored: StoredParameter) -> int:
     """Ranks of the world that keep the same box of a parameter; of a replica where each steps by itself."""
-    alone = spec.shard_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
+    alone = spec.zero_axes(stored) or ((DATA,) if spec.parallelism.steps_locally else ())
     replicated = [
         axis.size
         for axis in spec.lowered.mesh.device_axes
         if axis.name not in (PIPELINE, *alone) and stored.layout.state(axis.name).kind != "S"
     ]
-    return math.prod(replicated) * len(spec.pipeline_ranks(stored))
+    replicas = spec.replicas if spec.shard_axes(stored) else 1
+    return math.prod(replicated) * replicas * len(spec.pipeline_ranks(stored))

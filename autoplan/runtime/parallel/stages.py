@@ -84,7 +84,13 @@ def build_stages(
     modules = [StageModule(n, entries[n](Parameters(made), axes)) for n in mine]
     places = {name: places_of(p, modules) for name, p in made.parameters.items()}
     if zero:
-        over = {axes: (device_mesh if len(axes) == 1 else mesh)[",".join(axes)] for axes, mesh in zero.items()}
+        names = device_mesh.mesh_dim_names or ()
+        over = {
+            axes: (device_mesh if axes[0] in names and not spec.across and len(axes) == 1 else mesh)[
+                (*spec.across, ",".join(axes))
+            ]
+            for axes, mesh in zero.items()
+        }
         shard_stages(spec, modules, made.parameters, over)
         offloaded = spec.parallelism.offload == "parameters"
         for name, where in places.items():

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
+from autoplan.ir.mesh import whole_axis
 from autoplan.ir.typed import StoredParameter
 from autoplan.runtime.parallel.flat_param_views import matrices
 from autoplan.runtime.parallel.meshes import reordered, sharded_meshes
@@ -60,7 +61,7 @@ def placement(held: ShardedParameter, axis: str) -> Placement:
     """On an axis of the mesh, or on those that ZeRO shards over."""
     if axis == ",".join(held.axes):
         return Shard(0)
-    state = held.stored.layout.state(axis)
+    state = held.stored.layout.state(whole_axis(axis))
     return Shard(state.dim) if state.kind == "S" else Replicate()
 
 

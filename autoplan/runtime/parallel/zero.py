@@ -1,6 +1,7 @@
 """ZeRO by torch's fully_shard, over the axes along which ranks hold the same of a parameter (``spec.shard_axes``).
 
-Gradients are summed, not averaged.
+Gradients are summed, not averaged. With several replicas (HSDP) each rank's shard of them is summed across replicas
+once a step, as soon as the last microbatch's are scattered.
 
 Levels differ in when the whole parameters are gathered and when gradients are reduced:
 
@@ -39,7 +40,7 @@ def shard_stages(
 ) -> None:  # fmt: skip
     """Applies fully_shard to each segment of each stage and to the stage itself.
 
-    meshes  of one dim, by the axes that a parameter is sharded over
+    meshes  by the axes that a parameter is sharded over: of one dim; of two, replicas first, where there are several
     """
     counts = [n for n, p in made.items() if sum(any(p is q for q in m.parameters()) for m in modules) > 1]
     if counts:
@@ -64,7 +65,11 @@ def placement_of(
     result of ``shard_placement_fn`` that names a mesh, but has it in a private module.
     """
     common = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_common")  # not there before torch 2.13
-    infos = {axes: common.FSDPMeshInfo(mesh, shard_mesh_dim=0) for axes, mesh in meshes.items()}
+    infos = {
+        axes: common.FSDPMeshInfo(mesh, shard_mesh_dim=0) if mesh.ndim == 1
+        else common.HSDPMeshInfo(mesh, shard_mesh_dim=1, replicate_mesh_dim=0)
+        for axes, mesh in meshes.items()
+    }  # fmt: skip
     return lambda parameter: common.ShardPlacementResult(Shard(0), infos[over[parameter]])
 
 
@@ -140,7 +145,7 @@ def release(modules: Sequence[nn.Module]) -> None:
     for module in modules:
         for unit in fsdp_modules(module):
             for group in getattr(unit._get_fsdp_state(), "_fsdp_param_groups", ()):
-                group.mesh_info.shard_process_group = None
+                group.mesh_info.shard_process_group = group.mesh_info.replicate_process_group = None
 
 
 def before_microbatch(stage: nn.Module, level: int, last: bool, once: bool) -> None:
@@ -151,6 +156,7 @@ def before_microbatch(stage: nn.Module, level: int, last: bool, once: bool) -> N
     if not isinstance(stage, FSDPModule):
         return
     stage.set_is_last_backward(last)
+    stage.set_requires_all_reduce(last)
     if level <= 2:
         stage.set_reshard_after_backward(last)
     if once:

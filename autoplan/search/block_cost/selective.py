@@ -17,6 +17,7 @@ a second of full recomputation does, and never is more kept than autograd keeps.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -102,15 +103,40 @@ class Dataflow:
     def improved(self, kept: frozenset[int], rate: float) -> frozenset[int]:
         """Single storages kept, or no longer kept, for as long as that costs less."""
         least, better = self.cost(kept, rate), True
+        readers = self.readers(kept)
         while better:
             better = False
-            held, again = self.needed(kept)
-            for storage in [s for s in self.made if s in again or s in held]:
-                other = kept ^ {storage}
-                cost = self.cost(other, rate)
-                if cost < least * (1 - 1e-12):
-                    kept, least, better = other, cost, True
+            for storage in [s for s in self.made if readers[s]]:
+                more = self.more(storage, kept, readers, rate) if readers[storage] else 0.0
+                if more < -1e-12 * least:
+                    kept, better = kept ^ {storage}, True
+                    least, readers = self.cost(kept, rate), self.readers(kept)
         return kept
+
+    def readers(self, kept: frozenset[int]) -> Counter[int]:
+        """How many read each storage: the backward, and what runs again."""
+        found = Counter(self.saved)
+        for storage in self.needed(kept)[1]:
+            found.update(set(self.made[storage].reads))
+        return found
+
+    def more(self, storage: int, kept: frozenset[int], readers: Counter[int], rate: float) -> float:
+        """By how much the cost rises if this storage is kept where it isn't, or no longer kept where it is: what it is
+        computed from is then no longer needed, or comes to be."""
+        drops, changed = storage in kept, Counter[int]()
+        sign = 1.0 if drops else -1.0
+        found, left = sign * (self.made[storage].seconds - rate * self.sizes.get(storage, 0)), [storage]
+        while left:
+            for read in set(self.made[left.pop()].reads):
+                changed[read] += 1
+                if changed[read] != (1 if drops else readers[read]) or (drops and readers[read]):
+                    continue
+                if read in self.made and read not in kept:
+                    found += sign * self.made[read].seconds
+                    left.append(read)
+                else:
+                    found += sign * rate * self.sizes.get(read, 0)
+        return found
 
 
 def selective_of_walk(

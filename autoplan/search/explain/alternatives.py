@@ -135,8 +135,8 @@ def priced(work: SearchState, name: str, found: Evaluated, over_bytes: int) -> A
         summed[key] = one if before is None else together(before, one)
     longest = max(summed.values(), key=in_the_open, default=None)
     waits = longest if longest is not None and in_the_open(longest) > 0 else None
-    idle_s = bubble_of(found) * found.step_s
-    return Alternative(name, parallelism_of(found), found.step_s, over_bytes, "", waits, idle_s)
+    idle_s, peak_bytes = bubble_of(found) * found.step_s, found.memory[found.fullest].total
+    return Alternative(name, parallelism_of(found), found.step_s, over_bytes, "", waits, idle_s, peak_bytes)
 
 
 def in_the_open(collective: PricedCollective) -> float:

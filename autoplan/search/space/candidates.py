@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
-from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, ZERO_AXES, Mesh
+from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, ZERO_AXES, Mesh, replicated
 from autoplan.options import CP_ATTENTION, Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
@@ -42,6 +42,7 @@ class Candidate:
     local_steps     steps from one average of the replicas to the next; 1: gradients are summed in every step
     ep, cp          devices of the experts' and the context's axis
     cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
+    dp_replicate    replicas along dp of what ZeRO shards over the rest of it
     versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
     """
 
@@ -62,6 +63,7 @@ class Candidate:
     ep: int = 1
     cp: int = 1
     cp_attention: str = ""
+    dp_replicate: int = 1
 
     @property
     def stages(self) -> int:
@@ -90,13 +92,15 @@ class Candidate:
     @property
     def shard_axes(self) -> tuple[str, ...]:
         """The axes whose ranks hold the same parameters and see other rows, of the batch or of the sequence: ZeRO
-        shards over them, gradients are summed over them together. Replicas that step alone are the data axis' own."""
-        return ("dp", CONTEXT) if self.cp > 1 and self.local_steps == 1 else ("dp",)
+        shards over them, or of the data axis over the part that one replica has; gradients are summed over them
+        together. Replicas that step alone are the data axis' own."""
+        data = replicated(self.dp, self.dp_replicate)[1] if self.dp_replicate > 1 else "dp"
+        return (data, CONTEXT) if self.cp > 1 and self.local_steps == 1 else (data,)
 
     @property
     def wide(self) -> int:
         """Ranks along the experts' axis over which ZeRO shards weights that are whole there, beside those axes."""
-        return self.ep if self.zero and EXPERT in ZERO_AXES and self.dp * self.cp > 1 else 1
+        return self.ep if self.zero and EXPERT in ZERO_AXES else 1
 
     @property
     def stage_devices(self) -> int:
@@ -156,7 +160,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
         for micro_batch in micro_batches(limits, pinned, dp):
             microbatches = limits.rows // (dp * micro_batch)
             for schedule, virtual_stages in schedules(limits, pinned, pp, microbatches):
-                for zero in zero_levels(pinned, pp, dp * cp):
+                for zero, replicas in sharings(limits, pinned, pp, dp, ep, cp, tp):
                     if schedule == "zero-bubble" and zero == 3:
                         continue
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
@@ -165,7 +169,7 @@ def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
                         yield Candidate(
                             pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, virtual_stages,
                             pinned.offload or "none", tensor, pinned.tensor_system or "", pinned.local_steps or 1,
-                            1 + pinned.two_versions, ep, cp, attention,
+                            1 + pinned.two_versions, ep, cp, attention, replicas,
                         )  # fmt: skip
 
 
@@ -256,6 +260,20 @@ def in_rounds(
         if fits and (pinned.pipeline_schedule or (helps and 2 * pp * count * microbatches <= MOST_ACTIONS)):
             found.append((schedule, count))
     return found
+
+
+def sharings(
+    limits: SpaceLimits, pinned: Parallelism, pp: int, dp: int, ep: int, cp: int, tp: int
+) -> Iterator[tuple[int, int]]:
+    """(ZeRO level, replicas of what it shards) to be tried. Where no number of replicas is pinned: one, and one for
+    each node, so that parameters are gathered inside."""
+    inside = ep * cp * tp
+    across = dp * inside // limits.node if inside < limits.node < dp * inside and limits.node % inside == 0 else 1
+    wanted = (1, across) if pinned.dp_replicate is None else (pinned.dp_replicate,)
+    shards = dp * cp * (ep if EXPERT in ZERO_AXES else 1)
+    for zero, replicas in itertools.product(zero_levels(pinned, pp, shards), dict.fromkeys(wanted)):
+        if replicas == 1 or (zero and dp % replicas == 0 and dp // replicas * cp > 1):
+            yield zero, replicas
 
 
 def zero_levels(pinned: Parallelism, pp: int, shards: int) -> list[int]:

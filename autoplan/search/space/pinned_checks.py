@@ -33,6 +33,7 @@ def check_pinned(limits: SpaceLimits, pinned: Parallelism) -> None:
 def check_supported(pinned: Parallelism) -> None:
     """ParallelismError for fields that exclude each other, whatever the cluster."""
     raise_first(schedule_conflicts(pinned))
+    raise_first(replica_conflicts(pinned))
     if pinned.asynchronous:
         raise_first(asynchronous_conflicts(pinned))
 
@@ -64,6 +65,24 @@ def schedule_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
         splits and recompute in ("full", "selective"), f"recompute={recompute!r} with pipeline_schedule='zero-bubble'",
         "each of the two passes of a backward would run the segment again",
         "use recompute='none', or pipeline_schedule='interleaved'",
+    )  # fmt: skip
+
+
+def replica_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
+    """What replicas of sharded states can't go with."""
+    replicas, dp = pinned.dp_replicate or 1, pinned.dp
+    what = f"dp_replicate={replicas}"
+    yield (
+        replicas > 1 and (pinned.zero == 0 or pinned.asynchronous), f"{what} without ZeRO",
+        "it counts replicas of what ZeRO shards, and nothing is sharded", "give zero=1, 2 or 3, or leave it out",
+    )  # fmt: skip
+    yield (
+        dp is not None and dp % replicas > 0, f"{what} with dp={dp}", "each replica has as many ranks of dp",
+        "give a divisor of dp",
+    )  # fmt: skip
+    yield (
+        dp == replicas > 1 and pinned.cp in (None, 1), f"{what} with dp={dp}", "each replica has one rank of dp",
+        "give fewer replicas, or zero=0 with dp_replicate=1",
     )  # fmt: skip
 
 

@@ -21,12 +21,12 @@ from autoplan.search.space.text import read_text
 
 
 def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
-    return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=zero)
+    return lambda cluster: Parallelism(dp=cluster.devices, tp=1, pp=1, zero=zero, dp_replicate=1)
 
 
 def zero_offload(cluster: ClusterSpec) -> Parallelism:
     """ZeRO-2 with the optimizer's state and update on the host (Ren et al. 2021)."""
-    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=2, offload="optimizer")
+    return Parallelism(dp=cluster.devices, tp=1, pp=1, zero=2, offload="optimizer", dp_replicate=1)
 
 
 def tensor_parallel(sequence: bool | None) -> Callable[[ClusterSpec], Parallelism]:

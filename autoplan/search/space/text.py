@@ -42,7 +42,7 @@ CP_WORDS: Mapping[str, str] = {
 FIELDS: Mapping[str, object] = {
     "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "pipeline_schedule": "", "virtual_stages": 1,
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
-    "cp": 1, "ep": 1, "cp_attention": "",
+    "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -153,6 +153,7 @@ def _phrases() -> Iterator[Phrase]:
     yield phrase(r"(?:\d+ )?microbatch(?:es)? of (\d+)", lambda m: {"micro_batch": int(m[1])})
     yield phrase(r"ZeRO-?(\d)", lambda m: {"zero": int(m[1])})
     yield word("zero", "fsdp", 3)
+    yield phrase(r"(\d+) replicas(?! averaged)", lambda m: {"dp_replicate": int(m[1])})
     yield word("sequence_parallel", "sequence[ -]parallel", True)
     yield phrase(rf"offload ({'|'.join(OFFLOADS)})", lambda m: {"offload": m[1].lower()})
     yield phrase(r"activations of \d+ of \d+ blocks on the host", lambda m: {"offload": "activations"})

@@ -1,0 +1,45 @@
+"""The memory of each stage's device, stacked by kind against its limit."""
+
+from autoplan.ir.record import PlanRecord
+from autoplan.report.html.chart import Scale, axis, figure, legend, percent, plain, text
+from autoplan.report.kinds import stage_kinds, walls_of
+from autoplan.report.prices import KINDS, stage_text
+from autoplan.report.words import GIB, MIB, size_in
+
+
+def memory_section(record: PlanRecord) -> str:
+    """A bar for each stage, or for each pipeline rank where it holds several."""
+    held, stages, walls = record.chosen.predicted.peak_bytes, record.chosen.stages, walls_of(record)
+    kinds = stage_kinds(record)
+    place = "rank" if len(held) < len(stages) else "stage"
+    most = max(*(memory.total for memory in held), *walls)
+    unit, name = (GIB, "GiB") if most >= GIB // 10 else (MIB, "MiB")
+    scale, rows = Scale(0.0, 1.02 * most / unit), []
+    for number, memory in enumerate(held):
+        parts, begun = [], 0
+        for kind in KINDS:
+            size = getattr(memory, kind)
+            if size:
+                label = f"{place} {number}, {kind}: {size_in(unit, size)} {name}"
+                box = f'x="{percent(scale(begun / unit))}" width="{percent(scale(size / unit))}" height="100%"'
+                parts.append(
+                    f'<rect class="mem-{kind}" {box} data-stage="{number}" data-kind="{kind}" data-bytes="{size}">'
+                    f"<title>{text(label)}</title></rect>"
+                )
+            begun += size
+        wall = percent(scale(walls[number] / unit))
+        parts.append(f'<line class="limit" x1="{wall}" x2="{wall}" y1="0" y2="100%" data-limit="{walls[number]}"/>')
+        holds = "; ".join(stage_text(record, stage) for stage in stages[number :: len(held)])
+        share = f"{size_in(unit, memory.total)} {name}, {100 * memory.total / walls[number]:.0f}%"
+        host = f", {size_in(unit, memory.host)} {name} on the host" if memory.host else ""
+        device = f"{kinds[number]}: " if kinds else ""
+        rows.append(
+            f'<div class="row"><span class="name">{place} {number}</span>'
+            f'<svg class="bar" role="img" aria-label="{text(f"{place} {number}: {share}")}">{"".join(parts)}</svg>'
+            f'<span class="after">{text(share + host)}</span><span class="holds">{text(device + holds)}</span></div>'
+        )
+    limits = ", ".join(dict.fromkeys(f"{size_in(unit, wall)} {name}" for wall in walls))
+    keys = legend([*((f"mem-{kind}", kind) for kind in KINDS), ("limit", f"limit, {limits} a device")])
+    under = f'<div class="row"><span class="name"></span>{axis(scale, f"memory of one device, {name}", plain)}</div>'
+    body = f'<div class="readable rows">{"".join(rows)}{under}<output></output></div>{keys}'
+    return figure("Memory of one device at its busiest", body, name="memory")

@@ -1,0 +1,63 @@
+"""The step's time as one bar: compute, what no compute hides of each axis' collectives, the bubble, the update."""
+
+from autoplan.ir.record import PlanRecord
+from autoplan.report.html.chart import Scale, axis, figure, percent, plain, table, text
+from autoplan.report.waits import per_device
+from autoplan.report.words import seconds_text
+from autoplan.search.breakdown import BUBBLE, COMPUTE, UPDATE, Breakdown, Part
+
+NAMES = {COMPUTE: "compute", BUBBLE: "pipeline bubble", UPDATE: "parameter update"}
+CLASSES = {COMPUTE: "compute", BUBBLE: "bubble", UPDATE: "update"}
+AXES = ("tp", "dp", "pp", "cp", "ep")  # that have a colour of their own
+
+
+def part_name(part: Part) -> str:
+    return NAMES.get(part.kind, f"waiting for collectives over {part.axis}")
+
+
+def part_class(part: Part) -> str:
+    first = part.axis.split(",")[0].split(".")[0]
+    return CLASSES.get(part.kind, f"axis-{first if first in AXES else 'other'}")
+
+
+def time_section(record: PlanRecord, step: Breakdown) -> str:
+    """The bar, and under it what each part is."""
+    step_s = record.chosen.predicted.step_time_s
+    if not step_s:
+        return ""
+    unit, name = (1.0, "s") if step_s >= 1 else (1e3, "ms") if step_s >= 1e-3 else (1e6, "µs")
+    bars, begun_s, rows = [], 0.0, []
+    for part in step.parts:
+        share = part.seconds / step_s
+        label = f"{part_name(part)}: {seconds_text(part.seconds)}, {100 * share:.1f}%"
+        bars.append(
+            f'<rect class="{part_class(part)}" x="{percent(begun_s / step_s)}" width="{percent(share)}" height="100%" '
+            f'data-kind="{text(part.kind)}" data-axis="{text(part.axis)}" data-seconds="{part.seconds!r}">'
+            f"<title>{text(label)}</title></rect>"
+        )
+        begun_s += part.seconds
+        rows.append((part, [seconds_text(part.seconds), f"{100 * share:.1f}%"]))
+    scale = Scale(0.0, step_s * unit)
+    bar = f'<svg class="bar tall" role="img" aria-label="step time by part">{"".join(bars)}</svg>'
+    keys = "".join(
+        f'<tr><td><b class="key {part_class(part)}"></b>{text(part_name(part))}</td>'
+        f'<td class="n">{text(cells[0])}</td><td class="n">{text(cells[1])}</td></tr>'
+        for part, cells in rows
+    )
+    told = f'<div class="wide"><table class="keys"><tbody>{keys}</tbody></table></div>'
+    body = f'<div class="readable">{bar}{axis(scale, f"time of one step, {name}", plain)}<output></output></div>{told}'
+    note = (
+        "One device, the mean over the pipeline's ranks. Collectives count as far as no compute hides them; what "
+        "follows the last backward is that of the slowest rank."
+    )
+    return figure(f"Time: {seconds_text(step_s)} a step", body, note, "time")
+
+
+def collectives_table(record: PlanRecord) -> str:
+    """Every collective of a step."""
+    header = ["where", "collective", "axis", "bytes", "runs", "time of all", "hidden"]
+    rows = [
+        [c.where, c.kind, c.axis, f"{c.bytes:,}", f"{c.count:,}", seconds_text(c.seconds), seconds_text(c.hidden_s)]
+        for c in per_device(record)
+    ]
+    return table(header, rows, right=(3, 4, 5, 6))

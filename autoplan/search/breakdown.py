@@ -1,0 +1,124 @@
+"""What a plan's step is made of: seconds by their cause, and when each pipeline rank does what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autoplan.cost.step import timeline_runs
+from autoplan.ir.graph import Model
+from autoplan.ir.record import PlanRecord
+from autoplan.search.evaluate import Evaluated, once_s, scheduled
+from autoplan.search.repriced import repriced
+
+COMPUTE, WAIT, BUBBLE, UPDATE = "compute", "collectives", "bubble", "update"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds of a step on one device, the mean over the pipeline ranks.
+
+    kind  "compute", "collectives" that no compute hides, "bubble", or "update" of the parameters
+    axis  of the collectives, "" of the rest
+    """
+
+    kind: str
+    axis: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Span:
+    """An action of the schedule, in seconds from the step's start.
+
+    kind        F forward, B backward; I and W where it is split: the inputs' gradients, the weights'
+    received_s  of it, spent first on the message that it needs, on its way
+    """
+
+    rank: int
+    stage: int
+    kind: str
+    microbatch: int
+    start_s: float
+    end_s: float
+    received_s: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """What a step is made of.
+
+    parts     add up to the predicted step time
+    spans     of each pipeline rank, in order; without what happens once a step
+    once_s    from the last backward to the step's end: gradient sums and the update
+    """
+
+    parts: tuple[Part, ...]
+    spans: tuple[tuple[Span, ...], ...]
+    once_s: float
+
+
+def breakdown(record: PlanRecord) -> Breakdown:
+    """The step of a plan, from the prices that the search compared."""
+    _, found = repriced(record)
+    line, spent_s = found.timeline, once_s(found.loads, found.stages)
+    whole_s = line.step_s + spent_s
+    scale = found.step_s / whole_s if whole_s else 1.0  # the slowest of many nodes
+    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for rank in range(found.setting.pp):
+        for axis, waited_s in exposed_on(found, record.model, rank):
+            seconds[WAIT, axis] += waited_s / found.setting.pp
+    idle_s = float(line.bubble_fraction * line.step_s)
+    seconds[COMPUTE, ""] = float(line.step_s) - idle_s - sum(seconds.values())
+    seconds[BUBBLE, ""] = idle_s
+    for key, ending_s in ending(found):
+        seconds[key] += ending_s
+    order = {COMPUTE: 0, WAIT: 1, BUBBLE: 2, UPDATE: 3}
+    parts = [Part(*key, own_s * scale) for key, own_s in seconds.items() if own_s > 1e-9 * whole_s]
+    parts.sort(key=lambda part: (order[part.kind], -part.seconds))
+    return Breakdown(tuple(parts), spans_of(found, scale), spent_s * scale)
+
+
+def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str, float]]:
+    """(axis, seconds) of the collectives that a pipeline rank waits for while its microbatches run."""
+    loads, setting, stages = found.loads.at(rank), found.setting, found.stages
+    m, hosts = setting.microbatches, loads.data.offload == "activations"
+    prices = found.point.on(loads.data.prices.device)
+    for k, stage in enumerate(stages):
+        if k % setting.pp != rank:
+            continue
+        at = (stage.first, stage.last)
+        again, partly = loads.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
+        for segment, full, part in zip(model.segments[slice(*at)], again, partly, strict=True):
+            for moved in prices[segment.block].moves:
+                runs = 1 + int(full) + int(part) * moved.again
+                yield moved.step.axis, m * runs * (moved.forward_s - moved.hidden_forward_s)
+                if loads.data.prices.training:
+                    yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
+        yield loads.data.axis, m * loads.exposed_s(at)
+        yield "pp", sum(found.timeline.waits_s[max(k - 1, 0) : k + 1]) / 2  # as much on either side of a border
+
+
+def ending(found: Evaluated) -> Iterator[tuple[tuple[str, str], float]]:
+    """What follows the last backward, on the pipeline rank where it takes longest."""
+    pp, stages, loads = found.setting.pp, found.stages, found.loads
+    each = [loads.at(k).once_s((s.first, s.last)) for k, s in enumerate(stages)]
+    ranks = [tuple(map(sum, zip(*each[rank::pp], strict=True))) for rank in range(pp)]
+    spent_s, hidden_s, summed_s, local_s = max(ranks, key=lambda r: r[0] - r[1] + r[2] + r[3])
+    yield (WAIT, loads.data.axis), spent_s - hidden_s
+    yield (WAIT, "tp"), summed_s
+    yield (UPDATE, ""), local_s
+
+
+def spans_of(found: Evaluated, scale: float) -> tuple[tuple[Span, ...], ...]:
+    """Every action of the schedule with its times."""
+    return tuple(
+        tuple(
+            Span(
+                run.rank, *run.action, float(run.start_s) * scale, float(run.end_s) * scale, float(run.waited_s) * scale
+            )
+            for run in row
+        )
+        for row in timeline_runs(*scheduled(found.loads, found.stages))
+    )

@@ -1,0 +1,107 @@
+"""A line of the file of recipes, and the pins that it says."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoplan.options import Parallelism
+from tests.bench.recipes.clusters import NODES, cluster_text
+from tests.bench.recipes.shapes import SHAPES, UNKNOWN, Shape
+
+BESIDE = Path(__file__).resolve().parents[4] / "shared" / "data" / "recipes.csv"
+NEAR_BF16 = ("bf16", "")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is planned freely once for all the rows that agree on it."""
+
+    model: str
+    settings: tuple[str, ...]
+    cluster: str
+    batch: int
+    seq: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row whose model, devices and pins are known.
+
+    notes  what of the row isn't planned as it was run, a sentence each
+    """
+
+    name: str
+    text: str
+    job: Job
+    pins: Parallelism
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row that says too little, or more than can be pinned; and why."""
+
+    name: str
+    text: str
+    reason: str
+
+
+def read(path: Path) -> list[Recipe | Refused]:
+    with path.open(newline="") as file:
+        return [understood(row) for row in csv.DictReader(file)]
+
+
+def understood(row: dict[str, str]) -> Recipe | Refused:
+    """A row's job and pins, or why there are none."""
+    text = described(row)
+    shape = SHAPES.get(row["model"])
+    if shape is None:
+        return Refused(row["id"], text, UNKNOWN.get(row["model"], "its shape isn't published where it could be read"))
+    if row["gpu"] not in NODES:
+        return Refused(row["id"], text, "no profile of its devices")
+    seq = int(row["seq"]) if row["seq"] else shape.seq
+    if seq is None:
+        return Refused(row["id"], text, "its sequence isn't given")
+    return pinned(row, text, shape, seq)
+
+
+def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | Refused:
+    devices, tp, cp, pp, ep = (int(row[name] or 1) for name in ("n_gpus", "tp", "cp", "pp", "ep"))
+    rows, rest = divmod(devices, tp * cp * pp)
+    if rest:
+        return Refused(row["id"], text, f"{devices} devices aren't a multiple of tp x cp x pp")
+    if rows % ep:
+        return Refused(row["id"], text, f"its experts' axis of {ep} takes in ranks of tp or cp beside dp={rows}")
+    notes, micro = [], int(row["micro_batch"]) if row["micro_batch"] else None
+    batch = int(row["global_batch"]) if row["global_batch"] else rows * (micro or 1)
+    if not row["global_batch"]:
+        notes.append("The batch isn't given: that of a rank times dp.")
+        micro = None if pp > 1 else micro
+    stages = int(row["virtual_stages"] or 1)
+    zero, recompute = sharding(row), row["recompute"] if row["recompute"] in ("full", "none") else None
+    if row["precision"].lower() not in NEAR_BF16 and "bf16" not in row["precision"]:
+        notes.append(f"Planned in bf16 where the row ran {row['precision']}.")
+    pins = Parallelism(
+        dp=rows // ep, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, recompute=recompute,
+        micro_batch=None if micro is None else micro * ep,  # ours is spread over ep, theirs lies on each of its ranks
+        pipeline_schedule=None if pp == 1 else "interleaved" if stages > 1 else "1f1b",
+        virtual_stages=stages if pp > 1 and stages > 1 else None,
+    )  # fmt: skip
+    cluster = cluster_text(row["gpu"], devices)
+    assert cluster is not None
+    long = () if seq <= 8192 or not shape.model.startswith("hf:llama") else (f"max_position_embeddings={seq}",)
+    return Recipe(row["id"], text, Job(shape.model, (*shape.settings, *long), cluster, batch, seq), pins, tuple(notes))
+
+
+def sharding(row: dict[str, str]) -> int | None:
+    """The ZeRO level. FSDP over more than one rank is the third, whatever the optimizer's column says."""
+    if row["fsdp"] not in ("", "0", "1"):
+        return 3
+    return int(row["zero"]) if row["zero"] else None
+
+
+def described(row: dict[str, str]) -> str:
+    axes = " ".join(f"{name}={row[name]}" for name in ("tp", "cp", "pp", "ep") if row[name] not in ("", "1"))
+    return f"{row['model']} on {row['n_gpus']} {row['gpu']}, batch {row['global_batch'] or '-'}, {axes or 'dp alone'}"

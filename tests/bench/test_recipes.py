@@ -1,0 +1,113 @@
+"""Recipes that others ran: rows are read as they say, and the table's lines and counts follow from what was found."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoplan.cluster import ClusterSpec
+from autoplan.models.named import resolve_model
+from tests.bench.recipes.clusters import NODES
+from tests.bench.recipes.document import parts
+from tests.bench.recipes.price import JobPlans, Planned, job_plans_of, plan_job
+from tests.bench.recipes.row import Job, Recipe, Refused, understood
+from tests.bench.recipes.shapes import SHAPES, UNKNOWN, nanotron, nemotron
+
+FIELDS = ("id", "model", "gpu", "n_gpus", "global_batch", "micro_batch", "seq", "dp", "tp", "cp", "pp",
+          "virtual_stages", "ep", "etp", "fsdp", "zero", "recompute", "precision", "source")  # fmt: skip
+
+
+def row(**said: str) -> dict[str, str]:
+    plain = dict.fromkeys(FIELDS, "") | {"id": "r0", "model": "LLAMA3_70B", "gpu": "H100", "n_gpus": "64",
+                                         "global_batch": "256", "micro_batch": "1", "seq": "8192"}  # fmt: skip
+    return plain | said
+
+
+def pins(**said: str) -> dict[str, object]:
+    read = understood(row(**said))
+    assert isinstance(read, Recipe)
+    return read.pins.pinned()
+
+
+def test_axes_are_pinned_and_dp_follows() -> None:
+    assert pins(tp="4", pp="4", cp="2") == {"dp": 2, "tp": 4, "pp": 4, "cp": 2, "ep": 1, "micro_batch": 1,
+                                            "pipeline_schedule": "1f1b"}  # fmt: skip
+
+
+def test_stages_on_a_rank_are_interleaved() -> None:
+    said = pins(tp="4", pp="4", virtual_stages="5", recompute="full")
+    assert (said["pipeline_schedule"], said["virtual_stages"], said["recompute"]) == ("interleaved", 5, "full")
+
+
+def test_experts_lie_within_the_data_ranks() -> None:
+    said = pins(model="Qwen3_30B_a3B", ep="8", tp="2")
+    assert (said["dp"], said["ep"], said["tp"], said["micro_batch"]) == (4, 8, 2, 8)
+    beyond = understood(row(model="Qwen3_235B_a22B", ep="32", tp="2", pp="8"))
+    assert isinstance(beyond, Refused) and "tp or cp" in beyond.reason
+
+
+def test_fsdp_is_the_third_level_and_one_rank_of_it_is_none() -> None:
+    assert pins(fsdp="64", zero="1")["zero"] == 3
+    assert pins(fsdp="1", zero="1")["zero"] == 1
+    assert "zero" not in pins()
+
+
+def test_what_a_row_leaves_out_is_told() -> None:
+    read = understood(row(global_batch="", micro_batch="2", precision="FP8"))
+    assert isinstance(read, Recipe) and read.job.batch == 128
+    told = [note.split(":")[0] for note in read.notes]
+    assert told == ["The batch isn't given", "Planned in bf16 where the row ran FP8."]
+
+
+@pytest.mark.parametrize("said", [{"model": "model"}, {"gpu": "an abacus"}, {"seq": ""}, {"n_gpus": "60", "tp": "8"}])
+def test_rows_that_say_too_little_are_refused_with_a_reason(said) -> None:
+    read = understood(row(**said))
+    assert isinstance(read, Refused) and read.reason
+
+
+def test_every_cluster_is_one_and_no_model_is_both_known_and_unknown() -> None:
+    for profile, per_node in NODES.values():
+        assert ClusterSpec.of(f"2x{per_node} {profile}").devices == 2 * per_node
+    assert not set(SHAPES) & set(UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("shape", "billions"),
+    [(nanotron(2048, 8192, 16, 32, True), 1.34), (nanotron(3072, 8192, 28, 24, True), 3.57),
+     (nanotron(8192, 28672, 80, 64, False), 80.0), (SHAPES["Nemotron4-340B"], 341), (SHAPES["Kimi K2"], 1027),
+     (SHAPES["Grok1-314B"], 316), (SHAPES["Nemotron_3_Nano"], 31.58), (nemotron(6144, 24576, 32, 48, 8, ""), 15.6)],
+)  # fmt: skip
+def test_shapes_have_as_many_parameters_as_published(shape, billions) -> None:
+    model = resolve_model(shape.model, shape.settings, batch=1, seq=128).model
+    module = model() if callable(model) and not hasattr(model, "parameters") else model
+    assert sum(p.numel() for p in module.parameters()) / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+JOB = Job("hf:llama", ("num_hidden_layers=2", "hidden_size=64", "intermediate_size=128", "num_attention_heads=4",
+                       "num_key_value_heads=4", "vocab_size=256"), "1x4 h100-sxm", 8, 32)  # fmt: skip
+
+
+def recipe(name: str, **said: int) -> Recipe:
+    read = understood(row(n_gpus="4"))
+    assert isinstance(read, Recipe)
+    return Recipe(name, name, JOB, type(read.pins)(**said), ())
+
+
+def test_a_job_is_planned_freely_and_as_pinned() -> None:
+    recipes = [recipe("a", dp=4), recipe("b", dp=3)]
+    found = plan_job(JOB, recipes)
+    assert found.ours.plan and found.theirs["a"].step_s >= found.ours.step_s > 0
+    assert not found.theirs["b"].plan and "3" in found.theirs["b"].reason
+    assert job_plans_of(found.to_dict()) == found
+
+
+def test_the_table_tells_theirs_ours_and_what_was_not_run() -> None:
+    plans = JobPlans(Planned("dp=4", 1.0, 0.5, 2 * 10**9, 1.0),
+                     {"a": Planned("tp=4", 2.0, 0.25, 10**9, 1.0), "b": Planned(reason="doesn't fit: 9 GB")},
+                     80 * 10**9, 10**9)  # fmt: skip
+    other = Recipe("c", "c", Job("hf:gpt2", (), "1x4 h100-sxm", 8, 32), recipe("c").pins, ())
+    printed = parts([recipe("a"), recipe("b"), other, Refused("d", "d", "no model")], {JOB: plans})
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed["table"].splitlines()[2:]]
+    assert cells[0][2:8] == ["2.00 s", "1.0 GB", "dp=4", "1.00 s", "2.0 GB", "0.500"]
+    assert cells[1][2] == "doesn't fit: 9 GB" and cells[1][7] == "-"
+    assert cells[2][2] == "not planned in this run" and cells[3][2] == "not planned: no model"
+    assert "ours takes 0.500 of theirs on average over 1 rows; it is more than 0.2% slower in 0" in printed["summary"]
