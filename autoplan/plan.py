@@ -25,6 +25,7 @@ from autoplan.export.folder import (
     rehearsal_in,
     values_in,
     write_folder,
+    write_rehearsal,
 )
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
@@ -244,7 +245,7 @@ class Plan:
             return rehearse(write_folder(self.record, Path(folder) / "out", str(self), {}), ranks, microbatches)
 
     @keywords(InputsError)
-    def export(self, folder: str | os.PathLike) -> Path:
+    def export(self, folder: str | os.PathLike, *, rehearse: bool = False) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
         has run.py in place of train.py. For several nodes launch/ starts it by torchrun, Slurm or Kubernetes.
 
@@ -252,11 +253,14 @@ class Plan:
         model holds values they are written beside the plan, to weights/, as they are now: train.py starts from them.
         A model of transformers brings its config.json, and the tokenizer's files of the folder that it was loaded
         from, into pretrained/; ``save_weights`` writes them beside the weights.
+        rehearse  ``rehearse()`` it, too: rehearsal.json has what was found, and report.html shows it; RehearsalError
+                  as there
         ExtensionError where the plan's ranks couldn't import an operator of your own. PlanFileError where a file would
         be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
         check_exportable(self.record.extensions)
-        page = report_html(self.record, rehearsal_in(Path(folder), str(self)))
+        found = self.rehearse().to_dict() if rehearse else None
+        page = report_html(self.record, found or rehearsal_in(Path(folder), str(self)))
         extra: dict[str, str | bytes] = {"report.html": page}
         script = "run.py" if isinstance(self.record.training, Inference) else "train.py"
         extra |= launchers(self.record.cluster, script)
@@ -265,7 +269,10 @@ class Plan:
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
         values = self.values if self.module is None else self.module
         values = values if record.start.stored else None
-        return write_folder(record, folder, str(self), extra, values)
+        written = write_folder(record, folder, str(self), extra, values)
+        if found is not None:
+            write_rehearsal(written, found)
+        return written
 
     @keywords(InputsError)
     def export_config(self, kind: str) -> ExportedConfig:

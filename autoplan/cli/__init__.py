@@ -152,5 +152,6 @@ def add_request(command: argparse.ArgumentParser) -> None:
 
 def add_outputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--export", metavar="DIR", help="write plan.json, program.py, train.py and report.html there")
+    command.add_argument("--rehearse", action="store_true", help="and rehearse it, at full size, without a device")
     command.add_argument("--explain", metavar="NAME", help="explain one operator or module instead of the report")
     command.add_argument("--verbose", action="store_true", help=VERBOSE)

@@ -14,14 +14,14 @@ from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare, unchanged
 from autoplan.difference import difference
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
-from autoplan.export.folder import path_of, seal_folder
+from autoplan.export.folder import REHEARSAL, path_of, rehearsal_in, seal_folder, write_rehearsal
 from autoplan.models.named import Request, resolve_model
 from autoplan.plan import Plan, load
 from autoplan.report.prices import phases_text
 
 
 def plan_command(options: argparse.Namespace) -> None:
-    check_export(options.export)
+    check_export(options.export, options.rehearse)
     request = resolve_model(options.model, options.config, options.batch, options.seq)
     for note in request.notes:
         print(note)
@@ -42,9 +42,12 @@ def plan_command(options: argparse.Namespace) -> None:
     export(plan, options)
 
 
-def check_export(folder: str | None) -> None:
-    """PlanFileError, before anything is planned, where a plan couldn't be written there."""
+def check_export(folder: str | None, rehearse: bool) -> None:
+    """PlanFileError, before anything is planned, where a plan couldn't be written there; InputsError where what isn't
+    exported is to be rehearsed."""
     if folder is None:
+        if rehearse:
+            raise InputsError("--rehearse", "what is exported is rehearsed", "give --export, too")
         return
     target = path_of(folder)
     place = next((path for path in (target, *target.parents) if path.exists()), target)
@@ -68,15 +71,22 @@ def tell(plan: Plan, options: argparse.Namespace) -> None:
 
 def export(plan: Plan, options: argparse.Namespace) -> None:
     if options.export:
-        folder = plan.export(options.export)
+        folder = plan.export(options.export, rehearse=options.rehearse)
         ranks = plan.record.chosen.mesh.devices
         script = "train.py" if (folder / "train.py").is_file() else "run.py"
         print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/{script}")
+        told = rehearsal_in(folder, str(plan)) if options.rehearse else None
+        if told is not None and not told["passed"]:
+            raise RehearsalError(folder, "rehearsed, the program would not run as planned", f"see {folder / REHEARSAL}")
+        if told is not None:
+            print(f"rehearsed, it would run as planned: {folder / REHEARSAL}")
+        elif script == "train.py":
+            print(f"all of it at full size, on no device: autoplan rehearse {folder}")
 
 
 def what_if_command(options: argparse.Namespace) -> None:
     """The plan that was and the one that would be, in two lines, then the latter's report."""
-    check_export(options.export)
+    check_export(options.export, options.rehearse)
     before = load(options.folder)
     after = before.what_if(
         cluster_spec=options.cluster_spec,
@@ -151,6 +161,8 @@ def rehearse_command(options: argparse.Namespace) -> None:
     """RehearsalError, after what was found is printed, where the program wouldn't run as planned."""
     found = load(options.folder).rehearse(ranks=options.ranks, microbatches=options.microbatches)
     print(found)
+    if Path(options.folder).is_dir() and found.together.mismatches is not None:
+        write_rehearsal(Path(options.folder), found.to_dict())
     if options.json:
         Path(options.json).write_text(json.dumps(found.to_dict(), indent=1))
     if not found.passed:

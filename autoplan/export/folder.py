@@ -19,6 +19,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from torch import nn
 
@@ -171,6 +172,11 @@ def rehearsal_in(folder: Path, headline: str) -> dict | None:
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) and data.get("plan") == headline else None
+
+
+def write_rehearsal(folder: Path, found: Mapping[str, Any]) -> None:
+    """Writes rehearsal.json. It is none of the plan's files: a later rehearsal replaces it."""
+    (folder / REHEARSAL).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def write_folder(

@@ -15,8 +15,7 @@ from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.further.context import in_context, wants_context
-from autoplan.search.further.expert_axis import beside_experts, over_experts
+from autoplan.search.further.axes import beside_experts, in_context, over_experts, wants_context
 from autoplan.search.further.factoring import beside_whole_weights, refined
 from autoplan.search.further.host_memory import hosted
 from autoplan.search.space.candidates import Candidate

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from autoplan.options import Parallelism
 from autoplan.search import driver
 from autoplan.search.budget import FULL
-from autoplan.search.driver import fastest
+from autoplan.search.driver import best_first, doubling
+from autoplan.search.space.candidates import SpaceLimits, settings
 
 Choice = tuple[int, bool]  # its number, and whether it takes long to price
 
@@ -67,9 +69,16 @@ def test_the_best_candidate_is_found_and_every_one_is_bounded(monkeypatch: pytes
         given = some(seed)
         monkeypatch.setattr(driver, "lower_bound", lambda operators, one, given=given: given.first_s[one])
         work = Stub(given)
-        found = fastest(work, list(given.true_s), 1.0)  # type: ignore[arg-type]
+        found = best_first(work, list(given.true_s), 1.0, None, math.inf)  # type: ignore[arg-type]
         least_s = min(given.true_s.values())
         assert (found is None) == (least_s == math.inf)
         assert found is None or found.step_s * (1 - FULL.tolerance) <= least_s
         assert work.bounds.keys() == given.true_s.keys()
         assert all(bound_s <= given.true_s[one] for one, bound_s in work.bounds.items())
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(64, {1, 2, 4, 8, 16}), (60, {1, 3, 15}), (36, {1, 3, 9})])
+def test_sizes_of_microbatches_at_least_double(rows: int, sizes: set[int]) -> None:
+    """Four ranks of rows: a power of two has every size, 15 rows 1, 3, 5 and 15, of which 5 is too near 3."""
+    found = settings(SpaceLimits(devices=4, node=4, rows=rows, segments=4), Parallelism(dp=4, tp=1, pp=1))
+    assert {s.micro_batch for s in doubling(list(found))} == sizes

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
-from autoplan.search.space.batch_reductions import with_batch_reductions
 
 from autoplan.compile import traced_model
 from autoplan.errors import AutoplanError
@@ -19,6 +18,7 @@ from autoplan.report.words import choice_text
 from autoplan.search.driver import fastest
 from autoplan.search.explain.fit import leanest, needs
 from autoplan.search.result import choose
+from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import begin, candidates
 from autoplan.trace.initialise import given
 from tests.bench.published_steps.job import Job, Traced
@@ -73,7 +73,7 @@ def trace(traced: Traced, job: Job) -> Model:
                 part.is_causal = False  # type: ignore[assignment]
     inputs = resolve_inputs(module, request.example_inputs, job.cluster.devices)
     training = Training(precision=traced.precision)
-    model = with_batch_reductions(traced_model(module, inputs, request.loss_fn, training))
+    model = with_batch_moves(traced_model(module, inputs, request.loss_fn, training))
     return replace(model, blocks=tuple(map(dropped_apart, model.blocks))) if traced.apart else model
 
 

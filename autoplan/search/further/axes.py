@@ -1,0 +1,82 @@
+"""Plans with a context's or an experts' axis, which few models gain from: tried where they may.
+
+A context axis is tried where others run out: nothing fits, pipelines stand idle, or rows are long. Rows bound data
+parallelism, a node bounds tensor parallelism. With few long rows on many devices only stages are left, and too few
+microbatches go through them. There the sequence is split over an axis of its own, which may span nodes. Microbatches
+have one row: more would hold more, and a long row fills a device.
+
+An experts' axis is tried for mixtures. A tensor axis splits experts too, within a node and with all else that it
+splits. An axis of their own may span nodes, and dense weights stay whole along it. There are as many meshes again for
+each of its sizes, and operators over two axes are dear to choose. So sizes are tried without a tensor axis first, each
+mesh with the microbatch that gives a device about as many rows as it has in the best plan. The size that wins is tried
+with everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from autoplan.options import Parallelism
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.space.candidates import Candidate, divisors, settings
+from autoplan.search.state import SearchState
+
+IDLE = 0.2  # share of a step in a pipeline's bubble from which on a context axis is tried
+LONG = 32768  # tokens of a row from which on one is tried in any case
+LEAST_TOKENS = 1024  # of a row on one device: with fewer its products are too small to be worth an axis
+MOST_GATHERED = 16  # ranks that gather each other's keys and values; a ring moves the same bytes under its compute
+
+
+def wants_context(work: SearchState, best: Evaluated | None) -> bool:
+    """Whether the best plan without a context axis may leave much to gain."""
+    return best is None or best.timeline.bubble_fraction > IDLE or work.limits.tokens >= LONG
+
+
+def in_context(work: SearchState, pinned: Parallelism) -> list[Candidate]:
+    """Every setting with a context axis; none where one is pinned, or another system on the tensor axes, or no
+    attention runs over a sequence."""
+    said = (pinned.cp, pinned.ep, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
+    tokens = work.limits.tokens
+    if any(field is not None for field in said) or not tokens:
+        return []
+    sizes = [cp for cp in divisors(work.limits.devices) if 1 < cp <= tokens // LEAST_TOKENS and tokens % cp == 0]
+    one_row = replace(pinned, micro_batch=pinned.micro_batch or 1)
+    found = (s for cp in sizes for s in settings(work.limits, replace(one_row, cp=cp)))
+    return work.lying([s for s in found if is_worth(s, tokens)])
+
+
+def is_worth(setting: Candidate, tokens: int) -> bool:
+    """Whether a device is left enough of a row, and gathers no more keys and values than is sensible."""
+    ways, gathers = setting.cp * setting.tp, setting.cp_attention == "rows"
+    return tokens % ways == 0 and tokens // ways >= LEAST_TOKENS and (setting.cp <= MOST_GATHERED or not gathers)
+
+
+def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
+    """Settings with an experts' axis, each mesh with its likeliest microbatch and with no tensor axis unless one is
+    pinned; none where such an axis or a system of rows is pinned, or the model has no mixture."""
+    said = (pinned.cp, pinned.ep, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
+    if any(field is not None for field in said) or not work.limits.experts:
+        return []
+    sizes = [ep for ep in divisors(math.gcd(work.limits.devices, work.limits.experts)) if ep > 1]
+    found = (s for ep in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=pinned.tp or 1)))
+    rows = 1.0 if best is None else best.setting.micro_batch / best.setting.operator_ways
+    return work.lying(likeliest(found, rows))
+
+
+def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
+    """Those of each mesh whose microbatch gives a device about so many rows."""
+    by_mesh: dict[tuple, dict[int, list[Candidate]]] = {}
+    for s in possible:
+        by_mesh.setdefault((s.pp, s.dp, s.operator_sizes), {}).setdefault(s.micro_batch, []).append(s)
+    found = []
+    for (_, _, sizes), by_rows in by_mesh.items():
+        wanted = math.log(max(rows * math.prod(sizes), sizes[0]))
+        found += by_rows[min(by_rows, key=lambda size: (abs(math.log(size) - wanted), size))]
+    return found
+
+
+def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> list[Candidate]:
+    """Everything else beside the experts' axis of a plan."""
+    return work.lying([s for s in settings(work.limits, replace(pinned, ep=found.setting.ep)) if s not in work.found])
