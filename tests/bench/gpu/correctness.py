@@ -1,4 +1,4 @@
-"""One plan of each kind on the device against the module on it, in float64; several ranks share the one device.
+"""One plan of each kind on the device against the module on the CPU, in float64; several ranks share the one device.
 
 NCCL takes no two ranks of one device, so they meet by gloo, which stages the device's tensors through the host.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from autoplan import Parallelism, Training
+from autoplan.verify.reference import train_eagerly
 from tests.bench.gpu.result import Result
 from tests.bench.gpu.setting import SMALL, Setting
 from tests.support.planning import parallelize_alone
@@ -59,7 +60,7 @@ def run(setting: Setting) -> Result:
     wrong = [f"{name}: {found[name]}" for name in found if not isinstance(found[name], float) or found[name] > BOUND]
     rows = [(name, KINDS[name].model, str(KINDS[name].ranks), shown(error)) for name, error in found.items()]
     told = (
-        f"A plan of each kind, three steps in float64, beside the module in eager mode on the same device: the largest "
+        f"A plan of each kind, three steps in float64, beside the module in eager mode on the CPU: the largest "
         f"difference of a parameter, as a share of its tensor's largest. Bound: {BOUND:g}."
     )
     return Result("Correctness", told, ("plan", "model", "ranks", "difference"), tuple(rows), tuple(wrong))
@@ -100,15 +101,8 @@ def last_error(text: str) -> str:
 
 
 def trained(setting: Setting, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The module's parameters after the steps, on the device in eager mode."""
-    module.to(setting.on)
-    batch = {name: value.to(setting.on) for name, value in setting.batch(SMALL).items()}
-    optimizer = torch.optim.AdamW(module.parameters(), lr=TRAINING.learning_rate)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        module(**batch).loss.backward()
-        optimizer.step()
-    return {name: value.cpu() for name, value in module.state_dict().items()}
+    """The module's parameters after the steps, on the CPU as ``plan.verify`` has it: all in float64, casts left out."""
+    return dict(train_eagerly(module, None, dict(setting.batch(SMALL)), TRAINING, STEPS).parameters)
 
 
 def largest_difference(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> float:
