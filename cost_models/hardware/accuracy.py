@@ -11,8 +11,8 @@ come with the package. It says nothing of how well such a device's own figures a
 
 
 def read_accuracy(figures: Figures) -> tuple[float, float] | None:
-    """(low, high) of measured over predicted step time, the 10th and 90th percentile of published rows, no narrower than to
-    1; None where the profile has none."""
+    """(low, high) of measured over predicted step time, the 10th and 90th percentile of published rows; 1
+    lies within; None where the profile has none."""
     if not figures.has(*ACCURACY):
         return None
     low, high = (figures.positive(*ACCURACY, name, measures="count") for name in ("low", "high"))

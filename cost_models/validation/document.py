@@ -72,7 +72,8 @@ def document(
     before  the document as it is: its kept sections are taken over
     """
     parts = [
-        _head(folder, plot), f"{PLANNED}\n\n{_kept('planned', before)}", _errors(results), _both_ways(ways), _sizes(results), _own(),
+        _head(folder, plot), f"{PLANNED}\n\n{_kept('planned', before)}", _errors(results),
+        _both_ways(ways), _sizes(results), _own(),
         f"## Measured for real on this machine\n\n{_kept('live', before)}",
         f"## On a GPU\n\n{_kept('gpu', before)}",
         *_tables(results), _not_used(), _figures(results),
