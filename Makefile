@@ -22,7 +22,10 @@
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-jobs   the same of 60 further searches, drawn once; AGAINST=before.json shows both and their ratios
 # make bench-live   plans run on four processes against their predicted times: a section of appendix/accuracy.md
-# make bench-program  the emitted program beside the module run by hand, and its dropout beside torch's: appendix/program.md
+# make bench-program  the emitted program beside the module and beside ways by hand, its dropout beside torch's:
+#                   appendix/program.md
+# make bench-checkpoint  seconds of a save beside dcp.save, and until an asynchronous one returns
+# make gpu          what only a GPU shows, in parts of under ten minutes each on one device: docs/gpu.md; DEVICE names another
 # make bench-memory  measured peak memory of ranks beside the predicted: appendix/memory.md
 # make bench-redistribution  the figures of docs/redistribution.md: ours and other engines over all pairs of layouts
 #
@@ -47,7 +50,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -103,6 +106,7 @@ corruptions: $(DEV)
 
 validate: $(DEV)
 	$(BIN)/python -m cost_models.validation --write docs/appendix/accuracy.md
+	$(BIN)/python -W ignore -m tests.bench.published_steps --write docs/appendix/accuracy.md
 
 prices: $(DEV)
 	$(BIN)/python -m cost_models.sensitivity --write docs/appendix/prices.md
@@ -148,6 +152,14 @@ bench-program: $(DEV)
 
 bench-memory: $(DEV)
 	$(BIN)/python -m tests.bench.memory --write docs/appendix/memory.md
+
+bench-checkpoint: $(DEV)
+	$(BIN)/python -m tests.bench.checkpoint
+
+# PARTS names some of correctness, one-rank, calibrated, predicted, trace.
+DEVICE ?= cuda
+gpu: $(DEV)
+	$(BIN)/python -m tests.bench.gpu --device $(DEVICE) --write docs/gpu.md $(PARTS)
 
 rehearsals: $(DEV)
 	$(BIN)/python -m tests.bench.rehearsals --write docs/appendix/rehearsals.md $(JOBS)

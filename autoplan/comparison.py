@@ -213,6 +213,19 @@ def beside(*named: tuple[str, Plan]) -> str:
     return table(header, lines, right=(3, 4))
 
 
+def unchanged(before: Plan, after: Plan) -> str:
+    """Says so where a change touches nothing of the plan; "" where it does."""
+    one, other = before.record.chosen, after.record.chosen
+    if one != other:
+        return ""
+    crossing = {axis for c in one.predicted.collectives for axis in c.axis.split(",")}
+    cluster = after.record.cluster
+    inside = cluster.nodes == 1 and cluster != before.record.cluster
+    network = "; the cluster is one node, so that nothing crosses a network" if inside else ""
+    links = f"; what it sends goes over {', '.join(sorted(crossing))}" if crossing else "; nothing of it crosses a link"
+    return f"no difference: the same plan, with the same predictions{network or links}"
+
+
 def elements_of(rows: Iterable[Row]) -> str:
     plan = next((row.found for row in rows if row.found is not None), None)
     return "rows" if plan is not None and plan.record.model.batch[0].type.floating else "tokens"

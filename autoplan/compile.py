@@ -1,6 +1,6 @@
 """The passes that make a plan of a module, in order:
 
-    trace -> precision -> check rules -> batch reductions -> tables -> search -> lower -> typecheck -> record
+    trace -> precision -> check rules -> batch moves -> tables -> search -> lower -> typecheck -> record
 
 ``traced_model`` is the first two, which alone look at the module; ``compile_model`` is the rest. A plan that is asked
 for again (``autoplan.replan``) enters at the second. The forward alone of a training plan (``autoplan.evaluation``)
@@ -26,7 +26,7 @@ from autoplan.rules.extensions import extensions_of
 from autoplan.runtime.optim.grouping import check_flat, resolved_groups
 from autoplan.runtime.optim.lr_scheduler import check_schedule
 from autoplan.runtime.optim.optimizer_options import check_optimizer
-from autoplan.search.space.batch_reductions import with_batch_reductions
+from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.search.tables.driver import search_with_tables
@@ -62,7 +62,7 @@ def compile_model(
     model = accept_whole(model, asked.constraints)
     check_rules(model)
     if isinstance(training, Training):
-        training, model = resolved_groups(training, model), with_batch_reductions(model)
+        training, model = resolved_groups(training, model), with_batch_moves(model)
     model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
     if isinstance(training, Training):
         check_flat(training, model)

@@ -199,7 +199,7 @@ class Parallelism:
     sequence_parallel  activations between the tensor-parallel operators split along the sequence
     offload          what lies in the host's memory: "optimizer" (its state), "parameters" (and that), "activations"
                      (what the blocks that repeat keep for their backward), or "none" of it. The search decides only
-                     where no field at all is pinned (``search.host_memory``); beside others None is "none"
+                     where no field at all is pinned (``search.further.host_memory``); beside others None is "none"
     tensor           factors of tp, outermost first: one mesh axis for each ("tp", "tp2", "tp3"); (tp,) is one axis
     tensor_system    how weights and activations lie over these axes: "2d", "2.5d", "3d" (``search.space.tensor_axes``),
                      or over one axis "ulysses", "context-parallel", "ring-attention", "vocab-parallel",

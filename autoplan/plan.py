@@ -15,8 +15,9 @@ from torch import nn
 from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import ARGUMENT_NAMES
 from autoplan.cluster import ClusterSpec
+from autoplan.cluster.interval import interval_of
 from autoplan.deferred import deferred
-from autoplan.errors import InputsError, LaunchError, PlanFileError
+from autoplan.errors import AutoplanError, DoesNotFitError, InputsError, LaunchError, ParallelismError, PlanFileError
 from autoplan.export.folder import (
     program_module,
     program_spec,
@@ -24,6 +25,7 @@ from autoplan.export.folder import (
     rehearsal_in,
     values_in,
     write_folder,
+    write_rehearsal,
 )
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
@@ -41,21 +43,37 @@ from autoplan.runtime.inference.program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import starting_from
 from autoplan.runtime.weights.starting import check_start
+from autoplan.targets import ExportedConfig, config_of, launchers
 
 if TYPE_CHECKING:
     from autoplan.evaluation.proof import Given, prove
+    from autoplan.export.perfetto import write_trace
     from autoplan.rehearsal.rehearse import rehearse
     from autoplan.rehearsal.result import Rehearsal
     from autoplan.replan import Change, replan
-    from autoplan.report import explain_text, headline, report_html, report_text
+    from autoplan.report import (
+        alternative_text,
+        asked_for,
+        explain_text,
+        headline,
+        report_html,
+        report_text,
+        screen_text,
+    )
     from autoplan.verify import ForwardVerification, Verification, verify
 else:
     prove = deferred("autoplan.evaluation.proof.prove")
+    write_trace = deferred("autoplan.export.perfetto.write_trace")
     rehearse = deferred("autoplan.rehearsal.rehearse.rehearse")
     Change, replan = deferred("autoplan.replan.Change"), deferred("autoplan.replan.replan")
+    alternative_text = deferred("autoplan.report.alternative_text")
+    asked_for = deferred("autoplan.report.asked_for")
     explain_text, headline = deferred("autoplan.report.explain_text"), deferred("autoplan.report.headline")
     report_html, report_text = deferred("autoplan.report.report_html"), deferred("autoplan.report.report_text")
+    screen_text = deferred("autoplan.report.screen_text")
     verify = deferred("autoplan.verify.verify")
+
+ROUNDS = 4  # of planning what a trainer can say of the plan before; two or three end in what it can say
 
 
 @dataclass(frozen=True)
@@ -115,17 +133,32 @@ class Plan:
         """What a notebook shows: the report."""
         return f"<pre>{html.escape(self.report())}</pre>"
 
-    def report(self) -> str:
-        """What was chosen, why, and what else was priced."""
-        return report_text(self.record)
+    @keywords(InputsError)
+    def report(self, *, verbose: bool = False) -> str:
+        """What was chosen, why, and what else was priced, on a screen of 40 lines and 100 columns.
+
+        verbose  all of it: every collective, every operator's layout, what was searched
+        """
+        return report_text(self.record) if verbose else screen_text(self.record)
 
     @keywords(InputsError)
     def explain(self, name: str) -> str:
-        """One operator or module: its split, the alternatives, the price of each.
+        """One operator or module: its split, the alternatives, the price of each. Or a plan that wasn't taken: an
+        alternative of the report by its name, a named system, or fields ("dp=2 tp=4"), planned now, beside this one.
 
         Raises AutoplanError, with the nearest names, where the model has no such one.
         """
-        return explain_text(self.record, name)
+        try:
+            return explain_text(self.record, name)
+        except AutoplanError:
+            asked = asked_for(self.record, name) if isinstance(name, str) and name else None
+            if asked is None:
+                raise
+        try:
+            other = self.what_if(parallelism=asked, effort="fast")
+        except (DoesNotFitError, ParallelismError) as error:
+            return alternative_text(self.record, name, None, str(error))
+        return alternative_text(self.record, name, other.record)
 
     @keywords(InputsError, {**ARGUMENT_NAMES, "batch_size": "batch"})
     def what_if(
@@ -153,10 +186,21 @@ class Plan:
         change = Change(cluster_spec, batch, seq, bandwidth, parallelism, constraints, training, effort)
         return replace(self, record=replan(self.record, change), folder=None, origin=self.folder or self.origin)
 
+    @keywords(InputsError)
+    def trace(self, path: str | os.PathLike, *, measured: str | os.PathLike | None = None) -> Path:
+        """Writes the predicted step as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing; returns its path.
+
+        measured  what torch.profiler's ``export_chrome_trace`` wrote of a step: put beside it. InputsError where it
+                  is no such trace
+        """
+        return write_trace(self.record, path, measured)
+
     def to_dict(self) -> dict:
         """The plan as plain data, as in plan.json."""
         parts = ("training", "model", "chosen", "alternatives", "search")
-        return {"plan": str(self), "cluster": self.record.cluster.to_dict()} | {
+        step_s = self.record.chosen.predicted.step_time_s
+        interval = encode(interval_of(self.record.cluster, step_s))
+        return {"plan": str(self), "cluster": self.record.cluster.to_dict(), "interval": interval} | {
             name: encode(getattr(self.record, name)) for name in parts
         }
 
@@ -201,26 +245,58 @@ class Plan:
             return rehearse(write_folder(self.record, Path(folder) / "out", str(self), {}), ranks, microbatches)
 
     @keywords(InputsError)
-    def export(self, folder: str | os.PathLike) -> Path:
+    def export(self, folder: str | os.PathLike, *, rehearse: bool = False) -> Path:
         """Writes plan.json, program.py, train.py and report.html; nothing where anything fails. A plan of Inference()
-        has run.py in place of train.py.
+        has run.py in place of train.py. For several nodes launch/ starts it by torchrun, Slurm or Kubernetes.
 
         The model is traced in evaluation, too, so that ``program.evaluate`` knows what it computes there. Where the
         model holds values they are written beside the plan, to weights/, as they are now: train.py starts from them.
         A model of transformers brings its config.json, and the tokenizer's files of the folder that it was loaded
         from, into pretrained/; ``save_weights`` writes them beside the weights.
+        rehearse  ``rehearse()`` it, too: rehearsal.json has what was found, and report.html shows it; RehearsalError
+                  as there
         ExtensionError where the plan's ranks couldn't import an operator of your own. PlanFileError where a file would
         be replaced that no export wrote, or that was edited since; an edited train.py stays, with a warning.
         """
         check_exportable(self.record.extensions)
-        page = report_html(self.record, rehearsal_in(Path(folder), str(self)))
+        found = self.rehearse().to_dict() if rehearse else None
+        page = report_html(self.record, found or rehearsal_in(Path(folder), str(self)))
         extra: dict[str, str | bytes] = {"report.html": page}
+        script = "run.py" if isinstance(self.record.training, Inference) else "train.py"
+        extra |= launchers(self.record.cluster, script)
         came_along = pretrained_files(self.module) or stored_files(self.folder or self.origin)
         extra |= {f"{PRETRAINED}/{name}": content for name, content in came_along.items()}
         record = self.record if self.given is None else replace(self.record, evaluable=prove(self.given))
         values = self.values if self.module is None else self.module
         values = values if record.start.stored else None
-        return write_folder(record, folder, str(self), extra, values)
+        written = write_folder(record, folder, str(self), extra, values)
+        if found is not None:
+            write_rehearsal(written, found)
+        return written
+
+    @keywords(InputsError)
+    def export_config(self, kind: str) -> ExportedConfig:
+        """The plan as the configuration of another trainer: "megatron" (flags), "torchtitan" (TOML), "deepspeed"
+        (JSON), "accelerate" (YAML), "nanotron" (YAML).
+
+        What the trainer can't express is told in ``lost``. What is left is planned again on this cluster with all that
+        the trainer decides pinned; ``text`` says that plan, and ``costs`` what the rest was worth. InputsError for
+        another trainer, ParallelismError for a plan that doesn't train.
+        """
+        config, planned, pinned = config_of(self.record, kind), self, None
+        lost = config.lost
+        try:
+            for _ in range(ROUNDS):
+                if config.parallelism == pinned:
+                    break
+                pinned = config.parallelism
+                planned = planned.what_if(parallelism=pinned, constraints=(), effort="fast")
+                config = config_of(planned.record, kind)
+                lost = tuple(dict.fromkeys((*lost, *config.lost)))
+        except (DoesNotFitError, ParallelismError) as error:
+            return replace(config, lost=lost, planned_s=self.predicted.step_time_s, why=str(error))
+        replanned_s = planned.predicted.step_time_s
+        return replace(config, lost=lost, planned_s=self.predicted.step_time_s, replanned_s=replanned_s)
 
     def starting_from(self, folder: str | os.PathLike) -> Plan:
         """The same plan, whose training starts from the safetensors in a folder; WeightsError where they can't be read.

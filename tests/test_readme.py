@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from autoplan import cli
-from autoplan.report.text import report_text
+from autoplan.report.screen import screen_text
 from cost_models.sensitivity.document import rewritten
 from tests.bench.readme_report import command_of, parts, planned
 from tests.docs.pages import PAGES, Page
@@ -45,7 +45,7 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_report_is_the_one_that_is_printed(shared_plans: SharedPlans) -> None:
     command = command_of(README.text)
-    report = report_text(shared_plans.record(command, lambda: planned(command)))
+    report = screen_text(shared_plans.record(command, lambda: planned(command)))
     assert rewritten(README.text, parts(report)) == README.text, "run make reference"
 
 

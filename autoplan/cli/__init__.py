@@ -1,5 +1,5 @@
 """The command line: ``autoplan plan``, ``what-if``, ``compare``, ``report``, ``verify``, ``rehearse``, ``seal``,
-``train``, ``devices``, ``checkpoint``.
+``diff``, ``trace``, ``config``, ``train``, ``devices``, ``checkpoint``.
 
 This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
 
@@ -15,11 +15,14 @@ from autoplan.arguments.command_line import Parser, whole
 from autoplan.cli.checkpoint import add_checkpoint
 from autoplan.cli.commands import (
     compare_command,
+    config_command,
     devices_command,
+    diff_command,
     plan_command,
     rehearse_command,
     report_command,
     seal_command,
+    trace_command,
     verify_command,
     what_if_command,
 )
@@ -27,6 +30,7 @@ from autoplan.cli.given import parallelism, training
 from autoplan.cli.train import train_command
 from autoplan.errors import AutoplanError
 from autoplan.options import EFFORTS
+from autoplan.targets import KINDS
 
 __all__ = ["main", "parallelism", "parser", "training"]
 
@@ -42,6 +46,7 @@ examples:
 """
 MODEL = "hf:NAME (llama, gpt2, llama-3-70b, …), a folder that save_pretrained wrote, or path/to/file.py:make_model"
 CLUSTER = 'nodes x devices and a profile, "8x8 h100-sxm", or a .toml file'
+VERBOSE = "the whole report: every collective and operator, what was searched"
 SYSTEM = "a named system (ddp, zero3, …), or pinned fields: dp=2,tp=2; or what a report prints of a plan"
 
 
@@ -80,6 +85,8 @@ def parser() -> argparse.ArgumentParser:
         other = commands.add_parser(name, help=text)
         other.add_argument("folder", help="a folder that plan --export wrote")
         other.set_defaults(command=command)
+        if name == "report":
+            other.add_argument("--verbose", action="store_true", help=VERBOSE)
     rehearse = commands.add_parser("rehearse", help="run an exported program at full size, without a device")
     rehearse.set_defaults(command=rehearse_command)
     rehearse.add_argument("folder", help="a folder that plan --export wrote")
@@ -94,6 +101,20 @@ def parser() -> argparse.ArgumentParser:
     devices = commands.add_parser("devices", help="list the devices and networks that are known, with their figures")
     devices.add_argument("name", nargs="?", help="a device, a fabric or a profile's path: all of its figures")
     devices.set_defaults(command=devices_command)
+    diff = commands.add_parser("diff", help="what changed from one exported plan to another, as Markdown")
+    diff.add_argument("before", help="a folder that plan --export wrote")
+    diff.add_argument("after", help="another")
+    diff.set_defaults(command=diff_command)
+    trace = commands.add_parser("trace", help="write the predicted step of an exported plan as a trace for Perfetto")
+    trace.add_argument("folder", help="a folder that plan --export wrote")
+    trace.add_argument("file", help="where to write it: step.json, or step.json.gz")
+    trace.add_argument("--measured", metavar="FILE", help="a trace of torch.profiler, put beside it")
+    trace.set_defaults(command=trace_command)
+    config = commands.add_parser("config", help="an exported plan as another trainer's configuration, and its price")
+    config.add_argument("folder", help="a folder that plan --export wrote")
+    config.add_argument("kind", choices=KINDS, help="the trainer")
+    config.add_argument("--write", metavar="FILE", help="write it there instead of printing it")
+    config.set_defaults(command=config_command)
     add_checkpoint(commands)
     return top
 
@@ -131,4 +152,6 @@ def add_request(command: argparse.ArgumentParser) -> None:
 
 def add_outputs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--export", metavar="DIR", help="write plan.json, program.py, train.py and report.html there")
+    command.add_argument("--rehearse", action="store_true", help="and rehearse it, at full size, without a device")
     command.add_argument("--explain", metavar="NAME", help="explain one operator or module instead of the report")
+    command.add_argument("--verbose", action="store_true", help=VERBOSE)

@@ -11,16 +11,17 @@ from autoplan.api import parallelize
 from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cluster import catalog_text, figures_text, read_factors
-from autoplan.comparison import beside, compare
+from autoplan.comparison import beside, compare, unchanged
+from autoplan.difference import difference
 from autoplan.errors import InputsError, PlanFileError, RehearsalError
-from autoplan.export.folder import path_of, seal_folder
+from autoplan.export.folder import REHEARSAL, path_of, rehearsal_in, seal_folder, write_rehearsal
 from autoplan.models.named import Request, resolve_model
 from autoplan.plan import Plan, load
 from autoplan.report.prices import phases_text
 
 
 def plan_command(options: argparse.Namespace) -> None:
-    check_export(options.export)
+    check_export(options.export, options.rehearse)
     request = resolve_model(options.model, options.config, options.batch, options.seq)
     for note in request.notes:
         print(note)
@@ -41,9 +42,12 @@ def plan_command(options: argparse.Namespace) -> None:
     export(plan, options)
 
 
-def check_export(folder: str | None) -> None:
-    """PlanFileError, before anything is planned, where a plan couldn't be written there."""
+def check_export(folder: str | None, rehearse: bool) -> None:
+    """PlanFileError, before anything is planned, where a plan couldn't be written there; InputsError where what isn't
+    exported is to be rehearsed."""
     if folder is None:
+        if rehearse:
+            raise InputsError("--rehearse", "what is exported is rehearsed", "give --export, too")
         return
     target = path_of(folder)
     place = next((path for path in (target, *target.parents) if path.exists()), target)
@@ -60,21 +64,29 @@ def loss_of(options: argparse.Namespace, request: Request) -> Callable | None:
 
 def tell(plan: Plan, options: argparse.Namespace) -> None:
     """The report, or the explanation that is asked for in its place."""
-    print(plan.explain(options.explain) if options.explain is not None else plan.report(), end="")
+    asked = options.explain is not None
+    print(plan.explain(options.explain) if asked else plan.report(verbose=options.verbose), end="")
     print(f"\n{phases_text(plan.search)}", file=sys.stderr)
 
 
 def export(plan: Plan, options: argparse.Namespace) -> None:
     if options.export:
-        folder = plan.export(options.export)
+        folder = plan.export(options.export, rehearse=options.rehearse)
         ranks = plan.record.chosen.mesh.devices
         script = "train.py" if (folder / "train.py").is_file() else "run.py"
         print(f"\nwrote {folder}: torchrun --nproc-per-node {ranks} {folder}/{script}")
+        told = rehearsal_in(folder, str(plan)) if options.rehearse else None
+        if told is not None and not told["passed"]:
+            raise RehearsalError(folder, "rehearsed, the program would not run as planned", f"see {folder / REHEARSAL}")
+        if told is not None:
+            print(f"rehearsed, it would run as planned: {folder / REHEARSAL}")
+        elif script == "train.py":
+            print(f"all of it at full size, on no device: autoplan rehearse {folder}")
 
 
 def what_if_command(options: argparse.Namespace) -> None:
     """The plan that was and the one that would be, in two lines, then the latter's report."""
-    check_export(options.export)
+    check_export(options.export, options.rehearse)
     before = load(options.folder)
     after = before.what_if(
         cluster_spec=options.cluster_spec,
@@ -84,7 +96,8 @@ def what_if_command(options: argparse.Namespace) -> None:
         parallelism=None if options.parallelism is None else parallelism(options.parallelism),
         effort=options.effort,
     )
-    print(f"{beside(('as planned', before), ('what if', after))}\n")
+    told = unchanged(before, after)
+    print("\n".join(filter(None, (beside(("as planned", before), ("what if", after)), told, " "))).rstrip(" "))
     tell(after, options)
     export(after, options)
 
@@ -108,13 +121,32 @@ def compare_command(options: argparse.Namespace) -> None:
         print(compare(request.model, options.cluster_specs, request.example_inputs, **how))
 
 
+def diff_command(options: argparse.Namespace) -> None:
+    print(difference(load(options.before), load(options.after)), end="")
+
+
+def trace_command(options: argparse.Namespace) -> None:
+    path = load(options.folder).trace(options.file, measured=options.measured)
+    print(f"wrote {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
+
+
+def config_command(options: argparse.Namespace) -> None:
+    """The configuration, and on stderr what it lost."""
+    found = load(options.folder).export_config(options.kind)
+    if options.write:
+        Path(options.write).write_text(found.text)
+    else:
+        print(found.text, end="")
+    print(found, file=sys.stderr)
+
+
 def is_plan(text: str) -> bool:
     """Whether this is an exported plan's folder, or its plan.json."""
     return Path(text).suffix == ".json" or (Path(text) / "plan.json").is_file()
 
 
 def report_command(options: argparse.Namespace) -> None:
-    print(load(options.folder).report(), end="")
+    print(load(options.folder).report(verbose=options.verbose), end="")
 
 
 def devices_command(options: argparse.Namespace) -> None:
@@ -129,6 +161,8 @@ def rehearse_command(options: argparse.Namespace) -> None:
     """RehearsalError, after what was found is printed, where the program wouldn't run as planned."""
     found = load(options.folder).rehearse(ranks=options.ranks, microbatches=options.microbatches)
     print(found)
+    if Path(options.folder).is_dir() and found.together.mismatches is not None:
+        write_rehearsal(Path(options.folder), found.to_dict())
     if options.json:
         Path(options.json).write_text(json.dumps(found.to_dict(), indent=1))
     if not found.passed:

@@ -5,7 +5,8 @@ that it names once and keeps their figures, so a loaded plan is priced as it was
 
 Order: `bandwidth` (wider or narrower links for a what-if), `parts` (groups of nodes, and levels of the network),
 `known` (the figures that a cluster keeps), `files` (mappings and .toml files), `loose` (texts such as "h200x8"),
-`text` (a cluster in one line), `spec` (`ClusterSpec`), `catalog` (the devices and fabrics of the package).
+`text` (a cluster in one line), `spec` (`ClusterSpec`), `interval` (how far off a prediction may be), `catalog` (the
+devices and fabrics of the package).
 """
 
 from autoplan.cluster.bandwidth import read_factors

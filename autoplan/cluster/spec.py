@@ -213,7 +213,7 @@ class ClusterSpec:
         with _as_cluster_error():
             levels = links.levels(self.nodes, self.devices_per_node, [self._level(level) for level in self.levels])
         kinds = tuple((self._filled(self.known.device(group.device).device), group.devices) for group in self.groups)
-        return Topology(device, widened(levels, links.node, self.bandwidth), kinds)
+        return Topology(device, widened(levels, links.node, self.bandwidth), kinds, links.relays)
 
     def _level(self, level: OuterLevel) -> Level:
         """An outer level with the link that one card has there."""

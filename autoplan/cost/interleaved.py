@@ -1,20 +1,31 @@
 """Schedules with several stages (chunks) on a rank, or with a split backward: what the search asks of them.
 
-Stage k of v·d is on rank k mod d. Seconds are of one microbatch on one stage; a message is part of the action that
-receives it, as in ``step.timeline``.
+Stage k of v·d is on rank k mod d. Seconds are of one microbatch on one stage.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.pipeline import ROUNDS, SPLIT, Action, CriticalPath, Script, actions, held_chunks, script
+from cost_models.pipeline import (
+    AHEAD,
+    DURATIONS,
+    ROUNDS,
+    SPLIT,
+    Action,
+    CriticalPath,
+    Script,
+    actions,
+    held_chunks,
+    script,
+)
+from cost_models.pipeline.critical import SENT_BACK, SENT_FORWARD
 from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
 __all__ = [
-    "Action", "CriticalPath", "Rounds", "actions", "chunk_rounds", "deals_rounds", "least_chunk_rounds", "least_held",
-    "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
+    "SENT_BACK", "SENT_FORWARD", "Action", "CriticalPath", "Rounds", "actions", "chunk_rounds", "deals_rounds",
+    "least_chunk_rounds", "least_held", "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
 ]  # fmt: skip
 
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
@@ -26,7 +37,7 @@ class Rounds:
 
     script  its actions
     held    for each rank [moments, v]: the microbatches that it holds on each of its stages
-    paths   [paths, 3, v·d]: how often paths through it run each stage's actions
+    paths   [paths, DURATIONS, v·d]: how often paths through it run each stage's actions and messages
     """
 
     script: Script
@@ -34,16 +45,24 @@ class Rounds:
     paths: np.ndarray
 
 
-def rounds_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int) -> Rounds:
+def rounds_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int, ahead: int = AHEAD) -> Rounds:
+    """ahead  as of ``step.receives_ahead``"""
     sizes = (ranks, microbatches, virtual_stages)
     rows = rank_paths(*sizes)
     chosen = list(dict.fromkeys([*range(ranks), *range(len(rows) - ranks, len(rows))]))  # through the first, the last
-    paths = np.stack([rows[chosen], rows[chosen], 0 * rows[chosen]], axis=1)
+    paths = np.zeros((len(chosen), DURATIONS, len(rows)))
+    paths[:, :2] = rows[chosen, None]
+    turns = np.array(chosen)[:, None]                              # the stages at which paths turn back
     if splits(schedule):
-        paths = np.zeros((1, 3, len(rows)))
+        paths, turns = np.zeros((1, DURATIONS, len(rows))), np.array([[len(rows) - 1]])
         paths[:, :2] = 1.0  # one microbatch there and back
         paths[0, 1, 0] = 0.0
-    return Rounds(script(schedule, *sizes), held_chunks(schedule, *sizes), paths)
+    stage = np.arange(len(rows))
+    paths[:, SENT_FORWARD], paths[:, SENT_BACK] = stage <= turns, stage < turns
+    if not ahead:  # each action of a path reads its message
+        paths[:, SENT_FORWARD:] = paths[:, :2]
+    paths[:, SENT_FORWARD, 0] = paths[:, SENT_BACK, -1] = 0.0
+    return Rounds(script(schedule, *sizes, ahead), held_chunks(schedule, *sizes), paths)
 
 
 def runs_rounds(schedule: str) -> bool:

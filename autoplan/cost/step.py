@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.interleaved import runs_rounds, splits
@@ -16,7 +17,7 @@ from cost_models.compute import update_seconds
 from cost_models.hardware import Device, Topology
 from cost_models.memory import OPTIMIZERS
 from cost_models.offload import host_update_seconds
-from cost_models.pipeline import Run, Timeline, in_flight, runs, simulate
+from cost_models.pipeline import AHEAD, Run, Timeline, in_flight, runs, simulate
 from cost_models.pipeline.shared import Sharing, shared_runs, shared_step_seconds
 
 CLIPPING_PASSES = 3.0   # gradients are read for their norm, then read and written scaled
@@ -110,59 +111,51 @@ def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[in
     return in_flight(schedule, stages, microbatches) if stages > 1 else (1,)
 
 
+def receives_ahead(device: Device) -> int:
+    """Actions by which a message's receive precedes the one that reads it (``runtime.pipeline.exchange``). Where there
+    are no streams, or devices share processors, none is counted on: messages take the processors themselves."""
+    return 0 if device.blocking or device.sharers > 1 else AHEAD
+
+
 def timeline(
     schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float], microbatches: int,
-    sharing: Sharing, virtual_stages: int = 1, weights_s: Sequence[float] | None = None,
+    sharing: Sharing, virtual_stages: int = 1, weights_s: Sequence[float] | None = None, ahead: int = AHEAD,
 ) -> Timeline:  # fmt: skip
     """The schedule's timeline; without a pipeline its microbatches follow one another.
 
     forward_s, backward_s  of each stage, ``virtual_stages`` of them on a rank
+    send_s                 of a message over each border
     weights_s              where the schedule splits the backward, the part that is the weights' gradients
+    ahead                  as of ``receives_ahead``
 
-    Messages are part of the action that receives them, an upper bound: the program posts a receive one action ahead
-    (``runtime.pipeline.exchange``), so what has been sent by then comes under that action's compute, which isn't
-    counted on. The bubble is what a rank waits beside that.
+    The bubble is what ranks wait beside messages on their way.
     """
-    folded = received_in(schedule, forward_s, backward_s, send_s, virtual_stages, weights_s)
-    schedule, received, returned, free, count, weights_s = folded
-    line = simulate(schedule, received, returned, free, microbatches, weight_s=weights_s, virtual_stages=count)
-    if sharing.gain == 1:
-        return line
-    step_s = shared_step_seconds(
-        schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weights_s, virtual_stages=count,
-        late=True,
-    )  # fmt: skip
-    idle = 1 - sum(line.busy_s) / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
+    schedule, further = as_run(schedule, len(forward_s), virtual_stages, weights_s)
+    times = (schedule, forward_s, backward_s, send_s, microbatches)
+    line = simulate(*times, **further, ahead=ahead)
+    step_s = line.step_s if sharing.gain == 1 else shared_step_seconds(*times, sharing, **further)
+    spent_s = sum(line.busy_s) + sum(line.waits_s)
+    idle = 1 - spent_s / (len(line.busy_s) * step_s) if step_s > 0 else 0.0
     return replace(line, step_s=step_s, bubble_fraction=max(0.0, idle))
 
 
 def timeline_runs(
     schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float], microbatches: int,
-    sharing: Sharing, virtual_stages: int = 1, weights_s: Sequence[float] | None = None,
+    sharing: Sharing, virtual_stages: int = 1, weights_s: Sequence[float] | None = None, ahead: int = AHEAD,
 ) -> tuple[tuple[Run, ...], ...]:  # fmt: skip
-    """When each pipeline rank runs each action of ``timeline``, whose arguments it takes; what an action receives is
-    its first part."""
-    folded = received_in(schedule, forward_s, backward_s, send_s, virtual_stages, weights_s)
-    schedule, received, returned, free, count, weights_s = folded
-    if sharing.gain == 1:
-        return runs(schedule, received, returned, free, microbatches, weight_s=weights_s, virtual_stages=count)
-    return shared_runs(
-        schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weights_s, virtual_stages=count,
-        late=True,
-    )  # fmt: skip
+    """When each pipeline rank runs each action of ``timeline``, whose arguments it takes."""
+    schedule, further = as_run(schedule, len(forward_s), virtual_stages, weights_s)
+    times = (schedule, forward_s, backward_s, send_s, microbatches)
+    return runs(*times, **further, ahead=ahead) if sharing.gain == 1 else shared_runs(*times, sharing, **further)
 
 
-def received_in(
-    schedule: str, forward_s: Sequence[float], backward_s: Sequence[float], send_s: Sequence[float],
-    virtual_stages: int, weights_s: Sequence[float] | None,
-) -> tuple[str, list[float], list[float], list[float], int | None, Sequence[float] | None]:  # fmt: skip
-    """(schedule, forwards and backwards with what they receive, messages that are then free, virtual stages, weights),
-    as ``simulate`` takes them."""
-    schedule = schedule if len(forward_s) > 1 else "1f1b"
-    received = [f + s for f, s in zip(forward_s, (0.0, *send_s), strict=True)]
-    returned = [b + s for b, s in zip(backward_s, (*send_s, 0.0), strict=True)]
+def as_run(
+    schedule: str, stages: int, virtual_stages: int, weights_s: Sequence[float] | None
+) -> tuple[str, dict[str, Any]]:
+    """(the schedule, what ``simulate`` is told of it beside); without a pipeline that of one stage."""
+    schedule = schedule if stages > 1 else "1f1b"
     count = virtual_stages if runs_rounds(schedule) else None
-    return schedule, received, returned, [0.0] * len(send_s), count, weights_s if splits(schedule) else None
+    return schedule, {"virtual_stages": count, "weight_s": weights_s if splits(schedule) else None}
 
 
 def sharing_of(device: Device, stages: int, width: int) -> Sharing:

@@ -190,8 +190,18 @@ class DataAxis:
     def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
         """Copies of a segment's (forward, backward) in each microbatch."""
         gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
-        scattered_s = self.copied_s(self.prices.stored * parameter_bytes) if self.scatters_each else 0.0
+        scattered_s = self.scattered_copy_s(parameter_bytes) if self.scatters_each else 0.0
         return gathered_s, gathered_s + scattered_s
+
+    def scattered_copy_s(self, parameter_bytes: float) -> float:
+        """Gradients copied into the buffer that they are scattered from: fully_shard reads them in the dtype in which
+        parameters are used, and writes that in which they are summed."""
+        return self.copied_s((1 + self.prices.summed) / COPY * parameter_bytes)
+
+    def added_s(self, parameter_bytes: float) -> float:
+        """A microbatch's gradients added to those before: what a rank keeps of them, a shard where they are scattered
+        in each microbatch."""
+        return self.prices.accumulate_s(parameter_bytes / (self.size if self.scatters_each else 1))
 
     def once_s(self, sizes: Iterable[Held], forward_s: float, backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.

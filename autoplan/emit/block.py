@@ -7,6 +7,7 @@ from types import MappingProxyType
 from autoplan.emit.dropout import FIRST, KEY, dropout_axes, most_dropouts, random_arguments, random_function
 from autoplan.emit.naming import module_attributes
 from autoplan.emit.products import biased, fused_biases
+from autoplan.emit.readable import readable_names
 from autoplan.emit.source import (
     collective_comment,
     commented,
@@ -31,12 +32,19 @@ class Scope:
     ranks   value name -> number of dims
     live    axes that comments speak of
     random  value name -> further arguments of an operator that drops elements
+    inside  value name -> what the operator that gives it sends, as a comment
     """
 
     names: Mapping[str, str]
     ranks: Mapping[str, int]
     live: frozenset[str]
     random: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    inside: Mapping[str, str] = field(default_factory=dict)
+
+    def comment(self, value: TypedValue) -> str:
+        """What is sent inside the value's operator, and how the value lies."""
+        said = (self.inside.get(value.name, ""), shape_comment(value, self.live))
+        return "; ".join(part for part in said if part)
 
     def __call__(self, name: str) -> str:
         return self.names[name]
@@ -72,7 +80,7 @@ def emit_body(
 
 def emit_again(statement: Statement, scope: Scope, indent: int) -> str:
     """One line: the statement as a function of the local values that it reads."""
-    said = [shape_comment(statement.value, scope.live)]
+    said = [scope.comment(statement.value)]
     if isinstance(statement, Move):
         source = scope(statement.source)
         for step in statement.collectives:
@@ -87,7 +95,7 @@ def emit_again(statement: Statement, scope: Scope, indent: int) -> str:
 
 def emit_compute(compute: Compute, scope: Scope, indent: int) -> str:
     code = f"{scope(compute.value.name)} = {expression(compute, scope)}"
-    return commented(code, shape_comment(compute.value, scope.live), indent)
+    return commented(code, scope.comment(compute.value), indent)
 
 
 def expression(compute: Compute, scope: Scope) -> str:
@@ -126,20 +134,22 @@ def collective_source(step: Collective, source: str) -> str:
 
 
 def emit_block(
-    lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str]
-) -> list[str]:
+    lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str],
+    inside: Mapping[str, str],
+) -> list[str]:  # fmt: skip
     """The class of a block.
 
     index         which of the program's blocks
     where         what it stands for, "model.layers.0 … 39, on mesh dp=4 tp=8"
     live          axes that comments speak of
     reserved      names that local variables may not take: the functions that the program imports
+    inside        what its operators send, by the value that they give
     """
     block = lowered.blocks[index]
     axes = map(axis_source, block_axes(block, live))
     attributes = module_attributes([v.name for v in (*block.parameters, *block.buffers)], axes)
     names, ranks = block_names(block, attributes, reserved | {KEY})
-    scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)))
+    scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)), inside)
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
     lines += emit_init(block, attributes, live, most_dropouts(lowered))
     entering = (*block.inputs, *block.externals)
@@ -159,17 +169,22 @@ def block_names(
     """How each value is written, and its number of dims."""
     names = {value.name: f"self.{attributes[value.name]}" for value in (*block.parameters, *block.buffers)}
     produced = [*block.inputs, *block.externals, *(s.value for s in block.body)]
-    names |= local_names((v.name for v in produced if v.name not in names), reserved)
+    names |= local_names((v.name for v in produced if v.name not in names), reserved, readable_names(block))
     ranks = {v.name: len(v.local_shape) for v in (*produced, *block.parameters, *block.buffers)}
     return names, ranks
 
 
-def local_names(names: Iterable[str], reserved: frozenset[str]) -> dict[str, str]:
-    """Distinct local variables for values, none of them hiding a function that the program calls."""
+def local_names(
+    names: Iterable[str], reserved: frozenset[str], readable: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Distinct local variables for values, none of them hiding a function that the program calls.
+
+    readable  the name that a value should have, where it isn't its own
+    """
     chosen: dict[str, str] = {}
     taken = set(reserved)
     for name in dict.fromkeys(names):
-        chosen[name] = free_name(identifier(name), taken, first=2)
+        chosen[name] = free_name(identifier(readable.get(name, name)), taken, first=2)
         taken.add(chosen[name])
     return chosen
 

@@ -11,7 +11,8 @@ from autoplan.ir.record import SCHEMA
 
 PLAN, PROGRAM, TRAIN, RUN, REPORT = "plan.json", "program.py", "train.py", "run.py", "report.html"
 SCRIPTS = (TRAIN, RUN)  # templates that their users edit
-OPEN = (*SCRIPTS, REPORT)  # that loading a plan doesn't read, and that may be edited freely
+LAUNCHERS = ("launch/torchrun.sh", "launch/slurm.sbatch", "launch/kubernetes.yaml")
+OPEN = (*SCRIPTS, REPORT, *LAUNCHERS)  # that loading a plan doesn't read, and that may be edited freely
 DAMAGED = "export the plan again; after an edit on purpose: autoplan seal FOLDER"
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from torch import nn
 
@@ -173,6 +174,11 @@ def rehearsal_in(folder: Path, headline: str) -> dict | None:
     return data if isinstance(data, dict) and data.get("plan") == headline else None
 
 
+def write_rehearsal(folder: Path, found: Mapping[str, Any]) -> None:
+    """Writes rehearsal.json. It is none of the plan's files: a later rehearsal replaces it."""
+    (folder / REHEARSAL).write_text(json.dumps(found, indent=1) + "\n")
+
+
 def write_folder(
     record: PlanRecord, folder: str | os.PathLike, headline: str, extra: Mapping[str, str | bytes],
     values: nn.Module | Path | None = None,
@@ -187,7 +193,7 @@ def write_folder(
     target = path_of(folder)
     script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
-        PROGRAM: emit_program(program_of(record), headline, record.extensions),
+        PROGRAM: emit_program(program_of(record), headline, record.extensions, record.chosen),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }

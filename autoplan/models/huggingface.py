@@ -109,7 +109,7 @@ def configuration(name: str, settings: Sequence[str]) -> tuple[str, Any]:
     defaults["num_labels"] = plain.num_labels
     if getattr(plain, "rope_parameters", None):
         defaults["rope_theta"] = plain.rope_parameters.get("rope_theta", 10000.0)
-    defaults |= started(plain)
+    defaults |= started(plain) | {"attn_implementation": "sdpa"}
     given = parse_settings(settings, {**defaults, **preset}, f"the configuration of hf:{name}")
     try:
         return kind, AutoConfig.for_model(kind, **{**started(plain), **preset, **given})

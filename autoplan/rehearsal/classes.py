@@ -23,7 +23,7 @@ FIRST_ALONE = ("to_invariant", "replicate_to_partial", "invariant_to_partial")
 BY_PLACE = ("permute", "exchange", "exchange_invariant", "exchange_sum")
 """Redistributions of which each member sends and receives other parts."""
 ALIKE = (
-    "batch_count", "batch_part", "batch_total", "causal_attention_rows", "grouped_attention", "local_experts",
+    "batch_move", "causal_attention_rows", "grouped_attention", "local_experts",
     "routed_experts", "sync_batch_norm", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
     "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
 )  # fmt: skip

@@ -19,11 +19,12 @@ from autoplan.errors import AutoplanError
 from autoplan.export.folder import program_module, program_spec, read_folder
 from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
 from autoplan.ir.typed import TypedValue
-from autoplan.rehearsal.device.accelerator import NAME, fake_device
+from autoplan.rehearsal.device.accelerator import fake_device
 from autoplan.rehearsal.device.compiled import partition_segments
 from autoplan.rehearsal.device.kernels import kernels_of
 from autoplan.rehearsal.device.process_groups import fake_world
 from autoplan.rehearsal.device.recorder import Recorder
+from autoplan.rehearsal.device.streams import NAME
 from autoplan.rehearsal.records import RankTrace
 from autoplan.runtime import host
 from autoplan.runtime import program as runtime_program

@@ -5,8 +5,8 @@ from autoplan.ir.choice import Alternative, PricedCollective, SearchReport, Stag
 from autoplan.ir.record import PlanRecord
 from autoplan.report.kinds import stage_kinds, wall_text, walls_of
 from autoplan.report.table import paragraph, table
-from autoplan.report.waits import spent_s
-from autoplan.report.words import GIB, MIB, is_chosen, parallelism_text, seconds_text, size_in
+from autoplan.report.waits import per_device, spent_s
+from autoplan.report.words import GIB, MIB, headline, is_chosen, parallelism_text, seconds_text, size_in
 from autoplan.search.explain.pins import UNPINNED
 from autoplan.search.space.systems import CLASSICAL
 
@@ -55,9 +55,8 @@ def stage_text(record: PlanRecord, stage: StageChoice) -> str:
 
 
 def collectives_section(record: PlanRecord) -> str:
-    """Every collective of a step: its axis, bytes, time, and how much of that hides behind compute. Of messages between
-    stages a device receives its own alone, which is what the title counts."""
-    found = record.chosen.predicted.collectives
+    """Every collective of a step on one device: its axis, bytes, time, and how much of that hides behind compute."""
+    found = per_device(record)
     if not found:
         return "Collectives\n  none: nothing crosses the links"
     rows = [
@@ -86,7 +85,7 @@ def alternatives_section(record: PlanRecord) -> str:
     """The runners-up and the named systems, beside the chosen plan: the first rows, the classical choices, and the
     names of the rest."""
     step_s = record.chosen.predicted.step_time_s
-    chosen = ["chosen", seconds_text(step_s), "", "yes", parallelism_text(record.chosen.parallelism)]
+    chosen = ["chosen", seconds_text(step_s), "", "yes", headline(record)]
     names = {UNPINNED, *(name for name, _ in CLASSICAL)}
     ranked = [a for a in record.alternatives if a.name not in names and not a.why_not]
     room = SHOWN - sum(a.name in names for a in record.alternatives)

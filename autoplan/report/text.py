@@ -15,7 +15,7 @@ from autoplan.report.prices import alternatives_section, collectives_section, me
 from autoplan.report.program import blocks_section
 from autoplan.report.start import start_text
 from autoplan.report.table import WIDTH
-from autoplan.report.words import headline, seconds_text
+from autoplan.report.words import headline, step_text
 from autoplan.runtime.optim.grouping import number_of, whole_parameters
 from autoplan.runtime.optim.optimizer_options import options_text
 
@@ -53,7 +53,7 @@ def summary_fields(record: PlanRecord) -> list[tuple[str, str]]:
     batch = ", ".join(f"{value.name} {shape_text(value.type.shape)}" for value in record.model.batch)
     return [
         ("plan", headline(record)),
-        ("step time", f"{seconds_text(predicted.step_time_s)}, predicted"),
+        ("step time", step_text(record)),
         ("throughput", f"{predicted.tokens_per_s:,.0f} {units}/s, MFU {100 * predicted.mfu:.1f}%"),
         ("bubble", f"{100 * predicted.bubble_fraction:.1f}% of the step"),
         ("cluster", cluster_text(record)),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from autoplan.ir.choice import PricedCollective
@@ -19,6 +20,24 @@ def spent_s(record: PlanRecord, *, hidden: bool) -> float:
         received + sum(seconds_of(c, hidden) * share(c, held, uses) for c in found if c.kind != "send")
         for received, held in zip(borders, uses, strict=True)
     )
+
+
+def per_device(record: PlanRecord) -> list[PricedCollective]:
+    """The collectives as one device runs them: messages between stages are one row, of the pipeline rank that receives
+    most of them."""
+    found = record.chosen.predicted.collectives
+    sent, uses = [c for c in found if c.kind == "send"], uses_of(record)
+    if not sent:
+        return list(found)
+    seconds, hidden, runs = (
+        received_s([float(getattr(c, name)) for c in sent], len(uses)) for name in ("seconds", "hidden_s", "count")
+    )
+    rank = seconds.index(max(seconds))
+    largest = max(sent, key=lambda c: c.bytes)
+    own = {"count": round(runs[rank]), "seconds": seconds[rank], "hidden_s": hidden[rank]}
+    one = replace(largest, where="from stage to stage", **own)  # type: ignore[arg-type]
+    place = found.index(sent[0])
+    return [*found[:place], one, *(c for c in found[place:] if c.kind != "send")]
 
 
 def uses_of(record: PlanRecord) -> list[Counter[str]]:

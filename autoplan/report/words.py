@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from autoplan.cluster.interval import interval_of
 from autoplan.ir.choice import Alternative, Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
@@ -135,3 +136,18 @@ def fullest_stage(chosen: Chosen, walls: Sequence[int] = ()) -> int:
     totals = [memory.total for memory in chosen.predicted.peak_bytes]
     left = [wall - total for wall, total in zip(walls or [0] * len(totals), totals, strict=True)]
     return left.index(min(left))
+
+
+def step_text(record: PlanRecord) -> str:
+    """ "12.3 s (11.6 s to 13.1 s), predicted", and whether steps on these devices were ever compared."""
+    step_s = record.chosen.predicted.step_time_s
+    found = interval_of(record.cluster, step_s)
+    told = "predicted" if found.is_validated else "predicted, not validated on this device"
+    return f"{seconds_text(step_s)} ({seconds_text(found.low_s)} to {seconds_text(found.high_s)}), {told}"
+
+
+def is_equal(record: PlanRecord, alternative: Alternative) -> bool:
+    """Whether each of the plan and an alternative lies within the other's interval: which is quicker isn't known."""
+    own_s, other_s = record.chosen.predicted.step_time_s, alternative.step_time_s
+    own, other = interval_of(record.cluster, own_s), interval_of(record.cluster, other_s)
+    return own.holds(other_s) and other.holds(own_s)

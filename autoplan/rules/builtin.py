@@ -1,6 +1,6 @@
 """The rules of all canonical operators: importing this package registers them."""
 
-from autoplan.rules.nn import attention, batch_sums, convolution, embedding, experts, loss, norm, pooling
+from autoplan.rules.nn import attention, batch_moves, convolution, embedding, experts, loss, norm, pooling
 from autoplan.rules.tensor import (
     constant,
     elementwise,
@@ -16,6 +16,6 @@ from autoplan.rules.tensor import (
 )
 
 __all__ = [
-    "attention", "batch_sums", "constant", "convolution", "elementwise", "embedding", "experts", "indexing", "loss",
+    "attention", "batch_moves", "constant", "convolution", "elementwise", "embedding", "experts", "indexing", "loss",
     "matmul", "norm", "pooling", "reduction", "scan", "scatter", "slicing", "sorting", "spectral", "view",
 ]  # fmt: skip

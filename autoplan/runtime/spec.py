@@ -151,4 +151,7 @@ class ProgramSpec:
 
     def activation_dtype(self, kind: TensorType) -> torch.dtype:
         """The dtype of a batch input, buffer or activation of this type."""
-        return torch.float64 if kind.floating and self.training.precision == "fp64" else getattr(torch, kind.dtype)
+        own: torch.dtype = getattr(torch, kind.dtype)
+        if self.training.precision == "fp64" and kind.floating:
+            return torch.complex128 if own.is_complex else torch.float64
+        return own

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoplan.cost.step import Run, timeline_runs
+from autoplan.cost.step import timeline_runs
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.search.evaluate import Evaluated, once_s, scheduled
@@ -33,7 +33,7 @@ class Span:
     """An action of the schedule, in seconds from the step's start.
 
     kind        F forward, B backward; I and W where it is split: the inputs' gradients, the weights'
-    received_s  of it, spent first on the message that it needs
+    received_s  of it, spent first on the message that it needs, on its way
     """
 
     rank: int
@@ -97,9 +97,7 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
                 if loads.data.prices.training:
                     yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
         yield loads.data.axis, m * loads.exposed_s(at)
-        borders = [j for j in (k, k + 1) if 0 < j < len(stages)]
-        received_s = sum(found.loads.at(j).message_s(j, stages[j].first) for j in borders)
-        yield "pp", m * received_s
+        yield "pp", sum(found.timeline.waits_s[max(k - 1, 0) : k + 1]) / 2  # as much on either side of a border
 
 
 def ending(found: Evaluated) -> Iterator[tuple[tuple[str, str], float]]:
@@ -115,17 +113,12 @@ def ending(found: Evaluated) -> Iterator[tuple[tuple[str, str], float]]:
 
 def spans_of(found: Evaluated, scale: float) -> tuple[tuple[Span, ...], ...]:
     """Every action of the schedule with its times."""
-    arguments = scheduled(found.loads, found.stages)
-    sent_s, last = arguments[3], len(found.stages) - 1
-
-    def received_s(stage: int, kind: str) -> float:
-        if kind == "W" or (stage == 0 if kind == "F" else stage == last):
-            return 0.0
-        return sent_s[stage - 1] if kind == "F" else sent_s[stage]
-
-    def span(run: Run) -> Span:
-        stage, kind, microbatch = run.action
-        begin_s, end_s, message_s = float(run.start_s), float(run.end_s), received_s(stage, kind)
-        return Span(run.rank, stage, kind, microbatch, begin_s * scale, end_s * scale, message_s * scale)
-
-    return tuple(tuple(map(span, row)) for row in timeline_runs(*arguments))
+    return tuple(
+        tuple(
+            Span(
+                run.rank, *run.action, float(run.start_s) * scale, float(run.end_s) * scale, float(run.waited_s) * scale
+            )
+            for run in row
+        )
+        for row in timeline_runs(*scheduled(found.loads, found.stages))
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
 from autoplan.cost.interleaved import Rounds, rounds_of, runs_rounds
-from autoplan.cost.step import optimizer_passes, optimizer_states, straggling
+from autoplan.cost.step import optimizer_passes, optimizer_states, receives_ahead, straggling
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
 from autoplan.options import Inference, Training
@@ -149,7 +149,7 @@ class CandidateCosts:
             return None
         key = (setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages)
         if key not in self.schedules:
-            self.schedules[key] = rounds_of(*key)
+            self.schedules[key] = rounds_of(*key, receives_ahead(self.operators.topology.device))
         return self.schedules[key]
 
 

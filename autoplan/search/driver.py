@@ -15,9 +15,9 @@ from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.factoring import beside_whole_weights, refined
-from autoplan.search.further_axes import beside_experts, in_context, over_experts, wants_context
-from autoplan.search.host_memory import hosted
+from autoplan.search.further.axes import beside_experts, in_context, over_experts, wants_context
+from autoplan.search.further.factoring import beside_whole_weights, refined
+from autoplan.search.further.host_memory import hosted
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
 

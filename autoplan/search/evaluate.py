@@ -30,7 +30,7 @@ from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
 from autoplan.solver.engines import Infeasible
 
-ScheduleArguments = tuple[str, list[float], list[float], list[float], int, Sharing, int, list[float]]
+ScheduleArguments = tuple[str, list[float], list[float], list[float], int, Sharing, int, list[float], int]
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,7 @@ class Evaluator:
         seconds = [mix.seconds for mix in options]
         slow = [part - loads.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
         cuts = choose_cuts(seconds, setting.microbatches, slow)
+        line_s = 0.0 if cuts is None else max(cuts.bound_s, by_round_trips_s(loads, seconds))
         self.seconds += time.perf_counter() - start
         gain = sharing_of(self.operators.topology.device, setting.pp, setting.stage_devices).gain
         if cuts is None or cuts.objective_s / gain >= limit_s * self.budget.runner_up:
@@ -264,7 +265,7 @@ class Evaluator:
                 StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
                 for at, mix in zip(runs, options, strict=True)
             )
-            return finish(setting, point, loads, stages, self.bound_s(loads, point, cuts.bound_s / gain))
+            return finish(setting, point, loads, stages, self.bound_s(loads, point, line_s / gain))
 
         first = price(cuts.stages)
         if first.step_s >= limit_s * self.budget.runner_up:
@@ -307,6 +308,23 @@ class Evaluator:
         return known[1]
 
 
+def by_round_trips_s(loads: StageModel, seconds: Sequence[np.ndarray]) -> float:
+    """Seconds of 1F1B that no cuts undercut where messages run beside compute: each stretch of ``pp`` microbatches
+    waits for one to go all the way and back, messages included (``local_search.least_line_s``); 0 elsewhere.
+
+    seconds  as of ``choose_cuts``
+    """
+    setting = loads.setting
+    trips, left = divmod(setting.microbatches - 1, setting.pp)
+    if setting.schedule != "1f1b" or not loads.ahead or not trips:
+        return 0.0
+    few = replace(setting, microbatches=left + 1)
+    slow = [part - replace(loads.at(k), setting=few).hidden_s(k) for k, part in enumerate(seconds)]
+    once, rest = choose_cuts(seconds, 1), choose_cuts(seconds, left + 1, slow)
+    assert once is not None and rest is not None
+    return trips * once.bound_s + rest.bound_s
+
+
 def finish(
     setting: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
 ) -> Evaluated:
@@ -331,6 +349,7 @@ def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArgum
         sharing_of(loads.data.prices.topology.device, setting.pp, setting.stage_devices),
         setting.virtual_stages,
         weights_s,
+        loads.ahead,
     )
 
 

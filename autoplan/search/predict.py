@@ -92,12 +92,14 @@ def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int, int]]:
 
 
 def messages(found: Evaluated) -> Iterator[PricedCollective]:
-    """Activations from stage to stage, and their gradients back; who receives them waits for them (``timeline``)."""
+    """Activations from stage to stage, and their gradients back; hidden is what runs beside the compute of those who
+    read them, by the schedule's timeline."""
     directions = 2 if found.loads.data.prices.training else 1
     for k, stage in enumerate(found.stages[1:]):
         seconds, count = found.loads.message_s(k + 1, stage.first), directions * found.setting.microbatches
         size = int(found.loads.chain.inputs[stage.first])
-        yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, 0.0)
+        hidden_s = max(0.0, count * seconds - found.timeline.waits_s[k])
+        yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, hidden_s)
 
 
 def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:

@@ -8,6 +8,7 @@ Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another 
 `initialise` (how the model's values come about), `passes` (from nodes to nodes), `table` (of canonical forms), `forms`
 (fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `capture` (runs torch.export),
 `direct` (exported programs read as they are), `mixtures` (transformers' experts), `huggingface` (transformers in a form
-that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose), `convert` (from torch.fx),
+that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose), `masked` (what
+a mask keeps), `convert` (from torch.fx),
 `modules` (the user's modules by name), `pipeline` (the passes in order).
 """

@@ -12,6 +12,7 @@ from types import TracebackType
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.nn.modules import transformer  # nowhere public is the look into masks
 
 from autoplan.errors import AutoplanError, TraceError
 
@@ -22,13 +23,29 @@ LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_path("stdlib"), str
 def capture(module: nn.Module, args: Sequence[torch.Tensor]) -> ExportedProgram:
     """The exported program, with linear, attention and norms whole. TraceError names the line."""
     try:
-        with warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"):
+        with warnings.catch_warnings(), unlogged("torch._subclasses.fake_tensor"), masks_unread():
             warnings.simplefilter("ignore")  # what export deprecates inside itself
             return torch.export.export(module, tuple(args), strict=False)
     except AutoplanError:
         raise
     except Exception as error:
         raise explain(error) from error
+
+
+@contextmanager
+def masks_unread() -> Iterator[None]:
+    """nn.TransformerEncoder and its decoder look into a mask that they are given, for whether it is causal. That is a
+    hint to attention, which reads the mask all the same; a trace can't look, so nobody does."""
+    looking = transformer._detect_is_causal_mask
+
+    def hinted(mask: object, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return bool(is_causal)
+
+    transformer._detect_is_causal_mask = hinted
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = looking
 
 
 @contextmanager

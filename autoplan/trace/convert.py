@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import fx
@@ -13,6 +14,7 @@ from autoplan.errors import NoRuleError, TraceError
 from autoplan.ir.graph import DType, Ref, Typed
 from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
+from autoplan.trace import masked
 from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
 from autoplan.trace.checks.in_place import written
 from autoplan.trace.direct import (
@@ -105,6 +107,12 @@ class Converter:
         return self.canonical(node, op, args, kwargs)
 
     def canonical(self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+        if isinstance(node.target, torch._ops.OpOverload):
+            if any(masked.found((args, tuple(kwargs.values())))):
+                as_of_all = partial(self.canonical, node)
+                return masked.apply(self.builder, as_of_all, node.target, args, kwargs)
+            if (rows := masked.kept(self.builder, op, args)) is not None:
+                return rows
         known = self.table.get(op)
         if known:
             return known(self.builder, *args, **kwargs)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from autoplan.trace import mixtures
 
 PADDED = "autoplan"  # the user gave an attention mask, or positions
+WRITTEN = "eager"  # transformers' name for attention as its model's file spells it, scores in memory
 UNPADDED = "autoplan_unpadded"  # no padding: the all-true mask of ``prepare`` is not looked at
 
 
@@ -62,7 +63,10 @@ def outer_models(model: nn.Module, path: str = "") -> list[tuple[str, nn.Module]
 
 
 def takes_our_attention(module: Any) -> bool:
-    """Models that look their attention up by name, and can run torch's own: without a cap on the scores."""
+    """Models that look their attention up by name, and can run torch's own: without a cap on the scores, and not asked
+    for as written (``attn_implementation="eager"``)."""
+    if getattr(module.config, "_attn_implementation", None) == WRITTEN:
+        return False
     capped = getattr(module.config, "attn_logit_softcapping", None) is not None
     table = getattr(sys.modules.get(type(module).__module__), "ALL_ATTENTION_FUNCTIONS", None)  # T5 says only by this
     looks_up = getattr(module, "_supports_attention_backend", False) or table is not None

@@ -23,7 +23,15 @@ from autoplan.runtime.data.microbatches import Batch
 from autoplan.verify.asynchronous import train_by_rule
 from autoplan.verify.compare import Run, gradient_error, loss_error, parameter_error, zero_gradients
 from autoplan.verify.inference import verify_forward
-from autoplan.verify.reference import computed, drawn_values, reference_of, state_of, train_eagerly, wide_loss
+from autoplan.verify.reference import (
+    computed,
+    drawn_values,
+    reference_of,
+    state_of,
+    train_eagerly,
+    values_of,
+    wide_loss,
+)
 from autoplan.verify.result import STEPS, ForwardVerification, Verification
 from autoplan.verify.sharded import on_local_ranks, train_on_rank
 from autoplan.verify.single import on_one_device, random_state
@@ -73,6 +81,8 @@ def verify_training(
         note = also(note, told)
     if module is None or not own:
         state = random_state(exact.model, seed)
+        if module is not None:  # a schedule of noise has to hold what it holds
+            state |= values_of(reference_of(module, seed, drawn_values(module, exact.model, seed)[0]), state)
         expected = train_plan(on_one_device(exact), batch, state)
         same = ", with the same random numbers" * drops(exact.model)
         note = also(note, "one device is the same program on one rank" + same)

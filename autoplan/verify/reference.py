@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.trace.batch_binding import WithLoss, bind_named
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.trace.initialise import init_model, unfilled_names
+from autoplan.trace.initialise.lifting import copied
 from autoplan.trace.passes.precision import widened
 from autoplan.verify.compare import Run
 from autoplan.verify.quiet import Quiet
@@ -32,7 +33,7 @@ def reference_of(module: nn.Module, seed: int, otherwise: Mapping[str, torch.Ten
     if any(tensor.is_meta for tensor in tensors):
         return init_model(module, seed, otherwise).double()
     with torch.inference_mode(False):
-        return copy.deepcopy(module).cpu().double()
+        return copied(module).cpu().double()
 
 
 def drawn_values(module: nn.Module, model: Model, seed: int) -> tuple[dict[str, torch.Tensor], str]:
@@ -56,6 +57,12 @@ def wide_loss(loss_fn: Loss) -> Loss:
 def state_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of its state dict."""
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+
+def values_of(module: nn.Module, names: Container[str]) -> dict[str, torch.Tensor]:
+    """A copy of its parameters and buffers of these names, buffers that its state dict leaves out among them."""
+    held = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: value.detach().clone() for name, value in held if name in names}
 
 
 def computed(compute: Callable[[], Found], drawn: bool) -> Found:

@@ -1,5 +1,6 @@
 """What there is to run on: a device's figures, the links between devices, and the levels they form."""
 
+from cost_models.hardware.accuracy import UNVALIDATED
 from cost_models.hardware.catalog import Sourced, figures_of
 from cost_models.hardware.device import Device
 from cost_models.hardware.host import Host
@@ -10,8 +11,7 @@ from cost_models.hardware.profile import PROFILES, calibrated_on, device_names, 
 from cost_models.hardware.topology import Crossing, Level, Topology
 
 __all__ = [
-    "FABRICS", "PROFILES", "Crossing", "Device", "Host", "Interconnect", "Level", "Link", "LinkPath", "Protocol",
-    "Sourced", "Switch", "Topology", "calibrated_on", "device_names", "fabric_names", "figures_of", "load_device",
-    "machine_size",
-    "read_fabric", "slower_of", "slowest_of",
+    "FABRICS", "PROFILES", "UNVALIDATED", "Crossing", "Device", "Host", "Interconnect", "Level", "Link", "LinkPath",
+    "Protocol", "Sourced", "Switch", "Topology", "calibrated_on", "device_names", "fabric_names", "figures_of",
+    "load_device", "machine_size", "read_fabric", "slower_of", "slowest_of",
 ]  # fmt: skip

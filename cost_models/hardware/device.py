@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cost_models.errors import ProfileError
 from cost_models.figures import Figures
+from cost_models.hardware.accuracy import read_accuracy
 from cost_models.hardware.host import Host, read_host
 
 SHARED = ("shared",)                 # the table that only devices have which share processors
@@ -58,6 +59,7 @@ class Device:
                                   fewer cores do; the other figures are those of all of them at work
     alone                         how many times as fast one of them computes while the others wait
     host                          its share of the host's memory and the link there; None: the profile doesn't know
+    accuracy                      measured over predicted step time, from and to, of published steps; None: none was met
     """
 
     name: str
@@ -90,6 +92,7 @@ class Device:
     sharers: int = 1
     alone: float = 1.0
     host: Host | None = None
+    accuracy: tuple[float, float] | None = None
 
     @property
     def usable_bytes(self) -> int:
@@ -141,6 +144,7 @@ def read_device(name: str, figures: Figures) -> Device:
         sharers=figures.whole(*SHARED, "devices") if figures.has(*SHARED) else 1,
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
         host=read_host(figures, capacity - reserved, rate * memory_efficiency),
+        accuracy=read_accuracy(figures),
     )
 
 

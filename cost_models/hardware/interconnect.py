@@ -20,6 +20,7 @@ class Interconnect:
     nics_per_node  cards that the node's devices share; a mean where nodes of several kinds are one
     domain         devices that the node's own link joins beyond the node, as NVLink does in a rack; None: the node's
     crossing       how devices reach others' cards through the host; None: not known
+    relays         collectives reach others' cards over the devices' own links (NCCL since 2.12); False: by the host
     """
 
     node: Link
@@ -27,6 +28,7 @@ class Interconnect:
     nics_per_node: float
     domain: int | None = None
     crossing: Crossing | None = None
+    relays: bool = True
 
     def share(self, devices_per_node: int) -> float:
         """Cards that a device has to itself, at most one."""
@@ -80,6 +82,7 @@ def slower_of(first: Interconnect, second: Interconnect) -> Interconnect:
         nics_per_node=min(first.nics_per_node, second.nics_per_node),
         domain=min(first.domain, second.domain) if first.domain and second.domain else None,
         crossing=first.crossing if first.crossing == second.crossing else None,
+        relays=first.relays and second.relays,
     )
 
 

@@ -66,6 +66,7 @@ def _interconnect(figures: Figures) -> Interconnect:
         nics_per_node=_cards(figures),
         domain=figures.whole("machine", "domain") if figures.has("machine", "domain") else None,
         crossing=_crossing(figures) if figures.has("machine", "through_host") else None,
+        relays=not figures.has("machine", "relays") or bool(figures.number("machine", "relays", measures="count")),
     )
 
 

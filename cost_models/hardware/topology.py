@@ -68,11 +68,13 @@ class Topology:
             evenly runs at the pace of the slowest and fits where the least memory is
     groups  the kinds where there are several, ((device, how many), ...), in the order of the devices' numbers; the
             memory of each is what may be filled of it
+    relays  as ``Interconnect.relays``
     """
 
     device: Device
     levels: tuple[Level, ...]
     groups: tuple[tuple[Device, int], ...] = ()
+    relays: bool = True
 
     def __post_init__(self) -> None:
         counted = sum(count for _, count in self.groups)
@@ -106,12 +108,13 @@ class Topology:
             begin += size
         return kinds[0] if len(set(kinds)) == 1 else self.device
 
-    def axis(self, stride: int, size: int, relayed: bool = True) -> LinkPath:
+    def axis(self, stride: int, size: int, relayed: bool | None = None) -> LinkPath:
         """The levels that a mesh axis spans.
 
         stride   device numbers between neighbours on the axis
         size     devices on the axis; 1 spans nothing
-        relayed  data reach others' cards over the devices' own links (NCCL since 2.12, "PXN"); False: through the host
+        relayed  data reach others' cards over the devices' own links (NCCL since 2.12, "PXN"); False: through the host;
+                 None: as ``relays`` says
 
         On 8x8 devices: stride 1, size 16 is ((8, node), (2, cluster)); stride 8, size 8 is ((8, cluster),). Levels that
         follow one another on the same link are one ring. Where the size doesn't factor over the levels, groups straddle
@@ -127,7 +130,7 @@ class Topology:
                 members = _members(step, left, inner, outer)
                 if members is None:
                     return ((size, self.slowest(stride, size)),)
-                own = relayed or level.link == node.link
+                own = (self.relays if relayed is None else relayed) or level.link == node.link
                 link = level.link if own else level.through_host(max(1, node.size // stride), stride)
                 if path and path[-1][1] == link:
                     path[-1] = (path[-1][0] * members, link)

@@ -55,9 +55,11 @@ PROFILE = Table(
             ("overlap", "straggler", "kernel_launch", "dispatch", "compiles", "blocking", "composes")
         ),
         "shared": Table(("devices", "alone")),
+        "accuracy": Table(("low", "high")),
         "host": Table(("memory", "link", "bandwidth", "own")),
         "machine": Table(
-            ("node", "network", "cards_per_node", "devices_per_node", "domain", "devices_per_switch", "through_host")
+            ("node", "network", "cards_per_node", "devices_per_node", "domain", "devices_per_switch", "through_host",
+             "relays")
         ),
         "cluster": Table(("nodes", "devices_per_node")),
         "links": Table(tables={"node": LINK, "nic": Table((*LINK.figures, "per_node"), LINK.tables)}),

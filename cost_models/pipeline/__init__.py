@@ -6,14 +6,16 @@ as formulas, ``gantt`` a drawing.
 """
 
 from cost_models.pipeline.closed_form import bottleneck_seconds, bubble_fraction, step_seconds
-from cost_models.pipeline.critical import CriticalPath, Script, held_chunks, script
+from cost_models.pipeline.critical import DURATIONS, CriticalPath, Script, held_chunks, script
 from cost_models.pipeline.gantt import draw
 from cost_models.pipeline.order import Action, actions, in_flight
 from cost_models.pipeline.schedule import ASYNCHRONOUS, ROUNDS, SCHEDULES, SPLIT, rank_of, staleness, weight_versions
-from cost_models.pipeline.timeline import Run, Timeline, runs, simulate
+from cost_models.pipeline.timeline import AHEAD, Run, Timeline, runs, simulate
 
 __all__ = [
+    "AHEAD",
     "ASYNCHRONOUS",
+    "DURATIONS",
     "ROUNDS",
     "SCHEDULES",
     "SPLIT",

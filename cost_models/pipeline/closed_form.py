@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cost_models.arithmetic import Number, maximum, minimum
-from cost_models.pipeline.schedule import ASYNCHRONOUS, chunks
+from cost_models.pipeline.schedule import ASYNCHRONOUS, SPLIT, chunks
 from cost_models.pipeline.times import Times, pipeline_times
 
 
@@ -122,8 +122,9 @@ def bottleneck_seconds(
     over stages i … j next to each other, of (Σ(f + b) + Σ messages both ways between them) / (j - i + 1): stage i lets
     a microbatch in for each that returns, and between i and j only j - i + 1 are under way, so messages are paid for
     although nothing else waits (the greatest cycle mean of the schedule's precedence graph; Baccelli et al. 1992,
-    theorem 3.28). zero-bubble with one stage a rank: the same, with w of stage i alone, for the others send their
-    inputs' gradients before. interleaved, and where ranks hold several stages: the busiest rank, or the busiest wire.
+    theorem 3.28). Or a message and its reader's forward, or backward: the next one's receive is posted behind that.
+    zero-bubble with one stage a rank: the same, with w of stage i alone, for the others send their inputs' gradients
+    before. interleaved, and where ranks hold several stages: the busiest rank, or the busiest wire.
     """
     return bottleneck_of(pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages))
 
@@ -142,7 +143,11 @@ def bottleneck_of(times: Times) -> Number:
             cycle_s = cycle_s + times.forward[last] + times.inputs[last]
             means.append(cycle_s / (last - first + 1))
             cycle_s = cycle_s + times.send[last] + times.back[last] if last < times.stages - 1 else cycle_s
-    return maximum(*means, *_paid(times.send), *_paid(times.back))
+    for border, (send_s, back_s) in enumerate(zip(times.send, times.back, strict=True)):
+        read_s = times.forward[border + 1] + (times.inputs[border + 1] if times.schedule in SPLIT else 0)
+        means += [message_s + read_s for message_s in _paid([send_s])]
+        means += [message_s + times.backward[border] for message_s in _paid([back_s])]
+    return maximum(*means)
 
 
 def _busiest(times: Times) -> Number:

@@ -1,13 +1,13 @@
-"""What a schedule's step is made of: its critical path, as how often it runs each action of each stage.
+"""What a schedule's step is made of: its critical path, as how often it runs each action and message of each stage.
 
-The longest path through the actions is a sum of their durations, and any other choice of stages has that path too: so
-the counts, times the durations of other stages, are a lower bound of the time that these take (a cutting plane of the
-step's time, which is convex in the durations; Kelley 1960).
+The longest path through actions and messages is a sum of their durations, and any other choice of stages has that path
+too: so the counts, times the durations of other stages, are a lower bound of the time that these take (a cutting plane
+of the step's time, which is convex in the durations; Kelley 1960). Messages begin and end as in ``timeline``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,10 @@ from cost_models.pipeline.order import KINDS, orders
 from cost_models.pipeline.schedule import ROUNDS, SPLIT, check
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS = range(len(KINDS))
+DURATIONS = 5
+"""Rows of a stage's seconds: its forward, its backward (where that is split its inputs' gradients), its weights'
+gradients, the message that its forward reads, the message that its backward reads."""
+SENT_FORWARD, SENT_BACK = 3, 4
 NOBODY = -1
 ENOUGH_ROUNDS = 3  # of which one is neither the first nor the last
 
@@ -24,8 +28,8 @@ ENOUGH_ROUNDS = 3  # of which one is neither the first nor the last
 @dataclass(frozen=True)
 class CriticalPath:
     """step_s   from the first forward to the last backward
-    counts   [3, v·d]: how often the path runs each stage's forward, its backward or (where that is split) its inputs'
-             gradients, and its weights' gradients; step_s = Σ counts · durations
+    counts   [DURATIONS, v·d]: how often the path runs each action and message of each stage; step_s = Σ counts ·
+             durations
     """
 
     step_s: float
@@ -40,6 +44,7 @@ class Script:
     what nobody fills is full from the first.
 
     kinds, stages, waits, fills   [rank, action]; the kind of a split backward's parts is 1 and 2
+    ahead                         as of ``timeline.simulate``
     """
 
     count: int
@@ -47,12 +52,14 @@ class Script:
     stages: np.ndarray
     waits: np.ndarray
     fills: np.ndarray
+    ahead: int
 
     def path(self, durations_s: np.ndarray) -> CriticalPath:
-        """durations_s: [3, v·d], seconds of each kind of action, those of the message that it receives included."""
+        """durations_s: [DURATIONS, v·d] seconds; of a message that nobody reads nothing."""
         line = self.line
-        ends = line.ends_s(durations_s.ravel()[line.actions].tolist())
-        return CriticalPath(max(ends), line.counts(ends).reshape(3, self.count))
+        spent_s = np.append(durations_s.ravel(), 0.0)
+        ends, came = line.ends_s(spent_s[line.actions].tolist(), spent_s[line.messages].tolist())
+        return CriticalPath(max(ends), line.counts(ends, came).reshape(DURATIONS, self.count))
 
     @cached_property
     def line(self) -> Line:
@@ -76,72 +83,132 @@ class Script:
                 if number in waiting:
                     able.append(waiting.pop(number))
         assert len(order) == len(senders), "the schedule deadlocks"
-        actions = (self.kinds * self.count + self.stages).ravel()[order]
-        before = [place[number - 1] if number % many else NOBODY for number in order]
-        last = [place[rank * many + many - 1] for rank in range(len(self.kinds))]
-        return Line(actions, 3 * self.count, before, [place[senders[number]] for number in order], last)
+        return self.ordered(order, place, senders)
+
+    def ordered(self, order: Sequence[int], place: Sequence[int], senders: Sequence[int]) -> Line:
+        """The actions in an order, with what each waits for.
+
+        place    of each action in it
+        senders  of each action the one that fills its slot, by number
+        """
+        ranks, many = self.kinds.shape
+        rows = np.where(self.kinds == FORWARD, SENT_FORWARD, SENT_BACK)
+        read = np.where(self.kinds == FORWARD, self.stages > 0, (self.kinds == 1) & (self.stages < self.count - 1))
+        read &= ranks > 1
+        follows = np.zeros_like(read)  # over the wire of the message that the action before reads
+        follows[:, 1:] = read[:, 1:] & read[:, :-1] & (rows[:, 1:] == rows[:, :-1])
+        actions, messages = self.kinds * self.count + self.stages, rows * self.count + self.stages
+        reads, after, back = read.ravel().tolist(), follows.ravel().tolist(), 1 + self.ahead
+
+        def places(numbers: Iterable[int]) -> list[int]:
+            return [NOBODY if number == NOBODY else place[number] for number in numbers]
+
+        return Line(
+            actions=actions.ravel()[order],
+            messages=np.where(read, messages, DURATIONS * self.count).ravel()[order],
+            many=DURATIONS * self.count,
+            before=places(n - 1 if n % many else NOBODY for n in order),
+            senders=places(senders[n] for n in order),
+            posted=places(n - back if reads[n] and n % many >= back else NOBODY for n in order),
+            queued=places(n - 1 if after[n] else NOBODY for n in order),
+            last=places(rank * many + many - 1 for rank in range(ranks)),
+        )
 
 
 @dataclass(frozen=True)
 class Line:
     """Actions by their places in an order in which each is behind those that it waits for.
 
-    actions  the number of each among ``many`` durations
-    before   the place of the action before it on its rank, NOBODY for the first
-    senders  the place of the one on another rank that it waits for, NOBODY where there is none
-    last     the place of each rank's last
+    actions   the number of each among ``many`` durations
+    messages  that of the message that it reads; ``many`` where it reads none
+    before    the place of the action before it on its rank, NOBODY for the first
+    senders   the place of the one that makes what it reads, NOBODY where there is none
+    posted    the place of the action with whose end its receive is posted
+    queued    the place of the action that reads the message before its own over the same wire, where that is ``before``
+    last      the place of each rank's last
     """
 
     actions: np.ndarray
+    messages: np.ndarray
     many: int
     before: Sequence[int]
     senders: Sequence[int]
+    posted: Sequence[int]
+    queued: Sequence[int]
     last: Sequence[int]
 
-    def ends_s(self, spent_s: Sequence[float]) -> list[float]:
-        """When each is done, by how long each takes; one more at the end, of nobody's action."""
-        ends = [0.0] * (len(spent_s) + 1)
-        for place, (before, sender, seconds) in enumerate(zip(self.before, self.senders, spent_s, strict=True)):
-            free, ready = ends[before], ends[sender]
+    @property
+    def waits(self) -> tuple[Sequence[int], ...]:
+        return self.before, self.senders, self.posted, self.queued
+
+    def ends_s(self, spent_s: Sequence[float], sent_s: Sequence[float]) -> tuple[list[float], list[float]]:
+        """(when each is done, when what it reads has come), by how long each and its message take; one more at the
+        end, of nobody's action."""
+        ends, came = [0.0] * (len(spent_s) + 1), [0.0] * (len(spent_s) + 1)
+        rows = zip(*self.waits, spent_s, sent_s, strict=True)
+        for place, (before, sender, posted, queued, seconds, message_s) in enumerate(rows):
+            ready, free = ends[sender], ends[before]
+            if ends[posted] > ready:
+                ready = ends[posted]
+            if came[queued] > ready:
+                ready = came[queued]
+            came[place] = ready = ready + message_s
             ends[place] = (ready if ready > free else free) + seconds
-        return ends
+        return ends, came
 
     def steps_s(self, durations_s: np.ndarray) -> np.ndarray:
         """[choices] of [choices, many]: seconds of the step, of many choices of durations at once."""
         order, waves = self.waves
-        spent_s, ends = durations_s.T[self.actions[order]], np.zeros((len(order) + 1, len(durations_s)))
+        spent = np.concatenate([durations_s.T, np.zeros((1, len(durations_s)))])
+        spent_s, sent_s = spent[self.actions[order]], spent[self.messages[order]]
+        ends, came = np.zeros((2, len(order) + 1, len(durations_s)))
         first = 0
-        for before, senders in waves:
+        for before, senders, posted, queued in waves:
             last = first + len(before)
-            np.maximum(ends[before], ends[senders], out=ends[first:last])
-            ends[first:last] += spent_s[first:last]
+            now, ready = ends[first:last], came[first:last]
+            np.maximum(ends[senders], ends[posted], out=ready)
+            np.maximum(ready, came[queued], out=ready)
+            ready += sent_s[first:last]
+            np.maximum(ends[before], ready, out=now)
+            now += spent_s[first:last]
             first = last
         return np.asarray(ends.max(axis=0))
 
     @cached_property
-    def waves(self) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    def waves(self) -> tuple[np.ndarray, list[tuple[np.ndarray, ...]]]:
         """(the actions in another order, by how many are before them at least; of those that have as many, the places
-        in it of the ones before them and of their senders)."""
-        depth = np.array(self.ends_s([1.0] * len(self.actions))[:-1])
+        in it of those that they wait for, as in ``waits``)."""
+        depth = np.array(self.ends_s([1.0] * len(self.actions), [0.0] * len(self.actions))[0][:-1])
         order = np.argsort(depth, kind="stable")
         place = np.full(len(order) + 1, len(order))  # nobody's is the last
         place[order] = np.arange(len(order))
         cuts = np.flatnonzero(np.diff(depth[order])) + 1
-        before, senders = (np.split(place[np.array(of)[order]], cuts) for of in (self.before, self.senders))
-        return order, list(zip(before, senders, strict=True))
+        return order, list(zip(*(np.split(place[np.array(of)[order]], cuts) for of in self.waits), strict=True))
 
-    def counts(self, ends_s: Sequence[float]) -> np.ndarray:
-        """[many]: how often the longest path runs each action, from its last one back."""
+    def counts(self, ends_s: Sequence[float], came_s: Sequence[float]) -> np.ndarray:
+        """[many]: how often the longest path runs each action and each message, from its last action back."""
         place, path = max(self.last, key=ends_s.__getitem__), []
         while place != NOBODY:
-            path.append(place)
-            before, sender = self.before[place], self.senders[place]
-            place = sender if ends_s[sender] > ends_s[before] else before
-        return np.bincount(self.actions[path], minlength=self.many)
+            path.append(self.actions[place])
+            if came_s[place] <= ends_s[self.before[place]]:
+                place = self.before[place]
+                continue
+            while place != NOBODY:
+                path.append(self.messages[place])
+                sender, posted, queued = self.senders[place], self.posted[place], self.queued[place]
+                if came_s[queued] > max(ends_s[sender], ends_s[posted]):
+                    place = queued
+                    continue
+                place = sender if ends_s[sender] >= ends_s[posted] else posted
+                break
+        return np.bincount(path, minlength=self.many + 1)[: self.many]
 
 
-def script(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1) -> Script:
-    """The script of any schedule with a flush whose stage s is on rank s mod d."""
+def script(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1, ahead: int = 1) -> Script:
+    """The script of any schedule with a flush whose stage s is on rank s mod d.
+
+    ahead  as of ``timeline.simulate``
+    """
     check(schedule, ranks, microbatches, virtual_stages)
     rows = orders(schedule, ranks, microbatches, virtual_stages)
     stage, kind, microbatch = np.moveaxis(rows, 2, 0)
@@ -153,7 +220,7 @@ def script(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1
     fills = np.where(weights | (~forward & (stage == 0)), NOBODY, onward)
     kinds = np.where(forward, 0, np.where(weights, 2, 1))
     assert (schedule in SPLIT) == bool(weights.any())
-    return Script(count, kinds, stage, waits, fills)
+    return Script(count, kinds, stage, waits, fills, ahead)
 
 
 def held_chunks(schedule: str, ranks: int, microbatches: int, virtual_stages: int = 1) -> tuple[np.ndarray, ...]:

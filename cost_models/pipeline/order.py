@@ -115,10 +115,10 @@ def most_sending(schedule: str, ranks: int, microbatches: int, virtual_stages: i
     """Messages that a rank has on their way at most: before another it waits for the oldest (``runtime.pipeline``).
 
     A send ends once its receive is posted, an action before the message is read. Where neighbours read what is sent in
-    about the turn in which it is sent, one at a time neither deadlocks nor takes longer. They are behind by turns where
-    a rank with several stages splits the backward, or has rounds of more microbatches than there are ranks. A test runs
-    all orders that way.
+    about the turn in which it is sent, two at a time take no longer than any number, however uneven the stages and long
+    the messages; one would, where stages are uneven. They are behind by turns where a rank with several stages splits
+    the backward, or has rounds of more microbatches than there are ranks. A test runs all orders that way.
     """
     if virtual_stages == 1 or not (schedule in SPLIT or round_size("interleaved", ranks, microbatches) > ranks):
-        return 1
+        return 2
     return 3 * ranks

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from cost_models.pipeline.order import Action, actions
 from cost_models.pipeline.timeline import Run
@@ -69,13 +68,12 @@ def shared_step_seconds(
     weight_s: Sequence[float] | None = None,
     return_s: Sequence[float] | None = None,
     virtual_stages: int | None = None,
-    late: bool = False,
 ) -> float:
     """Seconds from the first forward to the last backward where stages share processors: the end of ``shared_runs``,
     whose arguments it takes."""
     rows = shared_runs(
         schedule, forward_s, backward_s, send_s, microbatches, sharing, weight_s=weight_s, return_s=return_s,
-        virtual_stages=virtual_stages, late=late,
+        virtual_stages=virtual_stages,
     )  # fmt: skip
     return max(float(row[-1].end_s) for row in rows)
 
@@ -91,18 +89,15 @@ def shared_runs(
     weight_s: Sequence[float] | None = None,
     return_s: Sequence[float] | None = None,
     virtual_stages: int | None = None,
-    late: bool = False,
 ) -> tuple[tuple[Run, ...], ...]:
     """When each rank runs each of its actions where stages share processors; numbers alone.
 
-    Arguments as of ``runs``; with ``Sharing(1, 1.0)`` the same as it. Messages keep their pace, and whoever waits for
-    one leaves the processors to others.
-
-    late  a message begins only when its receiver has come to the action that needs it, so that it hides under no
-          compute of the receiver's: the same as ``runs`` with each message part of the action that receives it
+    Arguments as of ``runs``; with ``Sharing(1, 1.0)`` the same as it with ``ahead=0``: such devices move messages by
+    their processors, so that one begins only when its reader has come to the action that needs it. Messages keep their
+    pace, and whoever waits for one leaves the processors to others.
     """
     times = pipeline_times(schedule, forward_s, backward_s, send_s, weight_s, return_s, virtual_stages)
-    return _Play(times, microbatches, sharing, late).run()
+    return _Play(times, microbatches, sharing).run()
 
 
 @dataclass
@@ -112,10 +107,8 @@ class _Play:
     times: Times
     microbatches: int
     sharing: Sharing
-    late: bool
     now_s: float = 0.0
-    arrived_s: dict[Action, float] = field(default_factory=dict)         # when what an action waits for is there
-    wires_s: dict[tuple[int, int], float] = field(default_factory=dict)  # when the last message on a wire came
+    made_s: dict[Action, float] = field(default_factory=dict)  # when what an action waits for was made
 
     def run(self) -> tuple[tuple[Run, ...], ...]:
         times = self.times
@@ -123,22 +116,22 @@ class _Play:
             _Rank(actions(times.schedule, rank, times.ranks, self.microbatches, times.chunks))
             for rank in range(times.ranks)
         ]
-        self.arrived_s = {Action(0, "F", j): 0.0 for j in range(self.microbatches)}
+        self.made_s = {Action(0, "F", j): 0.0 for j in range(self.microbatches)}
         while any(not rank.done for rank in ranks):
             self.begin(ranks)
             self.advance(ranks)
         return tuple(tuple(rank.runs) for rank in ranks)
 
     def ready_s(self, action: Action) -> float:
-        """When what an action waits for is there; infinity while nobody has sent it."""
+        """When what an action waits for was made; infinity before."""
         if action.kind == "W":
             return 0.0
-        return self.arrived_s.get(action._replace(kind="F" if action.kind == "F" else "B"), float("inf"))
+        return self.made_s.get(action._replace(kind="F" if action.kind == "F" else "B"), float("inf"))
 
     def message_s(self, action: Action) -> float:
-        """Of the message that an action receives where it is received late; 0 where there is none."""
+        """Of the message that an action receives; 0 where there is none."""
         times, stage = self.times, action.stage
-        if not self.late or action.kind == "W":
+        if action.kind == "W":
             return 0.0
         other = stage - 1 if action.kind == "F" else stage + 1
         if not 0 <= other < times.stages or times.rank(other) == times.rank(stage):
@@ -182,22 +175,14 @@ class _Play:
                 rank.left_s -= step_s * rate
 
     def finish(self, rank: _Rank) -> None:
-        """Ends a rank's action, and sends what waits for it on its way."""
+        """Ends a rank's action; what it made can be read."""
         action = rank.order[rank.place]
-        rank.runs.append(Run(self.times.rank(action.stage), action, rank.began_s, self.now_s))
+        rank.runs.append(
+            Run(self.times.rank(action.stage), action, rank.began_s, self.now_s, self.message_s(action))
+        )
         rank.place, rank.left_s = rank.place + 1, None
         stage, last = action.stage, self.times.stages - 1
-        if action.kind == "F" and stage < last:
-            self.send(action, "F", stage + 1, self.times.send[stage])
-        elif action.kind == "F":
-            self.arrived_s[action._replace(kind="B")] = self.now_s
+        if action.kind == "F":
+            self.made_s[action._replace(stage=stage + 1) if stage < last else action._replace(kind="B")] = self.now_s
         elif action.kind in "BI" and stage:
-            self.send(action, "B", stage - 1, self.times.back[stage - 1])
-
-    def send(self, action: Action, kind: Literal["F", "B"], target: int, message_s: float) -> None:
-        """A message follows those before it on its wire; within a rank there is none."""
-        wire = (self.times.rank(action.stage), self.times.rank(target))
-        arrival_s = self.now_s
-        if wire[0] != wire[1] and not self.late:
-            arrival_s = self.wires_s[wire] = max(self.wires_s.get(wire, 0.0), self.now_s) + message_s
-        self.arrived_s[Action(target, kind, action.microbatch)] = arrival_s
+            self.made_s[action._replace(stage=stage - 1, kind="B")] = self.now_s

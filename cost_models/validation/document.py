@@ -18,10 +18,19 @@ from cost_models.validation.tables import NOT_USED
 
 WORST = 3
 KEPT = {
+    "planned": "Not planned yet: `python -m tests.bench.published_steps --write docs/appendix/accuracy.md` does it.",
     "live": "Not measured yet: `make bench-live` writes this section.",
     "gpu": "Not measured: no GPU was at hand.",
 }
 """Sections between <!-- name --> and <!-- /name -->, which are kept as they are; and what stands there at first."""
+PLANNED = """## Through `parallelize`
+
+The price that users are told: each row's model by name, its axes, schedule and recomputation pinned, its program ours.
+Rows that ran another kind of program than ours are off by that too. Three traits are taken over from a row: attention
+as its model writes it (`attn_implementation="eager"`, which a user may ask for as well), dropout over its scores as a
+kernel of its own, an attention that computes what its mask leaves out. So are collectives that cross the host, as
+NCCL's did before 2.12. "Closed form" is `cost_models.transformer` on the same rows, with all of their recipe's flags.
+Rows are counted as odd + even; errors are of the odd ones. A row that doesn't fit is priced as if memory had no end."""
 SHOWN = (("matmul", None), ("memory", ("efficiency",)), ("attention", None), ("overhead", None))
 """Sections of a profile that the document lists, and which of their figures (None: all)."""
 UNLISTED = ("tiles", "multiprocessors", "compiles")
@@ -63,7 +72,8 @@ def document(
     before  the document as it is: its kept sections are taken over
     """
     parts = [
-        _head(folder, plot), _errors(results), _both_ways(ways), _sizes(results), _own(),
+        _head(folder, plot), f"{PLANNED}\n\n{_kept('planned', before)}", _errors(results), _both_ways(ways),
+        _sizes(results), _own(),
         f"## Measured for real on this machine\n\n{_kept('live', before)}",
         f"## On a GPU\n\n{_kept('gpu', before)}",
         *_tables(results), _not_used(), _figures(results),
@@ -90,7 +100,7 @@ correlation (from four rows up).
 
 def _errors(results: Sequence[TableResult]) -> str:
     note = f"Where a table has more than {MANY} devices, those of fewer than {FEW} rows are told under “all” alone."
-    return f"## Errors\n\n{note}\n\n" + _markdown(HEADINGS, summaries(results))
+    return f"## Errors of the closed form\n\n{note}\n\n" + _markdown(HEADINGS, summaries(results))
 
 
 def _both_ways(ways: Sequence[BothWays]) -> str:

@@ -11,7 +11,7 @@ from autoplan.ir.start import Start
 from tests.support.planning import alone, parallelize_alone
 
 PASSES = (
-    "trace", "in_precision", "check_rules", "with_batch_reductions", "search_with_tables", "typed_program",
+    "trace", "in_precision", "check_rules", "with_batch_moves", "search_with_tables", "typed_program",
     "PlanRecord",
 )  # fmt: skip
 TRAINING = Training(precision="fp64")

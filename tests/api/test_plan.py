@@ -64,7 +64,7 @@ def test_a_loaded_plan_is_the_plan(plan, tmp_path):
     assert [file.name for file in start.files] == ["model.safetensors"]
     assert plan.record.start == replace(start, files=())
     assert replace(again.record, start=plan.record.start) == plan.record
-    assert again.report() == plan.report()
+    assert again.report(verbose=True) == plan.report(verbose=True)
 
 
 def test_a_program_needs_as_many_processes_as_the_plan(plan, tmp_path):

@@ -95,7 +95,7 @@ def nothing_known(place: Place) -> str:
 def told_first(make: Callable[[], nn.Module], word: str, place: Place, call: bool = True) -> str:
     """In the report's first lines, and before train.py starts."""
     plan = planned(make() if call else make)
-    head = " ".join(plan.report().split("\n\n")[0].split()[:60])
+    head = " ".join(plan.report(verbose=True).split("\n\n")[0].split()[:60])
     if "UNKNOWN" not in head or word not in head:
         raise Silent(f"the report begins {head!r}")
     folder = plan.export(place.folder / "out")

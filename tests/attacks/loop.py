@@ -264,7 +264,7 @@ def kept_predicate(place: Place) -> str:
 
 
 def told_pattern(place: Place) -> str:
-    report = plan_with({"match": "*norm*|*.beta", "weight_decay": 0.0}).report()
+    report = plan_with({"match": "*norm*|*.beta", "weight_decay": 0.0}).report(verbose=True)
     return equal("(nothing matches *.beta)" in report, "the report tells of a pattern that matches nothing")
 
 

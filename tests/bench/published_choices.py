@@ -21,7 +21,7 @@ from autoplan.report.waits import received_s
 from autoplan.report.words import choice_text, parallelism_text
 from autoplan.search.driver import fastest
 from autoplan.search.explain.fit import leanest, needs
-from autoplan.search.factoring import refined
+from autoplan.search.further.factoring import refined
 from autoplan.search.result import choose
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.initialise import given
@@ -208,7 +208,7 @@ def priced(chosen: Chosen, work: SearchState) -> Priced:
         bubble_s=predicted.bubble_fraction * predicted.step_time_s,
         tensor_s=open_s(c for c in predicted.collectives if c.axis not in ("dp", "pp")),
         data_s=open_s(c for c in predicted.collectives if c.axis == "dp"),
-        messages_s=max(received_s([c.seconds for c in predicted.collectives if c.axis == "pp"], p.pp)),
+        messages_s=max(received_s([c.seconds - c.hidden_s for c in predicted.collectives if c.kind == "send"], p.pp)),
         again=sum(stage.recompute + stage.selective for stage in chosen.stages),
         blocks=sum(uses.count(block) > 1 for block in uses),
         tp=p.tp,

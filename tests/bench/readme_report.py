@@ -14,8 +14,6 @@ from autoplan import Plan, cli, parallelize
 from autoplan.models.named import resolve_model
 from cost_models.sensitivity.document import rewritten
 
-SUMMARY = 9  # lines of a report: its title and what was predicted
-
 
 def planned(command: str) -> Plan:
     """The plan of an `autoplan plan` command."""
@@ -34,11 +32,9 @@ def command_of(document: str) -> str:
 
 
 def parts(report: str) -> dict[str, str]:
-    """What a document quotes of a report: its summary, and why the plan is as it is."""
-    lines = report.splitlines()
-    why = lines[lines.index("Why") :]
-    quoted = [*lines[:SUMMARY], "...", *why[: why.index("")]]
-    return {"report": "\n".join(("```text", *quoted, "```"))}
+    """What a document quotes of a report's screen: the plan, and why it is as it is."""
+    head, why, *_ = report.split("\n\n")
+    return {"report": f"```text\n{head}\n\n{why}\n...\n```"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -67,6 +69,12 @@ class Row:
         ]  # fmt: skip
 
 
+TITLE = "# Rehearsals"
+TEXT = (
+    "Written by `make rehearsals`, on a machine without a GPU. Each row is one plan, run whole at full size "
+    "([rehearsal](../rehearsal.md)). Memory is told of the class of ranks whose prediction is furthest off. Seconds "
+    "are of the rehearsal alone, on two cores that did other work beside."
+)
 HEADER = [
     "job", "plan", "would run", "ranks", "classes", "microbatches", "memory: predicted off by", "calls that don't meet",
     "calls unpriced", "step by order / predicted", "seconds", "GB here",
@@ -95,27 +103,40 @@ def measured(job: str, system: str) -> Row:
     )  # fmt: skip
 
 
+def within(command: list[str], limit_s: float | None) -> tuple[str, int | None]:
+    """What a command prints, and its exit status: None where it was ended, with all that it started, at the limit."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            return process.communicate(timeout=limit_s)[0], process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return "", None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.rehearsals")
     parser.add_argument("--write", type=Path, help="the document to write")
     parser.add_argument("--systems", nargs="*", default=["auto"], help=", ".join(SYSTEMS))
     parser.add_argument("--alone", action="store_true", help="one job, here, as JSON")
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="; ".join(JOBS))
+    parser.add_argument("--limit-s", type=float, help="of each job; one that isn't done then is left out")
     given = parser.parse_args()
     if given.alone:
         print(json.dumps(asdict(measured(given.jobs[0], given.systems[0]))))
         return 0
-    lines = ["# Rehearsals", "", "Written by `make rehearsals`, on a machine without a GPU.", ""]
-    lines += [f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
+    lines = [TITLE, "", TEXT, "", f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
     for job in given.jobs or JOBS:
         for system in given.systems:
             command = [sys.executable, "-m", "tests.bench.rehearsals", "--alone", job, "--systems", system]
-            ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-            cells = [job, system, "failed"] if ended.returncode else Row(**json.loads(ended.stdout)).cells()
+            said, status = within(command, given.limit_s)
+            if status is None:
+                print(f"{job}, {system}: not done after {given.limit_s:.0f} s, and not listed", flush=True)
+                continue
+            cells = [job, system, "failed"] if status else Row(**json.loads(said)).cells()
             lines.append(f"| {' | '.join(cells)} |")
             print(lines[-1], flush=True)
-    if given.write:
-        given.write.write_text("\n".join([*lines, ""]))
+            if given.write:  # what was run stays, whatever comes after it
+                given.write.write_text("\n".join([*lines, ""]))
     return 0
 
 

@@ -300,3 +300,19 @@ def test_gradients_of_parameters_alike_are_summed_in_one_collective_and_updated_
     whole, kept = (Layout.of(2, {"dp": I, "mb": I, "tp": s}, MESH) for s in (R, I))
     assert prices().stored_s(kind, kept, 4) == pytest.approx(4 * prices().stored_s(kind, kept))
     assert prices().stored_s(kind, kept, 4) < prices().stored_s(kind, whole, 4) < 4 * prices().stored_s(kind, whole)
+
+
+def test_gradients_that_are_scattered_in_each_microbatch_add_up_in_shards() -> None:
+    listed = replace(prices(), stored=2.0)
+    whole, sharded = DataAxis(1, 4, listed), DataAxis(3, 4, listed)
+    assert whole.added_s(4e9) == listed.accumulate_s(4e9)
+    assert sharded.added_s(4e9) == listed.accumulate_s(1e9) < whole.added_s(4e9)
+    assert DataAxis(3, 4, listed, piped=True).added_s(4e9) == whole.added_s(4e9)
+
+
+def test_gradients_are_copied_from_the_dtype_that_they_come_in() -> None:
+    """Of two bytes read four are written for a sum in float32, two for one in bfloat16."""
+    wide = DataAxis(3, 4, replace(prices(), stored=2.0))
+    narrow = DataAxis(3, 4, replace(prices(), stored=2.0, reduced=1.0))
+    assert wide.scattered_copy_s(1e9) == pytest.approx(float(memory_bound_seconds(3e9, TOPOLOGY.device)))
+    assert narrow.scattered_copy_s(1e9) == pytest.approx(float(memory_bound_seconds(2e9, TOPOLOGY.device)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 import autoplan.rules.builtin  # noqa: F401  registers the rules
+from autoplan.cost import operators_of
 from autoplan.cost.operators.fusion import apart, fused, kernels_of
 from autoplan.ir.graph import Block, Node, Ref, TensorType, Typed
 from autoplan.rules.registry import rule_of
@@ -98,3 +102,47 @@ def test_what_is_used_beyond_is_written_but_not_read_back() -> None:
     traffic = fused(found, rules_of(found))
     assert not traffic.inside
     assert traffic.reads["b"] == (False,) and traffic.reads["sum"] == (True, True)
+
+
+def test_what_a_backward_computes_again_is_kept_and_read() -> None:
+    """AOTAutograd's partitioner keeps a product's result, and computes the bias and the activation again."""
+    found = block(
+        ("product", LINEAR, ("x",)),
+        ("biased", "aten.add.Tensor", ("product", "y")),
+        ("activated", "aten.gelu.default", ("biased",)),
+        ("last", LINEAR, ("activated",)),
+        outputs=("last",),
+    )
+    operators, alone = (operators_of(found, fuses=fuses) for fuses in (True, False))
+    assert operators["biased"].keeps == (0, 1) and operators["biased"].rereads == (True, True)
+    assert operators["activated"].keeps == () and alone["activated"].keeps == (0,) and alone["biased"].keeps == ()
+    assert operators["last"].keeps == (0,)
+
+
+def test_what_one_kernel_keeps_another_does_not_read_again() -> None:
+    found = block(
+        ("activated", "aten.gelu.default", ("x",)),
+        ("product", LINEAR, ("activated",)),
+        ("sum", "aten.add.Tensor", ("product", "x")),
+        outputs=("sum",),
+    )
+    operators = operators_of(found, fuses=True)
+    assert operators["activated"].rereads == (True,) and operators["sum"].rereads == (False, False)
+
+
+@pytest.mark.slow
+def test_torch_keeps_as_much_of_a_compiled_chain() -> None:
+    """Elements that torch's partitioner saves of x@w + b -> gelu -> @v: x, the product, the activation, weights."""
+    sizes: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    def chain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(x @ w + b) @ v
+
+    operands = [torch.randn(*shape, requires_grad=True) for shape in ((64, 8), (8, 32), (32,), (32, 8))]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        torch.compile(chain, backend="aot_eager_decomp_partition", fullgraph=True)(*operands)
+    assert sorted(sizes) == sorted([64 * 8, 64 * 32, 64 * 32, 8 * 32, 32, 32 * 8])

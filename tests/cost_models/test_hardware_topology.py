@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -183,3 +184,12 @@ def test_devices_are_numbered_through_their_kinds():
 def test_the_usual_levels_hold_every_device(name, nodes, per_node):
     device, links = load_device(name)
     assert Topology(device, links.levels(nodes, per_node)).devices == nodes * per_node
+
+
+def test_a_machine_whose_collectives_do_not_relay_crosses_the_host():
+    device, links = load_device("a100-sxm-80gb")
+    levels = links.levels(4, 8)
+    through = Topology(device, levels, relays=False)
+    assert through.axis(2, 16) == Topology(device, levels).axis(2, 16, relayed=False)
+    assert through.axis(2, 16) != Topology(device, levels).axis(2, 16) == through.axis(2, 16, relayed=True)
+    assert not slower_of(links, replace(links, relays=False)).relays

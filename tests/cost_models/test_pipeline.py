@@ -31,10 +31,11 @@ def pipelines(draw):
 
 
 def run_one_by_one(schedule, forward, backward, send, microbatches) -> float:
-    """The same timeline from the actions alone: each starts when its stage is free and its message has come."""
+    """The same timeline from the actions alone: each starts when its stage is free and its message has come; that sets
+    out when its receive is posted, as the action before the last ends."""
     stages = len(forward)
     queues = [list(actions(schedule, stage, stages, microbatches)) for stage in range(stages)]
-    free, arrivals, wires = [0.0] * stages, {}, {}
+    ends, made, wires = [[0.0, 0.0] for _ in range(stages)], {}, {}
     left = sum(map(len, queues))
     while left:
         before = left
@@ -43,19 +44,18 @@ def run_one_by_one(schedule, forward, backward, send, microbatches) -> float:
                 _, kind, microbatch = queue[0]
                 step = 1 if kind == "F" else -1
                 source = stage - step
-                if 0 <= source < stages and (kind, stage, microbatch) not in arrivals:
+                if 0 <= source < stages and (kind, stage, microbatch) not in made:
                     break
                 queue.pop(0)
                 left -= 1
-                ready = arrivals.get((kind, stage, microbatch), 0.0)
-                free[stage] = max(free[stage], ready) + (forward if kind == "F" else backward)[stage]
-                target = stage + step
-                if 0 <= target < stages:
-                    border = (kind, min(stage, target))
-                    wires[border] = max(wires.get(border, 0.0), free[stage]) + send[border[1]]
-                    arrivals[kind, target, microbatch] = wires[border]
+                ready, border = 0.0, (kind, min(stage, source))
+                if 0 <= source < stages:
+                    sets_out = max(made[kind, stage, microbatch], ends[stage][-2], wires.get(border, 0.0))
+                    ready = wires[border] = sets_out + send[border[1]]
+                ends[stage].append(max(ends[stage][-1], ready) + (forward if kind == "F" else backward)[stage])
+                made[kind, stage + step, microbatch] = ends[stage][-1]
         assert left < before, "the schedule deadlocks"
-    return max(free)
+    return max(done[-1] for done in ends)
 
 
 @settings(deadline=None)

@@ -74,37 +74,41 @@ def longest_path(schedule, forward, backward, send, microbatches, return_s, weig
     }
     goes_back = "I" if split else "B"
 
-    def reader(action: Action) -> int:
-        """The stage that reads an action's result, itself where none does."""
-        step = {"F": 1, goes_back: -1}.get(action.kind, 0)
-        return min(max(action.stage + step, 0), stages - 1)
+    def giver(action: Action) -> Action | None:
+        """The action on another rank whose result an action reads, None where there is none."""
+        step = {"F": -1, goes_back: 1}.get(action.kind, 0)
+        source = action._replace(stage=action.stage + step)
+        here, there = (rank_of(schedule, stage, ranks) for stage in (action.stage, source.stage))
+        return source if 0 <= source.stage < stages and here != there else None
 
-    wires: dict[tuple[int, int], list[Action]] = {}
+    wires: dict[tuple[int, str], list[Action]] = {}
     for rank, order in enumerate(orders):
         for action in order:
-            target = rank_of(schedule, reader(action), ranks)
-            if target != rank:
-                wires.setdefault((rank, target), []).append(action)
-    before = {b: a for sent in wires.values() for a, b in pairwise(sent)}
-    on_wire = {action for sent in wires.values() for action in sent}
+            if giver(action) is not None:
+                wires.setdefault((rank, action.kind), []).append(action)
+    queued = {b: a for read in wires.values() for a, b in pairwise(read)}
 
     @cache
-    def arrival(sender: Action) -> float:
-        if sender not in on_wire:
-            return end(sender)
-        message = send[sender.stage] if sender.kind == "F" else return_s[sender.stage - 1]
-        return max(end(sender), arrival(before[sender]) if sender in before else 0.0) + message
+    def arrival(action: Action) -> float:
+        """Of what it reads: posted as the action before the one before ends, behind what its wire brings before."""
+        source = giver(action)
+        assert source is not None
+        message = send[source.stage] if action.kind == "F" else return_s[action.stage]
+        two_before = previous.get(previous.get(action))
+        posted = 0.0 if two_before is None else end(two_before)
+        return max(end(source), posted, arrival(queued[action]) if action in queued else 0.0) + message
 
     @cache
     def end(action: Action) -> float:
         stage, kind, microbatch = action
         start = end(previous[action]) if action in previous else 0.0
-        if kind == "F" and stage > 0:
-            start = max(start, arrival(Action(stage - 1, "F", microbatch)))
-        if kind == goes_back:
-            turn = Action(stage, "F", microbatch)
-            sender = turn if stage == stages - 1 else Action(stage + 1, goes_back, microbatch)
-            start = max(start, arrival(sender) if stage < stages - 1 else end(turn))
+        if giver(action) is not None:
+            start = max(start, arrival(action))
+        elif kind == "F" and stage > 0:
+            start = max(start, end(Action(stage - 1, "F", microbatch)))
+        elif kind == goes_back:
+            turn = stage == stages - 1
+            start = max(start, end(Action(stage, "F", microbatch) if turn else Action(stage + 1, kind, microbatch)))
         return start + spent[kind][stage]
 
     for actions_at in zip(*orders, strict=True):  # shallow first: recursion stays short
@@ -134,7 +138,10 @@ def test_runs_are_those_of_the_timeline(pipeline):
             actions(arguments[0], rank, len(lines), arguments[4], more.get("virtual_stages"))
         )
         assert all(after.start_s >= before.end_s - 1e-9 for before, after in pairwise(line))
-        assert sum(run.end_s - run.start_s for run in line) == pytest.approx(timeline.busy_s[rank])
+        spent_s = sum(run.end_s - run.start_s - run.waited_s for run in line)
+        assert spent_s == pytest.approx(timeline.busy_s[rank])
+    waited_s = sum(run.waited_s for line in lines for run in line)
+    assert waited_s == pytest.approx(sum(timeline.waits_s))
     for (stage, kind, microbatch), end_s in ends.items():
         if kind == "F" and stage:
             assert end_s >= ends[Action(stage - 1, "F", microbatch)]

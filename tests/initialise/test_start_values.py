@@ -70,12 +70,12 @@ def test_a_plan_without_values_at_hand_is_not_exported(tmp_path: Path) -> None:
 
 
 def test_the_report_says_where_training_starts() -> None:
-    stored, drawn = planned(made.Own()).report(), planned(made.Own).report()
+    stored, drawn = planned(made.Own()).report(verbose=True), planned(made.Own).report(verbose=True)
     assert "starts from the values that the model holds, which export writes beside the plan" in stored
     assert "starts from Own() run again under a seed, compared with it bit for bit" in drawn
-    once = " ".join(planned(lambda: made.changed(made.by_generator)).report().split())
+    once = " ".join(planned(lambda: made.changed(made.by_generator)).report(verbose=True).split())
     assert "the values that the function() made under seed 0; no other seed, for it draws from a generator" in once
-    hollow = planned(made.on_meta()).report().splitlines()
+    hollow = planned(made.on_meta()).report(verbose=True).splitlines()
     assert hollow[3].startswith("starts from UNKNOWN: Own says nothing of the values of scale, up.weight, up.bias and")
 
 

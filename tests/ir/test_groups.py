@@ -195,7 +195,7 @@ def test_a_predicate_is_kept_as_names_and_a_plan_holds_its_groups() -> None:
     assert (first.match, first.names) == ("norm.weight", ())
     assert (second.match, second.names) == ("no_decay", ("norm.weight", "norm.bias", "linear.bias"))
     said = "norm.weight: 1 parameter with lr=0.5, no_decay: 2 parameters with weight_decay=0.0"
-    assert said in plan.report()
+    assert said in plan.report(verbose=True)
     assert plan.verify().passed
     again = parse_plan(plan_text(plan.record, ""), "plan.json")
     assert again.training == plan.record.training
@@ -204,7 +204,7 @@ def test_a_predicate_is_kept_as_names_and_a_plan_holds_its_groups() -> None:
 
 def test_the_report_tells_of_patterns_that_match_nothing() -> None:
     plan = planned(Training(groups=({"match": "*norm*|*.beta", "weight_decay": 0.0},)))
-    assert "*norm*|*.beta: 2 parameters with weight_decay=0.0 (nothing matches *.beta)" in plan.report()
+    assert "*norm*|*.beta: 2 parameters with weight_decay=0.0 (nothing matches *.beta)" in plan.report(verbose=True)
 
 
 def test_the_command_line_takes_groups() -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from autoplan.options import Parallelism
 from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
+from autoplan.rehearsal.pricing.calls import WHOLE
 from autoplan.rehearsal.pricing.operators import operator_account
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
-from tests.support.rehearsed_llama import Rehearsed, rehearsed
+from tests.support.rehearsed_llama import TRAINING, Rehearsed, rehearsed
 
 KINDS = {
     "tensor": (4, 2, Parallelism(dp=1, tp=4, pp=1, micro_batch=4)),
@@ -34,6 +35,10 @@ KINDS = {
     ),
     "recomputed": (4, 2, Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2, recompute="full")),
     "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
+    "ring": (4, 2, Parallelism(dp=1, cp=4, tp=1, pp=1, micro_batch=4, cp_attention="ring")),
+    "ring, sequence": (
+        4, 2, Parallelism(dp=1, cp=2, tp=2, pp=1, micro_batch=4, cp_attention="ring", sequence_parallel=True),
+    ),
 }  # fmt: skip
 """(devices, layers, what is pinned)"""
 QUICK = ("recomputed", "1f1b")  # tensor, sequence, data and pipeline axes, ZeRO and recomputation are among them
@@ -127,6 +132,31 @@ def test_gradients_of_tied_embeddings_are_priced(tmp_path: Path) -> None:
         account = balance(plan, trace)
         assert account.holds, str(account)
         assert any(call.where == row.where and call.seconds == pytest.approx(row.seconds) for call in account.priced)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dp": 2, "tp": 1, "zero": 1},
+        pytest.param({"dp": 1, "tp": 2}, marks=pytest.mark.slow),
+        pytest.param({"dp": 2, "tp": 2, "zero": 3}, marks=pytest.mark.slow),
+    ],
+    ids=["zero1", "tensor", "both"],
+)
+def test_whole_matrices_are_gathered_around_their_update_at_a_price(tmp_path: Path, fields: dict) -> None:
+    """Muon's: a matrix, its gradient and its momentum, over each axis that splits it; all are waited for."""
+    pinned, devices = Parallelism(pp=1, micro_batch=2, **fields), fields["dp"] * fields["tp"]
+    found = rehearsed(tmp_path / "out", pinned, devices, training=replace(TRAINING, optimizer="muon"))
+    (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
+    account = balance(plan, trace)
+    assert account.holds, str(account)
+    gathers = [call for call in account.priced if call.where == WHOLE]
+    assert gathers and all(call.count % 3 == 0 and call.seconds > 0 for call in gathers)
+    waited = {number for call in trace.calls if call.kind == "wait" for number in call.of}
+    assert {c.number for c in trace.calls if c.kind == "collective" and c.during == "update"} <= waited
+    seconds = seconds_of(plan, trace, found.program)
+    spent = sum(seconds[c.number] for c in trace.calls if c.during == "update")
+    assert spent == pytest.approx(sum(plan.share(trace).loads.once_s(at)[3] for at in plan.share(trace).intervals))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 import autoplan
 from autoplan.cli import main
+from autoplan.cli.commands import check_export
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import program_spec, seal_folder
 from autoplan.rehearsal import rehearse as rehearsing
@@ -208,6 +210,25 @@ def test_the_command_prints_what_was_found(exported: Path, capsys: pytest.Captur
     told = capsys.readouterr().out
     assert "rank 0" in told and "rank 2" in told and "isn't known" in told
     assert (exported.parent / "found.json").stat().st_size > 100
+
+
+def test_an_export_may_be_rehearsed_and_its_report_tells(tmp_path: Path) -> None:
+    folder = planned(llama(1), "1x2 cpu", dp=2).export(tmp_path / "out", rehearse=True)
+    found = json.loads((folder / "rehearsal.json").read_text())
+    assert found["passed"] and found["classes"][0]["peak_bytes"] > 0
+    assert "would run as planned" in (folder / "report.html").read_text()
+    assert autoplan.load(folder).record.chosen.parallelism.dp == 2  # it is none of the files that are sealed
+
+
+def test_what_is_rehearsed_is_exported() -> None:
+    with pytest.raises(InputsError, match="--rehearse"):
+        check_export(None, rehearse=True)
+
+
+def test_a_mixture_in_single_precision_is_no_fault() -> None:
+    """Torch infers the shapes of grouped products in bfloat16 alone."""
+    found = planned(mixtral(), "1x2 cpu", tp=2, micro_batch=12).rehearse(microbatches=1)
+    assert found.passed, str(found)
 
 
 def test_a_plan_of_the_forward_alone_is_refused(tmp_path: Path) -> None:

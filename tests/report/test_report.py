@@ -13,7 +13,7 @@ from autoplan.ir.typed import Compute
 from autoplan.lower.program import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.report import explain_text, headline, report_text
-from autoplan.report.local import local_options
+from autoplan.report.explain.local import local_options
 from autoplan.report.prices import stage_text
 from autoplan.report.table import WIDTH, table
 from autoplan.report.words import seconds_text
@@ -97,7 +97,7 @@ def test_every_collective_with_what_hides(record: PlanRecord) -> None:
     assert [row.split() for row in rows[2:]] == [
         "Layer o all-reduce tp 128 MiB 64 500 ms no".split(),
         "gradients reduce-scatter dp 1 GiB 1 250 ms yes".split(),
-        "stage 0 -> 1 send pp 1 MiB 8 2.00 ms 1.00 ms of it".split(),
+        "from stage to stage send pp 1 MiB 8 2.00 ms 1.00 ms of it".split(),
     ]
 
 

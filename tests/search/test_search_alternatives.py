@@ -56,25 +56,25 @@ def test_a_named_system_costs_what_its_own_plan_does(free: Plan) -> None:
 
 
 def test_a_pin_shows_its_price(free: Plan) -> None:
-    assert not any(a.name == UNPINNED for a in free.alternatives) and "Pins:" not in free.report()
+    assert not any(a.name == UNPINNED for a in free.alternatives) and "Pins:" not in free.report(verbose=True)
     pinned = planned(parallelism=Parallelism(tp=4))
     first = pinned.alternatives[0]
     assert first.name == UNPINNED and first.parallelism == free.parallelism
     assert first.step_time_s == pytest.approx(free.predicted.step_time_s)
     costs = 100 * (pinned.predicted.step_time_s / free.predicted.step_time_s - 1)
-    assert costs > 0 and f"Pins: tp=4 pinned costs {costs:.1f}% against " in pinned.report()
+    assert costs > 0 and f"Pins: tp=4 pinned costs {costs:.1f}% against " in pinned.report(verbose=True)
 
 
 def test_a_pin_to_what_is_chosen_anyway_costs_nothing(free: Plan) -> None:
     same = planned(parallelism=Parallelism(dp=free.parallelism.dp))
     assert same.alternatives[0].name == UNPINNED
-    assert f"dp={free.parallelism.dp} pinned costs nothing" in same.report()
+    assert f"dp={free.parallelism.dp} pinned costs nothing" in same.report(verbose=True)
 
 
 def test_constraints_are_pins_too(free: Plan) -> None:
     held = planned(parallelism=Parallelism(tp=4), constraints=[pin("up", "R", "I")])
     assert held.alternatives[0].step_time_s == pytest.approx(free.predicted.step_time_s)
-    assert "tp=4 and 1 constraint pinned costs " in held.report()
+    assert "tp=4 and 1 constraint pinned costs " in held.report(verbose=True)
 
 
 def test_a_quick_answer_has_the_classical_choices_alone() -> None:
@@ -87,4 +87,5 @@ def test_grids_beside_a_large_model_are_named_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(alternatives, "GRID_NODES", 0)
     plan = planned()
     grid = next(a for a in plan.alternatives if a.name == "2d")
-    assert grid.why_not == "not priced beside a plan: parallelism='2d' plans it" and "2d (not priced" in plan.report()
+    assert grid.why_not == "not priced beside a plan: parallelism='2d' plans it"
+    assert "2d (not priced" in plan.report(verbose=True)

@@ -14,6 +14,7 @@ from autoplan.search.inter_op.chain_costs import ChainCosts, Division, even_stag
 from autoplan.search.inter_op.interleaved import choose_chunks
 from autoplan.search.inter_op.rank_memory import SegmentBytes
 from cost_models.pipeline import in_flight, simulate
+from cost_models.pipeline.critical import script
 from cost_models.pipeline.shared import Sharing
 
 SCHEDULES = [("interleaved", 2), ("zero-bubble", 1), ("zero-bubble", 2)]
@@ -97,15 +98,20 @@ def test_what_cannot_win_is_given_up() -> None:
     assert found is not None and choose_chunks(pieces, limit_s=found.cuts.bound_s * 0.99) is None
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("factor", [1.0, 60.0])
 @pytest.mark.parametrize(("schedule", "virtual"), [*SCHEDULES, ("interleaved", 3)])
-def test_seconds_and_bytes_are_those_of_the_schedule(schedule: str, virtual: int) -> None:
+def test_seconds_and_bytes_are_those_of_the_schedule(schedule: str, virtual: int, factor: float, ahead: int) -> None:
+    """With messages of about a tenth of an action, and with such that outlast actions."""
     pieces = chain(3, schedule, virtual, "none", 10, 6)
+    rounds = rounds_of(schedule, pieces.ranks, 6, virtual, ahead)
+    pieces = replace(pieces, messages_s=factor * pieces.messages_s, rounds=rounds)
     division = pieces.pinned(even_stages(pieces))
     spent = pieces.durations_s(division)
     split = schedule == "zero-bubble"
     line = simulate(
-        schedule, list(spent[0]), list(spent[1] + spent[2]), [0.0] * (pieces.stages - 1), 6,
-        weight_s=list(spent[2]) if split else None, virtual_stages=virtual,
+        schedule, list(spent[0]), list(spent[1] + spent[2]), list(spent[3, 1:]), 6,
+        weight_s=list(spent[2]) if split else None, return_s=list(spent[4, :-1]), virtual_stages=virtual, ahead=ahead,
     )  # fmt: skip
     path = pieces.path(division)
     assert path.step_s == pytest.approx(line.step_s) == pytest.approx(float((path.counts * spent).sum()))
@@ -114,14 +120,31 @@ def test_seconds_and_bytes_are_those_of_the_schedule(schedule: str, virtual: int
 
 @pytest.mark.parametrize(("ranks", "microbatches", "virtual"), [(2, 6, 2), (4, 8, 2), (3, 9, 3), (4, 3, 2), (4, 16, 4)])
 def test_no_stages_undercut_the_known_paths_and_rounds(ranks: int, microbatches: int, virtual: int) -> None:
-    rng = np.random.default_rng(0)
-    rounds, paths = rounds_of("interleaved", ranks, microbatches, virtual), rank_paths(ranks, microbatches, virtual)
-    least = least_chunk_rounds("interleaved", ranks, microbatches, virtual, Sharing())
-    for _ in range(40):
-        spent = np.concatenate([rng.random((2, ranks * virtual)) ** 3, np.zeros((1, ranks * virtual))])
+    rng, sizes = np.random.default_rng(0), (ranks, microbatches, virtual)
+    paths, least = rank_paths(*sizes), least_chunk_rounds("interleaved", *sizes, Sharing())
+    for number in range(40):
+        spent = np.zeros((5, ranks * virtual))
+        spent[:2], ahead = rng.random((2, ranks * virtual)) ** 3, number % 2
+        rounds = rounds_of("interleaved", *sizes, ahead)
+        spent[3, 1:] = spent[4, :-1] = rng.random(ranks * virtual - 1) ** 3
         step_s = rounds.script.path(spent).step_s
         assert float((paths @ spent[:2].sum(axis=0)).max()) <= step_s * (1 + 1e-9)
-        assert least * spent.sum() / ranks <= step_s * (1 + 1e-9)
+        assert float((rounds.paths * spent).sum(axis=(1, 2)).max()) <= step_s * (1 + 1e-9)
+        assert least * spent[:2].sum() / ranks <= step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
+def test_the_critical_path_holds_its_messages(schedule: str, ahead: int) -> None:
+    """Its counts times any other durations undercut these durations' step."""
+    rng, found = np.random.default_rng(1), script(schedule, 3, 6, 2 if schedule == "interleaved" else 1, ahead)
+    each = rng.random((30, 5, found.count)) ** 2
+    each[:, 3, 0] = each[:, 4, -1] = 0.0
+    paths = [found.path(spent) for spent in each]
+    for path, spent in zip(paths, each, strict=True):
+        assert float((path.counts * spent).sum()) == pytest.approx(path.step_s)
+        assert path.counts[3:].any() and not path.counts[3, 0] and not path.counts[4, -1]
+        assert max(float((other.counts * spent).sum()) for other in paths) <= path.step_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["interleaved", "zero-bubble"])

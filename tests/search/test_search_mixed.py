@@ -218,7 +218,7 @@ def test_an_emitted_plan_equals_one_device_and_is_told() -> None:
     )  # fmt: skip
     many, few = layers(plan.record.chosen)
     assert many > few and plan.verify().passed
-    report = plan.report()
+    report = plan.report(verbose=True)
     assert f"of 6 segments h100-sxm holds {many}, v100-sxm2-16gb holds {few}" in report
     large, small = (size_text(device.usable_bytes) for device, _ in plan.record.cluster.topology().kinds)
     assert f"(memory limit: {large} on h100-sxm, {small} on v100-sxm2-16gb)" in report

@@ -43,7 +43,7 @@ def segments_of(pieces: ChainCosts, division: Division, stage: int) -> list[tupl
 
 def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of each stage's actions, and bytes of each moment, segment by segment."""
-    p, m, last, spent = pieces, pieces.memory, pieces.stages - 1, np.zeros((3, pieces.stages))
+    p, m, last, spent = pieces, pieces.memory, pieces.stages - 1, np.zeros((5, pieces.stages))
     held = [segments_of(p, division, k) for k in range(p.stages)]
     for k, mine in enumerate(held):
         again_s = sum({"full": p.full_s, "part": p.part_s, "": 0 * p.full_s}[kind][n] for n, kind in mine)
@@ -51,11 +51,11 @@ def by_hand(pieces: ChainCosts, division: Division) -> tuple[np.ndarray, np.ndar
         spent[0, k] = sum(p.forward_s[n] for n, _ in mine)
         spent[1, k] = sum(p.backward_s[n] for n, _ in mine) + again_s
         if p.schedule == "zero-bubble":
-            spent[1:, k] = spent[1, k] - weights_s, weights_s
+            spent[1:3, k] = spent[1, k] - weights_s, weights_s
             if k == 0:
-                spent[1:, k] = 0.0, sum(p.whole_s[n] for n, _ in mine) + again_s
-        spent[0, k] += p.messages_s[k, mine[0][0]] if k else 0.0
-        spent[1, k] += p.messages_s[k + 1, held[k + 1][0][0]] if k < last else 0.0
+                spent[1:3, k] = 0.0, sum(p.whole_s[n] for n, _ in mine) + again_s
+        spent[3, k] = p.messages_s[k, mine[0][0]] if k else 0.0
+        spent[4, k] = p.messages_s[k + 1, held[k + 1][0][0]] if k < last else 0.0
     bytes_of = {"full": m.inputs, "part": m.selective, "": m.kept}
     moments, emptied = [], []
     for rank in range(p.ranks):
@@ -97,8 +97,8 @@ def test_many_divisions_are_each_its_segments(schedule: str, virtual: int) -> No
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
 def test_steps_of_many_durations_are_those_of_each(schedule: str) -> None:
     rng, found = np.random.default_rng(0), script(schedule, 3, 6, 2 if schedule == "interleaved" else 1)
-    durations = rng.random((20, 3, found.count))
-    durations[:5] = rng.integers(0, 3, (5, 3, found.count))
+    durations = rng.random((20, 5, found.count))
+    durations[:5] = rng.integers(0, 3, (5, 5, found.count))
     steps = found.line.steps_s(durations.reshape(20, -1))
     assert steps.tolist() == [found.path(each).step_s for each in durations]
     counts = [found.path(each).counts for each in durations]

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.cost import timeline
+from autoplan.search.evaluate import by_round_trips_s
 from autoplan.search.inter_op.local_search import least_line_s
+from autoplan.search.predict import messages
 from autoplan.search.space.candidates import Candidate
 from cost_models.pipeline.shared import Sharing
 from tests.support.pipelines import by_trial, random_pipeline, walls
@@ -40,17 +42,36 @@ def test_of_many_more(start: int) -> None:
     assert sum(check(seed) for seed in range(start, start + 40)) > 80
 
 
+@pytest.mark.parametrize("message", [1.0, 60.0])
+@pytest.mark.parametrize("seed", range(12))
+def test_messages_are_hidden_as_far_as_the_schedule_does_and_no_bound_is_passed(seed: int, message: float) -> None:
+    """Also where a message takes as long as a stage."""
+    pipeline = random_pipeline(seed, message)
+    loads, costs = pipeline.loads, pipeline.evaluator
+    best = by_trial(pipeline, float("inf"))
+    assert best is not None
+    line, sent = best.timeline, list(messages(best))
+    blocking = loads.data.prices.device.blocking
+    assert all(0 <= one.hidden_s <= one.seconds * (not blocking) for one in sent)
+    assert sum(one.seconds - one.hidden_s for one in sent) == pytest.approx(sum(line.waits_s))
+    seconds = [loads.at(stage).options(stage, float("inf")).seconds for stage in range(pipeline.setting.pp)]
+    assert by_round_trips_s(loads, seconds) <= line.step_s * (1 + 1e-9)
+    assert costs.bounds.line_s(loads) <= line.step_s * (1 + 1e-9)
+    found = pipeline.searched(float("inf"))
+    assert found is not None and found.step_s == pytest.approx(best.step_s, rel=1e-9)
+
+
 times = st.floats(0.1, 10.0)
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(times, times), min_size=2, max_size=5), st.integers(1, 12), st.booleans())
-def test_no_schedule_is_done_before_its_bound(stages: list[tuple[float, float]], count: int, piped: bool) -> None:
+@given(st.lists(st.tuples(times, times, times), min_size=2, max_size=5), st.integers(1, 12), st.booleans())
+def test_no_schedule_is_done_before_its_bound(stages: list[tuple[float, ...]], count: int, piped: bool) -> None:
     schedule = "1f1b" if piped and count >= len(stages) else "gpipe"
     setting = Candidate(len(stages), 1, 1, 1, count, 0, schedule, "none")
-    forward_s, backward_s = zip(*stages, strict=True)
-    line = timeline(schedule, forward_s, backward_s, [0.0] * (len(stages) - 1), count, Sharing())
-    assert least_line_s(setting, forward_s, backward_s) <= line.step_s * (1 + 1e-9)
+    forward_s, backward_s, sent_s = zip(*stages, strict=True)
+    line = timeline(schedule, forward_s, backward_s, sent_s[1:], count, Sharing())
+    assert least_line_s(setting, forward_s, backward_s, 2 * sum(sent_s[1:])) <= line.step_s * (1 + 1e-9)
 
 
 def test_the_bound_is_what_an_even_pipeline_takes() -> None:

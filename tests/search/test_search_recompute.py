@@ -53,7 +53,7 @@ def held(found: StageModel, stage: int, first: int, last: int, full: int, select
     entered = chain.inputs[first] * (first > 0)  # no segment of this chain keeps its input
     flying = found.in_flight[stage] * (kept.sum() + chain.constants[run].max() + entered)
     borders = [max(chain.inputs[at], chain.outputs[at - 1]) for at in (first, last) if 0 < at < len(chain)]
-    buffers = 3 * max(borders, default=0.0)  # a message that is read, one that comes, one that goes
+    buffers = 4 * max(borders, default=0.0)  # a message that is read, one that comes, two that go
     activations = flying + buffers
     again = max(chain.kept[run][whole].max(initial=0.0), chain.rebuilt[run][part].max(initial=0.0))
     updating = 2 * chain.parameters[run].max()  # a root and a quotient, where parameters are updated one by one

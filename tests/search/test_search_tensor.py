@@ -20,7 +20,7 @@ from autoplan.rules.strategies import Strategy
 from autoplan.search import search
 from autoplan.search.block_cost.account import price_block
 from autoplan.search.explain.dp_axis_check import checked
-from autoplan.search.factoring import parts_that_divide
+from autoplan.search.further.factoring import parts_that_divide
 from autoplan.search.intra_op.flows import ways_of
 from autoplan.search.intra_op.inputs import OperatorInputs, prepare
 from autoplan.search.intra_op.options import formulate

@@ -41,14 +41,17 @@ class Pipeline:
         return self.evaluator.with_point(self.setting, self.point, wall)
 
 
-def random_pipeline(seed: int) -> Pipeline:
-    """Four to seven segments of two to four classes, of which some repeat; two to four stages; some parameters tied."""
+def random_pipeline(seed: int, message: float = 1.0) -> Pipeline:
+    """Four to seven segments of two to four classes, of which some repeat; two to four stages; some parameters tied.
+
+    message  times the bytes between segments: at 1 a message takes a small part of a stage's time
+    """
     random = np.random.default_rng(seed)
     stages, microbatches = int(random.integers(2, 5)), int(random.integers(1, 9))
     count = int(random.integers(max(4, stages), 8))
     classes = sorted(random.integers(0, random.integers(2, 5), count)) if seed % 2 else random.integers(0, 3, count)
     order = [list(dict.fromkeys(map(int, classes))).index(c) for c in map(int, classes)]
-    blocks = tuple(random_price(random) for _ in range(max(order) + 1))
+    blocks = tuple(random_price(random, message) for _ in range(max(order) + 1))
     tied = order[0] == order[-1] and bool(random.integers(0, 2))
     segments = tuple(
         Segment(b, str(i), ("0.w" if tied and i == count - 1 else f"{i}.w",), (), ()) for i, b in enumerate(order)
@@ -63,12 +66,12 @@ def random_pipeline(seed: int) -> Pipeline:
     return Pipeline(Evaluator.of(operators, Training()), setting, IntraOpPlan((), blocks, NOTHING))
 
 
-def random_price(random: np.random.Generator) -> BlockCost:
+def random_price(random: np.random.Generator, message: float = 1.0) -> BlockCost:
     """A block of up to some milliseconds and megabytes; what it keeps selectively is less than what it keeps whole."""
     forward_s = float(random.uniform(1e-3, 6e-3))
     kept, parameters = int(random.integers(2e6, 9e6)), int(random.integers(1e5, 2e6))
     part = int(kept * random.uniform(0.3, 0.8))
-    boundary = int(random.integers(1e5, 1e6))
+    boundary = int(message * random.integers(1e5, 1e6))
     return BlockCost(
         forward_s=forward_s,
         backward_s=forward_s * float(random.uniform(1.5, 2.5)),

@@ -52,13 +52,13 @@ def mixtral(layers: int = 2) -> MixtralForCausalLM:
 
 def rehearsed(
     folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False,
-    experts: bool = False,
+    experts: bool = False, training: Training = TRAINING,
 ) -> Rehearsed:  # fmt: skip
     """The plan of a small Llama, or Mixtral, on one node, exported to a folder and rehearsed operator by operator."""
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
     model = mixtral(layers) if experts else llama(layers, tied=tied)
     plan = parallelize_alone(
-        model, f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=TRAINING, parallelism=parallelism,
+        model, f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=training, parallelism=parallelism,
         effort="fast",
     )  # fmt: skip
     plan.export(folder)

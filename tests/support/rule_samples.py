@@ -198,7 +198,10 @@ def experts_samples() -> list[Sample]:
     found += [experts(x(12, 8), 2, (4, 4, 8), 2, (False, False), few=True)]
     found += [s("autoplan.top_indices", x(4, 6, 8), 2, 2, True), s("autoplan.top_indices", c(8, 4), 3, 0, False)]
     found += [s("autoplan.recurrence", x(4, 8, 2), x(4, 8, 2), 1), s("autoplan.recurrence", c(8, 4), x(8, 4), 0)]
-    found += [s("autoplan.batch_total", x(4, 8)), s("autoplan.batch_count", c(4)), s("autoplan.batch_part", x())]
+    moves = ("P", "I"), ("P", "R"), ("I", "P"), ("R", "P"), ("I", "R"), ("R", "I"), ("S(1)", "R"), ("S(0)", "I")
+    moves += ("S(0)", "S(1)"), ("I", "S(0)"), ("R", "S(1)"), ("P", "S(0)"), ("S(1)", "P")
+    found += [s("autoplan.batch_move", x(4, 8), before, after) for before, after in moves]
+    found += [s("autoplan.batch_move", c(4, 8), *pair) for pair in moves if "I" not in pair]
     found += [s("autoplan.scattered", ints(6, 4, 8), x(4, 8), 1, 6), s("autoplan.scattered", ints(4, 12), c(12), 0, 4)]
     found += [s("aten.scatter_add.default", x(4, 8), 1, ints(8, 4, 3), x(4, 3))]
     found += [s("aten.scatter_add.default", c(4, 8, 4), 0, ints(4, 6, 8, 4), x(6, 8, 4))]

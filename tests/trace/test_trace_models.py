@@ -201,3 +201,12 @@ def test_depth_costs_nothing_but_names() -> None:
     two, nine = trace(shallow, batch, training=True), trace(deep, batch, training=True)
     assert two.blocks == nine.blocks and two.constants == nine.constants
     assert [s.path for s in nine.segments] == ["", *(f"transformer.h.{i}" for i in range(9)), ""]
+
+
+def test_attention_that_is_asked_for_as_written_stays_so() -> None:
+    module, batch, _ = zoo.small("gpt2")
+    fused = ops(trace(module, batch, training=True))
+    module.config._attn_implementation = "eager"  # type: ignore[union-attr]
+    written = ops(trace(module, batch, training=True))
+    assert "aten.scaled_dot_product_attention.default" in fused and "aten.softmax.int" not in fused
+    assert "aten.softmax.int" in written and "aten.scaled_dot_product_attention.default" not in written

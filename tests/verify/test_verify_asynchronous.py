@@ -31,7 +31,7 @@ def test_a_plan_equals_its_rule_and_says_so(parallelism: Parallelism, said: str)
     found = plan.verify()
     assert found.passed and f"equal to one process that follows {said}" in str(found)
     assert ("averaging every 2 steps in place of 8" in found.note) == (parallelism == LOCAL)
-    assert "Asynchronous: " in plan.report()
+    assert "Asynchronous: " in plan.report(verbose=True)
 
 
 def test_without_the_module_it_says_what_it_compares(tmp_path: Path) -> None:

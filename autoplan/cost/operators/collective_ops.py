@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from autoplan.cost.operators.operator import PLACED, RING, ROUTED, Operator, local_shape, lookups_of, ring_of, travel_of
 from autoplan.ir.graph import DTYPE_BYTES
+from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
+from autoplan.redistribution.steps import find_step
 from autoplan.rules.nn.windows import windows_of
 from autoplan.rules.strategies import Strategy
 
@@ -35,10 +37,16 @@ def batch_norm(operator: Operator, shape: list[int], axis: str) -> tuple[Collect
     return (Collective("all_reduce", (axis,), (), "all-reduce", "all-reduce", sums, sums),)
 
 
-def total(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
-    """The value itself; nothing backward."""
-    size = math.prod(shape) * DTYPE_BYTES[operator.node.type.dtype]
-    return (Collective("all_reduce", (axis,), (), "all-reduce", "", size, 0),)
+def moved(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
+    """The step between two states, there and back; of a gather its result counts."""
+    before, after = (State.parse(str(state)) for state in operator.node.args[1:3])
+    step = find_step(before, after, operator.carries[0])
+    if step is None or not (step.forward or step.backward):
+        return ()
+    gathers = before.kind == "S" != after.kind
+    parts = operator.operands[0].shape[before.dim] // shape[before.dim] if gathers else 1
+    size = parts * math.prod(shape) * DTYPE_BYTES[operator.node.type.dtype]
+    return (Collective(step.op, (axis,), (), step.forward, step.backward, size, size),)
 
 
 def scan(operator: Operator, shape: list[int], axis: str) -> tuple[Collective, ...]:
@@ -59,8 +67,7 @@ BODIES: Mapping[str, Callable[[Operator, list[int], str], tuple[Collective, ...]
     "vocab_parallel_cross_entropy": cross_entropy,
     "vocab_parallel_weighted_cross_entropy": cross_entropy,
     "sync_batch_norm": batch_norm,
-    "batch_total": total,
-    "batch_count": total,
+    "batch_move": moved,
     "split_cumsum": scan,
     "split_cumprod": scan,
     "split_logcumsumexp": scan,

@@ -29,15 +29,18 @@ class Traffic:
 
     inside   names of results that no operator beyond their kernel uses: they are not written
     reads    for each node, whether it reads each operand from memory
+    kernels  of each node the kernel, under the name of one of its nodes
     """
 
     inside: frozenset[str]
     reads: Mapping[str, tuple[bool, ...]]
+    kernels: Mapping[str, str]
 
 
 def apart(block: Block) -> Traffic:
     """Each operator for itself, as in eager mode."""
-    return Traffic(frozenset(), {node.name: tuple(True for _ in node.operands) for node in block.nodes})
+    reads = {node.name: tuple(True for _ in node.operands) for node in block.nodes}
+    return Traffic(frozenset(), reads, {node.name: node.name for node in block.nodes})
 
 
 def fused(block: Block, rules: Mapping[str, Rule]) -> Traffic:
@@ -52,7 +55,7 @@ def fused(block: Block, rules: Mapping[str, Rule]) -> Traffic:
         for name, kernel in kernels.items()
         if name in users and name not in block.outputs and all(kernels.get(user) == kernel for user in users[name])
     )
-    return Traffic(inside, reads_of(block, kernels))
+    return Traffic(inside, reads_of(block, kernels), {node.name: node.name for node in block.nodes} | kernels)
 
 
 def kernels_of(block: Block, rules: Mapping[str, Rule]) -> dict[str, str]:

@@ -8,7 +8,7 @@ no less than the framework's dispatch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from autoplan.cost.operators.cost import Cost
@@ -39,6 +39,7 @@ class Operator:
     weighs    for each operand, whether it is computed from parameters alone
     joins     for each operand, whether its gradient is added to that of an operator before, which uses it too
     reads     for each operand, whether it comes from memory rather than from the kernel it is fused into
+    rereads   for each operand, whether the backward reads it again, for this operator or another
     writes    whether the result goes to memory
     keeps     what autograd keeps of it until the backward: operand positions, and "out" for the result
     terms     of each operand and, last, of the result, as the rule's notation gives them
@@ -53,6 +54,7 @@ class Operator:
     joins: tuple[bool, ...]
     result_carries: bool
     reads: tuple[bool, ...]
+    rereads: tuple[bool, ...]
     writes: bool
     keeps: tuple[int | str, ...]
     terms: tuple[tuple[Term, ...], ...]
@@ -65,10 +67,13 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     rules = {node.name: rule_of(node, types) for node in block.nodes}
     traffic = fused(block, rules) if fuses else apart(block)
     weights, own = weights_of(block), frozenset(p.name for p in block.parameters)
-    dropped = traffic.inside | (weights if fuses else own) | {e.name for e in (*block.externals, *block.buffers)}
-    joins = joins_of(block, carries)
+    dropped = (weights if fuses else own) | {e.name for e in (*block.externals, *block.buffers)}
+    joins, keeps = joins_of(block, carries), keeps_of(block, rules, carries, traffic.inside, dropped)
+    kept = {(traffic.kernels[n.name], value_of(n, place)) for n in block.nodes for place in keeps[n.name]}
     return {
-        node.name: operator_of(node, rules[node.name], types, carries, traffic, dropped, weights, joins[node.name])
+        node.name: operator_of(
+            node, rules[node.name], types, carries, traffic, keeps[node.name], kept, weights, joins[node.name]
+        )
         for node in block.nodes
     }
 
@@ -88,9 +93,11 @@ def joins_of(block: Block, carries: frozenset[str]) -> dict[str, tuple[bool, ...
 
 def operator_of(
     node: Node, rule: Rule, types: Mapping[str, TensorType], carries: frozenset[str], traffic: Traffic,
-    dropped: frozenset[str], weights: frozenset[str] = frozenset(), joins: tuple[bool, ...] = (),
+    keeps: tuple[int | str, ...], kept: Set[tuple[str, str]], weights: frozenset[str], joins: tuple[bool, ...],
 ) -> Operator:  # fmt: skip
-    """One node; ``dropped`` values are never kept for the backward, ``weights`` computed from parameters alone."""
+    """One node; ``kept`` are kernels with what some operator of them keeps, ``weights`` what parameters
+    alone give."""
+    kernel = traffic.kernels[node.name]
     operands = tuple(types[name] for name in node.operands)
     return Operator(
         node=node,
@@ -98,22 +105,40 @@ def operator_of(
         operands=operands,
         carries=tuple(name in carries for name in node.operands),
         weighs=tuple(name in weights for name in node.operands),
-        joins=joins or (False,) * len(operands),
+        joins=joins,
         result_carries=node.name in carries,
         reads=traffic.reads[node.name],
+        rereads=tuple(i in rule.saved or (kernel, name) in kept for i, name in enumerate(node.operands)),
         writes=node.name not in traffic.inside,
-        keeps=kept(node, rule, dropped, carries) if node.name in carries else (),
+        keeps=keeps,
         terms=(*rule.operands, rule.result),
         sizes=factor_sizes(rule, operands, node.type),
     )
 
 
-def kept(node: Node, rule: Rule, dropped: frozenset[str], carries: frozenset[str]) -> tuple[int | str, ...]:
-    """What is kept for the backward beside parameters, constants, and what a compiled backward computes again: the
-    inside of a fused kernel, and what is computed from weights alone (a cast)."""
-    places = kept_of(rule, [name in carries for name in node.operands])
-    names = {place: node.name if place == "out" else node.operands[int(place)] for place in places}
-    return tuple(place for place in places if names[place] not in dropped)
+def value_of(node: Node, place: int | str) -> str:
+    """The name of a node's operand, or of its result ("out")."""
+    return node.name if place == "out" else node.operands[int(place)]
+
+
+def keeps_of(
+    block: Block, rules: Mapping[str, Rule], carries: frozenset[str], inside: frozenset[str], dropped: Set[str]
+) -> dict[str, tuple[int | str, ...]]:
+    """What each node keeps for the backward: operand positions, and "out".
+
+    Parameters, constants and what a compiled backward computes from weights alone (a cast) are at hand anyway:
+    ``dropped``. What passes ``inside`` a fused kernel is computed again, for which the kernel's own operands are kept:
+    by the operator whose result is needed and that reads them.
+    """
+    found: dict[str, tuple[int | str, ...]] = {}
+    again: set[str] = set()
+    for node in reversed(block.nodes):
+        places = kept_of(rules[node.name], [name in carries for name in node.operands]) if node.name in carries else ()
+        if node.name in again or ("out" in places and node.name in inside):
+            places = tuple(dict.fromkeys((*places, *range(len(node.operands)))))
+        again |= {value_of(node, place) for place in places} & inside
+        found[node.name] = tuple(place for place in places if value_of(node, place) not in inside | dropped)
+    return found
 
 
 def weights_of(block: Block) -> frozenset[str]:
@@ -320,10 +345,10 @@ def memory_cost(operator: Operator, strategy: Strategy, mesh: Mesh, device: Devi
     if operator.node.op in GATHERING:
         parts[0] = min(parts[0], result)
     moved = sum(p for p, read in zip(parts, operator.reads, strict=True) if read) + result * operator.writes
-    back = result * operator.writes + full_gradient
+    back = result * (operator.writes + ("out" in operator.keeps)) + full_gradient
     for i, (part, read, carries) in enumerate(zip(parts, operator.reads, operator.carries, strict=True)):
         if read:
-            back += part * carries + part * (i in operator.rule.saved)
+            back += part * carries + part * operator.rereads[i]
     return Cost(float(memory_bound_seconds(moved, device)), float(memory_bound_seconds(back, device)))
 
 

@@ -49,7 +49,9 @@ class Call:
         for argument, text in (*zip(rules, self.args, strict=False), *self.keywords.items()):
             if isinstance(operand := values[text], Tensor):
                 part = rules[argument](gradient, result, *args, **keywords)
-                found.append((text, part.sum_to_size(operand.shape).to(operand.dtype)))
+                if part.shape != operand.shape:
+                    part = part.sum_to_size(operand.shape)
+                found.append((text, part if part.dtype == operand.dtype else part.to(operand.dtype)))
         return found
 
 

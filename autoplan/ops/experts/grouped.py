@@ -32,31 +32,31 @@ def serves(hidden: Tensor, weights: Sequence[Tensor]) -> bool:
 class Routed:
     """Where each row of the experts' order comes from.
 
-    order    the choice, counted over all tokens, that stands in each row
-    expert   of each row; the number of experts where there is none
+    order    the choice, counted over all tokens, that stands in each row; ``tokens``: whose it is
+    expert   of each row; the number of experts, or more, where there is none
+    nobody   [rows, 1]: whether there is none
     ends     int32 [experts]: behind the last row of each
     choices  of a token
     """
 
     order: Tensor
+    tokens: Tensor
     expert: Tensor
+    nobody: Tensor
     ends: Tensor
     choices: int
 
     @staticmethod
     def of(index: Tensor, experts: int) -> Routed:
-        known = torch.where((index >= 0) & (index < experts), index, experts).reshape(-1)
+        known = torch.where(index < 0, experts, index).view(-1)
         expert, order = torch.sort(known, stable=True)
-        ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True)
-        return Routed(order, expert, ends.to(torch.int32), index.shape[-1])
-
-    def rows(self, x: Tensor) -> Tensor:
-        """Each token's row once for each of its choices."""
-        return x[self.order // self.choices]
+        ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)
+        nobody = (expert >= experts).unsqueeze(-1)
+        return Routed(order, order // index.shape[-1], expert, nobody, ends, index.shape[-1])
 
     def masked(self, rows: Tensor) -> Tensor:
         """Zeros in place of rows without an expert."""
-        return rows.masked_fill((self.expert == self.ends.shape[0]).unsqueeze(-1), 0)
+        return rows.masked_fill(self.nobody, 0)
 
     def back(self, rows: Tensor) -> Tensor:
         """Rows in the order of the choices, [tokens, choices, width]."""
@@ -86,13 +86,17 @@ def turned(weight: Tensor, transposed: bool) -> Tensor:
     return weight if transposed else weight.transpose(1, 2)
 
 
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def forward(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
     function: Callable[..., Tensor], transposed: bool,
 ) -> Tensor:  # fmt: skip
     """The result in the wider of the dtypes of tokens and scores."""
     routed = Routed.of(index, down.shape[0])
-    inner = function(*first_products(routed, routed.rows(hidden), first, biases, transposed))
+    inner = function(*first_products(routed, hidden[routed.tokens], first, biases, transposed))
     rows = routed.masked(routed.product(inner, turned(down, transposed)))
     return (routed.back(rows) * scores.unsqueeze(-1)).sum(1)
 
@@ -113,18 +117,20 @@ def backward(
     through  (products, gradient of the activation) -> the activation, gradients of the products
     """
     routed = Routed.of(index, down.shape[0])
-    rows, outer = routed.rows(hidden), routed.rows(gradient)
-    score = scores.reshape(-1)[routed.order].unsqueeze(-1).to(hidden.dtype)
+    rows, outer = hidden[routed.tokens], gradient[routed.tokens]
+    score = cast(scores.reshape(-1, 1)[routed.order], hidden.dtype)
     products = first_products(routed, rows, first, biases, transposed)
-    back = routed.product(outer, turned(down, transposed).transpose(1, 2))
+    back = routed.product(outer, turned(down, not transposed))
     inner, d_products = through(products, back * score)
     d_scores = routed.back(routed.masked((back * inner).sum(-1, keepdim=True))).squeeze(-1)
-    down_sides = (inner, outer * score) if transposed else (outer * score, inner)
+    scored = outer * score
+    down_sides = (inner, scored) if transposed else (scored, inner)
     d_first = [routed.outer(rows, part) if transposed else routed.outer(part, rows) for part in d_products]
-    d_rows = [
-        routed.product(part, turned(weight, transposed).transpose(1, 2))
-        for part, weight in zip(d_products, first, strict=True)
-    ]
-    d_hidden = routed.back(routed.masked(torch.stack(d_rows).sum(0))).sum(1)
+    d_rows, *others = (
+        routed.product(part, turned(weight, not transposed)) for part, weight in zip(d_products, first, strict=True)
+    )
+    for other in others:
+        d_rows = d_rows.add_(other)
+    d_hidden = routed.back(routed.masked(d_rows)).sum(1)
     d_biases = [routed.summed(part) for part in d_products][: len(biases)]
-    return [d_hidden, d_scores.to(scores.dtype), routed.outer(*down_sides), *d_first, *d_biases]
+    return [d_hidden, cast(d_scores, scores.dtype), routed.outer(*down_sides), *d_first, *d_biases]

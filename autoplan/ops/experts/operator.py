@@ -82,7 +82,8 @@ def _experts(
 ) -> Tensor:  # fmt: skip
     function = activation_function(activation, names_of(first))
     if grouped.serves(hidden, [*first, down]):
-        return grouped.forward(hidden, index, scores, first, down, biases, function, transposed).to(hidden.dtype)
+        result = grouped.forward(hidden, index, scores, first, down, biases, function, transposed)
+        return grouped.cast(result, hidden.dtype)
     wide = torch.promote_types(hidden.dtype, scores.dtype)
     total = hidden.new_zeros(hidden.shape[0], down.shape[2 if transposed else 1], dtype=wide)
     for expert, tokens, choice in chosen(index, down.shape[0]):

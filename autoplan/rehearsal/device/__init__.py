@@ -2,7 +2,7 @@
 
 Torch's private interfaces that this needs are used here alone.
 
-Order: `accelerator` (tensors without values), `kernels` (those that the real device would take), `compiled`
-(what a compiled segment keeps), `process_groups` (a rank of any world), `storages` (lives of storages), `recorder`
-(what a rank issues).
+Order: `streams` (what torch asks of a device), `accelerator` (tensors without values), `kernels` (those that the real
+device would take), `compiled` (what a compiled segment keeps), `process_groups` (a rank of any world), `storages`
+(lives of storages), `recorder` (what a rank issues).
 """

@@ -10,173 +10,23 @@ device for which the installed torch has no kernels. (Fake tensors on "cuda" abo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
+from torch._meta_registrations import _create_grouped_mm_output_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from autoplan.errors import RehearsalError
-
-NAME = "gpu"
-HALF = [torch.float16, torch.bfloat16]
-
-
-class Listener(Protocol):
-    """Who is told what the program asks of the device."""
-
-    def ran(self, function: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        """An operator ran on the current stream."""
-
-    def copied(self, source: Tensor, target: Tensor, *, to_device: bool, blocking: bool) -> None:
-        """A tensor was copied between the host's memory and the device's."""
-
-    def joined(self, stream: int, other: int) -> None:
-        """A stream waits for what another one holds so far."""
-
-    def stopped(self, what: str) -> None:
-        """The host waits for the device."""
-
-    def resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage has got another size."""
-
-
-class FakeStream:
-    """A queue of the device's work, by its number; used as torch.Stream is."""
-
-    device_type, device_index = NAME, 0
-
-    def __init__(self, device: FakeDevice, number: int) -> None:
-        self.fake, self.number = device, number
-        self.before: list[FakeStream] = []
-
-    def wait_stream(self, other: FakeStream) -> None:
-        self.fake.listener.joined(self.number, other.number)
-
-    def wait_event(self, event: FakeEvent) -> None:
-        if event.stream is not None:
-            self.wait_stream(event.stream)
-
-    def record_event(self, event: FakeEvent | None = None) -> FakeEvent:
-        event = event or FakeEvent(self.fake)
-        event.record(self)
-        return event
-
-    def synchronize(self) -> None:
-        self.fake.listener.stopped("stream.synchronize")
-
-    def query(self) -> bool:
-        return True
-
-    def __enter__(self) -> FakeStream:
-        self.before.append(self.fake.current)
-        self.fake.current = self
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.fake.current = self.before.pop()
-
-
-class FakeEvent:
-    """A point in a stream; used as torch.Event is.
-
-    turn  the device's when it was recorded
-    """
-
-    def __init__(self, device: FakeDevice) -> None:
-        self.fake, self.stream, self.turn = device, None, device.turn
-
-    stream: FakeStream | None
-
-    def record(self, stream: FakeStream | None = None) -> None:
-        self.stream, self.turn = stream or self.fake.current, self.fake.turn
-
-    def wait(self, stream: FakeStream | None = None) -> None:
-        (stream or self.fake.current).wait_event(self)
-
-    def synchronize(self) -> None:
-        """Stops the host, unless the event is of a turn before: the device is behind it once it has begun this one."""
-        if self.turn == self.fake.turn:
-            self.fake.listener.stopped("event.synchronize")
-
-    def query(self) -> bool:
-        return True
-
-
-class FakeDevice:
-    """What ``torch.gpu`` is: the device's streams and state, under the names that torch's engines call.
-
-    turn  counts the steps that were begun
-    """
-
-    listener: Listener
-    library: torch.library.Library
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self.streams, self.turn = 1, 0
-        self.default = self.current = FakeStream(self, 0)
-
-    def Stream(self, device: object = None, priority: int = 0) -> FakeStream:
-        self.streams += 1
-        return FakeStream(self, self.streams - 1)
-
-    def Event(self, *args: object, **kwargs: object) -> FakeEvent:
-        return FakeEvent(self)
-
-    def stream(self, stream: FakeStream | None) -> Any:
-        return stream if stream is not None else nullcontext()
-
-    def current_stream(self, device: object = None) -> FakeStream:
-        return self.current
-
-    def default_stream(self, device: object = None) -> FakeStream:
-        return self.default
-
-    def set_stream(self, stream: FakeStream) -> None:
-        self.current = stream
-
-    def synchronize(self, device: object = None) -> None:
-        self.listener.stopped("synchronize")
-
-    def is_available(self) -> bool:
-        return True
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def device_count(self) -> int:
-        return 1
-
-    def current_device(self) -> int:
-        return 0
-
-    def set_device(self, device: object) -> None:
-        pass
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def manual_seed_all(self, seed: int) -> None:
-        pass
-
-    def get_rng_state(self, device: object = None) -> Tensor:
-        return torch.zeros(16, dtype=torch.uint8)
-
-    def set_rng_state(self, state: Tensor, device: object = None) -> None:
-        pass
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return HALF
+from autoplan.rehearsal.device.streams import NAME, FakeDevice, Listener
 
 
 class _Dispatch(TorchDispatchMode):
@@ -198,11 +48,11 @@ class _Dispatch(TorchDispatchMode):
             return True  # memory of the host that is pinned is like other memory here
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it goes on with its local tensors, which come here again
+        if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
+            return NotImplemented  # it goes on with its local tensors, or waits for them; these come here again
         if (FakeTensor not in types and not there) or torch._C._get_dispatch_mode(_FAKE) is not None:
             return function(*args, **kwargs)  # the host's, or a trial of DTensor's, which infers shapes by a fake mode
-        own = OPDEFS.get(f"{function.namespace}::{function._opname}") if function.namespace == "autoplan" else None
+        own = OPDEFS.get(f"{function.namespace}::{function._opname}") if function.namespace in _PYTHON else None
         if own is not None:  # what it does inside, not the shapes that it says it makes
             with self:
                 return own._init_fn(*args, **kwargs)
@@ -225,7 +75,7 @@ class _Dispatch(TorchDispatchMode):
         key = (function, _described(args), *((name, _described(value)) for name, value in kwargs.items()))
         known = self.seen.get(key)
         if known is None:
-            result = self.fake.__torch_dispatch__(function, types, args, kwargs)
+            result = self.inferred(function, types, args, kwargs)
             self.seen[key] = _made(result, args)
             return result
         if known is _OTHER:
@@ -233,6 +83,14 @@ class _Dispatch(TorchDispatchMode):
         made = [FakeTensor(self.fake, torch.empty_strided(*form, device="meta", dtype=dtype), device)
                 for form, dtype, device in known]  # fmt: skip
         return made[0] if len(function._schema.returns) == 1 else tuple(made)
+
+    def inferred(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """An operator's results. Torch infers grouped products in bfloat16 alone, though its kernels take others."""
+        if function is not torch.ops.aten._grouped_mm.default or args[0].dtype == torch.bfloat16:
+            return self.fake.__torch_dispatch__(function, types, args, kwargs)
+        with self.fake:
+            offsets = args[2] if len(args) > 2 else kwargs.get("offs")
+            return _create_grouped_mm_output_tensor(args[0], args[1], offsets, args[0].dtype)
 
     def copy(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """A copy, which may lead from the host's memory to the device's, or back."""
@@ -290,6 +148,7 @@ def _made(result: Any, args: Any) -> tuple:
 
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+_PYTHON = ("autoplan", "_c10d_functional")  # of operators that are Python: torch's makes a tensor that waits for itself
 _COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 

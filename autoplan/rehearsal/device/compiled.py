@@ -2,15 +2,18 @@
 
 ``torch.compile`` takes no dispatch mode beside it. So the steps that decide what is kept are run by themselves, by
 torch's own functions: one graph of forward and backward for each class of segment, inductor's decompositions, and the
-min-cut partition. What inductor would fuse into one kernel still runs one operator after another, so the bytes of a
-moment are an upper bound, and the operators' number too.
+min-cut partition. A segment that recomputes selectively is traced through the same ``checkpoint`` that dynamo finds in
+it (``runtime.memory.selective``): its policy tags the graph's nodes, and the partition obeys the tags. What inductor
+would fuse into one kernel still runs one operator after another, so the bytes of a moment are an upper bound, and the
+operators' number too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from functorch.compile import aot_function, min_cut_rematerialization_partition
@@ -19,8 +22,10 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.checkpoint import checkpoint
 
 from autoplan.rehearsal.device.accelerator import dispatching, unheard
+from autoplan.runtime.memory import selective
 from autoplan.runtime.parallel.zero import segments_of
 
 
@@ -34,16 +39,16 @@ def partition_segments(stages: Sequence[nn.Module]) -> None:
 
 def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -> Callable[..., Any]:
     names = [name for name, _ in segment.named_parameters(remove_duplicate=False)]
-    plain = type(segment).forward
+    plain, own = segment.forward, "forward" in vars(segment)  # its class's, or one that recomputes selectively
 
     def forward(*args: Any) -> Any:
         values = [dict(segment.named_parameters(remove_duplicate=False))[name] for name in names]
         given = (*values, *args)
-        key = (type(segment), torch.is_grad_enabled(), tuple(_described(x) for x in given))
+        key = (type(segment), own, torch.is_grad_enabled(), tuple(_described(x) for x in given))
         if key not in graphs:
             graphs[key] = _graph(segment, plain, names)
             # its first call traces, which no other mode may see; nor may a checkpoint around it see what that saves
-            with _disable_current_modes(), saved_tensors_hooks(_same, _same):
+            with _disable_current_modes(), saved_tensors_hooks(_same, _same), _as_compiled():
                 graphs[key](*(_alone(x) for x in given))
         return graphs[key](*given)
 
@@ -82,7 +87,28 @@ class _Bare(nn.Module):
         self.segment, self.plain = segment, plain
 
     def forward(self, *args: Any) -> Any:
-        return self.plain(self.segment, *args)
+        return self.plain(*args)
+
+
+@contextmanager
+def _as_compiled() -> Iterator[None]:
+    """Within it a program sees what it sees while dynamo traces it."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(torch.compiler, "is_compiling", lambda: True))
+        stack.enter_context(patch.object(selective, "checkpoint", _tagging))
+        yield
+
+
+def _tagging(function: Callable[..., Any], *args: Any, context_fn: Callable[[], tuple], **options: Any) -> Any:
+    """A checkpoint in a compiled segment, as dynamo's operator for it runs it (``TagActivationCheckpoint``)."""
+
+    def numbered() -> tuple:
+        first, again = context_fn()
+        first.ac_graph_id = 0  # of the segment's checkpoints, of which there is one
+        return first, again
+
+    with fx.traceback.preserve_node_meta():
+        return checkpoint(function, *args, context_fn=numbered, early_stop=False, **options)
 
 
 def _same(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from autoplan.rehearsal.device.accelerator import HALF, NAME
+from autoplan.rehearsal.device.streams import HALF, NAME
 
 LONGEST_HEAD = 256  # of the flash kernels
 aten = torch.ops.aten

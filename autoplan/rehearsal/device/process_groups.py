@@ -16,7 +16,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from autoplan.errors import RehearsalError
-from autoplan.rehearsal.device.accelerator import NAME
+from autoplan.rehearsal.device.streams import NAME
 from autoplan.rehearsal.records import Span
 
 BACKEND = "rehearsal"

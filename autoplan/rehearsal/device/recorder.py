@@ -16,9 +16,9 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from autoplan.rehearsal.device.accelerator import NAME, FakeDevice
 from autoplan.rehearsal.device.process_groups import FakeGroup
 from autoplan.rehearsal.device.storages import Storages
+from autoplan.rehearsal.device.streams import NAME, FakeDevice
 from autoplan.rehearsal.records import HOST, Call, Fault, Kind, RankTrace, Span
 
 RUNTIME = f"{Path(__file__).parents[2] / 'runtime'}/"

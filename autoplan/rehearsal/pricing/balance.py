@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from autoplan.rehearsal.pricing.calls import PricedCall, priced_calls, unpriced_calls
+from autoplan.rehearsal.pricing.calls import WHOLE, WIRE, PricedCall, priced_calls, unpriced_calls
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.records import Call, RankTrace, Span
 
@@ -83,11 +83,13 @@ def balance(plan: PlanPrices, trace: RankTrace) -> Balance:
 
 
 def merged(calls: Sequence[PricedCall]) -> list[PricedCall]:
-    """Calls that nothing in a trace tells apart as one; those that are compared by their bytes, of one group, too."""
+    """Calls that nothing in a trace tells apart as one; those that are compared by their bytes, of one group, too.
+
+    Those around an update stay apart: they come after all others of a step, and share in the update's seconds."""
     found: dict[tuple, list[PricedCall]] = defaultdict(list)
     for call in calls:
         size = -1 if call.parts or call.unsized else call.bytes
-        found[call.kind, call.span, size, call.parts, call.unsized].append(call)
+        found[call.kind, call.span, size, call.parts, call.unsized, call.where == WHOLE].append(call)
     return [together(alike) for alike in found.values()]
 
 
@@ -152,7 +154,7 @@ class _Ledger:
 
 def key_of(call: Call) -> Key:
     kind = call.kind if call.kind != "collective" else call.name.split(" ")[0]
-    return kind, call.span, size_of(call)
+    return WIRE.get(kind, kind), call.span, size_of(call)
 
 
 def size_of(call: Call) -> int:

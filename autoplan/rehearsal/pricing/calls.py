@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import Prices
+from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.operators.collective_ops import SEND
 from autoplan.cost.operators.operator import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
@@ -27,6 +28,7 @@ BY_SIZE = ("all-to-all-v", SEND)
 """Kinds whose bytes are the busiest rank's, or those of several steps together."""
 BY_VALUE = (ROUTED, PLACED)
 """Operators whose collectives' sizes follow from the batch's values."""
+WHOLE = "the update of whole matrices"
 AGREED = 7  # int64 in the agreement before a step, beside one for each data rank; sent with their negatives
 INT64, FLOAT64, FLOAT32 = 8, 8, 4
 
@@ -176,6 +178,35 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
             padding=padding_bytes(share, summed),
         )  # fmt: skip
     yield from tied_calls(share)
+    yield from whole_calls(share)
+
+
+def whole_calls(share: RankShare) -> Iterator[PricedCall]:
+    """Gathers around an update of whole matrices: of each the parameter, its gradient and its moments, over what ZeRO
+    shards first, then over the operator axes that split it, innermost first.
+
+    The plan prices them with the update, so their seconds are those by which they share in it.
+    """
+    training, data, mesh = share.plan.record.training, share.loads.data, share.plan.mesh
+    if not isinstance(training, Training) or training.optimizer not in GATHERED:
+        return
+    copies = int(GATHERED[training.optimizer])
+    for parameter in held(share):
+        if training.optimizer == "muon" and len(parameter.type.shape) != 2:
+            continue  # beside Muon AdamW updates it, in parts
+        shape, over = list(parameter.local_shape), []
+        itemsize = DTYPE_BYTES[parameter.type.dtype] * share.prices.stored
+        if data.zero and data.size > 1:
+            axes = data.group(summed_over_operators(share, parameter))
+            ways = data.ways(summed_over_operators(share, parameter))
+            over.append((axes, itemsize * math.prod([-(-shape[0] // ways) * ways, *shape[1:]])))
+        for axis in reversed(mesh.operator_axes):
+            if mesh.size(axis) > 1 and parameter.layout.state(axis).kind == "S":
+                shape[parameter.layout.state(axis).dim] *= mesh.size(axis)
+                over.append((axis, itemsize * math.prod(shape)))
+        for axes, size in over:
+            seconds = share.prices.collective_s("all-gather", size, axes)
+            yield PricedCall(WHOLE, "all-gather", span(share, axes), int(size), copies, seconds)
 
 
 def span(share: RankShare, axes: str) -> Span:

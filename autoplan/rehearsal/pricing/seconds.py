@@ -57,8 +57,8 @@ def seconds_of(plan: PlanPrices, trace: RankTrace, program: str) -> Sequence[flo
     for phase, others in lost.items():
         left_s = sum(seconds for pool, seconds in totals.items() if pool[1] == phase and pool not in pools)
         spread(found, left_s, others, [roofline_s(share, call) for call in others])
-    updates = [call for call in trace.calls if call.kind in LAUNCHED and call.during == UPDATE]
-    spread(found, update_s(share), updates, [roofline_s(share, call) for call in updates])
+    updates = [c for c in trace.calls if c.during == UPDATE and (c.kind in LAUNCHED or found[c.number])]
+    spread(found, update_s(share), updates, [found[c.number] or roofline_s(share, c) for c in updates])
     topology = share.prices.topology
     factor = straggling(topology.devices // topology.levels[0].size, topology.device)
     return tuple(factor * seconds for seconds in found)

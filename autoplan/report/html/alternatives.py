@@ -7,7 +7,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.report.html.chart import Scale, axis, figure, folded, legend, percent, plain, table, text
 from autoplan.report.kinds import walls_of
 from autoplan.report.prices import rest_text
-from autoplan.report.words import GIB, MIB, fullest_stage, is_chosen, parallelism_text, seconds_text, size_in
+from autoplan.report.words import GIB, MIB, fullest_stage, headline, is_chosen, parallelism_text, seconds_text, size_in
 
 HEIGHT = 300  # pixels
 
@@ -47,7 +47,7 @@ def alternatives_section(record: PlanRecord) -> str:
     )
     keys = legend([("chosen", "the plan"), ("fits", "fits"), ("over", "exceeds the limit"), ("limit", "memory limit")])
     rows = [["", "the plan", seconds_text(predicted.step_time_s), "", f"{size_in(unit, peak)} {name}",
-             parallelism_text(record.chosen.parallelism)]]  # fmt: skip
+             headline(record)]]  # fmt: skip
     rows += [row(record, a, number, unit, name) for number, a in enumerate(priced, 1)]
     header = ["", "alternative", "step time", "difference", "memory", "parallelism"]
     rest = [a for a in record.alternatives if a not in priced]

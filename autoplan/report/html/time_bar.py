@@ -2,6 +2,7 @@
 
 from autoplan.ir.record import PlanRecord
 from autoplan.report.html.chart import Scale, axis, figure, percent, plain, table, text
+from autoplan.report.waits import per_device
 from autoplan.report.words import seconds_text
 from autoplan.search.breakdown import BUBBLE, COMPUTE, UPDATE, Breakdown, Part
 
@@ -55,8 +56,8 @@ def time_section(record: PlanRecord, step: Breakdown) -> str:
 def collectives_table(record: PlanRecord) -> str:
     """Every collective of a step."""
     header = ["where", "collective", "axis", "bytes", "runs", "time of all", "hidden"]
-    from_record = [
+    rows = [
         [c.where, c.kind, c.axis, f"{c.bytes:,}", f"{c.count:,}", seconds_text(c.seconds), seconds_text(c.hidden_s)]
-        for c in record.chosen.predicted.collectives
+        for c in per_device(record)
     ]
-    return table(header, from_record, right=(3, 4, 5, 6))
+    return table(header, rows, right=(3, 4, 5, 6))

@@ -95,16 +95,16 @@ class Agreement:
         """int64: failed, the call, step, added, rows, form, the hash of what all share, and one hash a data rank."""
         header = [int(given is None), CALLS.index(call.name), call.step, call.added]
         header += [0, 0] if given is None else [given.rows, FORMS.index(form_of(call, given))]
-        hashes = torch.full((1 + self.ways,), NOBODY, dtype=torch.int64, device=self.device)
+        numbers = torch.tensor([*header, *[NOBODY] * (1 + self.ways)], dtype=torch.int64, device=self.device)
         if given is not None:
-            hashes[0] = self.fingerprint.of([v for name, v in given.values.items() if name not in given.split])
-            hashes[1 + self.place] = self.fingerprint.of([given.values[name] for name in given.split])
-        return torch.cat([torch.tensor(header, device=self.device), hashes])
+            shared = self.fingerprint.of([v for name, v in given.values.items() if name not in given.split])
+            numbers[len(header)] = shared
+            numbers[len(header) + 1 + self.place] = self.fingerprint.of([given.values[name] for name in given.split])
+        return numbers
 
     def extremes(self, numbers: Tensor) -> tuple[list[int], list[int]]:
         """The least and the greatest of each over all ranks: the one point at which a host waits for the others."""
-        negative = torch.where(numbers == NOBODY, numbers, -numbers)
-        both = torch.cat([numbers, negative])
+        both = torch.cat([numbers, -numbers])  # NOBODY's negative is itself: there is no 2^63
         dist.all_reduce(both, dist.ReduceOp.MAX)
         found = host.read(both)
         return [-n if n != NOBODY else n for n in found[len(numbers) :]], found[: len(numbers)]

@@ -7,7 +7,9 @@ up, so two different tensors have the same hash with a probability of about 2^-3
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -17,12 +19,14 @@ AT_ONCE = 256               # rows that are multiplied at once: 8 MiB of product
 POSITIVE = (1 << 62) - 1    # hashes are from 0 to this, so that they have a negative
 GOLDEN = -7046029254386353131   # 0x9E3779B97F4A7C15 as a signed number
 FACTORS = ((30, -4658895280553007687), (27, -7723592293110705685))  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+Words = TypeVar("Words", Tensor, np.ndarray)
 
 
 class Fingerprint:
     """The hash function; every rank has the same one.
 
-    device  where the hashes are put; each tensor is hashed on its own
+    device  where the hashes are put; each tensor is hashed on its own: by NumPy in the host's memory, where a call
+            costs less than torch's
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,17 +43,27 @@ class Fingerprint:
 
     def of(self, tensors: Iterable[Tensor]) -> Tensor:
         """int64 [], from 0 to 2^62 - 1, of tensors in their order; of none it is 0."""
-        found = [rows.to(self.device) for tensor in tensors for rows in self.rows(words_of(tensor))]
-        return summed(torch.cat(found)) & POSITIVE if found else torch.zeros((), dtype=torch.int64, device=self.device)
+        given = list(tensors)
+        if all(tensor.device.type == "cpu" for tensor in given):
+            weights = self.weights(torch.device("cpu")).numpy()
+            each = [row for tensor in given for row in rows_of(words_of(tensor).numpy(), weights)]
+            joined = np.concatenate(each) if each else np.empty(0, np.int64)
+            found = int(mixed(joined + GOLDEN * np.arange(1, len(joined) + 1)).sum())
+            return torch.tensor(found & POSITIVE, dtype=torch.int64, device=self.device)
+        rows = [r for t in given for r in rows_of(words_of(t), self.weights(t.device))]
+        values = torch.cat([row.to(self.device) for row in rows])
+        places = torch.arange(1, len(values) + 1, device=values.device)
+        return mixed(values + GOLDEN * places).sum() & POSITIVE
 
-    def rows(self, words: Tensor) -> Iterator[Tensor]:
-        """The rows' own hashes, a few at once; what is left at the end counts as a row."""
-        whole, weights = len(words) // WORDS, self.weights(words.device)
-        if whole:
-            rows = words[: whole * WORDS].view(whole, WORDS)
-            yield from ((rows[i : i + AT_ONCE] * weights).sum(1) for i in range(0, whole, AT_ONCE))
-        rest = words[whole * WORDS :]
-        yield (rest * weights[: len(rest)]).sum(0, keepdim=True)
+
+def rows_of(words: Words, weights: Words) -> Iterator[Words]:
+    """The rows' own hashes, a few at once; what is left at the end counts as a row."""
+    whole = len(words) // WORDS
+    if whole:
+        rows = words[: whole * WORDS].reshape(whole, WORDS)
+        yield from ((rows[i : i + AT_ONCE] * weights).sum(1) for i in range(0, whole, AT_ONCE))
+    rest = words[whole * WORDS :]
+    yield (rest * weights[: len(rest)]).reshape(1, -1).sum(1)
 
 
 def words_of(tensor: Tensor) -> Tensor:
@@ -62,13 +76,9 @@ def words_of(tensor: Tensor) -> Tensor:
     return (pad(flat, (0, missing)) if missing else flat).view(torch.int32)
 
 
-def summed(values: Tensor) -> Tensor:
-    """Each value mixed with its place, and all added up, modulo 2^64."""
-    return mixed(values + GOLDEN * torch.arange(1, len(values) + 1, device=values.device)).sum()
-
-
-def mixed(x: Tensor) -> Tensor:
-    """splitmix64's finaliser; >> keeps the sign, so what it shifts in is masked away."""
+def mixed(x: Words) -> Words:
+    """Each value mixed, by splitmix64's finaliser modulo 2^64; >> keeps the sign, so what it shifts in is masked
+    away."""
     for shift, factor in FACTORS:
         x = (x ^ (x >> shift & (1 << 64 - shift) - 1)) * factor
     return x ^ (x >> 31 & (1 << 33) - 1)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
@@ -46,7 +47,11 @@ class HostCopies(AsyncStager):
         return False
 
     def stage(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {key: value.detach().to("cpu", copy=True) for key, value in state_dict.items()}
+        # from an accelerator all at once, into pinned memory, which torch keeps for the next save
+        copies = {key: value.detach().to("cpu", non_blocking=True, copy=True) for key, value in state_dict.items()}
+        if any(value.device.type != "cpu" for value in state_dict.values()):
+            torch.accelerator.synchronize()
+        return copies
 
     def synchronize_staging(self) -> None:
         """Nothing to wait for."""

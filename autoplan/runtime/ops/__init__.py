@@ -7,14 +7,15 @@ backward does the same for the dual states (`autoplan.ir.layout`).
 
 Order: `random` (dropout by element, not by rank), `affine` (products with a bias), `attention` (attention over split
 rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm`
-(batch norm), `batch_sums` (sums over the batch), `scan` (running sums), `spatial` (windows over a split dim).
+(batch norm), `batch_moves` (rows gathered, sums made whole), `scan` (running sums), `spatial` (windows over a
+split dim).
 """
 
 from autoplan.ops.recurrence import recurrence
 from autoplan.runtime.ops.affine import affine
 from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.ops.attention.ring import ring_attention
-from autoplan.runtime.ops.batch_sums import batch_count, batch_part, batch_total
+from autoplan.runtime.ops.batch_moves import batch_move
 from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
 from autoplan.runtime.ops.embedding.vocab_parallel import (
     embedding_bag,
@@ -50,7 +51,7 @@ from autoplan.runtime.ops.spatial.windows import (
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_with_dropout", "avg_pool_along_2",
-    "avg_pool_along_3", "avg_pool_along_4", "batch_count", "batch_norm", "batch_part", "batch_total",
+    "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm",
     "causal_attention_rows", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
     "count_valid", "cross_entropy", "dropout", "embedding_bag", "experts", "grouped_attention", "local_experts",
     "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag",

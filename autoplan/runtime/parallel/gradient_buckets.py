@@ -70,7 +70,7 @@ class Bucket:
         held, view = self.held[place], self.views[place]
         if held.parameter.grad is view:
             return
-        gradient = held.gradient
+        gradient = held.gradient if held.sharded else held.parameter.grad
         assert gradient is not None
         view.copy_(gradient)
         if not held.sharded:

@@ -2,8 +2,9 @@
 
 A rank posts the receive of its next action before it computes the current one, so that the message comes meanwhile;
 its buffer is made then, and goes when what was received is no longer read. Ranks read messages in the order in which
-their neighbours send them, so receives are posted in that order, too. A send is waited for before the next one, at the
-latest (``cost.interleaved.most_sending``): what is on its way is bounded by the stages, not by the microbatches.
+their neighbours send them, so receives are posted in that order, too. Sends are waited for late, two behind or more
+(``cost_models.pipeline.order.most_sending``): what is on its way is bounded by the stages, not by the microbatches, and
+the step takes what it would without that bound. It is the timeline by which a plan is priced (``cost.step.timeline``).
 
 NCCL runs the messages between two ranks over one group one after another, and a send ends with its receive. So each
 direction has a group of its own: else a send that waits for its receive would hold up what it waits for.

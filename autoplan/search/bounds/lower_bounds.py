@@ -79,9 +79,23 @@ class LowerBounds:
 
     def spread_s(self, loads: StageModel, once_s: float) -> float:
         """Seconds of a step of a chain that is spread evenly, with what all of it takes once a step."""
-        setting = loads.setting
-        chain_s = float((loads.chain.forward_s + loads.chain.backward_s).sum()) + loads.least_messages_s
-        return (chain_s * rounds(setting, self.costs.operators) + once_s) / setting.pp * self.costs.slowdown
+        return (self.line_s(loads) + once_s / loads.setting.pp) * self.costs.slowdown
+
+    def line_s(self, loads: StageModel) -> float:
+        """Of these those of the schedule. Messages that run beside compute are waited for by the first microbatch; in
+        1F1B by one of each ``pp`` that follow one another, too (``local_search.least_line_s``)."""
+        setting, operators, chain = loads.setting, self.costs.operators, loads.chain
+        chain_s, messages_s = float((chain.forward_s + chain.backward_s).sum()), loads.least_messages_s
+        if not loads.ahead:
+            return (chain_s + messages_s) * rounds(setting, operators) / setting.pp
+        if runs_rounds(setting.schedule):
+            return chain_s * rounds(setting, operators) / setting.pp
+        whole_s = chain_s * rounds(setting, operators) / setting.pp + messages_s
+        trips, left = divmod(setting.microbatches - 1, setting.pp)
+        if setting.schedule != "1f1b" or not trips:
+            return whole_s
+        rest_s = chain_s * rounds(replace(setting, microbatches=left + 1), operators) / setting.pp + messages_s
+        return max(whole_s, trips * (chain_s + messages_s) + rest_s)
 
     def by_operators_s(self, setting: Candidate) -> float:
         operators = self.costs.operators
@@ -188,10 +202,10 @@ def adding(floor: FloorOf, rate: float, block: int, weights: Weights) -> float:
 def adding_rate(loads: StageModel) -> float:
     """Seconds for each byte of a segment's parameters in which its gradients are added up, a microbatch's share of a
     step: those of every microbatch but the first, of whose share as much is said as many settings have alike."""
-    prices, many = loads.data.prices, loads.setting.microbatches
+    data, many = loads.data, loads.setting.microbatches
     share = 1 - 2.0 ** -min(math.floor(math.log2(many)), MOST_ALIKE)
-    each_s = (prices.accumulate_s(2 * STREAMED) - prices.accumulate_s(STREAMED)) / STREAMED
-    return share * each_s if prices.training else 0.0
+    each_s = (data.added_s(2 * STREAMED) - data.added_s(STREAMED)) / STREAMED
+    return share * each_s if data.prices.training else 0.0
 
 
 def with_kept(floor: FloorOf, kept: Sequence[float], block: int, weights: Weights) -> float:

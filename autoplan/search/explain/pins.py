@@ -8,7 +8,7 @@ from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.host_memory import hosted
+from autoplan.search.further.host_memory import hosted
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin, candidates
 

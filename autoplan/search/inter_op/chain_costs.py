@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.cost.interleaved import CriticalPath, Rounds, split_backward, splits
+from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, CriticalPath, Rounds, split_backward, splits
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
 from autoplan.search.inter_op.rank_memory import SegmentBytes, prefix
@@ -155,12 +155,12 @@ class ChainCosts:
         return np.diff(self.memory.index[many.ends], axis=1)
 
     def durations_s(self, division: Division) -> np.ndarray:
-        """[3, v·d]: as ``all_durations_s`` of one division."""
+        """[DURATIONS, v·d]: as ``all_durations_s`` of one division."""
         return np.asarray(self.all_durations_s(Divisions.of(division))[0])
 
     def all_durations_s(self, many: Divisions) -> np.ndarray:
-        """[many, 3, v·d]: seconds of each stage's forward, backward or inputs' gradients, and weights' gradients, each
-        with the message that it receives."""
+        """[many, DURATIONS, v·d]: seconds of each stage's forward, backward or inputs' gradients, weights' gradients,
+        and of the messages that its forward and its backward read."""
         forward_s, backward_s, weights_s = (
             np.diff(self.sums[name][many.ends], axis=1) for name in ("forward_s", "backward_s", "weights_s")
         )
@@ -168,15 +168,16 @@ class ChainCosts:
         middle = begin + many.full
         full_s, part_s = self.sums["full_s"], self.sums["part_s"]
         again_s = full_s[middle] - full_s[begin] + part_s[middle + many.part] - part_s[middle]
-        spent = np.stack([forward_s, backward_s + again_s, np.zeros_like(forward_s)], axis=1)
+        none = np.zeros_like(forward_s)
+        spent = np.stack([forward_s, backward_s + again_s, none, none, none], axis=1)
         if splits(self.schedule):
             spent[:, 1] -= weights_s
             spent[:, 2] = weights_s
             spent[:, 1, 0] = 0.0
             spent[:, 2, 0] = self.sums["whole_s"][many.ends[:, 1]] + again_s[:, 0]
         messages_s = self.messages_s[np.arange(1, self.stages), many.ends[:, 1:-1]]
-        spent[:, 0, 1:] += messages_s
-        spent[:, 1, :-1] += messages_s
+        spent[:, SENT_FORWARD, 1:] = messages_s
+        spent[:, SENT_BACK, :-1] = messages_s
         return spent
 
     def by_rank(self, of_stages: np.ndarray) -> np.ndarray:

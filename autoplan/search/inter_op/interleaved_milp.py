@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.cost.interleaved import splits
+from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, splits
 from autoplan.search.inter_op.chain_costs import FULL, PART, ChainCosts, Division
 from autoplan.solver.arrays import ArrayProgram
 
@@ -149,11 +149,11 @@ class PartitionMilp:
         return float(values[:, 0].sum()), (self.c[borders].ravel(), steps.ravel())
 
     def add_path(self, counts: np.ndarray) -> None:
-        """T ≥ the seconds of a path that runs each stage's actions so often: counts [3, v·d]."""
+        """T ≥ the seconds of a path that runs each stage's actions and messages so often: counts [DURATIONS, v·d]."""
         p, scaled = self.pieces, counts / self.scale_s
         k, r = self.cells
         again = np.append(scaled[2 if splits(p.schedule) else 1, :1], scaled[1, 1:])[k]
-        messages = (scaled[0, 1:] + scaled[1, :-1])[:, None] * p.messages_s[1:, self.starts[:-1]]
+        messages = (scaled[SENT_FORWARD, 1:] + scaled[SENT_BACK, :-1])[:, None] * p.messages_s[1:, self.starts[:-1]]
         constant, entering = self.behind(-messages, slice(1, -1))
         part = self.of["part_s"][r]
         self.lp.add(
@@ -165,7 +165,7 @@ class PartitionMilp:
         """[v·d, runs]: of a segment of each run on each stage, its actions as often as counted."""
         again_s = {FULL: self.of["full_s"], PART: self.of["part_s"]}.get(self.pieces.recompute, 0.0)
         backward_s, weights_s = self.of["backward_s"] + again_s * self.of["repeated"], self.of["weights_s"]
-        f, b, w = (row[:, None] for row in counts)
+        f, b, w = (row[:, None] for row in counts[:3])
         if not splits(self.pieces.schedule):
             return np.asarray(f * self.of["forward_s"] + b * backward_s)
         found = f * self.of["forward_s"] + b * (backward_s - weights_s) + w * weights_s

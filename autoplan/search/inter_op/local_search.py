@@ -2,15 +2,20 @@
 
 ``partition.choose_cuts`` minimises (m-1)·max t + Σ t, which no schedule takes exactly: under 1F1B the forwards that
 warm a stage up hide behind what the stages after it do, GPipe's slowest forward and slowest backward may be of two
-stages, messages are part of the stages that wait for them, and what follows the last backward is that of the slowest.
-With f and b the times of stage k for one microbatch, messages included, t = f + b and p stages, no schedule is done
-before ``least_line_s``:
+stages, and what follows the last backward is that of the slowest. With f and b the times of stage k for one microbatch,
+t = f + b, p stages and the seconds M of a microbatch's messages there and back, no schedule is done before
+``least_line_s``:
 
-    GPipe   Σ_k t_k + (m-1)·(max f + max b)
-    1F1B    max_k of  Σ_{i≤k} t_i + (m-1)·t_k   and   Σ_i t_i + (m-1)·t_k - min(m-1, p-1-k)·f_k
+    GPipe   Σ_k t_k + M + (m-1)·(max f + max b)
+    1F1B    line(m) = max_k of  Σ_{i≤k} t_i + (m-1)·t_k   and   Σ_i t_i + M + (m-1)·t_k - min(m-1, p-1-k)·f_k
+            and n·(Σ_k t_k + M) + line(m - n·p) with n = ⌊(m-1)/p⌋
 
 The second line counts the work of stage k between the first forward's way down and the last backward's way up; until
-the first backward has come to stage k, it has had time for no more than p-k forwards (1F1B's warm-up).
+the first backward has come to stage k, it has had time for no more than p-k forwards (1F1B's warm-up). The third is
+the first stage's, which lets a microbatch in for each that comes back: p of them are under way, so that each waits for
+the whole way of the one p before, messages included.
+
+Where messages run beside no compute they are part of the stages that read them, and M is nothing.
 
 Where the chain has few cuts, all are tried, those first that the bound holds for the fastest, until it rules out the
 rest: the answer is exact. Where it has many, borders are moved by one segment as long as the bound falls.
@@ -50,7 +55,7 @@ P = TypeVar("P", bound=Plan)
 class Bound:
     """Seconds that no step with some cuts undercuts.
 
-    seconds  of a microbatch, for each stage [N+1, N+1] by first and last segment, recomputation and messages included
+    seconds  of a microbatch, for each stage [N+1, N+1] by first and last segment, with recomputation and what it reads
     once_s   of what follows the last backward, of one run of segments on a stage
     slower   by how much stragglers lengthen a step, at least 1
     gain     by how much a stage is faster alone than beside others
@@ -64,35 +69,52 @@ class Bound:
     known: dict[tuple[int, Interval], tuple[float, float, float]] = field(default_factory=dict)
 
     def step_s(self, runs: Runs) -> float:
-        setting = self.loads.setting
+        setting, loads = self.loads.setting, self.loads
         times = [self.times(stage, at) for stage, at in enumerate(runs)]
-        line_s = least_line_s(setting, [f for f, _, _ in times], [b for _, b, _ in times]) / self.gain
+        read_s = 2 * sum(loads.message_s(stage, at[0]) for stage, at in enumerate(runs) if stage) if loads.ahead else 0
+        line_s = least_line_s(setting, [f for f, _, _ in times], [b for _, b, _ in times], read_s) / self.gain
         return (line_s + max(once for _, _, once in times)) * self.slower
 
     def times(self, stage: int, at: Interval) -> tuple[float, float, float]:
-        """(forward, backward, once a step) of a stage, each with the message that it waits for."""
+        """(forward, backward, once a step) of a stage, with the messages that run beside nothing."""
         if (stage, at) not in self.known:
-            received_s = self.loads.message_s(stage, at[0]) if stage else 0.0
-            forward_s = self.loads.at(stage).forward_s(at) + received_s
-            self.known[stage, at] = (forward_s, float(self.seconds[stage][at]) - forward_s, self.once_s(stage, at))
+            loads = self.loads
+            forward_s, whole_s = loads.at(stage).forward_s(at), float(self.seconds[stage][at])
+            enters_s = loads.message_s(stage, at[0]) if stage else 0.0
+            if loads.ahead:
+                leaves_s = loads.message_s(stage + 1, at[1]) if stage + 1 < loads.setting.stages else 0.0
+                whole_s -= enters_s + leaves_s
+            else:
+                forward_s += enters_s
+            self.known[stage, at] = (forward_s, whole_s - forward_s, self.once_s(stage, at))
         return self.known[stage, at]
 
 
-def least_line_s(setting: Candidate, forward_s: Sequence[float], backward_s: Sequence[float]) -> float:
-    """Seconds from the first forward to the last backward that stages with these times need at least."""
+def least_line_s(
+    setting: Candidate, forward_s: Sequence[float], backward_s: Sequence[float], messages_s: float = 0.0
+) -> float:
+    """Seconds from the first forward to the last backward that stages with these times need at least.
+
+    messages_s  of a microbatch, there and back, where they run beside compute
+    """
     more, stages = setting.microbatches - 1, len(forward_s)
     whole = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
+    once_s = sum(whole) + messages_s
     if setting.virtual_stages > 1:
         return setting.microbatches * max(sum(whole[rank :: setting.pp]) for rank in range(setting.pp))
     if setting.schedule == "gpipe":
-        return sum(whole) + more * (max(forward_s) + max(backward_s))
+        return once_s + more * (max(forward_s) + max(backward_s))
     if setting.schedule != "1f1b":
         return setting.microbatches * max(whole)
-    sums = itertools.accumulate(whole)
-    return max(
-        max(down, sum(whole) - min(more, stages - 1 - k) * forward_s[k]) + more * whole[k]
-        for k, down in enumerate(sums)
-    )
+    sums = list(itertools.accumulate(whole))
+
+    def line_s(more: int) -> float:
+        return max(
+            max(down, once_s - min(more, stages - 1 - k) * forward_s[k]) + more * whole[k]
+            for k, down in enumerate(sums)
+        )
+
+    return max(line_s(more), more // stages * once_s + line_s(more % stages))
 
 
 def has_few_cuts(bound: Bound) -> bool:

@@ -13,7 +13,7 @@ from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
 from autoplan.cost.interleaved import Rounds, runs_rounds, splits
 from autoplan.cost.prices import Prices
-from autoplan.cost.step import held_microbatches, update_s
+from autoplan.cost.step import held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.ir.mesh import EXPERT
@@ -54,6 +54,11 @@ class StageModel:
     def at(self, stage: int) -> StageModel:
         """The loads on the devices that a stage is on."""
         return self.ranks[stage % self.setting.pp] if self.ranks else self
+
+    @cached_property
+    def ahead(self) -> int:
+        """Actions by which a message's receive precedes the one that reads it."""
+        return receives_ahead(self.data.prices.device)
 
     @cached_property
     def moments(self) -> tuple[np.ndarray, ...]:
@@ -308,28 +313,29 @@ class StageModel:
         return [unit for unit in units if unit]
 
     def messages_s(self, stage: int) -> np.ndarray:
-        """[N+1, N+1] or 0: what a stage waits for in each microbatch, by its first and last segment: the activations
-        that enter it, and the gradients of those that leave it (``timeline``)."""
+        """[N+1, N+1] or 0: what a stage reads in each microbatch, by its first and last segment: the activations that
+        enter it, and the gradients of those that leave it."""
         last = self.setting.stages - 1
         enters = self.border_s(stage) if stage > 0 else 0.0
         leaves = self.border_s(stage + 1) if stage < last else 0.0
         return np.reshape(enters, (-1, 1)) + np.reshape(leaves, (1, -1))
 
     def hidden_s(self, stage: int) -> np.ndarray | float:
-        """[N+1, N+1] or 0: what 1F1B hides of a stage's forwards for each microbatch after the first. The forwards that
-        warm a stage up, one for each stage behind it, run while the first microbatch goes on to the end and comes back
-        (``local_search.least_line_s``)."""
+        """[N+1, N+1] or 0: what may be hidden of a stage's seconds and messages for each microbatch after the first.
+        The forwards that warm a stage of 1F1B up, one for each stage behind it, run while the first microbatch goes on
+        to the end and comes back (``local_search.least_line_s``); and messages beside compute."""
         setting, more = self.setting, self.setting.microbatches - 1
         warm = min(more, setting.pp - 1 - stage)
+        beside = self.messages_s(stage) if self.ahead else 0.0
         if setting.schedule != "1f1b" or not warm:
-            return 0.0
+            return beside
         total = prefix(self.chain.forward_s)
-        enters = self.border_s(stage) if stage > 0 else 0.0
-        return (total[None, :] - total[:, None] + np.reshape(enters, (-1, 1))) * (warm / more)
+        enters = self.border_s(stage) if stage > 0 and not self.ahead else 0.0
+        return beside + (total[None, :] - total[:, None] + np.reshape(enters, (-1, 1))) * (warm / more)
 
     @cached_property
     def least_messages_s(self) -> float:
-        """What all stages together wait for in each microbatch at least: one message each way over every border."""
+        """Of one microbatch's messages at least: one each way over every border."""
         setting = self.setting
         if setting.pp == 1:
             return 0.0

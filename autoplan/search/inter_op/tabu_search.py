@@ -25,7 +25,7 @@ CHANGES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # of a stage's c
 def neighbours(pieces: ChainCosts, division: Division, paths: np.ndarray) -> tuple[Divisions, np.ndarray]:
     """(divisions, bytes by which the fullest rank of each exceeds the memory limit)
 
-    paths  [paths, 3, v·d]
+    paths  [paths, DURATIONS, v·d]
     """
     here = Divisions.of(division)
     lengths_s = np.tensordot(paths, pieces.durations_s(division), 2)

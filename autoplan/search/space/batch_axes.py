@@ -21,7 +21,7 @@ from autoplan.rules.strategies import axis_strategies
 
 Key = tuple[int, str]  # (index of the block, -1 for the constants; name)
 CONSTANTS = -1
-PART = "autoplan.batch_part"  # makes a whole value a summand: on the batch's axes it is there for its body
+MOVE = "autoplan.batch_move"  # takes a value from one state to another: on the batch's axes it is there for its body
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,25 @@ class BatchSplit:
 
 @dataclass(frozen=True)
 class BatchEnds:
-    """The operator at which a walk ended, and the states in which it met its operands."""
+    """Where a walk ended, and why.
+
+    scope   the block, or the constants
+    node    the operator that has no strategy for what it meets; None where the block's result is the matter
+    values  its operands, or the result
+    met     their states
+    usable  the strategies that the operator has; of a result one, with the state that is wanted of it
+    """
 
     scope: int
-    node: Node
+    node: Node | None
+    values: tuple[str, ...]
     met: tuple[State, ...]
+    usable: tuple[AxisStrategy, ...]
+
+
+def result_ends(key: Key, met: State, wanted: State) -> BatchEnds:
+    """A value of a block, or of the constants, that is wanted in another state."""
+    return BatchEnds(key[0], None, (key[1],), (met,), (AxisStrategy((wanted,), wanted),))
 
 
 class Unsplittable(Exception):
@@ -136,11 +150,9 @@ class _Walk:
         for segment in self.model.segments:
             given = self.segment(segment, given)
         last = self.model.blocks[self.model.segments[-1].block]
-        if loss and self.states[given[0]] != P:
-            raise Unsplittable(
-                f"the loss ({last.outputs[0]} of {last.name}) is not a sum over the rows of the batch but comes out "
-                f"as {self.states[given[0]]}"
-            )
+        if loss and (state := self.states[given[0]]) != P:
+            text = f"the loss ({last.outputs[0]} of {last.name}) is not a sum over the rows of the batch but comes out "
+            raise Unsplittable(f"{text}as {state}", result_ends(given[0], state, P))
         return BatchSplit(dict(self.strategies), dict(self.states), batch)
 
     def constants(self) -> None:
@@ -149,6 +161,8 @@ class _Walk:
         for node in self.model.constants:
             self.node(CONSTANTS, node, types, frozenset())
             if node.name in self.model.counts:  # counted beforehand, over the whole batch
+                if self.states[CONSTANTS, node.name] != P:
+                    raise Unsplittable(f"{node.op} is of no rows of the batch, so that every rank would count them all")
                 self.states[CONSTANTS, node.name] = R
 
     def segment(self, segment: Segment, given: Sequence[Key]) -> list[Key]:
@@ -181,7 +195,8 @@ class _Walk:
                 continue
             if there == R and self.splittable(self.source(source), here):
                 raise BatchDemand({self.source(source): here})
-            raise Unsplittable(f"{key[1]} enters {block.name} once as {here} and once as {there}")
+            text = f"{key[1]} enters {block.name} once as {here} and once as {there}"
+            raise Unsplittable(text, result_ends(source, there, here))
 
     def source(self, key: Key) -> Key:
         """Where the value that enters a block under this key was made."""
@@ -200,9 +215,12 @@ class _Walk:
         keys = [(scope, name) for name in node.operands]
         have = tuple(self.states[key] for key in keys)
         fitting = [s for s in usable if s.inputs == have]
+        if not wanted:
+            text = f"{node.op} can't give its rows alone to each of the ranks"
+            raise Unsplittable(text, result_ends(key, R, self.forced[key]))
         if not fitting:
             raise self.mismatch(scope, node, usable, keys, have)
-        there_for_it = node.op == PART
+        there_for_it = node.op == MOVE
         self.strategies[key] = min(fitting, key=lambda s: bool(s.body) != there_for_it)
         self.states[key] = self.strategies[key].output
 
@@ -223,7 +241,7 @@ class _Walk:
         where = f" of {node.module}" if node.module else ""
         kind = "microbatches" if self.virtual else "ranks"
         text = f"{node.op}{where} can't run with its rows split over {kind}: it meets {met}"
-        return Unsplittable(text, BatchEnds(scope, node, have))
+        return Unsplittable(text, BatchEnds(scope, node, node.operands, have, tuple(usable)))
 
     def splittable(self, key: Key, want: State) -> bool:
         """Whether a value that came out whole may still be asked to come out split: it is computed, not given."""

@@ -45,7 +45,11 @@ def fold(flat: Flat) -> Model:
             made.append(block_of(unique(name, taken, first=2, between=""), piece, scope, types))
         segments.append(Segment(blocks[key], piece.path, scope.parameters, scope.buffers, scope.externals))
     kept = tuple(node for node in flat.nodes if node.name in constants)
-    counts = tuple(node.name for node in kept if node.op in COUNTED)
+    of_batch = {value.name for value in flat.batch}
+    for node in kept:
+        if not of_batch.isdisjoint(node.operands):
+            of_batch.add(node.name)
+    counts = tuple(node.name for node in kept if node.op in COUNTED and node.name in of_batch)
     return Model(
         flat.name, flat.batch, flat.parameters, flat.buffers, kept, counts, tuple(made), tuple(segments), flat.notes
     )

@@ -6,6 +6,7 @@ was in that step, so forward is watched for them.
 
 import random
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -76,6 +77,8 @@ def print_of(value: Any, known: dict[int, object], depth: int) -> object:
         return type(value).__name__, repr(value)
     if isinstance(value, torch.Tensor):
         return TENSOR, id(value), None if value.is_inference() else value._version
+    if isinstance(value, weakref.ref):
+        return print_of(value(), known, depth)
     if isinstance(value, OPAQUE) or depth > DEEPEST:
         return id(value)
     if id(value) not in known:

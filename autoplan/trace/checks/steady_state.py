@@ -6,6 +6,7 @@ the first forward left. Or else a forward has to give the same number whether or
 another batch ran before it.
 """
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -117,5 +118,7 @@ def leaves_of(value: object) -> Iterator[object]:
             yield from leaves_of(held)
     elif isinstance(value, dict):
         yield from leaves_of(list(value.values()))
+    elif isinstance(value, weakref.ref):
+        yield from leaves_of(value())
     else:
         yield value

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from autoplan.ir.start import InitRecipe
+from autoplan.trace.initialise.lifting import plain_tensors
 from autoplan.trace.initialise.replay import replay
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -27,6 +28,7 @@ def with_values(model: Module, value: Callable[[torch.Tensor], torch.Tensor]) ->
     for tensor in (*model.parameters(), *model.buffers()):
         new = value(tensor)
         memo[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else new
+    memo |= {id(tensor): tensor for tensor in plain_tensors(model)}
     return copy.deepcopy(model, memo)
 
 

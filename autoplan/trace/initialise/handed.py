@@ -13,6 +13,7 @@ from autoplan.ir.start import CONSTRUCTOR, FACTORY, RESETS, InitRecipe, Start
 from autoplan.models.inputs import users_own
 from autoplan.trace.initialise.compare import described, differing, named_tensors, same_bits, too_large, with_values
 from autoplan.trace.initialise.generators import left_alone
+from autoplan.trace.initialise.lifting import lifted
 from autoplan.trace.initialise.making import constructed_again, constructor_recipe, recipe_of, resets_recipe
 from autoplan.trace.initialise.recorder import Recorder, Unrecordable, recording
 
@@ -47,6 +48,7 @@ def given(model: nn.Module | Callable[[], nn.Module]) -> Given:
 
 def of_module(module: nn.Module) -> Given:
     """A module holds the values that training starts from, or is on the meta device."""
+    module = lifted(module)
     tensors = named_tensors(module)
     hollow = tuple(name for name, tensor in tensors if tensor.is_meta)
     start = Start(name=type(module).__name__, stored=bool(tensors) and not hollow, unknown=hollow)

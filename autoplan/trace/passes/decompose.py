@@ -36,14 +36,16 @@ class Speller:
         given = (args, tuple(kwargs.values()))
         refs = tuple(dict.fromkeys(walk_refs(given)))
 
+        plain = op if composite(op) else self.table[op]
+
         def run(*tensors: Tensor) -> object:
             values = dict(zip(refs, tensors, strict=True))
             real = [torch_argument(argument, values.__getitem__) for argument in args]
-            return op(*real, **{key: torch_argument(value, values.__getitem__) for key, value in kwargs.items()})
+            return plain(*real, **{key: torch_argument(value, values.__getitem__) for key, value in kwargs.items()})
 
-        table = {} if composite(op) else {op: self.table[op]}
         example = [builder.meta(ref) for ref in refs]
-        return make_fx(torch.func.functionalize(run), decomposition_table=table)(*example), refs
+        once = make_fx(run)(*example)  # what an operator is made of may change its own values in place (a GRU's)
+        return make_fx(torch.func.functionalize(once))(*example), refs
 
 
 def composite(op: Operator) -> bool:

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autoplan.errors import TraceError
 from autoplan.trace.builder import dtype_name, torch_dtype
+from autoplan.trace.initialise.lifting import plain_tensors
 from autoplan.trace.repeats.per_child import rearranged
 
 
@@ -54,6 +55,9 @@ def fake_copy(model: nn.Module, mode: FakeTensorMode, dtype: str | None, kept: I
         memo[id(parameter)] = nn.Parameter(fake_like(parameter, mode, dtype), parameter.requires_grad)
     for buffer in own_tensors(model, nn.Module.buffers, memo):
         memo[id(buffer)] = fake_like(buffer, mode, dtype_name(buffer.dtype))
+    for tensor in plain_tensors(model):
+        if tensor.grad_fn is not None:  # what a forward left, of which Python makes no copy
+            memo[id(tensor)] = fake_like(tensor, mode, dtype)
     try:
         twin = copy.deepcopy(model, memo)
     except (TypeError, RuntimeError, AttributeError) as error:

@@ -47,11 +47,14 @@ def _point(row: Row, measured: float, predicted_bytes: float) -> Point:
     return Point(row.number, f"{row['case']} on {row['hw']}", row["case"], "any", predicted_bytes / GIB, measured)
 
 
-def _last_rank(row: Row) -> StageBytes:
+def setup(row: Row) -> tuple[Transformer, Recipe]:
+    """A row's model and recipe; ``Unusable`` where it has none here."""
     model, recipe = _model(row), _recipe(row)
-    if not row.get("n_gpus_recipe"):
-        recipe = _with_likely_data(row, model, recipe)
-    return _last(model, recipe)
+    return model, recipe if row.get("n_gpus_recipe") else _with_likely_data(row, model, recipe)
+
+
+def _last_rank(row: Row) -> StageBytes:
+    return _last(*setup(row))
 
 
 def _last(model: Transformer, recipe: Recipe) -> StageBytes:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.transformer.memory import reserved_bytes
-from cost_models.validation.case import Row
+from cost_models.validation.case import Case, Row
 from cost_models.validation.metrics import Point
 from cost_models.validation.tables.torchtitan import TORCHTITAN
 
 GIB = 2.0**30
+
+
+def torchtitan_case(row: Row) -> Case:
+    """The row's case of time, with what memory needs beside."""
+    (case,) = TORCHTITAN.cases(row)
+    recipe = replace(
+        case.recipe, account="float32-stored", optimizer="adamw", loss="eager", regathers=False, keeps_messages=True
+    )
+    return replace(case, recipe=recipe)
 
 
 def torchtitan_point(row: Row) -> Point:
@@ -18,9 +27,6 @@ def torchtitan_point(row: Row) -> Point:
     head's input, and the pipeline engine's buffers for all microbatches with its joined outputs. Segments of the
     allocator aren't expandable. The greatest of all stages."""
     measured = row.positive("memory_GiB_max_rank")
-    (case,) = TORCHTITAN.cases(row)
-    recipe = replace(
-        case.recipe, account="float32-stored", optimizer="adamw", loss="eager", regathers=False, keeps_messages=True
-    )
-    predicted = float(reserved_bytes(case.model, recipe)) / GIB
+    case = torchtitan_case(row)
+    predicted = float(reserved_bytes(case.model, case.recipe)) / GIB
     return Point(row.number, TORCHTITAN.label(row), case.group, "any", predicted, measured)

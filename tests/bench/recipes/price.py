@@ -19,7 +19,7 @@ from autoplan.report.words import choice_text
 from autoplan.search.driver import best_plan
 from autoplan.search.explain.fit import leanest, needs
 from autoplan.search.result import choose
-from autoplan.search.space.batch_reductions import with_batch_reductions
+from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import SearchState, begin
 from autoplan.trace.initialise import given
 from tests.bench.recipes.row import Job, Recipe
@@ -70,7 +70,7 @@ def plan_job(job: Job, recipes: Sequence[Recipe]) -> JobPlans:
     request = resolve_model(job.model, job.settings, batch=job.batch, seq=job.seq)
     module = given(request.model).module
     inputs = resolve_inputs(module, request.example_inputs, cluster.devices)
-    model = with_batch_reductions(traced_model(module, inputs, request.loss_fn, training))
+    model = with_batch_moves(traced_model(module, inputs, request.loss_fn, training))
     work = begin(model, cluster, training, Parallelism())
     theirs = {recipe.name: planned(work, recipe.pins) for recipe in recipes}
     ours = planned(work, Parallelism())

@@ -5,6 +5,7 @@ from autoplan.trace.forms.nn.penalties import (
     MEAN,
     NONE,
     SUM,
+    along_classes,
     class_dim,
     negative_likelihood,
     row_losses,
@@ -18,11 +19,14 @@ def cross_entropy(
     b: Builder, logits: Ref, target: Ref, weight: Ref | None = None, reduction: int = MEAN, ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Ref:  # fmt: skip
-    """Kept as it is, so that it is named as an operator without a rule: no reduction, beside weights or smoothing."""
+    """No reduction beside smoothed labels is kept as it is, so that it is named as an operator without a rule."""
     if b.type(target).floating:
         return soft_cross_entropy(b, logits, target, weight, reduction, label_smoothing)
-    if reduction == NONE and weight is None and label_smoothing == 0:
-        return row_losses(b, b.emit("aten.log_softmax.int", logits, class_dim(b, logits)), target, ignore_index)
+    if reduction == NONE and label_smoothing == 0:
+        likely = b.emit("aten.log_softmax.int", logits, class_dim(b, logits))
+        if weight is not None:
+            likely = b.emit("aten.mul.Tensor", likely, along_classes(b, logits, weight))
+        return row_losses(b, likely, target, ignore_index)
     if reduction not in (MEAN, SUM):
         as_it_was = (logits, target, weight, reduction, ignore_index, label_smoothing)
         return b.emit("aten.cross_entropy_loss.default", *as_it_was)

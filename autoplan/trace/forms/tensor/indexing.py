@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoplan.errors import TraceError
 from autoplan.rules.registry import broadcast_shape
 from autoplan.trace.table import Builder, Ref, form, positive
 
@@ -30,7 +31,11 @@ class Reading:
 def index(b: Builder, x: Ref, indices: Sequence[Ref | None]) -> Ref:
     given = {dim: ref for dim, ref in enumerate(indices) if ref is not None}
     if any(b.type(ref).dtype in ("bool", "uint8") for ref in given.values()):
-        return b.emit("aten.index.Tensor", x, tuple(indices))
+        raise TraceError(
+            "x[mask]",
+            "how many values a mask keeps depends on its own, and no program has tensors of such a size",
+            "compute all and leave out what doesn't count: torch.where, or a loss with ignore_index",
+        )
     if (part := one_row(b, x, given)) is not None:
         return part
     shape = broadcast_shape(*(b.shape(ref) for ref in given.values()))

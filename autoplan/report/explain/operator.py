@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoplan.cost import operators_of
+from autoplan.emit.readable import readable_names
 from autoplan.emit.source import shape_text, size_text
 from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Model, Node, Segment
 from autoplan.ir.record import PlanRecord
-from autoplan.report.local import local_options
+from autoplan.lower.program import program_of
+from autoplan.report.explain.local import local_options
 from autoplan.report.table import table
 from autoplan.report.words import (
     LEGEND,
@@ -45,7 +47,7 @@ def explain_text(record: PlanRecord, name: str) -> str:
     if not isinstance(name, str) or not name:
         cause = "it names no module, parameter or operator"
         raise AutoplanError(repr(name), cause, "give a path as named_modules() has it")
-    places = find(record.model, name)
+    places = find(record.model, name) or [p for own in graph_names(record, name) for p in find(record.model, own)]
     if not places:
         near = difflib.get_close_matches(name, known_names(record.model), n=4, cutoff=0.4)
         remedy = f"the nearest names are {', '.join(near)}" if near else "give a path as named_modules() has it"
@@ -73,6 +75,12 @@ def find(model: Model, name: str) -> list[Place]:
             if inside or node.name == name or segment.path == name or read & set(node.operands):
                 found.append(Place(segment.block, index, node))
     return found
+
+
+def graph_names(record: PlanRecord, name: str) -> list[str]:
+    """What the graph calls the values that program.py calls so."""
+    names = (pair for block in program_of(record).blocks for pair in readable_names(block).items())
+    return list(dict.fromkeys(own for own, readable in names if readable == name))
 
 
 def module_path(model: Model, segment: Segment, node: Node) -> str:

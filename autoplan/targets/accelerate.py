@@ -1,0 +1,48 @@
+"""Accelerate's YAML (`accelerate launch --config_file`): FSDP2, or plain data parallelism."""
+
+from autoplan.targets.config import ExportedConfig
+from autoplan.targets.text import yaml
+from autoplan.targets.values import Losses, Values, mixed_recompute
+
+PRECISIONS = {"bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16"}
+
+
+def accelerate(values: Values) -> ExportedConfig:
+    cluster, training, losses = values.record.cluster, values.training, Losses(values.parallelism)
+    losses.all_data(cluster.devices, "FSDP shards a model as it is over all devices")
+    if losses.parallelism.zero == 1:
+        losses.instead("FSDP2 shards gradients, too", zero=2)
+    losses.without("local_steps")
+    mixed_recompute(values.record, losses)
+    p = losses.parallelism
+    if p.recompute == "selective":
+        losses.instead("it recomputes whole layers", recompute="full")
+        p = losses.parallelism
+    if p.offload == "activations":
+        losses.without("offload")
+        p = losses.parallelism
+    if p.offload == "optimizer":
+        losses.instead("it offloads parameters and the optimizer together", offload="parameters")
+        p = losses.parallelism
+    config: dict[str, object] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if p.zero else "MULTI_GPU",
+        "mixed_precision": PRECISIONS.get(training.precision, "no"),
+        "num_machines": cluster.nodes,
+        "num_processes": cluster.devices,
+        "machine_rank": 0,
+        "gradient_accumulation_steps": values.accumulated,
+    }
+    if p.zero:
+        config["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": p.zero == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_transformer_layer_cls_to_wrap": values.layer_class,
+            "fsdp_activation_checkpointing": p.recompute == "full",
+            "fsdp_offload_params": p.offload == "parameters",
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+    elif p.recompute not in (None, "none"):
+        losses.lost.append(f"recompute={p.recompute}: not in this file, call model.gradient_checkpointing_enable()")
+    return ExportedConfig("accelerate", "accelerate.yaml", yaml(config), p, tuple(losses.lost))

@@ -1,0 +1,47 @@
+"""DeepSpeed's JSON (deepspeed.ai/docs/config-json): ZeRO over all devices."""
+
+import json
+
+from autoplan.targets.config import ExportedConfig
+from autoplan.targets.values import Losses, Values, mixed_recompute
+
+OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "lamb": "Lamb"}
+
+
+def deepspeed(values: Values) -> ExportedConfig:
+    training, losses, devices = values.training, Losses(values.parallelism), values.record.cluster.devices
+    losses.all_data(devices, "of a model as it is the configuration alone splits the data")
+    losses.without("local_steps")
+    mixed_recompute(values.record, losses)
+    p = losses.parallelism
+    zero: dict[str, object] = {"stage": p.zero or 0}
+    if p.offload in ("optimizer", "parameters"):
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if p.offload == "parameters":
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    if p.offload == "activations":
+        losses.lost.append("offload=activations: set in the model's own checkpointing")
+    config: dict[str, object] = {
+        "train_batch_size": values.rows,
+        "train_micro_batch_size_per_gpu": values.micro_batch,
+        "gradient_accumulation_steps": values.accumulated,
+        "zero_optimization": zero,
+        "bf16": {"enabled": training.precision.startswith("bf16")},
+        "fp16": {"enabled": training.precision.startswith("fp16")},
+        "gradient_clipping": training.clip_grad_norm or 0.0,
+        "optimizer": optimizer(values, losses),
+    }
+    if p.recompute not in (None, "none"):
+        losses.lost.append(f"recompute={p.recompute}: not in this file, call model.gradient_checkpointing_enable()")
+    text = json.dumps(config, indent=2) + "\n"
+    return ExportedConfig("deepspeed", "deepspeed.json", text, p, tuple(losses.lost))
+
+
+def optimizer(values: Values, losses: Losses) -> dict[str, object]:
+    training = values.training
+    name = OPTIMIZERS.get(training.optimizer)
+    if name is None:
+        losses.lost.append(f"optimizer {training.optimizer}: AdamW")
+    options = {"weight_decay": training.weight_decay, "betas": training.betas, "eps": training.eps}
+    told = {key: value for key, value in options.items() if value is not None}
+    return {"type": name or "AdamW", "params": {"lr": training.learning_rate, **told}}

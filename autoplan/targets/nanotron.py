@@ -1,0 +1,48 @@
+"""nanotron's YAML (src/nanotron/config): the sections that a plan decides."""
+
+from autoplan.targets.config import ExportedConfig
+from autoplan.targets.text import yaml
+from autoplan.targets.values import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
+
+
+def nanotron(values: Values) -> ExportedConfig:
+    training, losses = values.training, Losses(values.parallelism)
+    if (values.parallelism.zero or 0) > 1:
+        losses.instead("it shards the optimizer alone", zero=1)
+    if values.parallelism.pipeline_schedule not in ("1f1b", "gpipe", None) and (values.parallelism.pp or 1) > 1:
+        losses.instead("its engines are 1f1b and afab", pipeline_schedule="1f1b", virtual_stages=1)
+    if values.parallelism.recompute == "selective":
+        losses.instead("it recomputes whole layers", recompute="full")
+    losses.without("offload", "tensor", "tensor_system", "local_steps")
+    mixed_recompute(values.record, losses)
+    p = losses.parallelism
+    config = {
+        "parallelism": {
+            "dp": values.replicas,
+            "pp": p.pp or 1,
+            "tp": p.tp or 1,
+            "context_parallel_size": p.cp or 1,
+            "expert_parallel_size": p.ep or 1,
+            "pp_engine": "afab" if p.pipeline_schedule == "gpipe" else "1f1b",
+            "tp_mode": "REDUCE_SCATTER" if p.sequence_parallel else "ALL_REDUCE",
+            "tp_linear_async_communication": bool(p.sequence_parallel),
+            "recompute_layer": p.recompute == "full",
+        },
+        "tokens": {
+            "micro_batch_size": values.micro_batch,
+            "batch_accumulation_per_replica": values.accumulated,
+            "sequence_length": values.sequence,
+        },
+        "optimizer": {
+            "zero_stage": p.zero or 0,
+            "weight_decay": training.weight_decay or 0.0,
+            "clip_grad": training.clip_grad_norm,
+            "accumulate_grad_in_fp32": training.precision.endswith("mixed"),
+            "learning_rate_scheduler": {"learning_rate": training.learning_rate},
+        },
+        "model": {"dtype": TORCH_DTYPES.get(training.precision, "float32")},
+    }
+    if training.optimizer not in ("adam", "adamw"):
+        losses.lost.append(f"optimizer {training.optimizer}: adamW")
+    losses.lost.append(UNPRICED)
+    return ExportedConfig("nanotron", "nanotron.yaml", yaml(config), p, tuple(losses.lost))

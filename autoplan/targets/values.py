@@ -1,0 +1,102 @@
+"""A plan's figures as trainers ask for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from autoplan.errors import ParallelismError
+from autoplan.ir.graph import batch_rows
+from autoplan.ir.record import PlanRecord
+from autoplan.options import Parallelism, Training
+
+TORCH_DTYPES = {"bf16": "bfloat16", "bf16-mixed": "bfloat16", "fp16-mixed": "float16", "fp32": "float32"}
+UNPRICED = "how each operator is split, and where stages are cut: the trainer's own way, whose price isn't in this one"
+
+
+@dataclass(frozen=True)
+class Values:
+    """rows         of one optimizer step
+    sequence     tokens in a row; None where the first input isn't [rows, tokens]
+    accumulated  microbatches of a step on one replica
+    layers       how often the block that repeats most stands in the model, and its class
+    """
+
+    record: PlanRecord
+    training: Training
+    parallelism: Parallelism
+    rows: int
+    sequence: int | None
+    accumulated: int
+    layers: int
+    layer_class: str
+
+    @property
+    def micro_batch(self) -> int:
+        """Rows of a microbatch on one replica."""
+        return max(1, self.rows // (self.replicas * self.accumulated))
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that see rows of their own: those of dp and of the experts' axis."""
+        return (self.parallelism.dp or 1) * (self.parallelism.ep or 1)
+
+
+def values_of(record: PlanRecord) -> Values:
+    """ParallelismError for a plan that doesn't train."""
+    if not isinstance(record.training, Training):
+        raise ParallelismError("plan.export_config()", "this plan doesn't train", "plan with Training()")
+    uses = Counter(segment.block for segment in record.model.segments)
+    block, layers = uses.most_common(1)[0]
+    shape = record.model.batch[0].type.shape
+    text = not record.model.batch[0].type.floating and len(shape) == 2
+    return Values(
+        record, record.training, record.chosen.parallelism, batch_rows(record.model), shape[1] if text else None,
+        record.chosen.microbatches, layers, record.model.blocks[block].name,
+    )  # fmt: skip
+
+
+class Losses:
+    """What a trainer can't be told, gathered while its configuration is written."""
+
+    def __init__(self, parallelism: Parallelism) -> None:
+        one = parallelism.tensor is not None and len(parallelism.tensor) == 1  # an axis like any other
+        self.parallelism = replace(parallelism, tensor=None) if one else parallelism
+        self.lost: list[str] = []
+
+    def instead(self, why: str, **fields: object) -> None:
+        """Takes other fields, and says why."""
+        before = {name: getattr(self.parallelism, name) for name in fields}
+        if before != fields:
+            said = ", ".join(f"{name}={value}" for name, value in before.items())
+            taken = ", ".join(f"{name}={value}" for name, value in fields.items())
+            self.lost.append(f"{said} ({why}): {taken}")
+            self.parallelism = replace(self.parallelism, **fields)  # type: ignore[arg-type]
+
+    def without(self, *fields: str) -> None:
+        """Says what else has no words there."""
+        for name in fields:
+            value = getattr(self.parallelism, name)
+            if value not in (None, 1, "none", False):
+                self.lost.append(f"{name}={value}: no such option")
+                self.parallelism = replace(self.parallelism, **{name: None})
+
+    def all_data(self, devices: int, why: str) -> None:
+        """All devices along dp."""
+        p = self.parallelism
+        if (p.tp or 1) * (p.pp or 1) * (p.cp or 1) * (p.ep or 1) > 1:
+            sizes = {"dp": p.dp, "tp": p.tp, "pp": p.pp, "cp": p.cp, "ep": p.ep}
+            said = ", ".join(f"{name}={size}" for name, size in sizes.items() if size)
+            self.lost.append(f"{said} ({why}): dp={devices}, with microbatch and recomputation found anew")
+            self.parallelism = Parallelism(
+                dp=devices, tp=1, pp=1, cp=1, ep=1, zero=p.zero, offload=p.offload, local_steps=p.local_steps
+            )
+
+
+def mixed_recompute(record: PlanRecord, losses: Losses) -> None:
+    """A trainer recomputes every layer alike."""
+    repeated = sum(n for n in Counter(s.block for s in record.model.segments).values() if n > 1)
+    again = sum(stage.recompute + stage.selective for stage in record.chosen.stages)
+    p = losses.parallelism
+    if p.recompute not in (None, "none") and again < repeated:
+        losses.lost.append(f"recomputation of {again} of {repeated} layers: all of them, {p.recompute}")

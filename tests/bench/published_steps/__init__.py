@@ -1,0 +1,7 @@
+"""Published steps planned as they were run: ``python -m tests.bench.published_steps``, a part of ``make validate``.
+
+rows      which rows of the published tables are planned, and what was measured of each
+job       a row's model by name, its training, cluster and pins
+price     the plans of rows that share a trace
+document  the errors by family, beside those of the closed form
+"""

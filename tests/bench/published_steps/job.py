@@ -1,0 +1,150 @@
+"""A published row as what ``parallelize`` is asked: a model by name, a training, a cluster and pinned axes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from autoplan.cluster import ClusterSpec
+from autoplan.cluster.known import Known, KnownDevice
+from autoplan.options import Parallelism, Training
+from cost_models.hardware import Topology, load_device
+from cost_models.transformer.model import Recipe, Transformer
+from cost_models.validation.case import STEP, Case
+
+CLIPPED = 1.0  # the norm that every one of these trainers clips to unless it is told otherwise
+DROPOUT = 0.1  # of GPT-2 and Megatron-LM
+
+
+class NotPlannable(ValueError):
+    """A row that can't be asked of ``parallelize``; the text says why."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a trace depends on: rows that agree on it share one.
+
+    Traits of rows alone, which no program of ours has:
+
+    whole  attention's kernel computes the pairs that the mask leaves out, too
+    apart  dropout over attention's scores is a kernel of its own, however much else is fused
+    """
+
+    model: str
+    settings: tuple[str, ...]
+    batch: int
+    seq: int
+    precision: str
+    whole: bool = False
+    apart: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row's question.
+
+    notes  what of the row isn't planned as it was run
+    """
+
+    traced: Traced
+    training: Training
+    cluster: ClusterSpec
+    pins: Parallelism
+    notes: tuple[str, ...] = ()
+
+
+def job_of(case: Case) -> Job:
+    """The question of a case; ``NotPlannable`` where our program can't be what it ran."""
+    if case.what != STEP:
+        raise NotPlannable("a layer alone was measured, no step")
+    return job_on(case.model, case.recipe, cluster_of(case.topology, case.recipe.relays))
+
+
+def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
+    """The question of a recipe on a cluster; ``NotPlannable`` as above."""
+    if recipe.matmul != "bfloat16":
+        raise NotPlannable("products in 8 bit, which no Training has")
+    name, settings = named(model)
+    batch, notes = int(recipe.sequences), []
+    if recipe.recompute == "operators":
+        notes.append("per-operator recomputation as our selective one")
+    training = Training(
+        optimizer="adamw", precision=recipe.precision, clip_grad_norm=CLIPPED, compile=recipe.compiled,
+        reduce_dtype="bf16" if recipe.gradient_bytes == 2 else None,
+    )  # fmt: skip
+    if not recipe.fused_attention:
+        settings = (*settings, "attn_implementation=eager")
+    whole = recipe.fused_attention and not recipe.skips_masked
+    apart = recipe.compiled and not recipe.fused_attention and model.dropout
+    traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole, apart)
+    return Job(traced, training, cluster, pins_of(recipe), tuple(notes))
+
+
+def pins_of(recipe: Recipe) -> Parallelism:
+    """The axes, the schedule and what is sharded or run again, as the row says them."""
+    piped = recipe.pipeline > 1
+    return Parallelism(
+        dp=recipe.data // recipe.expert if recipe.expert > 1 else recipe.data, tp=recipe.tensor, pp=recipe.pipeline,
+        cp=recipe.context, ep=recipe.expert, zero=recipe.zero, micro_batch=int(recipe.micro_batch),
+        pipeline_schedule=recipe.schedule if piped else None,
+        virtual_stages=recipe.virtual_stages if piped and recipe.virtual_stages > 1 else None,
+        recompute="selective" if recipe.recompute == "operators" else recipe.recompute,
+        sequence_parallel=recipe.sequence_parallel if recipe.tensor > 1 else None, offload="none",
+    )  # fmt: skip
+
+
+def named(model: Transformer) -> tuple[str, tuple[str, ...]]:
+    """The name and settings of a model of transformers that has a closed form's shape: Llama's or Mixtral's, GPT-2's,
+    or StarCoder 2's for a GPT whose key heads are fewer or whose positions are rotary."""
+    parts = (model.gated, model.norm)
+    if parts == (True, "rms") and model.positions == "rotary" and not model.bias:
+        kind, told = "hf:mixtral" if model.experts else "hf:llama", llama(model)
+    elif parts == (False, "layer") and not model.experts:
+        grouped = model.kv_heads not in (None, model.heads)
+        plain = model.bias and model.positions == "learned" and not grouped
+        kind, told = ("hf:gpt2", gpt(model)) if plain else ("hf:starcoder2", starcoder(model))
+    else:
+        raise NotPlannable(f"no named model has {model.norm} norms, gated={model.gated}, biases={model.bias}, "
+                           f"{model.positions} positions and {model.experts} experts")  # fmt: skip
+    return kind, tuple(f"{key}={value}" for key, value in told.items())
+
+
+def gpt(model: Transformer) -> dict[str, object]:
+    drop = DROPOUT if model.dropout else 0.0
+    return {
+        "n_embd": model.hidden, "n_layer": model.layers, "n_head": model.heads, "n_positions": model.sequence,
+        "n_inner": model.inner, "vocab_size": model.vocabulary, "tie_word_embeddings": model.tied,
+        "resid_pdrop": drop, "embd_pdrop": drop, "attn_pdrop": drop,
+    }  # fmt: skip
+
+
+def shape(model: Transformer) -> dict[str, object]:
+    """Settings under the names that most configurations have."""
+    return {
+        "hidden_size": model.hidden, "num_hidden_layers": model.layers, "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads or model.heads, "intermediate_size": model.inner,
+        "vocab_size": model.vocabulary, "tie_word_embeddings": model.tied, "max_position_embeddings": model.sequence,
+    }  # fmt: skip
+
+
+def starcoder(model: Transformer) -> dict[str, object]:
+    drop = DROPOUT if model.dropout else 0.0
+    drops = {"residual_dropout": drop, "embedding_dropout": drop, "attention_dropout": drop}
+    return shape(model) | drops | {"use_bias": model.bias}
+
+
+def llama(model: Transformer) -> dict[str, object]:
+    if not model.experts:
+        return shape(model)
+    experts = {"num_local_experts": model.experts, "num_experts_per_tok": model.top_k}
+    return shape(model) | experts | {"intermediate_size": model.expert_inner}
+
+
+def cluster_of(topology: Topology, relays: bool) -> ClusterSpec:
+    """The cluster that has a topology: its device under its name, with the links of the row's machine."""
+    device, (node, *outer) = topology.device, topology.levels
+    links = replace(load_device(device.name)[1], node=node.link, relays=relays)
+    if outer and outer[0].link != node.link:
+        links = replace(links, nic=outer[0].link.scaled(outer[0].lone), nics_per_node=node.size / outer[0].lone)
+    known = Known((KnownDevice(device.name, device, links),))
+    return ClusterSpec(math.prod(level.size for level in outer), node.size, device.name, known=known)

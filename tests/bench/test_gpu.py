@@ -1,0 +1,96 @@
+"""The parts of `make gpu`, on a CPU and in small form: what is left for a GPU is the device's name."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.bench.gpu import correctness, one_rank, predicted, profiled
+from tests.bench.gpu.__main__ import all_parts, main, result_file
+from tests.bench.gpu.clock import kernels, peak_bytes
+from tests.bench.gpu.document import document
+from tests.bench.gpu.parts import PARTS
+from tests.bench.gpu.result import Result
+from tests.bench.gpu.setting import Setting
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting("cpu", True, tmp_path)
+
+
+def test_without_the_device_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "no-such-device", "--folder", str(tmp_path / "gpu"), "--write", "x.md"]) == 2
+    assert "no no-such-device here" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_document_has_each_part_the_date_and_the_device(tmp_path: Path) -> None:
+    result = Result("One part", "What was measured.", ("a", "b"), (("1", "2"),), ("a: too much",))
+    result.write(tmp_path / "part.json")
+    assert Result.read(tmp_path / "part.json") == result
+    text = document("NVIDIA H100", [result], {"trace": "it took more than 600 s"}, date(2026, 1, 2))
+    assert "Measured on 2026-01-02 on one NVIDIA H100, torch" in text
+    assert "| a | b |\n| --- | --- |\n| 1 | 2 |\n\nNot as asked:\n\n- a: too much" in text
+    assert "## trace\n\nDidn't end: it took more than 600 s" in text
+
+
+def test_waits_are_told_from_a_trace() -> None:
+    names = ["aten::item", "cudaStreamSynchronize", "cudaDeviceSynchronize", "aten::add", "hipEventSynchronize"]
+    assert sum(profiled.waiting(names).values()) == 3
+    assert profiled.waiting([*names, "cudaDeviceSynchronize"])["cudaDeviceSynchronize"] == 1
+    assert not profiled.waiting(["aten::mm", "cudaDeviceSynchronize"])
+
+
+def test_the_clock_counts_kernels_and_bytes() -> None:
+    x = torch.ones(1000)
+    assert kernels(lambda: x + x + x, CPU) == 2
+    assert peak_bytes(lambda: lambda: (x + x) * (x - x), CPU) == 3 * 4000
+
+
+def test_a_program_trains_as_the_module_does(setting: Setting) -> None:
+    module = setting.module("GPT-2, dropout")
+    assert {m.p for m in module.modules() if isinstance(m, torch.nn.Dropout)} == {0.0}
+    wanted = correctness.trained(setting, setting.module("Llama").double())
+    again = correctness.trained(setting, setting.module("Llama").double())
+    assert correctness.largest_difference(again, wanted) == 0.0
+    name = next(iter(wanted))
+    moved = {**again, name: again[name] + wanted[name].abs().max() / 2}
+    assert correctness.largest_difference(moved, wanted) == pytest.approx(0.5)
+
+
+@pytest.mark.slow
+def test_one_rank_is_measured_and_traced(setting: Setting) -> None:
+    row, ratio = one_rank.pair(setting, "Llama", "fp32", compiled=False)
+    assert row[:3] == ("Llama", "fp32", "eager") and 0.1 < ratio < 10
+    assert 100 < int(row[-2]) < 2 * int(row[-1])
+    (traced,) = profiled.run(setting).rows
+    assert traced[0] == "Llama" and (setting.folder / traced[-1]).stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_predicted_rehearsed_and_measured(setting: Setting) -> None:
+    row = predicted.measured(setting, "llama, two microbatches")
+    assert abs(row.rehearsed_off) < 0.1 and abs(row.bytes_off) < 0.25
+    assert row.seconds[0] > 0 < row.seconds[1] and min(row.kernels) > 100
+    assert len(row.cells()) == len(predicted.run(setting).heads)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_the_device_equal_the_module(setting: Setting) -> None:
+    found = correctness.run(setting)
+    assert [row[0] for row in found.rows] == list(correctness.FEW) and not found.wrong, found.wrong
+
+
+@pytest.mark.slow
+def test_every_part_runs_apart(setting: Setting, tmp_path: Path) -> None:
+    assert all_parts(setting, ["calibrated", "trace", "no-such-part"], tmp_path / "gpu.md") == 1
+    assert not result_file(setting, "no-such-part").exists()
+    assert not (tmp_path / "gpu.md").exists(), "a CPU's figures aren't a GPU's"
+    assert Result.read(result_file(setting, "calibrated")).rows
+    assert (tmp_path / "profile.toml").exists() and list(PARTS)[2] == "calibrated"

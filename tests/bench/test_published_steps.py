@@ -1,0 +1,79 @@
+"""Published rows are asked of the search with their pins and traits, and counted as what they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoplan.cluster.interval import interval_of
+from cost_models.hardware import Topology, load_device
+from cost_models.transformer.model import Recipe, Transformer
+from tests.bench.published_steps.document import Answered, printed
+from tests.bench.published_steps.job import NotPlannable, cluster_of, job_on, named
+from tests.bench.published_steps.price import Planned, plan_all
+from tests.bench.published_steps.rows import FULLEST, LAST, Published
+
+GPT = Transformer(64, 2, 4, 32, 256, dropout=True)
+LLAMA = Transformer(64, 2, 4, 32, 256, gated=True, bias=False, norm="rms", positions="rotary", tied=False)
+DEVICE, LINKS = load_device("a100-sxm-80gb")
+ONE_NODE = cluster_of(Topology(DEVICE, LINKS.levels(1, 8)), relays=True)
+MEGATRON = Recipe(tensor=2, data=4, micro_batch=1, microbatches=2, recompute="full", compiled=True,
+                  precision="fp16-mixed", fused_attention=False)  # fmt: skip
+
+
+def test_a_closed_forms_shape_has_a_name() -> None:
+    assert named(GPT)[0] == "hf:gpt2" and "n_embd=64" in named(GPT)[1]
+    assert named(LLAMA)[0] == "hf:llama"
+    assert named(replace(LLAMA, experts=4, top_k=2))[0] == "hf:mixtral"
+    assert named(replace(GPT, kv_heads=2))[0] == "hf:starcoder2"
+    with pytest.raises(NotPlannable, match="no named model has rms norms"):
+        named(replace(LLAMA, gated=False))
+
+
+def test_a_recipe_is_pinned_whole() -> None:
+    job = job_on(GPT, MEGATRON, ONE_NODE)
+    assert job.pins.pinned() == {
+        "dp": 4, "tp": 2, "pp": 1, "cp": 1, "ep": 1, "zero": 0, "micro_batch": 1, "recompute": "full",
+        "sequence_parallel": False, "offload": "none",
+    }  # fmt: skip
+    assert job.training.reduce_dtype == "bf16" and job.training.compile
+    assert job.traced.batch == 8 and job.traced.apart and not job.traced.whole
+    assert "attn_implementation=eager" in job.traced.settings
+    with pytest.raises(NotPlannable, match="8 bit"):
+        job_on(GPT, replace(MEGATRON, matmul="float8"), ONE_NODE)
+
+
+def test_a_cluster_keeps_the_links_of_the_rows_machine() -> None:
+    shared = Topology(DEVICE, replace(LINKS, nics_per_node=4).levels(4, 8))
+    made = cluster_of(shared, relays=False)
+    assert made.topology().levels == shared.levels and not made.topology().relays
+
+
+def test_the_traits_of_a_row_change_its_price() -> None:
+    """Scores in memory cost more than a fused kernel, and a dropout of its own more again; a kernel that leaves nothing
+    out more than one that skips the masked half."""
+    job = job_on(replace(GPT, sequence=1024, hidden=512), replace(MEGATRON, fused_attention=True), ONE_NODE)
+    written = (*job.traced.settings, "attn_implementation=eager")
+    traits = [job.traced, replace(job.traced, whole=True), replace(job.traced, settings=written)]
+    traits.append(replace(traits[-1], apart=True))
+    seconds = [plan_all(traced, [job])[0].step_s for traced in traits]
+    assert 0 < seconds[0] < seconds[1] and seconds[0] < seconds[2] < seconds[3]
+
+
+def test_rows_are_counted_by_family_and_half() -> None:
+    row = Published("family", 1, "one", "7B", "h100-sxm", job_on(GPT, MEGATRON, ONE_NODE), 10.0, 11.0)
+    plan = Planned("tp=2", 9.0, 4, 3, True)
+    rows = [Answered(row, plan), Answered(replace(row, row=2, fitted=True), replace(plan, step_s=12.0, fits=False))]
+    missing = Answered(replace(row, row=3, asked="why not"), Planned(reason="why not"))
+    text = printed([*rows, missing])
+    assert "| family | h100-sxm | 1 + 1 | 10.0% | 10.0% | 10.0% | -10.0% | 20.0% | – | 10.0% | 10.0% | 1 of 2 |" in text
+    assert "1 rows not planned: why not" in text
+    bytes_ = [Answered(replace(row, rank=rank, measured=3.0), plan).point.predicted for rank in (LAST, FULLEST)]
+    assert bytes_ == [3.0, 4.0]
+
+
+def test_a_prediction_has_an_interval() -> None:
+    found = interval_of(ONE_NODE, 10.0)
+    assert found.low_s < 10.0 < found.high_s and found.is_validated
+    assert found.holds(10.0) and not found.holds(100.0)
