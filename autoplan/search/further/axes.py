@@ -9,7 +9,7 @@ An experts' axis is tried for mixtures. A tensor axis splits experts too, within
 splits. An axis of their own may span nodes, and dense weights stay whole along it. There are as many meshes again for
 each of its sizes, and operators over two axes are dear to choose. So sizes are tried without a tensor axis first, each
 mesh with the microbatch that gives a device about as many rows as it has in the best plan. The size that wins is tried
-with everything else.
+with all others. Both axes together have to be pinned.
 """
 
 from __future__ import annotations
@@ -78,5 +78,6 @@ def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
 
 
 def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> list[Candidate]:
-    """Everything else beside the experts' axis of a plan."""
-    return work.lying([s for s in settings(work.limits, replace(pinned, ep=found.setting.ep)) if s not in work.found])
+    """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
+    same = replace(pinned, ep=found.setting.ep, tp=found.setting.tp)
+    return work.lying([s for s in settings(work.limits, same) if s not in work.found])
