@@ -56,13 +56,12 @@ def predicted_events(record: PlanRecord, step: Breakdown) -> Iterator[Event]:
 
 
 def span_events(span: Span, ends: dict[tuple[int, str, int], Span]) -> Iterator[Event]:
-    """An action, the message that it waits for, and an arrow from the action that sends it."""
+    """An action, the part of its message that it waits for, and an arrow from the action that sends it."""
     said = {"microbatch": span.microbatch, "stage": span.stage}
     begin_s = span.start_s + span.received_s
     yield duration(f"{NAMES[span.kind]} {span.microbatch}", span.rank, COMPUTE, begin_s, span.end_s - begin_s, said)
-    if span.received_s <= 0:
-        return
-    yield duration(f"receive for {NAMES[span.kind]}", span.rank, LINKS, span.start_s, span.received_s, said)
+    if span.received_s > 0:
+        yield duration(f"receive for {NAMES[span.kind]}", span.rank, LINKS, span.start_s, span.received_s, said)
     sender = ends.get((span.stage + (-1 if span.kind == "F" else 1), span.kind, span.microbatch))
     if sender is not None and sender.rank != span.rank:
         arrow = {"name": "message", "cat": "message", "id": f"{span.stage}{span.kind}{span.microbatch}"}
