@@ -153,8 +153,8 @@ class _Ledger:
 
 
 def key_of(call: Call) -> Key:
-    kind = call.kind if call.kind != "collective" else call.name.split(" ")[0]
-    return WIRE.get(kind, kind), call.span, size_of(call)
+    name = call.name.split(" ")[0]
+    return WIRE.get(name, name) if call.kind == "collective" else call.kind, call.span, size_of(call)
 
 
 def size_of(call: Call) -> int:
