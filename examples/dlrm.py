@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> autoplan.Plan:
     model = make_model(options.rows, options.width)
     batch = clicks_of(table_sizes(options.rows), options.batch)
     plan = autoplan.parallelize(model, options.cluster_spec, batch, parallelism=options.parallelism)
-    print(plan.report())
+    print(plan.report(verbose=True))
     print(plan.verify())
     plan.export(options.export)
     print(f"torchrun --nproc-per-node {plan.record.cluster.devices} {options.export}/train.py")

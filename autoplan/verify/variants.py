@@ -26,11 +26,13 @@ def in_float64(record: PlanRecord) -> PlanRecord:
 
 
 def rewritten(record: PlanRecord, model: Model) -> PlanRecord:
-    """The plan of a model whose blocks have lost operators: casts, dropout. Nothing of these can run again."""
+    """The plan of a model whose blocks have lost operators: casts, dropout. What was chosen for these is gone."""
     blocks = []
     for block, choice in zip(model.blocks, record.chosen.blocks, strict=True):
         left = {node.name for node in block.nodes}
-        blocks.append(replace(choice, again=tuple(each for each in choice.again if each[0] in left)))
+        again = tuple(each for each in choice.again if each[0] in left)
+        strategies = tuple(each for each in choice.strategies if each[0] in left)
+        blocks.append(replace(choice, again=again, strategies=strategies))
     return replace(record, model=model, chosen=replace(record.chosen, blocks=tuple(blocks)))
 
 

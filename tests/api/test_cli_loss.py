@@ -52,7 +52,7 @@ def test_it_is_planned_with_before_the_files_own(tmp_path: Path, capsys: pytest.
     (tmp_path / "mine.py").write_text(FILE)
     model = f"{tmp_path / 'mine.py'}:make_model"
     asked = ["plan", "--model", model, "--cluster-spec", "1x2 cpu", "--effort", "fast", "--parallelism", "ddp"]
-    assert cli.main([*asked, "--loss", "mse_loss", "--export", str(tmp_path / "out")]) == 0
+    assert cli.main([*asked, "--verbose", "--loss", "mse_loss", "--export", str(tmp_path / "out")]) == 0
     assert "mse_loss" in (tmp_path / "out" / "program.py").read_text() or "pow" in capsys.readouterr().out
     assert cli.main(asked) == 2 and "not this one" in capsys.readouterr().err
     assert cli.main(["compare", str(tmp_path / "out"), "1x2 cpu", "--loss", "mse_loss"]) == 2

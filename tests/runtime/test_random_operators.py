@@ -85,9 +85,17 @@ class Drawn(nn.Module):
         return ((self.layer(x) * self.draw(x) - y) ** 2).mean()  # type: ignore[operator]
 
 
-def test_what_is_drawn_from_no_tensor_is_refused() -> None:
+@pytest.mark.parametrize(
+    "draw", [lambda x: torch.rand(ROWS, WIDTH), lambda x: torch.randperm(WIDTH).to(x.dtype)], ids=["rand", "randperm"]
+)
+def test_what_is_drawn_from_no_tensor_is_one_device_s(draw) -> None:
+    plan = parallelize_alone(Drawn(draw), "1x2 cpu", batch(), parallelism=Parallelism(dp=2, tp=1, pp=1))
+    assert plan.verify().passed
+
+
+def test_what_nobody_draws_by_place_is_refused() -> None:
     with pytest.raises(NoRuleError, match="draws random numbers"):
-        trace(Drawn(lambda x: torch.rand(ROWS, WIDTH)), batch(), loss_fn=None, training=True)
+        trace(Drawn(lambda x: torch.poisson(x.abs())), batch(), loss_fn=None, training=True)
 
 
 def test_what_is_drawn_in_the_shape_of_the_batch_belongs_to_a_block() -> None:
@@ -97,4 +105,4 @@ def test_what_is_drawn_in_the_shape_of_the_batch_belongs_to_a_block() -> None:
 
 def test_the_public_entry_tells_it_too() -> None:
     with pytest.raises(NoRuleError, match="hand the numbers in with the batch"):
-        autoplan.parallelize(Drawn(lambda x: torch.randperm(WIDTH).to(x.dtype)), "1x2 cpu", batch())
+        autoplan.parallelize(Drawn(lambda x: torch.poisson(x.abs())), "1x2 cpu", batch())
