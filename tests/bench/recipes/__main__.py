@@ -53,9 +53,9 @@ def key(job: Job, sources: str) -> str:
 
 
 def sources_digest() -> str:
-    """Of everything that plans and prices."""
+    """Of everything that reads rows, plans and prices."""
     digest = hashlib.sha256()
-    for folder in ("autoplan", "cost_models"):
+    for folder in ("autoplan", "cost_models", "tests/bench/recipes"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".toml"):
                 digest.update(path.read_bytes())

@@ -86,7 +86,7 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     pins = Parallelism(
         dp=rows // ep, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, recompute=recompute,
         micro_batch=None if micro is None else micro * ep,  # ours is spread over ep, theirs lies on each of its ranks
-        pipeline_schedule=None if pp == 1 else "interleaved" if stages > 1 else "1f1b",
+        pipeline_schedule="interleaved" if pp > 1 and stages > 1 else None,
         virtual_stages=stages if pp > 1 and stages > 1 else None,
     )  # fmt: skip
     cluster = cluster_text(row["gpu"], devices)
