@@ -21,7 +21,7 @@ def parts(rows: Sequence[Recipe | Refused], found: Mapping[Job, JobPlans | str])
     lines = [HEADER, ("---",) * len(HEADER), *(line(row, found) for row in rows)]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     notes = Counter(note for row in rows if isinstance(row, Recipe) for note in row.notes)
-    told = "\n".join(f"- {note} ({count} rows)" for note, count in sorted(notes.items()))
+    told = "\n".join(f"- {note} ({count} row{'s' if count > 1 else ''})" for note, count in sorted(notes.items()))
     return {"date": f"Planned on {date.today().isoformat()}.", "summary": summary(rows, found), "table": table,
             "notes": told}  # fmt: skip
 
