@@ -147,6 +147,7 @@ ORDER = (
     "compile",
     "replan",
     "plan",
+    "integrations",
     "api",
     "comparison",
     "difference",
