@@ -24,7 +24,7 @@ from autoplan.integrations.model import PlannedModel
 from tests.support import accelerate_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
 
-TRAINING = autoplan.Training(learning_rate=1e-2, weight_decay=0.1)
+TRAINING = autoplan.Training(precision="fp64", learning_rate=1e-2, weight_decay=0.1)
 WAYS = {"dp": {"dp": 2, "micro_batch": 2}, "tp": {"tp": 2}, "pp": {"pp": 2}}
 
 
@@ -56,10 +56,10 @@ def test_the_example_is_one_device_s(way: str, one: Path, tmp_path: Path) -> Non
         for done in run_ranks(script, 2, given):
             assert done.returncode == 0, done.stderr
         found = json.loads((tmp_path / "found.json").read_text())
-        assert found == pytest.approx(wanted[-count:], rel=2e-6)
+        assert found == pytest.approx(wanted[-count:], rel=1e-9)
         whole, known = (torch.load(folder / "found.json.pt") for folder in (tmp_path, one))
         for name, value in known.items():
-            torch.testing.assert_close(whole[name], value, rtol=1e-4, atol=2e-6)
+            torch.testing.assert_close(whole[name], value, rtol=1e-7, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_a_plan_decides_is_refused(alone: Path) -> None:
     for given, message in (
         ({"gradient_accumulation_steps": 4}, "microbatches accumulate"),
-        ({"mixed_precision": "bf16"}, "the plan's precision is 'fp32'"),
+        ({"mixed_precision": "bf16"}, "the plan's precision is 'fp64'"),
         ({"fsdp_plugin": object()}, "the plan says how the model is split"),
         ({"dynamo_backend": "inductor"}, "the plan says what is compiled"),
     ):  # fmt: skip

@@ -24,7 +24,7 @@ def small_bert() -> BertForSequenceClassification:
     return BertForSequenceClassification(BertConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         max_position_embeddings=TOKENS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    ))  # fmt: skip
+    )).double()  # fmt: skip
 
 
 class Pairs(Dataset):
