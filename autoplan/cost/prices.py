@@ -22,7 +22,7 @@ from autoplan.ir.mesh import Axis, Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution import Planner, step_seconds
 from autoplan.rules.strategies import Strategy
-from cost_models.collective import send_seconds
+from cost_models.collective import hidden_seconds, send_seconds
 from cost_models.compute import many_kernels_seconds, memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 
@@ -75,6 +75,7 @@ class Prices:
     reduced       the same of a gradient as it is summed over the data axis; None: as it is stored
     direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
                   which compose their ways themselves
+    hides         the sum of an input's gradient may run under weights' gradients (``redistribution.hidden``)
     """
 
     mesh: Mesh
@@ -86,6 +87,7 @@ class Prices:
     stored: float = 1.0
     reduced: float | None = None
     direct: bool = False
+    hides: bool = True
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
     )
@@ -274,6 +276,12 @@ class Prices:
             forward_s = self.group_s(step.forward, step.forward_bytes, step.axes)
             backward_s = self.group_s(step.backward, step.backward_bytes, step.axes)
         return Cost(copy_s + forward_s, copy_s + backward_s if carries and self.training else 0.0)
+
+    def under_weights_s(self, sum_s: float, weights_s: float) -> float:
+        """Of the sum of an input's gradient, the seconds that so many of weights' gradients hide."""
+        if not self.hides or self.device.blocking:
+            return 0.0
+        return float(hidden_seconds(weights_s, sum_s, self.device.overlap_slowdown))
 
     def collective_s(self, kind: str, bytes: float, axis: str) -> float:
         """Seconds of one collective, over several axes where ``axis`` names them, "dp,cp"; 0 where nothing crosses the
