@@ -18,7 +18,7 @@ from autoplan.search.intra_op.template import Value
 
 @dataclass
 class HiddenSums:
-    """On one mesh; operators that are alike are priced once.
+    """What is hidden on one mesh, for each arc of a value; operators that are alike are priced once.
 
     weights_s  seconds of an operator's weights' gradients, by the operator and the layout of its first operand
     """
