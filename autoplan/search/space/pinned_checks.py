@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.search.space.candidates import SpaceLimits, order_of
+from autoplan.search.space.candidates import SpaceLimits
 
 Conflict = tuple[object, str, str, str]
 """Whether it is there, what is given, why that can't be, and the remedy."""
