@@ -84,14 +84,14 @@ class OperatorProblems:
         """Of the whole model."""
         return sizes_of(self.prepared.model, self.prepared.operators)
 
-    def pinned_to(self, parallelism: Parallelism) -> OperatorProblems:
+    def pinned_to(self, parallelism: Parallelism, quick: bool = False) -> OperatorProblems:
         """The problems under other pinned fields: these, where the fields say the same, else with nothing solved."""
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
         if (split, sequence) == (self.split_weights, self.sequence):
             return self
         asks_more = (split or not self.split_weights) and self.sequence in (None, sequence)
         return OperatorProblems(
-            self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored,
+            self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored, quick,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
         )  # fmt: skip
