@@ -3,8 +3,9 @@
 
 This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
 
-Order: `given` (trainings, parallelisms and bandwidths as text), `loss` (the loss that ``--loss`` names),
-`commands` (what most commands do), `train` (torchrun on one machine), `checkpoint` (``checkpoint verify``).
+Order: `given` (trainings, parallelisms and bandwidths as text), `loss` (the loss that ``--loss`` names), `progress` (a
+line while something takes its time), `commands` (what most commands do), `train` (torchrun on one machine),
+`checkpoint` (``checkpoint verify``).
 """
 
 import argparse

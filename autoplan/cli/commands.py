@@ -10,6 +10,7 @@ from pathlib import Path
 from autoplan.api import parallelize
 from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
+from autoplan.cli.progress import phase
 from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare, unchanged
 from autoplan.difference import difference
@@ -25,15 +26,14 @@ def plan_command(options: argparse.Namespace) -> None:
     request = resolve_model(options.model, options.config, options.batch, options.seq)
     for note in request.notes:
         print(note)
-    plan = parallelize(
-        request.model,
-        options.cluster_spec,
-        request.example_inputs,
-        loss_fn=loss_of(options, request),
-        training=training(options.training),
-        parallelism=parallelism(options.parallelism),
-        effort=options.effort,
-    )
+    how = {
+        "loss_fn": loss_of(options, request),
+        "training": training(options.training),
+        "parallelism": parallelism(options.parallelism),
+        "effort": options.effort,
+    }
+    with phase("planning: tracing the model, searching"):
+        plan = parallelize(request.model, options.cluster_spec, request.example_inputs, **how)
     if request.weights is not None:
         plan = plan.starting_from(request.weights)
     tell(plan, options)
@@ -88,14 +88,15 @@ def what_if_command(options: argparse.Namespace) -> None:
     """The plan that was and the one that would be, in two lines, then the latter's report."""
     check_export(options.export, options.rehearse)
     before = load(options.folder)
-    after = before.what_if(
-        cluster_spec=options.cluster_spec,
-        batch=options.batch,
-        seq=options.seq,
-        bandwidth=None if options.bandwidth is None else read_factors(options.bandwidth),
-        parallelism=None if options.parallelism is None else parallelism(options.parallelism),
-        effort=options.effort,
-    )
+    with phase("searching"):
+        after = before.what_if(
+            cluster_spec=options.cluster_spec,
+            batch=options.batch,
+            seq=options.seq,
+            bandwidth=None if options.bandwidth is None else read_factors(options.bandwidth),
+            parallelism=None if options.parallelism is None else parallelism(options.parallelism),
+            effort=options.effort,
+        )
     told = unchanged(before, after)
     print("\n".join(filter(None, (beside(("as planned", before), ("what if", after)), told, " "))).rstrip(" "))
     tell(after, options)
@@ -114,11 +115,14 @@ def compare_command(options: argparse.Namespace) -> None:
         if options.config:
             raise InputsError(f"--config {options.config[0]}", "a plan's model is what it is", "leave it out")
         plan = load(options.model)
-        print(compare(plan, options.cluster_specs, batch=options.batch, seq=options.seq, **how))
+        with phase(f"planning for {len(options.cluster_specs)} clusters"):
+            table = compare(plan, options.cluster_specs, batch=options.batch, seq=options.seq, **how)
     else:
         request = resolve_model(options.model, options.config, options.batch, options.seq)
         how["loss_fn"] = loss_of(options, request)
-        print(compare(request.model, options.cluster_specs, request.example_inputs, **how))
+        with phase(f"planning for {len(options.cluster_specs)} clusters"):
+            table = compare(request.model, options.cluster_specs, request.example_inputs, **how)
+    print(table)
 
 
 def diff_command(options: argparse.Namespace) -> None:
@@ -132,7 +136,8 @@ def trace_command(options: argparse.Namespace) -> None:
 
 def config_command(options: argparse.Namespace) -> None:
     """The configuration, and on stderr what it lost."""
-    found = load(options.folder).export_config(options.kind)
+    with phase(f"planning what {options.kind} can say"):
+        found = load(options.folder).export_config(options.kind)
     if options.write:
         Path(options.write).write_text(found.text)
     else:
