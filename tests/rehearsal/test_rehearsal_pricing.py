@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
 from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.calls import WHOLE
-from autoplan.rehearsal.pricing.operators import operator_account
+from autoplan.rehearsal.pricing.operators import operator_account, places_of
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
@@ -69,6 +70,12 @@ def test_every_call_is_priced_and_every_priced_call_is_made(found: Rehearsed, pl
         assert account.holds, str(account)
         issued = [c for c in trace.calls if c.kind in CROSSING]
         assert sum(c.count for c in account.left_out) <= 6 < len(issued)
+
+
+def test_an_edited_program_is_told(found: Rehearsed, plan: PlanPrices) -> None:
+    edited = found.program.replace("        return ", "        spare = 1\n        return ")
+    with pytest.raises(RehearsalError, match="edited, or of another release"):
+        places_of(edited, plan.lowered)
 
 
 def test_products_have_the_flops_that_are_priced(found: Rehearsed, plan: PlanPrices) -> None:

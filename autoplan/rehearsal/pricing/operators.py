@@ -16,6 +16,7 @@ from autoplan.emit.column_products import Lines
 from autoplan.emit.naming import with_class_names
 from autoplan.emit.program import RESERVED
 from autoplan.emit.stage import runs_of
+from autoplan.errors import RehearsalError
 from autoplan.ir.typed import Lowered, LoweredBlock, Move
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.records import Call, RankTrace
@@ -51,8 +52,8 @@ class Launched:
 
 
 def places_of(program: str, lowered: Lowered) -> Mapping[int, Place]:
-    """The place of each line of a program's classes, by its number; ValueError where the text isn't that of the typed
-    program."""
+    """The place of each line of a program's classes, by its number; RehearsalError where the text isn't that of the
+    typed program."""
     named = with_class_names(lowered, RESERVED)
     numbers = {block.name: index for index, block in enumerate(named.blocks)}
     stages = {f"Stage{number}": number for number in range(len(lowered.stages))}
@@ -74,7 +75,11 @@ def block_lines(forward: ast.FunctionDef, index: int, block: LoweredBlock) -> di
     lines = [each for each in forward.body if isinstance(each, ast.Assign)]
     names = list(emitted_names(block))
     if len(lines) != len(names):
-        raise ValueError(f"{block.name}: {len(lines)} statements in program.py, {len(names)} in the plan")
+        raise RehearsalError(
+            "program.py",
+            f"{block.name} has {len(lines)} statements there, {len(names)} in the plan: edited, or of another release",
+            "plan and export again; what the lines cost is known of the plan's own alone",
+        )  # fmt: skip
     return {
         line: Place(index, name)
         for each, name in zip(lines, names, strict=True)
