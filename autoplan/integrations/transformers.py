@@ -53,8 +53,6 @@ class Trainer(transformers.Trainer):
         self, model: nn.Module | None = None, args: TrainingArguments | None = None, *rest: Any,
         plan: Plan | str | os.PathLike, **further: Any,
     ) -> None:  # fmt: skip
-        own = next(c for c in type(self).__mro__ if c.__module__ == __name__)
-        check_trainer(type(self), own, further)
         if model is None:
             raise InputsError("model=None", "its names and its configuration are needed", "give the planned model")
         args = TrainingArguments("tmp_trainer") if args is None else args
@@ -62,6 +60,7 @@ class Trainer(transformers.Trainer):
         with ExitStack() as stack:  # an error leaves no process group behind
             stack.callback(self.program.close)
             super().__init__(model, settled(args, self.program), *rest, **further)
+            check_trainer(type(self), Trainer, vars(self))
             stack.pop_all()
         self.module = model
         self._set_signature_columns_if_needed()
@@ -133,10 +132,11 @@ class Trainer(transformers.Trainer):
         self.callback_handler.eval_dataloader = dataloader
         total, count = 0.0, 0
         data: Any = dataloader.dataset
-        left, size = (len(data) if has_length(data) else None), getattr(dataloader.batch_sampler, "batch_size", 0)
+        left, size = (len(data) if has_length(data) else None), getattr(dataloader.batch_sampler, "batch_size", None)
         for inputs in dataloader:
             loss = self.program.evaluate(self.model.batch((), self._prepare_inputs(inputs)))
-            rows = rows_of(inputs) if left is None else min(left, size)
+            rows = size or rows_of(inputs)  # a sampler's batches are split over the data ranks
+            rows = rows if left is None else min(left, rows)
             left = None if left is None else left - rows
             total, count = total + loss.double().item() * rows, count + rows
             self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)

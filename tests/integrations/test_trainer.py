@@ -89,11 +89,11 @@ class OwnLoss(Trainer):
 
 @in_fork
 def test_own_losses_and_metrics_are_refused(alone: Path, tmp_path: Path) -> None:
-    args = loop.arguments(str(tmp_path))
+    given = {"plan": alone, "args": loop.arguments(str(tmp_path)), "eval_dataset": loop.Tokens(8, 2)}
     with pytest.raises(ParallelismError, match="compute_metrics"):
-        Trainer(plan=alone, model=loop.small_llama(), args=args, compute_metrics=len)
+        Trainer(model=loop.small_llama(), compute_metrics=len, **given)
     with pytest.raises(ParallelismError, match=r"OwnLoss\.compute_loss"):
-        OwnLoss(plan=alone, model=loop.small_llama(), args=args)
+        OwnLoss(model=loop.small_llama(), **given)
 
 
 @in_fork
