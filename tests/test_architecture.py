@@ -74,6 +74,8 @@ ORDER = (
     "trace.huggingface",
     "trace.repeats",
     "trace.checks",
+    "trace.masked_rows",
+    "trace.masked_edges",
     "trace.masked",
     "trace.convert",
     "trace.modules",

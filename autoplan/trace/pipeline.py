@@ -183,9 +183,11 @@ def parameters_of(model: nn.Module, converted: Converted) -> tuple[Parameter, ..
 def in_order(traced: Model, model: nn.Module, training: bool) -> Model:
     """Parameters and buffers in the order of the user's model; notes of its modes and hooks, and of each parameter
     that is never read."""
-    order = {name: index for index, (name, _) in enumerate((*model.named_parameters(), *model.named_buffers()))}
+    held = (*model.named_parameters(), *model.named_buffers(remove_duplicate=False))
+    order = {name: index for index, (name, _) in enumerate(held)}
     read = {parameter.source for parameter in traced.parameters}
-    unread = unread_of(model, read | {buffer.name for buffer in traced.buffers})
+    changed = {name for segment in traced.segments for name in segment.buffers}
+    unread = unread_of(model, read | {buffer.name for buffer in traced.buffers}, changed)
     unused = [f"parameter {name} is never used" for name, _ in model.named_parameters() if name not in read]
     return replace(
         traced,
@@ -196,11 +198,14 @@ def in_order(traced: Model, model: nn.Module, training: bool) -> Model:
     )
 
 
-def unread_of(model: nn.Module, read: Container[str]) -> tuple[Parameter, ...]:
-    """What the model's state dict holds beside what is read, a tied tensor once."""
+def unread_of(model: nn.Module, read: Container[str], changed: Container[str]) -> tuple[Parameter, ...]:
+    """What the model's state dict holds beside what is read, a tied parameter once, a buffer under each name that it
+    has; but for those of a buffer that forward changes."""
     persistent, aliases = model.state_dict(keep_vars=True), aliases_of(model)
+    named = list(model.named_buffers(remove_duplicate=False))
+    moving = {id(tensor) for name, tensor in named if name in changed}
     return tuple(
         Parameter(name, type_of(value), source=name, aliases=aliases.get(name, ()), trainable=False)
-        for name, value in (*model.named_parameters(), *model.named_buffers())
-        if name in persistent and name not in read
+        for name, value in (*model.named_parameters(), *named)
+        if name in persistent and name not in read and id(value) not in moving
     )
