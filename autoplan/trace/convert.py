@@ -14,7 +14,6 @@ from autoplan.errors import NoRuleError, TraceError
 from autoplan.ir.graph import DType, Ref, Typed
 from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
-from autoplan.trace import masked
 from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
 from autoplan.trace.checks.in_place import written
 from autoplan.trace.direct import (
@@ -30,6 +29,7 @@ from autoplan.trace.direct import (
     region_body,
     region_of,
 )
+from autoplan.trace.masked import operators as masked
 from autoplan.trace.passes.decompose import Speller
 from autoplan.trace.passes.literals import literal
 from autoplan.trace.table import forms, positive

@@ -135,16 +135,17 @@ def taken(op: torch._ops.OpOverload) -> list[tuple[str, str]]:
 def unshared(node: fx.Node) -> bool:
     """Whether nothing reads what an in-place operator changes but anew: what is changed is no view, one of slices, or a
     view of what nobody else sees; and no other view or earlier result of it is read after the change."""
-    path = [node.args[0]]
+    changed = node.args[0]
+    assert isinstance(changed, fx.Node)
+    path = [changed]
     while (source := part_of(path[-1])) is not None:
         path.append(source)
     others = {alias for place in path for alias in aliases(place)} - {node, *path}
     return (not is_view(path[-1]) or unseen(path[-1])) and not any(read_across(alias, node) for alias in others)
 
 
-def part_of(node: object) -> fx.Node | None:
+def part_of(node: fx.Node) -> fx.Node | None:
     """What a node is a slice of, or changed in place: what follows it in the graph reads both by one memory."""
-    assert isinstance(node, fx.Node)
     source = node.args[0] if node.args else None
     follows = str(node.target) in SCATTERS or (isinstance(node.target, torch._ops.OpOverload) and in_place(node.target))
     return source if follows and isinstance(source, fx.Node) else None
@@ -157,9 +158,8 @@ def base_of(node: fx.Node) -> fx.Node:
     return node
 
 
-def aliases(node: object) -> list[fx.Node]:
+def aliases(node: fx.Node) -> list[fx.Node]:
     """What shares a node's memory: its views, parts of them, and what operators that change it give back."""
-    assert isinstance(node, fx.Node)
     return [u for u in node.users if is_view(u) or u.target is operator.getitem or part_of(u) is node]
 
 

@@ -13,6 +13,7 @@ from autoplan.trace import huggingface
 from autoplan.trace.batch_binding import Inputs, LossFn, bind
 from autoplan.trace.blocks import Flat, constant_nodes, expand, fold
 from autoplan.trace.builder import type_of
+from autoplan.trace.caches import forgetting
 from autoplan.trace.capture import capture
 from autoplan.trace.checks.autograd_functions import check_backwards, watched
 from autoplan.trace.checks.hooks import check_hooks, hook_notes
@@ -94,7 +95,7 @@ def flat_within(
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
     module = anew()
     seen, names = module.seen, naming(model, module.model, binding.names, kept)
-    with watched() as calls, refusals(training):
+    with watched() as calls, refusals(training), forgetting(model):
         program = capture(module, batch)
         check_strange(seen.strange, model)
         trained = {names.state(f"model.{name}") for name in seen.trained}

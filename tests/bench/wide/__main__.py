@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept, digest, start = Kept(given.kept), given.digest or sources_digest(), time.monotonic()
     names = [n for n in given.only or MODELS if not given.family or MODELS[n].family in given.family]
     for name in names:
-        if name in kept.found(digest) and not given.only or time.monotonic() - start > given.seconds:
+        if (name in kept.found(digest) and not given.only) or time.monotonic() - start > given.seconds:
             continue
         row = in_fork(name, given.under)
         kept.add(digest, row)

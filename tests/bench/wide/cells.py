@@ -92,7 +92,8 @@ def check(model: Brought, parallelisms: Mapping[str, Parallelism | str]) -> Row:
             return plan_of(source, traced, CLUSTER, TRAINING, asked_of(asked, (), TRAINING, "fast"))
 
     with RankPool(RANKS, timeout_s=240) as pool:
-        cells = {name: cell(pool, lambda asked=asked: planned(asked), batch, name) for name, asked in parallelisms.items()}
+        cells = {name: cell(pool, lambda asked=asked: planned(asked), batch, name) for name,
+        asked in parallelisms.items()}
     return Row(model.name, exported, cells)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
@@ -42,7 +43,12 @@ def bad(row: Row) -> bool:
 
 
 def equal(row: Row) -> bool:
-    return all(cell.equal for cell in row.cells.values())
+    """In every cell, but for a pipeline that a model of one part can't have."""
+    return all(cell.equal or indivisible(cell) for cell in row.cells.values())
+
+
+def indivisible(cell: Cell) -> bool:
+    return cell.clear and "the model is a chain of 1 parts" in cell.error
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -53,16 +59,21 @@ def summary(rows: Sequence[Row]) -> str:
         f"{len(rows)} models; torch.export traces {len(traced)} of them alone. Of those, {both} "
         f"({100 * both / max(len(traced), 1):.1f}%) are planned and equal in all cells.",
         f"Of the other {len(rows) - len(traced)}, {sum(equal(r) for r in rows if r.exported)} are planned and equal.",
+        f"{sum(any(map(indivisible, row.cells.values())) for row in rows)} have one part, so no pipeline: counted "
+        "without that cell.",
         f"{sum(map(bad, rows))} rows are neither equal nor a clear error.",
     ]
     if shares:
-        lines.append(f"tp=4 splits {100 * sum(shares) / len(shares):.1f}% of FLOPs on average over {len(shares)} plans.")
+        share = 100 * sum(shares) / len(shares)
+        lines.append(f"tp=4 splits {share:.1f}% of FLOPs on average over {len(shares)} plans.")
     return "\n".join(lines)
 
 
 def mark(cell: Cell | None) -> str:
     if cell is None:
         return ""
+    if indivisible(cell):
+        return "one part"
     return "equal" if cell.equal else "differs" if cell.plan and cell.errors else "error" if cell.clear else "**crash**"
 
 
@@ -79,6 +90,10 @@ def document(rows: Sequence[Row]) -> str:
         split = "" if share is None else f"{100 * share:.0f}%"
         cells = [row.name, MODELS[row.name].family, "no" if row.exported else "yes", *marks, split]
         parts.append(f"| {' | '.join(cells)} |")
+    absent = [name for name in MODELS if all(row.name != name for row in rows)]
+    if absent:
+        parts += ["", "## Not run", "", "Configured in `tests/bench/wide/`, without a row here yet:", ""]
+        parts += textwrap.wrap(", ".join(absent) + ".", 120)
     said = [f"{row.name}: {text}" for row in rows for text in reasons(row)]
     if said:
         parts += ["", "## What isn't planned or equal, and why", "", "```text", *said, "```"]

@@ -87,7 +87,8 @@ def detection(architecture: Architecture) -> Brought:
         generator = torch.Generator().manual_seed(5)
         classes = torch.randint(0, CLASSES, (BATCH, 32), generator=generator)
         pixels = torch.randn(BATCH, 3, 64, 64, generator=generator)
-        return Detection(architecture.module()).train(), (pixels, classes, torch.rand(BATCH, 32, 4, generator=generator)), None
+        return Detection(architecture.module()).train(), (pixels, classes, torch.rand(BATCH, 32, 4,
+        generator=generator)), None
 
     return Brought(architecture.name, "transformers", make)
 
@@ -109,8 +110,10 @@ CLASSIFIERS = (
     vision("ijepa", "IJepa", **PATCHES),
     vision("bit", "Bit", embedding_size=8, num_groups=4, **TINY),
     vision("convnextv2", "ConvNextV2", num_stages=2, patch_size=4, image_size=32, **zoo.STAGES),
-    vision("efficientnet", "EfficientNet", image_size=32, width_coefficient=0.25, depth_coefficient=0.1, hidden_dim=320),
-    vision("focalnet", "FocalNet", image_size=32, embed_dim=8, depths=[1, 1], focal_levels=[2, 2], focal_windows=[3, 3]),
+    vision("efficientnet", "EfficientNet", image_size=32, width_coefficient=0.25, depth_coefficient=0.1,
+        hidden_dim=320),
+    vision("focalnet", "FocalNet", image_size=32, embed_dim=8, depths=[1, 1], focal_levels=[2, 2], focal_windows=[3,
+        3]),
     vision("hgnetv2", "HGNetV2", embedding_size=8, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1],
            stem_channels=[3, 8, 8], stage_in_channels=[8, 16, 16, 32], stage_mid_channels=[8, 8, 8, 8],
            stage_out_channels=[16, 16, 32, 32], stage_num_blocks=[1, 1, 1, 1], stage_numb_of_layers=[2, 2, 2, 2]),
@@ -122,22 +125,26 @@ CLASSIFIERS = (
            num_attention_heads=4),
     of("mobilevitv2", "MobileViTV2ForImageClassification", "MobileViTV2", larger, image_size=64, width_multiplier=0.25),
     vision("poolformer", "PoolFormer", hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1]),
-    vision("pvt", "Pvt", image_size=32, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4],
+    vision("pvt", "Pvt", image_size=32, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1], num_attention_heads=[1, 2,
+        2, 4],
            sequence_reduction_ratios=[1, 1, 1, 1]),
     vision("pvt_v2", "PvtV2", image_size=32, hidden_sizes=[8, 16, 16, 32], depths=[1, 1, 1, 1],
            num_attention_heads=[1, 2, 2, 4], sr_ratios=[4, 2, 1, 1]),
     vision("swiftformer", "SwiftFormer", depths=[1, 1, 1, 1], embed_dims=[8, 16, 16, 32], image_size=64),
     vision("swinv2", "Swinv2", **WINDOWS),
     vision("donut swin", "DonutSwin", **WINDOWS),
-    vision("textnet", "TextNet", stem_out_channels=8, hidden_sizes=[8, 8, 16, 16, 32], conv_layer_kernel_sizes=[[[3, 3]]] * 4,
+    vision("textnet", "TextNet", stem_out_channels=8, hidden_sizes=[8, 8, 16, 16, 32], conv_layer_kernel_sizes=[[[3,
+        3]]] * 4,
            conv_layer_strides=[[1], [2], [2], [2]], image_size=[32, 32]),
     of("clip image", "CLIPForImageClassification", "CLIP", images, vision_config=TWO, projection_dim=32),
     of("siglip image", "SiglipForImageClassification", "Siglip", images, vision_config=TWO),
-    of("perceiver image", "PerceiverForImageClassificationLearned", "Perceiver", images, num_latents=8, d_latents=HIDDEN,
+    of("perceiver image", "PerceiverForImageClassificationLearned", "Perceiver", images, num_latents=8,
+        d_latents=HIDDEN,
        d_model=HIDDEN, num_blocks=1, num_self_attends_per_block=2, num_self_attention_heads=HEADS, image_size=32,
        num_cross_attention_heads=HEADS),
     of("imagegpt", "ImageGPTForImageClassification", "ImageGPT", lambda g: {
-        "input_ids": torch.randint(0, 32, (BATCH, 16), generator=g), "labels": torch.randint(0, CLASSES, (BATCH,), generator=g),
+        "input_ids": torch.randint(0, 32, (BATCH, 16), generator=g), "labels": torch.randint(0, CLASSES, (BATCH,),
+        generator=g),
     }, vocab_size=33, n_positions=16, n_embd=HIDDEN, n_layer=2, n_head=HEADS),
     of("videomae", "VideoMAEForVideoClassification", "VideoMAE", films, num_frames=4, tubelet_size=2, **TWO),
     of("timesformer", "TimesformerForVideoClassification", "Timesformer", films, num_frames=4, **TWO),
@@ -145,7 +152,8 @@ CLASSIFIERS = (
        **{k: v for k, v in TWO.items() if k != "patch_size"}),
     of("vit masked", "ViTForMaskedImageModeling", "ViT", hidden_patches, encoder_stride=8, **TWO),
     of("deit masked", "DeiTForMaskedImageModeling", "DeiT", hidden_patches, encoder_stride=8, **TWO),
-    of("vit mae", "ViTMAEForPreTraining", "ViTMAE", bare, **TWO, decoder_num_attention_heads=HEADS, decoder_hidden_size=32,
+    of("vit mae", "ViTMAEForPreTraining", "ViTMAE", bare, **TWO, decoder_num_attention_heads=HEADS,
+        decoder_hidden_size=32,
        decoder_num_hidden_layers=2, decoder_intermediate_size=64),
     of("beit segmentation", "BeitForSemanticSegmentation", "Beit", maps, **PATCHES, use_auxiliary_head=False,
        out_indices=[1, 2, 3, 4], pool_scales=[1, 2], use_relative_position_bias=True),
@@ -167,7 +175,8 @@ DEPTHS = (
     of("glpn depth", "GLPNForDepthEstimation", "GLPN", bare, num_encoder_blocks=2, depths=[1, 1], sr_ratios=[4, 1],
        hidden_sizes=[16, 32], patch_sizes=[7, 3], strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2],
        decoder_hidden_size=16),
-    of("depth anything", "DepthAnythingForDepthEstimation", "DepthAnything", bare, patch_size=8, reassemble_hidden_size=32,
+    of("depth anything", "DepthAnythingForDepthEstimation", "DepthAnything", bare, patch_size=8,
+        reassemble_hidden_size=32,
        neck_hidden_sizes=[8, 8, 16, 16], fusion_hidden_size=16, head_hidden_size=8, backbone_config={
            "model_type": "dinov2", **PATCHES, "out_features": ["stage1", "stage2", "stage3", "stage4"],
            "reshape_hidden_states": False, "apply_layernorm": True}),

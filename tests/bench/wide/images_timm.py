@@ -9,7 +9,6 @@ from types import ModuleType
 from unittest import mock
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from tests.bench.wide.model import Brought, Made, noisy
@@ -35,7 +34,8 @@ def classifier(name: str, model: str, size: int = 32, **sizes: object) -> Brough
     def make() -> Made:
         module, _, kind = model.rpartition(".")
         if module:  # the class, where the named model's sizes are fixed
-            net = getattr(importlib.import_module(f"{timm().__name__}.models.{module}"), kind)(num_classes=CLASSES, **sizes)
+            net = getattr(importlib.import_module(f"{timm().__name__}.models.{module}"), kind)(num_classes=CLASSES,
+            **sizes)
         else:
             net = timm().create_model(model, num_classes=CLASSES, **sizes)
         generator = torch.Generator().manual_seed(0)
@@ -104,7 +104,8 @@ MODELS = (
                window_size=4),
     classifier("swin v2", "swinv2_tiny_window8_256", img_size=32, embed_dim=16, depths=(2, 2), num_heads=(2, 4),
                window_size=4),
-    classifier("swin s3", "swin_s3_tiny_224", img_size=32, embed_dim=16, depths=(2, 2), num_heads=(2, 4), window_size=4),
+    classifier("swin s3", "swin_s3_tiny_224", img_size=32, embed_dim=16, depths=(2, 2), num_heads=(2, 4),
+             window_size=4),
     classifier("nest", "nest.Nest", img_size=32, patch_size=4, num_levels=2, embed_dims=(16, 32), num_heads=(2, 4),
                depths=(1, 1)),
     classifier("pvt v2", "pvt_v2_b0", depths=FOUR),

@@ -39,7 +39,8 @@ def pictured(places: int) -> Callable[[torch.Generator], Batch]:
         ids = torch.randint(3, IMAGE - 1, (BATCH, SEQUENCE), generator=generator)
         ids = torch.cat([torch.full((BATCH, places), IMAGE), ids], 1)
         labels = ids.masked_fill(torch.arange(len(ids[0])) < places + torch.arange(BATCH)[:, None], -100)
-        return {"input_ids": ids, "pixel_values": pixels(generator), "labels": labels, "attention_mask": torch.ones_like(ids)}
+        return {"input_ids": ids, "pixel_values": pixels(generator), "labels": labels,
+        "attention_mask": torch.ones_like(ids)}
 
     return batch
 
@@ -79,7 +80,8 @@ OPT = {"model_type": "opt", "hidden_size": HIDDEN, "word_embed_proj_dim": HIDDEN
 ARCHITECTURES = (
     of("clip", "CLIPModel", "CLIP", pairs, text_config=READ, vision_config=SEEN, projection_dim=32),
     of("siglip", "SiglipModel", "Siglip", pairs, text_config=READ, vision_config=SEEN),
-    of("chinese clip", "ChineseCLIPModel", "ChineseCLIP", pairs, text_config=READ, vision_config=SEEN, projection_dim=32),
+    of("chinese clip", "ChineseCLIPModel", "ChineseCLIP", pairs, text_config=READ, vision_config=SEEN,
+        projection_dim=32),
     of("altclip", "AltCLIPModel", "AltCLIP", pairs, vision_config=SEEN, projection_dim=32, text_config=READ | {
         "max_position_embeddings": 66, "project_dim": 32}),
     of("blip", "BlipForConditionalGeneration", "Blip", captioned, vision_config=SEEN, projection_dim=32,
@@ -130,15 +132,18 @@ ARCHITECTURES = (
                                         torch.randn(BATCH, 12, 48, generator=g)], -1),
         "labels": unevenly_ignored(tokens(g))}, text_config={"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "d_kv": 8,
         "d_ff": 64, "num_layers": 2, "num_heads": HEADS, "decoder_start_token_id": 0, "pad_token_id": 0},
-       vision_config={"hidden_size": HIDDEN, "patch_embed_hidden_size": 48, "d_ff": 64, "d_kv": 8, "num_hidden_layers": 2,
+       vision_config={"hidden_size": HIDDEN, "patch_embed_hidden_size": 48, "d_ff": 64, "d_kv": 8,
+       "num_hidden_layers": 2,
                       "num_attention_heads": HEADS, "seq_len": 16, "patch_size": 4}),
     of("trocr vision", "VisionEncoderDecoderModel", "VisionEncoderDecoder", read_aloud,
-       encoder={"model_type": "vit", **SEEN}, decoder={"model_type": "trocr", "vocab_size": VOCABULARY, "d_model": HIDDEN,
+       encoder={"model_type": "vit", **SEEN}, decoder={"model_type": "trocr", "vocab_size": VOCABULARY,
+       "d_model": HIDDEN,
        "decoder_layers": 2, "decoder_attention_heads": HEADS, "decoder_ffn_dim": 64, "max_position_embeddings": 64},
        decoder_start_token_id=1, pad_token_id=0),
     of("encoder decoder", "EncoderDecoderModel", "EncoderDecoder", lambda g: {
         "input_ids": tokens(g), "labels": unevenly_ignored(tokens(g))}, encoder={"model_type": "bert", **READ},
-       decoder={"model_type": "bert", **READ, "is_decoder": True, "add_cross_attention": True}, decoder_start_token_id=1,
+       decoder={"model_type": "bert", **READ, "is_decoder": True, "add_cross_attention": True},
+       decoder_start_token_id=1,
        pad_token_id=0),
     of("udop", "UdopForConditionalGeneration", "Udop", lambda g: {
         "input_ids": tokens(g), "bbox": torch.rand(BATCH, SEQUENCE, 4, generator=g).sort(-1).values,
@@ -147,7 +152,8 @@ ARCHITECTURES = (
        patch_size=8, max_2d_position_embeddings=64),
     of("florence language", "BartForSequenceClassification", "Bart", lambda g: {
         "input_ids": torch.cat([tokens(g)[:, :-1], torch.full((BATCH, 1), 2)], 1),
-        "labels": torch.randint(0, CLASSES, (BATCH,), generator=g)}, **OF_BART | {"eos_token_id": 2}, num_labels=CLASSES),
+        "labels": torch.randint(0, CLASSES, (BATCH,), generator=g)}, **OF_BART | {"eos_token_id": 2},
+        num_labels=CLASSES),
 )  # fmt: skip
 
 

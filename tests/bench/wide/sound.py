@@ -10,7 +10,7 @@ from tests.bench.architectures import speech
 from tests.bench.architectures.architecture import BATCH, HEADS, HIDDEN, VOCABULARY, Architecture
 from tests.bench.architectures.batches import CLASSES, tokens
 from tests.bench.architectures.encoders import OF_BART
-from tests.bench.architectures.speech import BANDS, FRAMES, OF_SOUND, WHISPER, sound, spectra, spoken
+from tests.bench.architectures.speech import BANDS, FRAMES, OF_SOUND, WHISPER, spoken
 from tests.bench.wide.model import of_transformers
 from tests.support.zoo import ignored_row, unevenly_ignored
 
@@ -46,7 +46,8 @@ def frames(generator: torch.Generator) -> Batch:
 
 
 def waves(generator: torch.Generator) -> Batch:
-    return {"input_values": torch.randn(BATCH, 2000, generator=generator), "labels": unevenly_ignored(tokens(generator))}
+    return {"input_values": torch.randn(BATCH, 2000, generator=generator),
+        "labels": unevenly_ignored(tokens(generator))}
 
 
 def series(generator: torch.Generator) -> Batch:
@@ -73,7 +74,8 @@ ARCHITECTURES = (
     spoken("sew", "SEW", squeeze_factor=2),
     spoken("sew-d", "SEWD", squeeze_factor=2, max_position_embeddings=32, position_buckets=8),
     of("wav2vec2 bert", "Wav2Vec2BertForSequenceClassification", "Wav2Vec2Bert", CONFORMER | {
-        "feature_projection_input_dim": 16, "num_labels": CLASSES, "classifier_proj_size": 16, "apply_spec_augment": False,
+        "feature_projection_input_dim": 16, "num_labels": CLASSES, "classifier_proj_size": 16,
+        "apply_spec_augment": False,
     }, features),
     of("wav2vec2 ctc", "Wav2Vec2ForCTC", "Wav2Vec2", CTC, transcribed),
     of("hubert ctc", "HubertForCTC", "Hubert", CTC, transcribed),
@@ -105,21 +107,24 @@ ARCHITECTURES = (
         "prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2], "d_model": 16, "encoder_layers": 2,
         "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
         "decoder_ffn_dim": 32, "num_time_features": 1, "scaling": "std"},
-       lambda g: {"past_values": torch.randn(BATCH, 18, generator=g), "past_time_features": torch.randn(BATCH, 18, 1, generator=g),
+       lambda g: {"past_values": torch.randn(BATCH, 18, generator=g), "past_time_features": torch.randn(BATCH, 18, 1,
+       generator=g),
                   "past_observed_mask": torch.ones(BATCH, 18), "future_values": torch.randn(BATCH, 8, generator=g),
                   "future_time_features": torch.randn(BATCH, 8, 1, generator=g)}),
     of("autoformer", "AutoformerForPrediction", "Autoformer", {
         "prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2], "d_model": 16, "encoder_layers": 2,
         "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
         "decoder_ffn_dim": 32, "num_time_features": 1, "scaling": "std", "label_length": 4, "moving_average": 5},
-       lambda g: {"past_values": torch.randn(BATCH, 18, generator=g), "past_time_features": torch.randn(BATCH, 18, 1, generator=g),
+       lambda g: {"past_values": torch.randn(BATCH, 18, generator=g), "past_time_features": torch.randn(BATCH, 18, 1,
+       generator=g),
                   "past_observed_mask": torch.ones(BATCH, 18), "future_values": torch.randn(BATCH, 8, generator=g),
                   "future_time_features": torch.randn(BATCH, 8, 1, generator=g)}),
     of("informer", "InformerForPrediction", "Informer", {
         "prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2], "d_model": 16, "encoder_layers": 2,
         "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
         "decoder_ffn_dim": 32, "num_time_features": 1, "scaling": "std", "attention_type": "full"},
-       lambda g: {"past_values": torch.randn(BATCH, 18, generator=g), "past_time_features": torch.randn(BATCH, 18, 1, generator=g),
+       lambda g: {"past_values": torch.randn(BATCH, 18, generator=g), "past_time_features": torch.randn(BATCH, 18, 1,
+       generator=g),
                   "past_observed_mask": torch.ones(BATCH, 18), "future_values": torch.randn(BATCH, 8, generator=g),
                   "future_time_features": torch.randn(BATCH, 8, 1, generator=g)}),
 )  # fmt: skip

@@ -13,8 +13,8 @@ import torch
 from autoplan.errors import TraceError
 from autoplan.ir.graph import Ref, TensorType
 from autoplan.trace.builder import Builder, Value
-from autoplan.trace.masked_edges import Count, counted, making, moved
-from autoplan.trace.masked_rows import Kept
+from autoplan.trace.masked.edges import Count, counted, making, moved
+from autoplan.trace.masked.rows import Kept
 
 IGNORED = -100
 NONE, MEAN = 0, 1  # ATen's enumeration of reductions

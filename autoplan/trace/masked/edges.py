@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from autoplan.ir.graph import Ref
 from autoplan.rules.registry import broadcast_shape
 from autoplan.trace.builder import Builder, Value
-from autoplan.trace.masked_rows import Kept
+from autoplan.trace.masked.rows import Kept
 from autoplan.trace.table import positive, positives
 
-Form = Callable[..., "Kept | Ref | Count | int | None"]
+Form = Callable[..., Value]
 
 
 @dataclass(frozen=True)
