@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -141,6 +142,7 @@ def told(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    text = " ".join(text.split())
+    """In one line, without where this machine keeps libraries."""
+    text = re.sub(r"[^\s'\"(]*/(site-packages/|(?=tests/))", "", " ".join(text.split()))
     return text if len(text) <= 400 else f"{text[:400]} …"
 
