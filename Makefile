@@ -18,7 +18,7 @@
 # make rules        rules beside DTensor's strategies, every disagreement explained: appendix/rules.md
 # make validate     predicted times and bytes against published measurements: appendix/accuracy.md and its plot
 # make plans        published choices of parallelism beside ours, both priced: appendix/plans.md
-# make reference    docs/glossary.md and docs/appendix/modules.md from docstrings, README.md's report from a plan
+# make reference    docs/glossary.md and docs/appendix/modules.md from docstrings, README.md's report from a plan, the notebook
 # make docs         the documentation as a site: build/site/index.html
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
@@ -130,6 +130,7 @@ rules: $(DEV)
 reference: $(DEV)
 	$(BIN)/python -m tests.bench.reference_document --write
 	$(BIN)/python -m tests.bench.readme_report --write README.md
+	$(BIN)/python -m tests.bench.notebook
 
 docs: $(SITE)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

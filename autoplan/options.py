@@ -271,6 +271,11 @@ class Parallelism:
         return self.pipeline_schedule == "pipedream-2bw"
 
     @property
+    def splits_backward(self) -> bool:
+        """Whether the gradients of parameters are computed apart from those of inputs, later."""
+        return self.pipeline_schedule == "zero-bubble"
+
+    @property
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
         return self.steps_locally or self.two_versions

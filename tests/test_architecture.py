@@ -148,6 +148,7 @@ ORDER = (
     "compile",
     "replan",
     "plan",
+    "integrations",
     "api",
     "comparison",
     "difference",

@@ -22,7 +22,7 @@ from autoplan.ir.mesh import Axis, Mesh
 from autoplan.ir.typed import Collective
 from autoplan.redistribution import Planner, step_seconds
 from autoplan.rules.strategies import Strategy
-from cost_models.collective import send_seconds
+from cost_models.collective import hidden_seconds, send_seconds
 from cost_models.compute import many_kernels_seconds, memory_bound_seconds, update_seconds
 from cost_models.hardware import Device, Topology
 
@@ -75,6 +75,7 @@ class Prices:
     reduced       the same of a gradient as it is summed over the data axis; None: as it is stored
     direct        a redistribution is a single step, and no way over several is sought: for problems over several axes,
                   which compose their ways themselves
+    hides         the sum of an input's gradient may run under weights' gradients (``redistribution.hidden``)
     """
 
     mesh: Mesh
@@ -86,6 +87,7 @@ class Prices:
     stored: float = 1.0
     reduced: float | None = None
     direct: bool = False
+    hides: bool = True
     moved: dict[tuple[TensorType, Layout, Layout, bool], tuple[Cost, tuple[Collective, ...]] | None] = field(
         default_factory=dict, repr=False
     )
@@ -275,6 +277,12 @@ class Prices:
             backward_s = self.group_s(step.backward, step.backward_bytes, step.axes)
         return Cost(copy_s + forward_s, copy_s + backward_s if carries and self.training else 0.0)
 
+    def under_weights_s(self, sum_s: float, weights_s: float) -> float:
+        """Of the sum of an input's gradient, the seconds that so many of weights' gradients hide."""
+        if not self.hides or self.device.blocking:
+            return 0.0
+        return float(hidden_seconds(weights_s, sum_s, self.device.overlap_slowdown))
+
     def collective_s(self, kind: str, bytes: float, axis: str) -> float:
         """Seconds of one collective, over several axes where ``axis`` names them, "dp,cp"; 0 where nothing crosses the
         links."""
@@ -297,8 +305,7 @@ class Prices:
 
     def stored_s(self, kind: TensorType, layout: Layout, count: int = 1) -> float:
         """The share of a microbatch of ``count`` parameters alike, as those of layers that repeat: their gradients'
-        reductions, which are one collective, and their updates, once a step; and their gradients' adding up, in every
-        microbatch but the first, whose are kept as they come."""
+        reductions, which are one collective, and their updates, once a step; and their gradients' adding up."""
         if not self.training:
             return 0.0
         local = self.stored * layout_bytes(kind, layout, self.mesh)
@@ -308,8 +315,8 @@ class Prices:
             if layout.state(axis.name) == R
         )
         update_s = count * float(update_seconds(self.optimizer_passes * local, self.device))
-        added_s = count * self.accumulate_s(local / self.stored) * (self.microbatches - 1)
-        return (seconds + update_s + added_s) / self.microbatches
+        added_s = count * self.added_s(local / self.stored)
+        return (seconds + update_s) / self.microbatches + added_s
 
     def stored_at_least_s(self, kind: TensorType, layout: Layout, microbatches: int) -> float:
         """The same of one parameter among many that are summed over the tensor axes, updated and added up together, in
@@ -322,15 +329,27 @@ class Prices:
         summing = [[self.collective_s("all-reduce", n, a) for n in ends] for a in self.mesh.operator_axes
                    if layout.state(a) == R]  # fmt: skip
         updating = [float(update_seconds(n, self.device)) for n in ends]
-        adding = [self.accumulate_s(n) for n in ends]
+        adding = [self.added_s(n) for n in ends]
         once_s = self.stored * sum(more - less for less, more in summing) + passes * (updating[1] - updating[0])
-        return used * (once_s / microbatches + (adding[1] - adding[0]) * (1 - 1 / microbatches)) / STREAMED
+        return used * (once_s / microbatches + adding[1] - adding[0]) / STREAMED
 
-    def accumulate_s(self, bytes: float) -> float:
-        """Seconds to add one microbatch's gradients of so many bytes of parameters to those before: each parameter's
-        own is read, the sum is read and written. A kernel for each parameter, so that however many there are none is
-        beyond what streams faster."""
-        return float(many_kernels_seconds(3 * self.stored * bytes, self.device))
+    def added_s(self, bytes: float, own: float = 1.0) -> float:
+        """Seconds in a microbatch, on average, to add up the gradients of so many bytes of parameters: those of the
+        first are taken as they come, or in the dtype of the sum where that is another.
+
+        own  bytes in which a microbatch's gradients come, for each byte of parameter
+        """
+        first_s = 0.0 if own == self.stored else self.many_s((own + self.stored) * bytes)
+        return (first_s + (self.microbatches - 1) * self.accumulate_s(bytes, own)) / self.microbatches
+
+    def accumulate_s(self, bytes: float, own: float = 1.0) -> float:
+        """Seconds to add one microbatch's gradients to those before: each parameter's own is read, the sum is read and
+        written."""
+        return self.many_s((own + 2 * self.stored) * bytes)
+
+    def many_s(self, bytes: float) -> float:
+        """A kernel for each parameter, so that however many there are none is beyond what streams faster."""
+        return float(many_kernels_seconds(bytes, self.device))
 
 
 def split_of(strategy: Strategy) -> tuple:

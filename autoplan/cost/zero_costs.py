@@ -199,9 +199,17 @@ class DataAxis:
         return self.copied_s((1 + self.prices.summed) / COPY * parameter_bytes)
 
     def added_s(self, parameter_bytes: float) -> float:
-        """A microbatch's gradients added to those before: what a rank keeps of them, a shard where they are scattered
-        in each microbatch."""
-        return self.prices.accumulate_s(parameter_bytes / (self.size if self.scatters_each else 1))
+        """A microbatch's gradients added to those before, on average over the step: what a rank keeps of them, a shard
+        where they are scattered in each microbatch, which comes in the dtype of the sum."""
+        if self.scatters_each:
+            return self.prices.added_s(parameter_bytes / self.size, self.prices.stored)
+        return self.prices.added_s(parameter_bytes)
+
+    def accumulate_s(self, parameter_bytes: float) -> float:
+        """The same of every microbatch but the first."""
+        if self.scatters_each:
+            return self.prices.accumulate_s(parameter_bytes / self.size, self.prices.stored)
+        return self.prices.accumulate_s(parameter_bytes)
 
     def once_s(self, sizes: Iterable[Held], forward_s: float, backward_s: float) -> tuple[float, float]:
         """(seconds, of these hidden) of the collectives once a step, for a stage with these times of a microbatch.

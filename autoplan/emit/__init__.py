@@ -4,6 +4,7 @@ Each tensor has a comment with its local shape and layout, each collective one w
 train.py and run.py, which the user may edit.
 
 Order: `source` (identifiers, literals, comments), `spelling` (an operator as Python), `dropout` (arguments of random
-operators), `products` (products with their bias), `naming` (names that are free), `readable` (names for local
-variables), `notes` (what lines don't show), `block` (a block's class), `stage` (a stage's class), `program` (the file).
+operators), `products` (products with their bias), `column_products` (several as one call, whose backward overlaps),
+`naming` (names that are free), `readable` (names for local variables), `notes` (what lines don't show), `block` (a
+block's class), `stage` (a stage's class), `program` (the file).
 """

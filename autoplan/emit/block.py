@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from autoplan.emit.column_products import NO_LINES, ColumnProducts, Lines
 from autoplan.emit.dropout import FIRST, KEY, dropout_axes, most_dropouts, random_arguments, random_function
 from autoplan.emit.naming import module_attributes
-from autoplan.emit.products import biased, fused_biases
+from autoplan.emit.products import biased
 from autoplan.emit.readable import readable_names
 from autoplan.emit.source import (
     collective_comment,
@@ -16,6 +17,7 @@ from autoplan.emit.source import (
     placement,
     shape_comment,
     shape_text,
+    size_text,
 )
 from autoplan.emit.spelling import spell
 from autoplan.ir.graph import free_name
@@ -56,36 +58,50 @@ def axis_source(axis: str) -> str:
 
 
 def emit_body(
-    statements: Sequence[Statement], scope: Scope, indent: int, fused: Mapping[str, str] = MappingProxyType({}),
+    statements: Sequence[Statement], scope: Scope, indent: int, shared: Lines = NO_LINES,
     again: frozenset[str] = frozenset(),
 ) -> list[str]:  # fmt: skip
     """The lines of statements.
 
-    fused  sums that are written with the product that they add a bias to
-    again  values that may be dropped and computed again in the backward (``runtime.memory.selective``)
+    shared  statements that are written on one line
+    again   values that may be dropped and computed again in the backward (``runtime.memory.selective``)
     """
-    fused = {name: product for name, product in fused.items() if name not in again}  # a product never runs again
     lines = []
     for statement in statements:
-        if statement.value.name in again:
-            lines.append(emit_again(statement, scope, indent))
+        name = statement.value.name
+        if name in shared.column:
+            lines += emit_column(shared.column[name], scope, indent)
+        elif name in shared.elsewhere:
+            continue
+        elif name in again:
+            lines.append(emit_again(statement, scope, indent, name in shared.gathered))
         elif isinstance(statement, Move):
-            lines += emit_move(statement, scope, indent)
-        elif statement.value.name in fused:
-            lines.append(emit_compute(biased(statement, statements, fused), scope, indent))
-        elif statement.value.name not in fused.values():
+            lines += emit_move(statement, scope, indent, name in shared.gathered)
+        elif name in shared.fused:
+            lines.append(emit_compute(biased(statement, statements, shared.fused), scope, indent))
+        else:
             lines.append(emit_compute(statement, scope, indent))
     return lines
 
 
-def emit_again(statement: Statement, scope: Scope, indent: int) -> str:
-    """One line: the statement as a function of the local values that it reads."""
+def emit_column(call: ColumnProducts, scope: Scope, indent: int) -> list[str]:
+    """What each result is, and the call that gives them."""
+    step, results = call.move.collectives[0], [scope(name) for name in call.results]
+    said = f"backward: {step.backward} {size_text(step.backward_bytes)}, under the weights' gradients"
+    pairs = zip(results, call.products, strict=True)
+    notes = [f"{' ' * indent}# {name} {scope.comment(product.value)}" for name, product in pairs]
+    targets = ", ".join(results) if len(results) > 1 else f"({results[0]},)"
+    return [*notes, commented(f"{targets} = {call.source(scope, axis_source(step.axis))}", said, indent)]
+
+
+def emit_again(statement: Statement, scope: Scope, indent: int, gathered: bool = False) -> str:
+    """One line: the statement as a function of the local values that it reads. ``gathered``: as of ``emit_move``."""
     said = [scope.comment(statement.value)]
     if isinstance(statement, Move):
         source = scope(statement.source)
         for step in statement.collectives:
             source = collective_source(step, source)
-        said = [*map(collective_comment, statement.collectives), *said]
+        said = [*(collective_comment(step, there_alone=gathered) for step in statement.collectives), *said]
     else:
         source = expression(statement, scope)
     read = ", ".join(dict.fromkeys(name for name in map(scope, statement.reads) if not name.startswith("self.")))
@@ -113,15 +129,18 @@ def expression(compute: Compute, scope: Scope) -> str:
     return source if compute.divisor == 1 else f"{source} / {compute.divisor}"
 
 
-def emit_move(move: Move, scope: Scope, indent: int) -> list[str]:
-    """One line for each collective; a relabelling that needs none is an assignment."""
+def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> list[str]:
+    """One line for each collective; a relabelling that needs none is an assignment.
+
+    gathered  for products that sum the gradient themselves (``ColumnProducts``)
+    """
     target, source = scope(move.value.name), scope(move.source)
     if not move.collectives:
         return [" " * indent + f"{target} = {source}"]
     lines = []
     for number, step in enumerate(move.collectives):
         last = number == len(move.collectives) - 1
-        said = [collective_comment(step), shape_comment(move.value, scope.live) if last else ""]
+        said = [collective_comment(step, there_alone=gathered), shape_comment(move.value, scope.live) if last else ""]
         code = f"{target} = {collective_source(step, source)}"
         lines.append(commented(code, "; ".join(s for s in said if s), indent))
         source = target
@@ -158,7 +177,7 @@ def emit_block(
     arguments = ", ".join(["self", *(scope(v.name) for v in entering), *key])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
-    lines += emit_body(block.body, scope, 8, fused_biases(block), again)
+    lines += emit_body(block.body, scope, 8, Lines.of(block), again)
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines
 

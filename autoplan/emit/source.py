@@ -75,15 +75,18 @@ def path_text(segments: Sequence[Segment], block: int) -> str:
     return first if len(paths) == 1 else f"{first} … {paths[-1].rsplit('.', 1)[-1]} ({len(paths)} of them)"
 
 
-def collective_comment(collective: Collective) -> str:
-    """What crosses the links: ``forward: all-reduce 128 MiB, backward: all-gather 16 MiB``."""
+def collective_comment(collective: Collective, there_alone: bool = False) -> str:
+    """What crosses the links: ``forward: all-reduce 128 MiB, backward: all-gather 16 MiB``.
+
+    there_alone  the forward's; another line has the backward's
+    """
     sides = [
         f"{side}: {kind} {size_text(size)}"
         for side, kind, size in (
             ("forward", collective.forward, collective.forward_bytes),
             ("backward", collective.backward, collective.backward_bytes),
         )
-        if kind
+        if kind and not (there_alone and side == "backward")
     ]
     return ", ".join(sides)
 

@@ -7,7 +7,6 @@ Values that carry no gradient (ids, masks, rotary tables, counts of valid tokens
 graph of their own, and each pipeline stage recomputes the ones it reads from the batch instead of receiving them.
 """
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
@@ -88,9 +87,17 @@ def walk_refs(argument: Argument) -> Iterator[Ref]:
 
 
 def free_name(name: str, taken: Container[str], first: int = 1, between: str = "_") -> str:
-    """The name, or the name with the first free number from ``first``."""
-    numbered = (f"{name}{between}{number}" for number in itertools.count(first))
-    return name if name not in taken else next(each for each in numbered if each not in taken)
+    """The name, or the name with a free number from ``first`` on: the least one where taken numbers have no gaps. It is
+    found by doubling and bisection, since a graph may have thousands of values of one stem."""
+    if name not in taken:
+        return name
+    low, high = -1, 0  # the number at ``low`` is taken
+    while f"{name}{between}{first + high}" in taken:
+        low, high = high, 2 * high + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if f"{name}{between}{first + middle}" in taken else (low, middle)
+    return f"{name}{between}{first + high}"
 
 
 def map_refs(argument: Argument, value: Callable[[Ref], Argument]) -> Argument:

@@ -121,7 +121,9 @@ def needed(statements: Sequence[Statement], wanted: Iterable[str], given: Iterab
 class LoweredBlock:
     """A block with layouts; ``parameters`` are in the layout in which they are used.
 
-    again  the values of its body that a segment computes again where it recomputes selectively
+    again   the values of its body that a segment computes again where it recomputes selectively
+    hidden  redistributed values whose gradient is summed under weights' gradients, and the products that read them
+            (``redistribution.hidden``)
     """
 
     name: str
@@ -132,6 +134,7 @@ class LoweredBlock:
     body: tuple[Statement, ...]
     outputs: tuple[TypedValue, ...]
     again: tuple[str, ...] = ()
+    hidden: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

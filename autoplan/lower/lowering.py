@@ -24,6 +24,7 @@ from autoplan.ir.typed import (
     needed,
 )
 from autoplan.redistribution import follow, redistribute, simplify
+from autoplan.redistribution.hidden import hidden_hops
 from autoplan.rules.registry import rule_of
 from autoplan.rules.strategies import Strategy, local_arguments
 
@@ -42,7 +43,8 @@ def lower(model: Model, chosen: Chosen) -> Lowered:
     batch = tuple(typed_value(t.name, t.type, x, mesh) for t, x in zip(model.batch, chosen.batch, strict=True))
     buffers = tuple(whole_value(b.name, b.type, mesh) for b in model.buffers)
     constants = lower_constants(model, chosen, (*batch, *buffers), mesh)
-    blocks = tuple(lower_block(b, c, mesh) for b, c in zip(model.blocks, chosen.blocks, strict=True))
+    hides = not chosen.parallelism.splits_backward
+    blocks = tuple(lower_block(b, c, mesh, hides) for b, c in zip(model.blocks, chosen.blocks, strict=True))
     hosts = chosen.parallelism.offload == "activations"
     stages = tuple(lower_stage(model, blocks, stage, constants, hosts) for stage in chosen.stages)
     return Lowered(
@@ -145,7 +147,9 @@ class Body:
         return value
 
 
-def lower_block(block: Block, choice: BlockChoice, mesh: Mesh) -> LoweredBlock:
+def lower_block(block: Block, choice: BlockChoice, mesh: Mesh, hides: bool = True) -> LoweredBlock:
+    """``hides``: a product's backward may give its input's gradient before its weight's; no autograd that is asked for
+    either alone may."""
     types = block.types()
     inputs = tuple(typed_value(t.name, t.type, x, mesh) for t, x in zip(block.inputs, choice.inputs, strict=True))
     externals = tuple(typed_value(n, types[n], x, mesh) for n, x in choice.externals)
@@ -157,7 +161,13 @@ def lower_block(block: Block, choice: BlockChoice, mesh: Mesh) -> LoweredBlock:
         body.compute(node, strategies[node.name], types)
     outputs = tuple(body.in_layout(n, x) for n, x in zip(block.outputs, choice.outputs, strict=True))
     again = tuple(body.found[name][layout].name for name, layout in choice.again)
-    return LoweredBlock(block.name, inputs, externals, parameters, buffers, tuple(body.statements), outputs, again)
+    hidden = hidden_hops(block, choice, mesh) if hides else {}
+    moved = tuple(
+        (body.found[hop.value][hop.target].name, tuple(node.name for node in hidden[number]))
+        for number, hop in enumerate(choice.hops) if number in hidden
+    )  # fmt: skip
+    statements = tuple(body.statements)
+    return LoweredBlock(block.name, inputs, externals, parameters, buffers, statements, outputs, again, moved)
 
 
 def lower_constants(

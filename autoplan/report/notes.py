@@ -10,7 +10,7 @@ from autoplan.report.kinds import unequal, walls_of
 from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
-from autoplan.search.explain.pins import UNPINNED
+from autoplan.search.explain.pins import PRICES_OF_PINS, UNPINNED_QUICKLY
 from autoplan.search.space.batch_axes import split_batch
 from autoplan.search.space.systems import CLASSICAL
 
@@ -67,8 +67,8 @@ def bounds(record: PlanRecord) -> list[str]:
 
 
 def price_of_pins(record: PlanRecord) -> list[str]:
-    """``tp=4 pinned: costs 8.2% against dp=8``: what would be taken were nothing pinned."""
-    free = next((a for a in record.alternatives if a.name == UNPINNED), None)
+    """``tp=4 pinned costs 8.2% against dp=8``: what would be taken were nothing pinned."""
+    free = next((a for a in record.alternatives if a.name in PRICES_OF_PINS), None)
     if free is None or not free.step_time_s:
         return []
     asked = record.asked
@@ -78,9 +78,14 @@ def price_of_pins(record: PlanRecord) -> list[str]:
     what += [f"{many} constraint{'s' if many > 1 else ''}"] if many else []
     pinned = " and ".join(what) or "what is"
     costs = record.chosen.predicted.step_time_s / free.step_time_s - 1
+    quickly = free.name == UNPINNED_QUICKLY
+    if costs <= 1e-9 and quickly:
+        return [f"Pins: a quick search finds nothing faster than {pinned} pinned."]
     if costs <= 1e-9:
         return [f"Pins: {pinned} pinned costs nothing: the search takes the same plan without."]
-    return [f"Pins: {pinned} pinned costs {100 * costs:.1f}% against {parallelism_text(free.parallelism)}."]
+    least, whose = ("at least ", ", which a quick search found") if quickly else ("", "")
+    text = parallelism_text(free.parallelism)
+    return [f"Pins: {pinned} pinned costs {least}{100 * costs:.1f}% against {text}{whose}."]
 
 
 def next_best(record: PlanRecord) -> list[str]:
@@ -102,7 +107,7 @@ def next_best(record: PlanRecord) -> list[str]:
 
 def others(record: PlanRecord) -> list[Alternative]:
     """The alternatives that have a price, the plan itself and the price of its pins aside."""
-    beside = (a for a in record.alternatives if a.name != UNPINNED and not a.why_not)
+    beside = (a for a in record.alternatives if a.name not in PRICES_OF_PINS and not a.why_not)
     return [a for a in beside if not is_chosen(record, a)]
 
 

@@ -7,7 +7,7 @@ from autoplan.report.kinds import stage_kinds, wall_text, walls_of
 from autoplan.report.table import paragraph, table
 from autoplan.report.waits import per_device, spent_s
 from autoplan.report.words import GIB, MIB, headline, is_chosen, parallelism_text, seconds_text, size_in
-from autoplan.search.explain.pins import UNPINNED
+from autoplan.search.explain.pins import PRICES_OF_PINS
 from autoplan.search.space.systems import CLASSICAL
 
 SHOWN = 8  # alternatives with a row of their own
@@ -86,7 +86,7 @@ def alternatives_section(record: PlanRecord) -> str:
     names of the rest."""
     step_s = record.chosen.predicted.step_time_s
     chosen = ["chosen", seconds_text(step_s), "", "yes", headline(record)]
-    names = {UNPINNED, *(name for name, _ in CLASSICAL)}
+    names = {*PRICES_OF_PINS, *(name for name, _ in CLASSICAL)}
     ranked = [a for a in record.alternatives if a.name not in names and not a.why_not]
     room = SHOWN - sum(a.name in names for a in record.alternatives)
     shown = [a for a in record.alternatives if a.name in names or a in ranked[: max(room, 0)]]

@@ -12,6 +12,7 @@ Operands are the tensors a node reads, in the order of its arguments (``Node.ope
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 
 from autoplan.ir.graph import TensorType
@@ -77,22 +78,22 @@ class Rule:
     saved: tuple[int | str, ...] = ()
     saved_bytes_per_element: float = 0.0
 
-    @property
+    @cached_property
     def operands(self) -> tuple[tuple[Term, ...], ...]:
         left = self.spec.split("->")[0].strip()
         return tuple(parse_terms(part) for part in left.split(",")) if left else ()
 
-    @property
+    @cached_property
     def result(self) -> tuple[Term, ...]:
         return parse_terms(self.spec.split("->")[1])
 
-    @property
+    @cached_property
     def factors(self) -> tuple[str, ...]:
         """Every factor once, in the order of first appearance."""
         terms = [term for operand in (*self.operands, self.result) for term in operand]
         return tuple(dict.fromkeys(factor for term in terms for factor in term))
 
-    @property
+    @cached_property
     def whole_factors(self) -> frozenset[str]:
         return frozenset((self.whole,)) if isinstance(self.whole, str) else frozenset(self.whole)
 

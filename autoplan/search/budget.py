@@ -27,6 +27,10 @@ class SearchBudget:
                     the best plan recomputes or offloads, or none fits. None: all sizes.
     near            candidates within this many times the best of a quick search get operators of their own
     near_meshes     the most meshes for which that is done, the best plan's included
+    many_operators  of all blocks, beyond which a full search is quick, too, but for the sizes of microbatches and its
+                    tolerance: one program of 2,400 takes a second, each bound by such programs ten
+    pin_operators   of all blocks, beyond which a quick search says what a pin costs: a full one without the pin takes
+                    longer than that of the plan
     """
 
     tolerance: float = 0.002
@@ -39,6 +43,8 @@ class SearchBudget:
     micro_batches: tuple[int, int] | None = None
     near: float = 1.08
     near_meshes: int = 2
+    many_operators: int = 1000
+    pin_operators: int = 64
 
 
 FULL = SearchBudget()

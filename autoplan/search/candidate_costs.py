@@ -82,7 +82,7 @@ class CandidateCosts:
         key = (self.operators.key(setting), setting.microbatches)
         if key not in self.others:
             fastest, decisions = self.operators.fastest(setting), self.operators.decisions(setting)
-            prices = self.operators.prices(tensor_mesh(setting.mesh))
+            prices = self.operators.prices(tensor_mesh(setting.mesh), setting.schedule)
             begins_s = sum(prices.collective_s("all-reduce", 1, axis) for axis in prices.mesh.operator_axes)
             saved_s = begins_s * sum(decision.stored is not None for decision in decisions)
             matters = saved_s > MATTERS * fastest.solution.time_s * setting.microbatches
@@ -105,7 +105,7 @@ class CandidateCosts:
 
     def loads_on(self, setting: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
         """The same on one kind of device."""
-        prices = self.operators.prices(tensor_mesh(setting.mesh)).on(device)
+        prices = self.operators.prices(tensor_mesh(setting.mesh), setting.schedule).on(device)
         ways = setting.tp * (setting.dp // setting.dp_replicate if setting.zero else 1)
         states = optimizer_states(self.training, self.operators.prepared.model, ways)
         passes = optimizer_passes(self.training)

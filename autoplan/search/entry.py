@@ -18,7 +18,7 @@ from autoplan.search.explain.fit import does_not_fit
 from autoplan.search.intra_op.solve import solver_name
 from autoplan.search.result import choose
 from autoplan.search.space.coverage import left_out, searched
-from autoplan.search.state import begin
+from autoplan.search.state import SearchState, begin
 
 
 def search(
@@ -62,6 +62,13 @@ def search(
     )
     report = SearchReport(
         work.operators.variables, work.operators.constraints, gap, len(work.found), solver_name(),
-        searched(work.bounds), left_out(work.limits, parallelism, work.bounds), seconds, data_axis,
+        searched(work.bounds), (*left_out(work.limits, parallelism, work.bounds), *left_unsolved(work)), seconds,
+        data_axis,
     )  # fmt: skip
     return chosen, others, report
+
+
+def left_unsolved(work: SearchState) -> tuple[str, ...]:
+    """What a full search leaves out where a model has many operators."""
+    many, most = work.prepared.many, work.budget.many_operators
+    return (f"operators of their own for each microbatch, since the blocks have {many:,}",) if many > most else ()

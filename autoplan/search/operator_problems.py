@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autoplan.cost import Device, Prices, Topology
+from autoplan.cost.interleaved import splits
 from autoplan.cost.prices import Group as Links
 from autoplan.cost.prices import Line
 from autoplan.errors import ParallelismError
@@ -37,8 +38,8 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
 
 
 # sizes of ep, cp and the factors of tp, the systems on cp and tp, rows of a microbatch, dp where operators communicate
-# along it
-Key = tuple[tuple[int, ...], tuple[str, str], int, int]
+# along it, whether the schedule splits the backward
+Key = tuple[tuple[int, ...], tuple[str, str], int, int, bool]
 
 
 @dataclass
@@ -72,7 +73,7 @@ class OperatorProblems:
     lines: dict[Line, float | None] = field(default_factory=dict)
     collectives: dict[Links, float] = field(default_factory=dict)
     messages: dict[tuple[float, int, int, int], float] = field(default_factory=dict)
-    listed: dict[Mesh, Prices] = field(default_factory=dict)
+    listed: dict[tuple[Mesh, bool], Prices] = field(default_factory=dict)
 
     @cached_property
     def split_sizes(self) -> SplitSizes:
@@ -83,27 +84,28 @@ class OperatorProblems:
         """Of the whole model."""
         return sizes_of(self.prepared.model, self.prepared.operators)
 
-    def pinned_to(self, parallelism: Parallelism) -> OperatorProblems:
+    def pinned_to(self, parallelism: Parallelism, quick: bool = False) -> OperatorProblems:
         """The problems under other pinned fields: these, where the fields say the same, else with nothing solved."""
         split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
         if (split, sequence) == (self.split_weights, self.sequence):
             return self
         asks_more = (split or not self.split_weights) and self.sequence in (None, sequence)
         return OperatorProblems(
-            self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored,
+            self.prepared, self.topology, self.fuses, self.passes, split, sequence, self.stored, quick,
             reduced=self.reduced, wider=self if asks_more and not self.quick else None, templates=self.templates,
             lines=self.lines, collectives=self.collectives, messages=self.messages, listed=self.listed,
         )  # fmt: skip
 
-    def prices(self, mesh: Mesh) -> Prices:
-        """The price list of a mesh without its pipeline axis."""
-        if mesh not in self.listed:
-            self.listed[mesh] = Prices(
+    def prices(self, mesh: Mesh, schedule: str = "") -> Prices:
+        """The price list of a mesh without its pipeline axis; nothing hides under what a schedule computes apart."""
+        key = (mesh, not splits(schedule))
+        if key not in self.listed:
+            self.listed[key] = Prices(
                 mesh, self.topology, self.fuses, self.prepared.training, mesh.size(MICROBATCH), self.passes,
-                self.stored, self.reduced, direct=len(mesh.operator_axes) > 1, lines=self.lines,
+                self.stored, self.reduced, direct=len(mesh.operator_axes) > 1, hides=key[1], lines=self.lines,
                 collectives=self.collectives, messages=self.messages,
             )  # fmt: skip
-        return self.listed[mesh]
+        return self.listed[key]
 
     def form(
         self, prices: Prices, split_weights: bool, systems: tuple[str, str] = ("", ""), strict: bool = True
@@ -134,14 +136,15 @@ class OperatorProblems:
         return self.known[key]
 
     def made(self, setting: Candidate, split_weights: bool, strict: bool = True) -> OperatorProblem:
-        key, prices = self.key(setting), self.prices(tensor_mesh(setting.mesh))
+        key, prices = self.key(setting), self.prices(tensor_mesh(setting.mesh), setting.schedule)
         systems = (setting.cp_attention, setting.tensor_system)
         form, shared = self.form(prices, split_weights, systems, strict)
-        return OperatorProblem(form, shared, (*key[:2], key[-1]))
+        return OperatorProblem(form, shared, (*key[:2], *key[3:]))
 
     def key(self, setting: Candidate) -> Key:
         systems = (setting.cp_attention, setting.tensor_system)
-        return (setting.operator_sizes, systems, setting.micro_batch, setting.dp if self.communicates else 0)
+        along = setting.dp if self.communicates else 0
+        return (setting.operator_sizes, systems, setting.micro_batch, along, splits(setting.schedule))
 
     @cached_property
     def communicates(self) -> bool:

@@ -22,7 +22,7 @@ def repriced(record: PlanRecord) -> tuple[SearchState, Evaluated]:
     state = begin(record.model, record.cluster, record.training, Parallelism())
     setting = candidate_of(record)
     mesh = tensor_mesh(record.chosen.mesh)
-    form = OperatorInputs(state.prepared, mesh, {}, state.operators.prices(mesh))
+    form = OperatorInputs(state.prepared, mesh, {}, state.operators.prices(mesh, setting.schedule))
     point = priced_plan(form, record.chosen.blocks, UNSOLVED)
     return state, finish(setting, point, state.evaluator.costs.loads(setting, point), record.chosen.stages)
 

@@ -14,7 +14,7 @@ from autoplan.ir.graph import Model, batch_rows
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint, check_targets
 from autoplan.search.bounds.floors import least_bytes
-from autoplan.search.budget import FULL, SearchBudget
+from autoplan.search.budget import FAST, FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.intra_op.inputs import Prepared, prepare
 from autoplan.search.operator_problems import Key, OperatorProblems, uses_tensor_axis
@@ -120,12 +120,19 @@ class SearchState:
     def pinned_to(self, parallelism: Parallelism) -> SearchState:
         """The same model and cluster under other pinned fields, sharing what doesn't depend on them. Operators of other
         fields are solved as in a full search, for the few candidates that stand beside a plan."""
-        operators = self.operators.pinned_to(parallelism)
+        budget = affordable(FULL, self.prepared)
+        operators = self.operators.pinned_to(parallelism, budget.quick)
         if operators is self.operators:
             return replace(self, found={}, bounds={})
-        evaluator = Evaluator.of(operators, self.training)
+        evaluator = Evaluator.of(operators, self.training, budget)
         evaluator.costs.schedules = self.evaluator.costs.schedules
-        return replace(self, operators=operators, evaluator=evaluator, budget=FULL, found={}, bounds={}, obstacles={})
+        return replace(self, operators=operators, evaluator=evaluator, budget=budget, found={}, bounds={}, obstacles={})
+
+    def quickly(self) -> SearchState:
+        """The same search on the budget of a quick one; what was solved is known."""
+        operators = replace(self.operators, quick=True, known=dict(self.operators.known))
+        evaluator = Evaluator.of(operators, self.training, FAST)
+        return replace(self, operators=operators, evaluator=evaluator, budget=FAST, found={}, bounds={})
 
 
 def begin(
@@ -146,7 +153,7 @@ def begin(
     tokens, experts = tokens_of(model, prepared.operators), experts_of(prepared.operators)
     limits = SpaceLimits(*sizes, only_one, training.compile or not trains, tokens, experts)
     candidates(limits, parallelism)
-    passes = optimizer_passes(training)
+    budget, passes = affordable(budget, prepared), optimizer_passes(training)
     split, sequence = uses_tensor_axis(parallelism), parallelism.sequence_parallel
     operators = OperatorProblems(
         prepared, cluster.topology(), training.compile, passes, split, sequence, stored_ratio(training), budget.quick,
@@ -154,6 +161,11 @@ def begin(
     )  # fmt: skip
     evaluator = Evaluator.of(operators, training, budget)
     return SearchState(prepared, cluster, training, limits, operators, evaluator, budget)
+
+
+def affordable(budget: SearchBudget, prepared: Prepared) -> SearchBudget:
+    """The budget, or a quick one for a model of many operators."""
+    return replace(budget, quick=True) if prepared.many > budget.many_operators else budget
 
 
 def candidates(limits: SpaceLimits, parallelism: Parallelism) -> list[Candidate]:

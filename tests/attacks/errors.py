@@ -170,8 +170,9 @@ def script(*arguments: str, words: tuple[str, ...]) -> Callable[[Place], str]:
 def tiny_plan(folder: Path) -> SimpleNamespace:
     spec = tiny.spec(dp=2, pp=1, microbatches=2, zero=0)
     return SimpleNamespace(
-        check_start=lambda *given: None, program=lambda timeout_s: Program(spec, tiny.program(1), timeout_s)
-    )
+        check_start=lambda *given: None, program=lambda timeout_s: Program(spec, tiny.program(1), timeout_s),
+        predicted=SimpleNamespace(step_time_s=0.5, mfu=0.25),
+    )  # fmt: skip
 
 
 def on_a_rank(rank: int, world: int, file: str, arguments: list[str]) -> tuple[int, str]:

@@ -44,6 +44,12 @@ def test_experts_lie_within_the_data_ranks() -> None:
     assert isinstance(beyond, Refused) and "tp or cp" in beyond.reason
 
 
+def test_recipes_that_train_adapters_alone_are_not_planned_as_training() -> None:
+    tuned = understood(row(source="AutoModel", model="Qwen2.5 32B", global_batch="32"))
+    assert isinstance(tuned, Refused) and "adapters" in tuned.reason
+    assert isinstance(understood(row(source="AutoModel", model="Llama3 70B", global_batch="128")), Recipe)
+
+
 def test_fsdp_is_the_third_level_and_one_rank_of_it_is_none() -> None:
     assert pins(fsdp="64", zero="1")["zero"] == 3
     assert pins(fsdp="1", zero="1")["zero"] == 1

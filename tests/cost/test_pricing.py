@@ -20,7 +20,7 @@ from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy, axis_strategies
 from autoplan.runtime.optim.optimizer_options import known_classes
 from cost_models.collective import all_gather_seconds, all_reduce_seconds
-from cost_models.compute import matmul_seconds, memory_bound_seconds
+from cost_models.compute import many_kernels_seconds, matmul_seconds, memory_bound_seconds
 from cost_models.memory import OPTIMIZERS
 from tests.support.hand_made import f32, llama
 
@@ -302,11 +302,21 @@ def test_gradients_of_parameters_alike_are_summed_in_one_collective_and_updated_
     assert prices().stored_s(kind, kept, 4) < prices().stored_s(kind, whole, 4) < 4 * prices().stored_s(kind, whole)
 
 
+def test_gradients_in_another_dtype_than_their_sum_are_read_once() -> None:
+    """Half-precision gradients of two bytes into a float32 sum: 2 + 4 bytes of the first, 2 + 4 + 4 of each further."""
+    one, many = (replace(prices(Mesh.of(dp=2, tp=4, mb=m)), stored=2.0) for m in (1, 5))
+    each, first = (float(many_kernels_seconds(n * 1e9 / 2, many.device)) for n in (10, 6))
+    assert one.added_s(1e9) == pytest.approx(first)
+    assert many.added_s(1e9) == pytest.approx((first + 4 * each) / 5)
+    alike = prices(Mesh.of(dp=2, tp=4, mb=5))  # the first is taken as it comes
+    assert alike.added_s(1e9) == pytest.approx(4 * float(many_kernels_seconds(3e9, alike.device)) / 5)
+
+
 def test_gradients_that_are_scattered_in_each_microbatch_add_up_in_shards() -> None:
     listed = replace(prices(), stored=2.0)
     whole, sharded = DataAxis(1, 4, listed), DataAxis(3, 4, listed)
-    assert whole.added_s(4e9) == listed.accumulate_s(4e9)
-    assert sharded.added_s(4e9) == listed.accumulate_s(1e9) < whole.added_s(4e9)
+    assert whole.added_s(4e9) == listed.added_s(4e9)
+    assert sharded.added_s(4e9) == listed.added_s(1e9, own=2.0) < whole.added_s(4e9)
     assert DataAxis(3, 4, listed, piped=True).added_s(4e9) == whole.added_s(4e9)
 
 

@@ -95,7 +95,7 @@ def test_the_program_is_python_and_imports_what_it_calls(program):
     defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
     defined |= {"super", "range", "layer", "parameters"}
     assert called <= imported | defined
-    assert {"all_reduce", "to_replicate"} <= imported & called
+    assert {"all_reduce", "column_linear"} <= imported & called
 
 
 def test_one_class_for_each_distinct_block(program):

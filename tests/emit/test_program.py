@@ -30,6 +30,7 @@ MESHES = {
     "pp2 dp2 gpipe": dict(pp=2, dp=2, microbatches=2),
     "pp2 dp2 1f1b": dict(pp=2, dp=2, microbatches=4, pipeline_schedule="1f1b"),
     "pp2 dp2 1f1b, fewer microbatches than stages": dict(pp=2, dp=2, pipeline_schedule="1f1b"),
+    "pp4 1f1b, 2 microbatches": dict(pp=4, microbatches=2, pipeline_schedule="1f1b"),
     "pp2 dp2 zero2": dict(pp=2, dp=2, microbatches=2, zero=2),
     "pp2 dp2 zero3": dict(pp=2, dp=2, microbatches=4, zero=3, pipeline_schedule="1f1b"),
     "pp2 tp2": dict(pp=2, tp=2, microbatches=2, pipeline_schedule="1f1b"),

@@ -36,6 +36,18 @@ def test_a_free_name_has_the_first_number_that_is_free() -> None:
     assert free_name("X", {"X", "X2"}, first=2, between="") == "X3"
 
 
+def test_a_free_name_among_thousands_takes_few_looks() -> None:
+    class Taken(set[str]):
+        looks = 0
+
+        def __contains__(self, name: object) -> bool:
+            self.looks += 1
+            return super().__contains__(name)
+
+    taken = Taken({"x", *(f"x_{number}" for number in range(1, 10_000))})
+    assert free_name("x", taken) == "x_10000" and taken.looks < 40
+
+
 def test_gradients_are_carried_from_parameters_and_inputs_but_not_from_constants() -> None:
     loss = next(block for block in hand_made.llama().blocks if block.name == "Head")
     carries = loss.carries_gradient()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
 from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.calls import WHOLE
-from autoplan.rehearsal.pricing.operators import operator_account
+from autoplan.rehearsal.pricing.operators import operator_account, places_of
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
@@ -71,13 +72,20 @@ def test_every_call_is_priced_and_every_priced_call_is_made(found: Rehearsed, pl
         assert sum(c.count for c in account.left_out) <= 6 < len(issued)
 
 
+def test_an_edited_program_is_told(found: Rehearsed, plan: PlanPrices) -> None:
+    edited = found.program.replace("        return ", "        spare = 1\n        return ")
+    with pytest.raises(RehearsalError, match="edited, or of another release"):
+        places_of(edited, plan.lowered)
+
+
 def test_products_have_the_flops_that_are_priced(found: Rehearsed, plan: PlanPrices) -> None:
     for trace in found.traces.values():
         account = operator_account(plan, trace, found.program)
         assert account.flops and not account.differences, account.differences
         assert not account.unrun
         layer = [each for each in account.flops if each.block == "LlamaDecoderLayer"]
-        assert len(layer) == 8  # seven products and attention
+        products = ", ".join(each.statement for each in layer).split(", ")
+        assert len(products) == 8  # seven products and attention
 
 
 def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: PlanPrices) -> None:
@@ -92,9 +100,13 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         summed_s = sum(loads.once_s(at)[0] for _, at in mine)
         again = [loads.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
         assert forward_s == pytest.approx(trace.microbatches * sum(loads.forward_s(at) for _, at in mine))
-        assert backward_s == pytest.approx(trace.microbatches * sum(again) + summed_s)
+        blocks = [found.record.model.segments[k].block for _, at in mine for k in range(*at)]
+        moves = [moved for block in blocks for moved in plan.found.point.prices[block].moves]
+        hidden_s = trace.microbatches * sum(moved.hidden_backward_s for moved in moves)
+        slowed_s = (1 + loads.data.prices.device.overlap_slowdown) * hidden_s  # the calls, and what they slow, in full
+        assert backward_s == pytest.approx(trace.microbatches * sum(again) + summed_s + slowed_s)
         if len(stages) == 1:
-            assert sum(seconds) == pytest.approx(plan.found.step_s)
+            assert sum(seconds) == pytest.approx(plan.found.step_s + slowed_s)
 
 
 def spent_s(trace: RankTrace, seconds: Sequence[float], phase: str) -> float:

@@ -46,6 +46,7 @@ def train_py(tmp_path: Path) -> str:
 def tiny_plan(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(
         check_start=lambda *given: None,
+        predicted=SimpleNamespace(step_time_s=0.5, mfu=0.25),
         program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s),
     )
 
@@ -86,6 +87,7 @@ def test_train_py_equals_one_device_and_resumes(pool: RankPool, train_py: str, t
     assert [line["step"] for line in found] == [1, 2, 3, 4, 5]
     assert [line["loss"] for line in found] == pytest.approx(wanted, rel=1e-12)
     assert all(line["tokens_per_s"] > 0 for line in found)
+    assert all(line["mfu"] * line["seconds"] == pytest.approx(0.25 * line["predicted_s"]) for line in found)
     assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [f"step-{n:08d}" for n in (3, 4, 5)]
 
 

@@ -165,12 +165,21 @@ def test_an_unknown_system_is_answered_with_those_there_are() -> None:
     ("pinned", "words"),
     [
         (Parallelism(micro_batch=5), "a batch of 8 rows: it does not divide by 5"),
-        (Parallelism(dp=1, tp=1, pp=4, pipeline_schedule="1f1b", micro_batch=8), "as many microbatches as stages"),
+        (Parallelism(pp=4, pipeline_schedule="pipedream-2bw", micro_batch=8), "as many microbatches as stages"),
     ],
 )
 def test_batches_that_do_not_divide(pinned: Parallelism, words: str) -> None:
     with pytest.raises(ParallelismError, match=words):
         plan(llama(), pinned)
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_1f1b_goes_with_fewer_microbatches_than_stages(rows: int) -> None:
+    pinned = Parallelism(dp=1, tp=1, pp=4, pipeline_schedule="1f1b", micro_batch=rows)
+    chosen = plan(llama(), pinned)
+    assert chosen.parallelism.pipeline_schedule == "1f1b" and chosen.microbatches == 8 // rows < 4
+    alike = plan(llama(), replace(pinned, pipeline_schedule="gpipe"))
+    assert chosen.predicted.step_time_s <= alike.predicted.step_time_s * (1 + 1e-9)  # no message passes under compute
 
 
 def test_more_stages_than_parts() -> None:

@@ -20,6 +20,15 @@ def test_one_microbatch_is_not_interleaved() -> None:
     assert min(setting.microbatches for setting in found if setting.schedule == "interleaved") > 1
 
 
+def test_few_microbatches_go_by_either_order_of_one_stage_on_a_rank() -> None:
+    limits = SpaceLimits(devices=4, node=4, rows=16, segments=10)
+    four = [s for s in settings(limits, Parallelism(pp=4)) if s.virtual_stages == 1]
+    tried = {many: {s.schedule for s in four if s.microbatches == many} for many in {s.microbatches for s in four}}
+    assert tried == {1: {"gpipe"}, 2: {"1f1b", "gpipe"}, 4: {"1f1b"}, 8: {"1f1b"}, 16: {"1f1b"}}
+    pinned = settings(limits, Parallelism(pp=4, pipeline_schedule="1f1b"))
+    assert {s.microbatches for s in pinned} == {1, 2, 4, 8, 16}
+
+
 def test_every_level_of_zero_is_tried_where_it_differs() -> None:
     """An engine of pipelines reduces gradients once, whether or not they are to be split: ZeRO-2 is ZeRO-1 there."""
     found = list(settings(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))

@@ -55,24 +55,30 @@ def price_emitted(block: Block, written: LoweredBlock, operators: dict[str, Oper
     carries = set(block.carries_gradient())
     values = {v.name: v for v in (*written.inputs, *written.externals, *written.parameters, *written.buffers)}
     total, kept, results = Cost(), dict[str, int](), [0]
-    extra = 0.0
+    extra, weights_s, sums_s = 0.0, dict[str, float](), dict[str, float]()
     for statement in written.body:
         values[statement.value.name] = statement.value
         if isinstance(statement, Move):
-            total += price_move(statement, statement.source in carries, prices)
+            cost = price_move(statement, statement.source in carries, prices)
+            total, sums_s[statement.value.name] = total + cost, cost.backward_s
             if statement.source in carries:
                 carries.add(statement.value.name)
             continue
         operator = operators[statement.value.name]
-        total += price_compute(statement, operator, values, prices)
+        cost = price_compute(statement, operator, values, prices)
+        total, weights_s[statement.value.name] = total + cost, cost.weights_s
         results.append(local_bytes(statement.value))
         for place in operator.keeps:
             value = statement.value if place == "out" else values[operands(statement)[int(place)]]
             kept[value.name] = local_bytes(value)
         if operator.result_carries:
             extra += operator.rule.saved_bytes_per_element * math.prod(statement.value.local_shape)
+    hidden_s = sum(
+        prices.under_weights_s(sums_s[moved], sum(weights_s[product] for product in products))
+        for moved, products in written.hidden
+    )  # fmt: skip
     return Emitted(
-        total.forward_s, total.backward_s, round(sum(kept.values()) + extra) if prices.training else 0,
+        total.forward_s, total.backward_s - hidden_s, round(sum(kept.values()) + extra) if prices.training else 0,
         sum(map(local_bytes, written.inputs)), sum(map(local_bytes, written.outputs)),
         sum(map(local_bytes, written.externals)), 2 * max(results), tuple(map(local_bytes, written.parameters)),
     )  # fmt: skip
@@ -113,7 +119,7 @@ def local_sizes(operator: Operator, reads: tuple[TensorType, ...], result: Tenso
 def emitted_blocks(record: PlanRecord) -> list[Emitted]:
     """Every block of a plan's program."""
     chosen, lowered, work = record.chosen, program_of(record), work_of(record)
-    prices = work.operators.prices(tensor_mesh(chosen.mesh))
+    prices = work.operators.prices(tensor_mesh(chosen.mesh), chosen.parallelism.pipeline_schedule or "")
     known = zip(record.model.blocks, lowered.blocks, work.prepared.operators, strict=True)
     return [price_emitted(block, written, dict(operators), prices) for block, written, operators in known]
 
@@ -125,7 +131,7 @@ def work_of(record: PlanRecord) -> SearchState:
 def simulated(record: PlanRecord) -> Evaluated:
     """The plan's step time and memory from its emitted blocks and stages, the schedule run anew."""
     setting, work, lowered = candidate_of(record), work_of(record), program_of(record)
-    prices = work.operators.prices(tensor_mesh(record.chosen.mesh))
+    prices = work.operators.prices(tensor_mesh(record.chosen.mesh), setting.schedule)
     parts = zip(record.model.blocks, record.chosen.blocks, work.prepared.operators, emitted_blocks(record), strict=True)
     blocks = tuple(
         as_emitted(price_block(block, choice, known, prices), found, prices) for block, choice, known, found in parts

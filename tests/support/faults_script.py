@@ -58,6 +58,7 @@ def tiny_plan(folder: Path) -> SimpleNamespace:
     return SimpleNamespace(
         program=lambda timeout_s: Program(tiny.spec(**PLAN), tiny.program(2), timeout_s),
         check_start=lambda *given: None,
+        predicted=SimpleNamespace(step_time_s=0.5, mfu=0.25),
     )
 
 

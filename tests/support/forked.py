@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import runpy
@@ -12,7 +13,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,34 @@ def run_ranks(
     each = [{**known, "RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks)]
     scripts = [_Script(script, arguments, {name: str(value) for name, value in own.items()}) for own in each]
     return _finished(scripts, timeout_s)
+
+
+def in_fork(test: Callable[..., None]) -> Callable[..., None]:
+    """A test whose body runs in a fork: what it starts, threads and process groups, other tests never see."""
+
+    @functools.wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        context = multiprocessing.get_context("fork")
+        told, tell = context.Pipe(duplex=False)
+
+        def body() -> None:
+            try:
+                test(*args, **kwargs)
+                tell.send("")
+            except BaseException:
+                tell.send(traceback.format_exc())
+            os._exit(0)
+
+        process = context.Process(target=body)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, of forks beside threads
+            process.start()
+        assert told.poll(120), "it doesn't end"
+        said = told.recv()
+        process.join()
+        assert not said, said
+
+    return run
 
 
 @dataclass(frozen=True)

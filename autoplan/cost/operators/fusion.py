@@ -63,17 +63,25 @@ def kernels_of(block: Block, rules: Mapping[str, Rule]) -> dict[str, str]:
     types = block.types()
     works = {node.name: worked_on(node, types) for node in block.nodes if joins(node, rules[node.name])}
     depth: dict[str, int] = {}
-    kernels: dict[str, str] = {}
+    joined: dict[str, str] = {}  # of each operator a later one of its kernel; the last one is its own
+
+    def kernel(name: str) -> str:
+        while joined[name] != name:
+            joined[name] = joined[joined[name]]
+            name = joined[name]
+        return name
+
     for node in block.nodes:
         work = works.get(node.name)
         like = {name for name in node.operands if work is not None and works.get(name) == work}
         depth[node.name] = max((depth.get(name, 0) + (name not in like) for name in node.operands), default=0)
         if work is None:
             continue
-        kernels[node.name] = node.name
-        for found in {kernels[name] for name in like if depth[name] == depth[node.name]}:
-            kernels = {member: node.name if kernel == found else kernel for member, kernel in kernels.items()}
-    return kernels
+        joined[node.name] = node.name
+        for name in like:
+            if depth[name] == depth[node.name]:
+                joined[kernel(name)] = node.name
+    return {name: kernel(name) for name in joined}
 
 
 def joins(node: Node, rule: Rule) -> bool:

@@ -12,10 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from autoplan.emit.column_products import Lines
 from autoplan.emit.naming import with_class_names
-from autoplan.emit.products import fused_biases
 from autoplan.emit.program import RESERVED
 from autoplan.emit.stage import runs_of
+from autoplan.errors import RehearsalError
 from autoplan.ir.typed import Lowered, LoweredBlock, Move
 from autoplan.rehearsal.pricing.plan import PlanPrices
 from autoplan.rehearsal.records import Call, RankTrace
@@ -51,8 +52,8 @@ class Launched:
 
 
 def places_of(program: str, lowered: Lowered) -> Mapping[int, Place]:
-    """The place of each line of a program's classes, by its number; ValueError where the text isn't that of the typed
-    program."""
+    """The place of each line of a program's classes, by its number; RehearsalError where the text isn't that of the
+    typed program."""
     named = with_class_names(lowered, RESERVED)
     numbers = {block.name: index for index, block in enumerate(named.blocks)}
     stages = {f"Stage{number}": number for number in range(len(lowered.stages))}
@@ -74,7 +75,11 @@ def block_lines(forward: ast.FunctionDef, index: int, block: LoweredBlock) -> di
     lines = [each for each in forward.body if isinstance(each, ast.Assign)]
     names = list(emitted_names(block))
     if len(lines) != len(names):
-        raise ValueError(f"{block.name}: {len(lines)} statements in program.py, {len(names)} in the plan")
+        raise RehearsalError(
+            "program.py",
+            f"{block.name} has {len(lines)} statements there, {len(names)} in the plan: edited, or of another release",
+            "plan and export again; what the lines cost is known of the plan's own alone",
+        )  # fmt: skip
     return {
         line: Place(index, name)
         for each, name in zip(lines, names, strict=True)
@@ -84,12 +89,16 @@ def block_lines(forward: ast.FunctionDef, index: int, block: LoweredBlock) -> di
 
 def emitted_names(block: LoweredBlock) -> Iterator[str]:
     """The value that each line of a block's forward is a step of."""
-    fused = fused_biases(block)
+    shared = Lines.of(block)
     for statement in block.body:
         name = statement.value.name
-        if isinstance(statement, Move):
+        if name in shared.column:
+            yield shared.column[name].results[0]
+        elif name in shared.elsewhere:
+            continue
+        elif isinstance(statement, Move):
             yield from [name] * max(1, len(statement.collectives))
-        elif name not in fused.values():
+        else:
             yield name
 
 
@@ -134,8 +143,9 @@ def launched(trace: RankTrace, places: Mapping[int, Place]) -> list[Launched]:
 
 @dataclass(frozen=True)
 class Flops:
-    """Of one statement's products in one run of its block, forward.
+    """Of the products of one line in one run of its block, forward.
 
+    statement  the values that they give, "q_proj, k_proj, v_proj" where one call gives several
     priced   that its price is for; of causal attention the pairs above the diagonal are left out
     counted  by torch's formulas, which count them; None of an operator for which it has none, as of a mixture's experts
     """
@@ -192,15 +202,22 @@ def operator_account(plan: PlanPrices, trace: RankTrace, program: str) -> Operat
     flops, unrun = [], []
     for block in sorted(uses):
         name, runs = plan.lowered.blocks[block].name, uses[block] * share.microbatches
-        fused = {product: add for add, product in fused_biases(plan.lowered.blocks[block]).items()}
-        for value, strategy in plan.record.chosen.blocks[block].strategies:
-            operator, line = plan.operators[block][value], fused.get(value, value)
-            cost = share.prices.operator(operator, strategy)
-            if cost.flops or counted[block, line]:
-                causal = operator.rule.cost == ATTENTION
-                known = operator.node.op.startswith("aten.") or counted[block, line]
-                flops.append(Flops(name, value, cost.flops, counted[block, line] / runs if known else None, causal))
-            if cost.seconds and (block, line) not in seen:
-                unrun.append((name, value, cost.forward_s))
+        line_of = Lines.of(plan.lowered.blocks[block]).line_of
+        lines: dict[str, list[str]] = defaultdict(list)
+        strategies = plan.record.chosen.blocks[block].strategies
+        costs = {value: share.prices.operator(plan.operators[block][value], s) for value, s in strategies}
+        for value in costs:
+            lines[line_of.get(value, value)].append(value)
+        for line, values in lines.items():
+            products = [value for value in values if costs[value].flops] or [line]
+            priced = sum(costs[value].flops for value in values)
+            if priced or counted[block, line]:
+                rules = [plan.operators[block][value] for value in products]
+                causal = any(operator.rule.cost == ATTENTION for operator in rules)
+                known = counted[block, line] or all(operator.node.op.startswith("aten.") for operator in rules)
+                count = counted[block, line] / runs if known else None
+                flops.append(Flops(name, ", ".join(products), priced, count, causal))
+            if (block, line) not in seen:
+                unrun += [(name, value, costs[value].forward_s) for value in values if costs[value].seconds]
     unpriced = tuple((line, count, size) for line, (count, size) in beside.items())
     return OperatorAccount(unpriced, tuple(unrun), tuple(flops))

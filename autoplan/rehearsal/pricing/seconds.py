@@ -93,12 +93,11 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
 
 
 def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:
-    """Seconds of a block's own collectives that nothing hides: a call of the trace has them."""
-    return sum(
-        crossing_s(share.prices, moved, backward=backward)
-        - (moved.hidden_backward_s if backward else moved.hidden_forward_s)
-        for moved in price.moves
-    )
+    """Seconds of a block's own collectives that nothing hides: a call of the trace has them. What slows the compute
+    while they run beside it is the compute's (``cost_models.collective.overlapped``)."""
+    slowdown = share.prices.device.overlap_slowdown
+    hidden_s = sum(m.hidden_backward_s if backward else m.hidden_forward_s for m in price.moves)
+    return sum(crossing_s(share.prices, m, backward=backward) for m in price.moves) - (1 + slowdown) * hidden_s
 
 
 def update_s(share: RankShare) -> float:

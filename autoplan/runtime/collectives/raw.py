@@ -70,10 +70,15 @@ def reduce_scatter_max(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
 
 
 def _scatter(x: Tensor, dim: int, reduction: str, axis: MeshAxis) -> Tensor:
+    part = _wire.reduce_scatter_tensor(_stacked(x, dim, axis), reduction, axis.size, _group(axis))
+    return _wire.wait_tensor(part)
+
+
+def _stacked(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
+    """The members' parts along dim one after another, in the process group's order."""
     _check(x, dim, axis)
     stacked = x if dim == 0 and not axis.places else torch.cat(_of_places(x.chunk(axis.size, dim), axis))
-    part = _wire.reduce_scatter_tensor(stacked.contiguous(), reduction, axis.size, _group(axis))
-    return _wire.wait_tensor(part)
+    return stacked.contiguous()
 
 
 def shard(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
@@ -147,6 +152,14 @@ def start_shift(x: Tensor, places: int, axis: MeshAxis) -> Tensor:
     sent[_place((axis.rank + places) % axis.size, axis)] = x.numel()
     received[_place((axis.rank - places) % axis.size, axis)] = x.numel()
     return _wire.all_to_all_single(x.contiguous(), received, sent, _group(axis))
+
+
+def start_sum(x: Tensor, dim: int | None, axis: MeshAxis) -> Tensor:
+    """Starts the sum of the members' tensors, of real numbers; this member's part of it along ``dim``, or all of it
+    where that is None. In flight until ``wait``: what is computed meanwhile hides it."""
+    if dim is None:
+        return _wire.all_reduce(x.contiguous(), "sum", _group(axis))
+    return _wire.reduce_scatter_tensor(_stacked(x, dim, axis), "sum", axis.size, _group(axis))
 
 
 def wait(x: Tensor) -> Tensor:

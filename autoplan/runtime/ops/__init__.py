@@ -5,7 +5,8 @@ others differ from rank to rank. They take the operator's arguments, local tenso
 split them, outermost first. Given operands in the states of their strategy, they return the result in its state; the
 backward does the same for the dual states (`autoplan.ir.layout`).
 
-Order: `random` (dropout by element, not by rank), `affine` (products with a bias), `attention` (attention over split
+Order: `random` (dropout by element, not by rank), `affine` (products with a bias), `column_linear` (column-parallel
+products, whose backward overlaps), `attention` (attention over split
 rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm`
 (batch norm), `batch_moves` (rows gathered, sums made whole), `scan` (running sums), `spatial` (windows over a
 split dim).
@@ -16,6 +17,7 @@ from autoplan.runtime.ops.affine import affine
 from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.ops.attention.ring import ring_attention
 from autoplan.runtime.ops.batch_moves import batch_move
+from autoplan.runtime.ops.column_linear import column_linear, gathered_linear
 from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
 from autoplan.runtime.ops.embedding.vocab_parallel import (
     embedding_bag,
@@ -51,9 +53,9 @@ from autoplan.runtime.ops.spatial.windows import (
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_with_dropout", "avg_pool_along_2",
-    "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm",
-    "causal_attention_rows", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
-    "count_valid", "cross_entropy", "dropout", "embedding_bag", "experts", "grouped_attention", "local_experts",
+    "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows", "column_linear",
+    "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes", "count_valid",
+    "cross_entropy", "dropout", "embedding_bag", "experts", "gathered_linear", "grouped_attention", "local_experts",
     "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups", "ragged_bag",
     "recurrence", "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum",
     "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy",

@@ -1,10 +1,11 @@
 """Gradient sums once a step: over the axes on which each rank has a summand, then between stages that share.
 
 Gradients are views of buckets (as in DistributedDataParallel with gradient_as_bucket_view): the first microbatch's is
-copied there as it comes, the others' are added to it there, and the all-reduce runs in place. It begins during the last
-microbatch's backward, as soon as a bucket and all before it are complete, so that every rank begins the same sums in
-the same order; what is left then, because it got no gradient or because fully_shard gives its part of it late, follows
-the backward. Between microbatches nothing is exchanged.
+copied there as it comes, the others' are added to it there, and the all-reduce runs in place. Under mixed precision
+they come in half precision and the sum is in float32: one kernel reads a gradient, adds it and writes the sum. It
+begins during the last microbatch's backward, as soon as a bucket and all before it are complete, so that every rank
+begins the same sums in the same order; what is left then, because it got no gradient or because fully_shard gives its
+part of it late, follows the backward. Between microbatches nothing is exchanged.
 
 Ranks needn't have gradients of the same parameters: behind its gradients a bucket counts the ranks that had each. One
 that no rank had stays without; one that only others had is their sum.
@@ -114,6 +115,12 @@ class Bucket:
         gradient.copy_(summed)
 
 
+def widen(parameter: Tensor, dtype: torch.dtype) -> None:
+    """Has the first microbatch's gradient in the dtype of the sum; those after it are added to it as they come."""
+    if parameter.grad is not None and parameter.grad.dtype != dtype:
+        parameter.grad = parameter.grad.to(dtype)
+
+
 class GradientSums:
     """The sums beside those of fully_shard; a collective of the whole world to make and to run.
 
@@ -128,6 +135,12 @@ class GradientSums:
             for bucket in self.buckets
             for place, each in enumerate(bucket.held)
             if bucket.expected[place]
+        ]
+        summed = {each.name for bucket in self.buckets for each in bucket.held}
+        self.hooks += [
+            each.parameter.register_post_accumulate_grad_hook(partial(widen, dtype=each.values.dtype))
+            for each in held
+            if each.stored.trainable and not each.sharded and each.name not in summed
         ]
 
     def close(self) -> None:

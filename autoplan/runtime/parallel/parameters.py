@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +31,20 @@ class Made:
             stored = next(p for p in self.spec.lowered.parameters if p.name == name)
             dtype = self.spec.parameter_dtype(stored)
             values = torch.empty(stored.local_shape, dtype=dtype, device=self.parameter_device)
-            self.parameters[name] = leaf(values, stored.trainable, self.spec.storage_dtype(stored.type))
+            alone = self.uses[name] == 1 and not self.spec.parallelism.splits_backward
+            self.parameters[name] = leaf(values, stored.trainable, self.spec.storage_dtype(stored.type), alone)
         return self.parameters[name]
+
+    @cached_property
+    def uses(self) -> Counter[str]:
+        """How many operators of the whole program read each parameter."""
+        found, lowered = Counter[str](), self.spec.lowered
+        for segment in lowered.segments:
+            block = lowered.blocks[segment.block]
+            reads = Counter(name for statement in block.body for name in statement.reads)
+            for own, name in zip((p.name for p in block.parameters), segment.parameters, strict=True):
+                found[name] += reads[own]
+        return found
 
     def buffer(self, name: str) -> Tensor:
         if name not in self.buffers:
@@ -39,11 +53,15 @@ class Made:
         return self.buffers[name]
 
 
-def leaf(values: Tensor, trainable: bool, gradient: torch.dtype) -> nn.Parameter:
-    """A parameter whose gradients autograd accumulates in a dtype of their own, each use's cast as it comes."""
+def leaf(values: Tensor, trainable: bool, gradient: torch.dtype, alone: bool = False) -> nn.Parameter:
+    """A parameter whose gradients are summed in a dtype of their own.
+
+    alone  one operator reads it: its gradient of a microbatch is added to the sum as it is (``gradient_buckets``). Of
+           several autograd casts each use's as it comes, so that they, too, add up in that dtype
+    """
     parameter = nn.Parameter(values, requires_grad=trainable)
     if trainable and gradient != values.dtype:
-        parameter.grad_dtype = gradient
+        parameter.grad_dtype = None if alone else gradient
     return parameter
 
 

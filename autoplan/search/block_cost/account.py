@@ -16,6 +16,7 @@ from autoplan.ir.graph import Block
 from autoplan.ir.layout import Layout, R
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Collective
+from autoplan.redistribution.hidden import hidden_hops
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
 from autoplan.search.block_cost.saved_tensors import kept_bytes, kept_values
 from autoplan.search.block_cost.selective import SelectiveSaves, selective_of_values, selective_of_walk
@@ -90,20 +91,26 @@ def price_block(
     total = Cost()
     moves: list[MovedBytes] = []
     hops: list[tuple[int, tuple[str, Layout]]] = []
-    alone_s = {}
+    alone_s, weights_s = {}, {}
     for name, strategy in choice.strategies:
         cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
         total += cost
+        weights_s[name] = cost.weights_s
         moves += [MovedBytes(f"{block.name} {name}", **vars(each)) for each in inside]
         alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
-    for hop in choice.hops:
+    under = hidden_hops(block, choice, mesh)
+    for number, hop in enumerate(choice.hops):
         found = prices.move(types[hop.value], hop.source, hop.target, hop.value in carries)
         assert found is not None, f"{hop.value} of {block.name} can't go from {hop.source} to {hop.target}"
         total += found[0]
         local_bytes = layout_bytes(types[hop.value], hop.target, mesh)
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
-            moves.append(MovedBytes(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s))
+            beside_s = sum(weights_s[node.name] for node in under.get(number, ()))
+            hidden_s = prices.under_weights_s(cost.backward_s, beside_s)
+            total += Cost(backward_s=-hidden_s)
+            moved = MovedBytes(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s, 0.0, hidden_s)
+            moves.append(moved)
             hops.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
     summed = tuple(
@@ -112,8 +119,8 @@ def price_block(
     )
     entering = sum(layout_bytes(v.type, x, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True))
     live, selective = live_of(block, choice, operators, prices, alone_s, total.forward_s, entering)
-    for number, located in hops:
-        moves[number] = replace(moves[number], again=located in selective.again)
+    for place, located in hops:
+        moves[place] = replace(moves[place], again=located in selective.again)
     return BlockCost(
         total.forward_s,
         total.backward_s,

@@ -18,7 +18,7 @@ a second of full recomputation does, and never is more kept than autograd keeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from autoplan.cost import Operator, Prices
@@ -102,16 +102,17 @@ class Dataflow:
 
     def improved(self, kept: frozenset[int], rate: float) -> frozenset[int]:
         """Single storages kept, or no longer kept, for as long as that costs less."""
-        least, better = self.cost(kept, rate), True
+        least, better, now = self.cost(kept, rate), True, set(kept)
         readers = self.readers(kept)
         while better:
             better = False
             for storage in [s for s in self.made if readers[s]]:
-                more = self.more(storage, kept, readers, rate) if readers[storage] else 0.0
+                more, changed = self.change(storage, now, readers, rate) if readers[storage] else (0.0, Counter[int]())
                 if more < -1e-12 * least:
-                    kept, better = kept ^ {storage}, True
-                    least, readers = self.cost(kept, rate), self.readers(kept)
-        return kept
+                    drops, better, least = storage in now, True, least + more
+                    readers.update(changed) if drops else readers.subtract(changed)
+                    now ^= {storage}
+        return frozenset(now)
 
     def readers(self, kept: frozenset[int]) -> Counter[int]:
         """How many read each storage: the backward, and what runs again."""
@@ -120,9 +121,11 @@ class Dataflow:
             found.update(set(self.made[storage].reads))
         return found
 
-    def more(self, storage: int, kept: frozenset[int], readers: Counter[int], rate: float) -> float:
+    def change(
+        self, storage: int, kept: Set[int], readers: Counter[int], rate: float
+    ) -> tuple[float, Counter[int]]:
         """By how much the cost rises if this storage is kept where it isn't, or no longer kept where it is: what it is
-        computed from is then no longer needed, or comes to be."""
+        computed from is then no longer needed, or comes to be. And how many more, or fewer, read each storage."""
         drops, changed = storage in kept, Counter[int]()
         sign = 1.0 if drops else -1.0
         found, left = sign * (self.made[storage].seconds - rate * self.sizes.get(storage, 0)), [storage]
@@ -136,7 +139,7 @@ class Dataflow:
                     left.append(read)
                 else:
                     found += sign * rate * self.sizes.get(read, 0)
-        return found
+        return found, changed
 
 
 def selective_of_walk(

@@ -50,7 +50,7 @@ def least_bytes(operators: OperatorProblems, setting: Candidate, training: Train
     be recomputed its input; and all that one of them keeps, beside its largest result and that one's gradient. Or the
     largest result of any with its gradient. Less what devices hold beyond the smallest of several kinds."""
     sizes, ways = operators.sizes, setting.stage_devices * setting.microbatches
-    prices = operators.prices(tensor_mesh(setting.mesh))
+    prices = operators.prices(tensor_mesh(setting.mesh), setting.schedule)
     data = data_axis(setting, prices, optimizer_states(training))
     states = sizes.parameters / (setting.operator_ways * setting.pp) * least_share(data, optimizer_states(training))
     if runs_rounds(setting.schedule):

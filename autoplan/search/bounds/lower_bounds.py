@@ -204,7 +204,7 @@ def adding_rate(loads: StageModel) -> float:
     step: those of every microbatch but the first, of whose share as much is said as many settings have alike."""
     data, many = loads.data, loads.setting.microbatches
     share = 1 - 2.0 ** -min(math.floor(math.log2(many)), MOST_ALIKE)
-    each_s = (data.added_s(2 * STREAMED) - data.added_s(STREAMED)) / STREAMED
+    each_s = (data.accumulate_s(2 * STREAMED) - data.accumulate_s(STREAMED)) / STREAMED
     return share * each_s if data.prices.training else 0.0
 
 

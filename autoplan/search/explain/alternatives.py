@@ -18,7 +18,7 @@ from autoplan.ir.choice import Alternative, PricedCollective
 from autoplan.options import Parallelism
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.explain.pins import UNPINNED, unpinned
+from autoplan.search.explain.pins import unpinned
 from autoplan.search.predict import bubble_of, collectives
 from autoplan.search.result import parallelism_of
 from autoplan.search.space.candidates import Candidate
@@ -44,7 +44,7 @@ def alternatives(work: SearchState, best: Evaluated, pinned: Parallelism, effort
     found += [a for a in runners_up(work, best) if a.parallelism not in told]
     found.sort(key=lambda a: (bool(a.why_not), a.over_bytes, a.step_time_s))
     free = unpinned(work, best, pinned) if effort == "full" else None
-    first = () if free is None else (priced(free[0], UNPINNED, free[1], 0),)
+    first = () if free is None else (priced(free[1], free[0], free[2], 0),)
     return (*first, *found)
 
 

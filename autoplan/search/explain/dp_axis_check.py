@@ -85,7 +85,7 @@ def freed(operators: OperatorProblems, setting: Candidate) -> OperatorInputs:
 
 def single_steps(operators: OperatorProblems, setting: Candidate) -> Prices:
     """The price list of the plan's own mesh, by single steps."""
-    return replace(operators.prices(tensor_mesh(setting.mesh)), direct=True)
+    return replace(operators.prices(tensor_mesh(setting.mesh), setting.schedule), direct=True)
 
 
 def checked(pinned_form: OperatorInputs, pinned: Solution, form: OperatorInputs) -> DataCheck:

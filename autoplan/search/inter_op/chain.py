@@ -99,11 +99,10 @@ def chain_of(
     uses = Counter(segment.block for segment in model.segments)
     order = [segment.block for segment in model.segments]
     training = data.prices.training
-    further = (setting.microbatches - 1) / setting.microbatches  # the first one's gradients are kept as they come
     sizes = [sum(price.parameter_bytes) for price in blocks]
     waits_f = [data.exposed_forward_s(b.forward_s, b.parameters) for b in blocks]
     waits_b = [data.exposed_backward_s(b.backward_s, b.parameters) if training else 0.0 for b in blocks]
-    added = [data.added_s(p) * further if training else 0.0 for p in sizes]
+    added = [data.added_s(p) if training else 0.0 for p in sizes]
     copies = [data.copies_s(p) for p in sizes]
 
     def along(values: Iterable[float]) -> np.ndarray:

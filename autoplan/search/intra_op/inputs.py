@@ -45,6 +45,11 @@ class Prepared:
         """Decisions that several places share."""
         return classes_of(self.model)
 
+    @property
+    def many(self) -> int:
+        """Operators of all blocks."""
+        return sum(len(own) for own in self.operators)
+
     def whole(self, node: Node) -> AxisStrategy:
         """A constant on an axis that doesn't split the batch: whole on every rank."""
         return AxisStrategy(tuple(R for _ in node.operands), R)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from autoplan.cost import Prices, weights_of
 from autoplan.errors import ParallelismError
-from autoplan.ir.graph import Block, Node
+from autoplan.ir.graph import Node
 from autoplan.ir.layout import S
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.constraints import permitted
@@ -89,13 +89,14 @@ class _Finder:
     def options(self) -> Options:
         found = {}
         for index, block in enumerate(self.prepared.model.blocks):
+            weights = weights_of(block)
             unsplit = routers(block, self.prepared.operators[index]) if self.split_weights else None
             for node in block.nodes:
-                found[index, node.name] = self.strategies(index, block, node, unsplit)
+                found[index, node.name] = self.strategies(index, node, weights, unsplit)
         return found
 
     def strategies(
-        self, index: int, block: Block, node: Node, unsplit: frozenset[str] | None
+        self, index: int, node: Node, weights: frozenset[str], unsplit: frozenset[str] | None
     ) -> tuple[Strategy, ...]:
         """unsplit: operators that needn't split a weight, where the others must; None where none has to."""
         here, mesh, system = (index, node.name), self.mesh, self.system
@@ -120,9 +121,9 @@ class _Finder:
             rows = self.batch["dp"].strategies[here].factor if "dp" in self.batch else ""
             splits = unsplit is not None and node.name not in unsplit
             role = self.roles.get(here, NO_ROLE)
-            asked = LayoutRequirements(operator, weights_of(block), mesh, rows, role, splits)
+            asked = LayoutRequirements(operator, weights, mesh, rows, role, splits)
             return system.ways(asked, found)
         if unsplit is None or node.name in unsplit:
             return found
         wide = [axis for axis in mesh.operator_axes if mesh.size(axis) > 1]
-        return splitting(operator, weights_of(block), found, wide)
+        return splitting(operator, weights, found, wide)

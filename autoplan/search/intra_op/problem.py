@@ -18,7 +18,8 @@ for form a tree over its layouts (shared flow), so a redistribution that two con
 
 One to three axes are searched. An operator's strategies are products of those on the single axes, and a tensor's
 layouts mixtures of the states met on them (``flows.mixtures``); an arc changes one axis, or several alike, and costs
-its single step (``Prices.direct``), or over one axis the cheapest way. What a named system asks
+its single step (``Prices.direct``), or over one axis the cheapest way, less what weights' gradients hide of its
+backward (``hidden``). What a named system asks
 narrows the options (``System.ways``) and the boundary's and the stored layouts. Options and arcs that no optimum needs
 stay: they are 3 to 15% of the variables, and to find them takes longer than to solve the problem with them.
 
@@ -43,6 +44,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.classes import GroupKey
 from autoplan.search.intra_op.flows import ArcPrices, LayoutPaths, ways
+from autoplan.search.intra_op.hidden import HiddenSums
 from autoplan.search.intra_op.inputs import OperatorInputs
 from autoplan.search.intra_op.template import Decision, Template, Value, template_of
 
@@ -160,8 +162,12 @@ def build(form: OperatorInputs, template: Template | None = None, seconds: Secon
     template = template_of(form) if template is None else template
     seconds = operators_s(form, form.prices) if seconds is None else seconds
     prices = ArcPrices(form.mesh, form.searched, form.prices.move_s)
-    arcs_s = [prices.arcs_s(ways) for ways in template.ways]
-    tensors = (tensor(form, value, template.ways[value.ways], arcs_s[value.ways]) for value in template.values)
+    arcs_s, hidden = [prices.arcs_s(ways) for ways in template.ways], HiddenSums(form)
+    tensors = (
+        tensor(form, value, ways, arcs_s[value.ways] - hidden.arcs_s(value, ways))
+        for value in template.values
+        for ways in (template.ways[value.ways],)
+    )
     return Problem(tuple(group(form, decision, seconds) for decision in template.decisions), tuple(tensors))
 
 

@@ -7,7 +7,7 @@ rows and other data axes share it, and are it with the prices filled in (``probl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from autoplan.cost import Operator, weights_of
 from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import I, Layout, P, R, S, State
+from autoplan.redistribution.hidden import read_by_products
 from autoplan.rules.strategies import Strategy
 from autoplan.search.intra_op.classes import GroupKey
 from autoplan.search.intra_op.flows import LayoutPaths, Step, divides, states_on, ways_of
@@ -43,6 +44,7 @@ class Value:
 
     ways   the number of its ways in the template
     count  segments that have it
+    fed    products that alone read it, whose weights' gradients its own may be summed under
     whole  the layouts in which nothing is kept of it, since it stands there anyway
     """
 
@@ -56,6 +58,7 @@ class Value:
     keepers: tuple[tuple[int, np.ndarray], ...]
     count: int
     whole: np.ndarray
+    fed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class _Builder:
                 takers[name].append((group, operand))
         parameters = {p.name for p in block.parameters}
         fixed = {v.name for v in block.buffers}
-        values = []
+        values, fed = [], read_by_products(block)
         for name, kind in types.items():
             sinks = self.sinks(index, name, kind, takers[name])
             if name in block.outputs:
@@ -123,7 +126,9 @@ class _Builder:
             source, given = self.source(index, block, name, kind)
             stream = self.stream(index, block, name, kind) if name in carries else None
             step = self.parameter_step if name in parameters else no_step if name in fixed else stream
-            values.append(self.value(index, name, kind, (source, given), sinks, name in carries, step))
+            value = self.value(index, name, kind, (source, given), sinks, name in carries, step)
+            alone = fed.get(name, ()) if name in carries else ()
+            values.append(replace(value, fed=tuple(node.name for node in alone)))
         return values
 
     def sinks(

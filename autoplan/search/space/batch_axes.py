@@ -97,9 +97,10 @@ def split_batch(model: Model, *, virtual: bool, loss: bool = True) -> BatchSplit
 def walked(model: Model, virtual: bool, loss: bool) -> BatchSplit:
     """Walks again and again, until no value is wanted otherwise than it came out."""
     forced: dict[Key, State] = {}
+    ways: dict[Key, tuple[AxisStrategy, ...]] = {}
     while True:
         try:
-            return _Walk(model, virtual, dict(forced)).run(loss)
+            return _Walk(model, virtual, dict(forced), ways).run(loss)
         except BatchDemand as demand:
             forced.update(demand.wanted)
 
@@ -129,11 +130,15 @@ def whole_batch(model: Model, reason: str) -> BatchSplit:
 
 @dataclass
 class _Walk:
-    """One pass over the constants and the chain, with the states of some values forced."""
+    """One pass over the constants and the chain, with the states of some values forced.
+
+    ways  strategies of the operators that some pass has met
+    """
 
     model: Model
     virtual: bool
     forced: Mapping[Key, State]
+    ways: dict[Key, tuple[AxisStrategy, ...]]
     states: dict[Key, State] = field(default_factory=dict)
     strategies: dict[Key, AxisStrategy] = field(default_factory=dict)
     origin: dict[Key, Key] = field(default_factory=dict)
@@ -206,11 +211,11 @@ class _Walk:
 
     def node(self, scope: int, node: Node, types: Mapping[str, TensorType], carries: frozenset[str]) -> None:
         """Takes the strategy that fits the states of the operands."""
-        rule = rule_of(node, types)
-        kinds = [types[name] for name in node.operands]
-        found = axis_strategies(rule, kinds, [name in carries for name in node.operands])
         key = (scope, node.name)
-        wanted = [s for s in found if self.forced.get(key, s.output) == s.output]
+        if key not in self.ways:
+            kinds = [types[name] for name in node.operands]
+            self.ways[key] = axis_strategies(rule_of(node, types), kinds, [name in carries for name in node.operands])
+        wanted = [s for s in self.ways[key] if self.forced.get(key, s.output) == s.output]
         usable = [s for s in wanted if not (self.virtual and s.communicates)]
         keys = [(scope, name) for name in node.operands]
         have = tuple(self.states[key] for key in keys)

@@ -143,6 +143,7 @@ class SpaceLimits:
     experts: int = 0
 
 
+ONE_STAGE = ("gpipe", "1f1b")
 VIRTUAL_STAGES = (1, 2, 4, 8)
 LEAST_BUBBLE = 0.04  # the share of a step that has to be idle for twice as many stages on a rank to be tried
 MOST_ACTIONS = 2**15
@@ -226,14 +227,15 @@ def batch_ways(pinned: Parallelism) -> int:
 
 
 def schedules(limits: SpaceLimits, pinned: Parallelism, pp: int, microbatches: int) -> list[tuple[str, int]]:
-    """(schedule, stages on a rank). 1F1B holds fewer microbatches than GPipe and takes as long; it needs as many
-    microbatches as stages. Of the others those whose rounds the microbatches fill (``in_rounds``)."""
-    alone = pinned.virtual_stages in (None, 1)
-    possible = ["gpipe"] if pp > 1 and microbatches < pp else ["1f1b"]
-    order = order_of(pinned)
-    wanted = ["gpipe"] if order == "gpipe" else [s for s in possible if order in (None, s)]
-    found = [(s, 1) for s in wanted if alone]
-    if pp == 1 or not deals_rounds(pp, microbatches) or order in ("gpipe", "1f1b"):
+    """(schedule, stages on a rank). 1F1B holds fewer microbatches than GPipe and takes as long. With fewer microbatches
+    than stages GPipe may be quicker, since its messages pass under more compute; one alone goes the same way in both.
+    PipeDream-2BW needs as many microbatches as stages: else more than two versions would be in use. Of the others those
+    whose rounds the microbatches fill (``in_rounds``)."""
+    few, order = microbatches < pp, order_of(pinned)
+    possible = ["gpipe"] * few + ["1f1b"] * (not few or microbatches > 1)
+    wanted = possible if order is None else [order] * (order in ONE_STAGE and not (few and pinned.two_versions))
+    found = [(s, 1) for s in wanted if pinned.virtual_stages in (None, 1)]
+    if pp == 1 or not deals_rounds(pp, microbatches) or order in ONE_STAGE:
         return found
     return found + in_rounds(limits, pinned, pinned.pipeline_schedule or "interleaved", pp, microbatches)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.search.space.candidates import SpaceLimits, order_of
+from autoplan.search.space.candidates import SpaceLimits
 
 Conflict = tuple[object, str, str, str]
 """Whether it is there, what is given, why that can't be, and the remedy."""
@@ -179,8 +179,8 @@ def no_setting(limits: SpaceLimits, pinned: Parallelism) -> ParallelismError:
     """The error where the pinned fields, each possible alone, leave nothing together."""
     text = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or "any parallelism"
     reasons = [f"{axis} must be 1 ({reason})" for axis, reason in limits.only_one] + [too_few_parts(limits, pinned)]
-    if order_of(pinned) == "1f1b":
-        reasons.append("1f1b needs at least as many microbatches as stages")
+    if pinned.two_versions:
+        reasons.append("pipedream-2bw needs at least as many microbatches as stages")
     cause = f"no mesh of {limits.devices} devices and batch of {limits.rows} rows allows it"
     return ParallelismError(text, "; ".join(filter(None, [cause, *reasons])), remedy_for(limits, pinned))
 

@@ -98,8 +98,12 @@ def split_weights(
     """Each parameter that is read in slices alone, which cover it side by side, as plain pieces."""
     names: dict[str, str] = {}
     split: list[Parameter] = []
+    readers: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in dict.fromkeys(node.operands):
+            readers.setdefault(name, []).append(node)
     for parameter in parameters:
-        slices = [node for node in nodes if parameter.name in node.operands]
+        slices = readers.get(parameter.name, [])
         found = pieces_of(parameter, slices) if all(node.op == "aten.slice.Tensor" for node in slices) else ()
         for cut in slices if found else ():
             part = next(p for p in found if (p.start, p.stop) == cut_bounds(cut))

@@ -12,6 +12,9 @@ from tests.bench.recipes.shapes import SHAPES, UNKNOWN, Shape
 
 BESIDE = Path(__file__).resolve().parents[4] / "shared" / "data" / "recipes.csv"
 NEAR_BF16 = ("bf16", "")
+TRAINS_ADAPTERS = ("AutoModel", "32")
+"""(source, batch) of rows from its table of fine-tuning, whose recipes are ``qwen2_5_32b_peft_benchmark.yaml`` and
+their like."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ def understood(row: dict[str, str]) -> Recipe | Refused:
     """A row's job and pins, or why there are none."""
     text = described(row)
     shape = SHAPES.get(row["model"])
+    if (row["source"], row["global_batch"]) == TRAINS_ADAPTERS:
+        return Refused(row["id"], text, "its recipe trains adapters beside frozen weights, which rows don't say")
     if shape is None:
         return Refused(row["id"], text, UNKNOWN.get(row["model"], "its shape isn't published where it could be read"))
     if row["gpu"] not in NODES:

@@ -1,0 +1,9 @@
+"""A plan inside of other libraries' training loops: transformers' Trainer, and loops of Accelerate.
+
+The loop stays theirs: data, callbacks, logging, evaluation, saving. Forward, backward, gradient sums and the update are
+the program's. What such a loop asks for and a program can't give is refused with its name, or told on stderr.
+
+Order: `model` (what the loop takes for its model), `optimizer` (what it takes for its optimizer), `rows` (each data
+rank's rows of its loader's batches), `accelerate` (an Accelerator), `arguments` (what TrainingArguments may ask for),
+`transformers` (a Trainer). The last three import the library of their name.
+"""

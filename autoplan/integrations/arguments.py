@@ -1,0 +1,125 @@
+"""What TrainingArguments may ask of a plan's program: refused, told, or turned into what the loop runs."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+from transformers import TrainingArguments
+
+from autoplan.errors import ParallelismError
+from autoplan.options import Training
+from autoplan.runtime.inference.given import planned_rows
+from autoplan.runtime.program import Program
+from autoplan.runtime.spec import DATA
+
+SYSTEM, LOSS = "the plan says how the model is split", "the plan's loss is the one it was traced with"
+GIVEN = "leave it out"
+REFUSED = {
+    "deepspeed": (SYSTEM, GIVEN),
+    "fsdp": (SYSTEM, GIVEN),
+    "parallelism_config": (SYSTEM, GIVEN),
+    "label_smoothing_factor": (LOSS, "plan a model, or a loss_fn, that smooths"),
+    "neftune_noise_alpha": ("the program's forward has no noise on its embeddings", GIVEN),
+    "auto_find_batch_size": ("the batch is the plan's, which fits", GIVEN),
+    "use_liger_kernel": ("the program runs what the plan was traced with", GIVEN),
+    "fp16_full_eval": ("the program evaluates in the plan's precision", GIVEN),
+    "bf16_full_eval": ("the program evaluates in the plan's precision", GIVEN),
+    "optim_target_modules": ("the plan's optimizer is over all parameters", GIVEN),
+}
+TOLD = {
+    "gradient_checkpointing": "the plan says what is recomputed",
+    "activation_checkpointing": "the plan says what is recomputed",
+    "torch_compile": "the plan says what is compiled",
+    "ddp_bucket_cap_mb": "the plan's buckets are its own",
+    "ddp_static_graph": "no DistributedDataParallel is made",
+}
+OPTIMIZERS = {
+    "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "sgd": "sgd", "adagrad": "adagrad", "rmsprop": "rmsprop",
+}  # fmt: skip
+"""The Trainer's names of torch.optim's classes."""
+OVERRIDES = ("compute_loss", "training_step", "prediction_step")
+"""Methods of a Trainer that a program takes the place of."""
+
+
+def training_of(args: TrainingArguments, **further: object) -> Training:
+    """What to plan with, so that the program trains as these arguments say: optimizer, precision and decay.
+
+        plan = autoplan.parallelize(model, cluster, batch, training=training_of(args))
+
+    further  other fields of Training
+
+    The learning rate's schedule and the clipping stay the Trainer's. ParallelismError for an optimizer of which
+    torch.optim has no class.
+    """
+    name = str(args.optim.value if hasattr(args.optim, "value") else args.optim)
+    if name not in OPTIMIZERS or args.optim_args:
+        value = f"optim={name!r}" + (f" with optim_args={args.optim_args!r}" if args.optim_args else "")
+        raise ParallelismError(value, "a plan knows torch.optim's classes", f"use one of {', '.join(OPTIMIZERS)}")
+    fields: dict = {
+        "optimizer": OPTIMIZERS[name],
+        "precision": "bf16-mixed" if args.bf16 else "fp16-mixed" if args.fp16 else "fp32",
+        "learning_rate": args.learning_rate,
+        "seed": args.seed,
+        "weight_decay": args.weight_decay,
+    }
+    if OPTIMIZERS[name] == "adamw":
+        fields |= {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+    if args.weight_decay:
+        fields["groups"] = [{"match": no_decay, "weight_decay": 0.0}]
+    return Training(**(fields | further))
+
+
+def no_decay(name: str, _: object) -> bool:
+    """Whether Trainer exempts a parameter from weight decay: biases, and the weights of norms."""
+    lower = name.lower()
+    parts = lower.split(".")
+    layer = parts[-2] if len(parts) > 1 else ""
+    normal = "layernorm" in lower or "rmsnorm" in lower or "norm" in parts or any(p.endswith("_norm") for p in parts)
+    return "bias" in lower or normal or layer.startswith("ln_")
+
+
+def settled(args: TrainingArguments, program: Program) -> TrainingArguments:
+    """The arguments that the loop runs with: one batch a step, whose microbatches are the plan's.
+
+    ParallelismError, which names the argument, where the program can't do as they say.
+    """
+    default = TrainingArguments(args.output_dir, use_cpu=args.use_cpu)
+    for name, (cause, remedy) in REFUSED.items():
+        value = getattr(args, name, None)
+        if value and value != getattr(default, name, None):
+            raise ParallelismError(f"{name}={value!r}", cause, remedy)
+    told = [f"{name}: {why}" for name, why in TOLD.items() if getattr(args, name, None)]
+    if told and program.rank == 0:
+        print("\n".join(f"autoplan: {line}" for line in told), file=sys.stderr, flush=True)
+    check_batch(args, program)
+    found = copy.copy(args)
+    found.per_device_train_batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    found.gradient_accumulation_steps = 1
+    for name in ("gradient_checkpointing", "activation_checkpointing", "torch_compile"):
+        if getattr(found, name, None):
+            setattr(found, name, False)
+    return found
+
+
+def check_batch(args: TrainingArguments, program: Program) -> None:
+    rows, ranks, planned = args.per_device_train_batch_size, program.spec.size(DATA), planned_rows(program.spec)
+    steps = args.gradient_accumulation_steps
+    if rows * steps * ranks != planned:
+        said = f"per_device_train_batch_size={rows} x gradient_accumulation_steps={steps} x {ranks} data ranks"
+        remedy = f"plan a batch of {rows * steps * ranks} rows"
+        if planned % ranks == 0:
+            remedy += f", or give {planned // ranks} rows with 1 step"
+        raise ParallelismError(f"{said} = {rows * steps * ranks} rows", f"the plan's batch has {planned}", remedy)
+
+
+def check_trainer(kind: type, base: type, given: dict[str, object]) -> None:
+    """ParallelismError for what a program doesn't call: a loss, a metric or a step of one's own."""
+    for name in ("compute_loss_func", "compute_metrics", "preprocess_logits_for_metrics", "model_init"):
+        if given.get(name) is not None:
+            cause = "a plan's program gives the loss that it was traced with, and no logits"
+            raise ParallelismError(f"{name}=…", cause, "plan with loss_fn=, and evaluate what save_model wrote")
+    for name in OVERRIDES:
+        if getattr(kind, name, None) is not getattr(base, name, None):
+            cause = "the plan's program takes its place, so it would not be called"
+            raise ParallelismError(f"{kind.__name__}.{name}", cause, "put it into the model or loss that is planned")

@@ -1,0 +1,186 @@
+"""transformers' Trainer over a plan.
+
+    from autoplan.integrations.transformers import Trainer            # in place of transformers' own
+    trainer = Trainer(plan="out/llama", model=model, args=args, …)
+
+Data, callbacks, logging, evaluation, checkpoints and schedules stay the Trainer's. ``training_of(args)`` is what to
+plan with. docs/how_to/trainers.md has what is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from transformers import TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput, has_length
+
+from autoplan.errors import InputsError, ParallelismError
+from autoplan.integrations.accelerate import FOLDER, Accelerator
+from autoplan.integrations.arguments import check_trainer, settled, training_of
+from autoplan.integrations.model import program_of
+from autoplan.plan import Plan
+from autoplan.runtime.inference.given import planned_rows
+from autoplan.runtime.spec import DATA
+
+__all__ = ["Trainer", "training_of"]
+
+SCHEDULER = "scheduler.pt"  # transformers' own name, in its checkpoints
+
+
+class Trainer(transformers.Trainer):
+    """Transformers' own, whose steps are the plan's program.
+
+    plan    a folder that ``plan.export`` wrote, or the plan loaded from it
+    others  as transformers.Trainer takes them; ``model`` may be on the meta device where the plan holds its values
+
+    The plan's batch is per_device_train_batch_size x gradient_accumulation_steps x its data ranks. ParallelismError for
+    an argument, an optimizer or an own method that the program can't do justice to.
+    """
+
+    model: Any
+    optimizer: Any
+    lr_scheduler: Any
+
+    def __init__(
+        self, model: nn.Module | None = None, args: TrainingArguments | None = None, *rest: Any,
+        plan: Plan | str | os.PathLike, **further: Any,
+    ) -> None:  # fmt: skip
+        own = next(c for c in type(self).__mro__ if c.__module__ == __name__)
+        check_trainer(type(self), own, further)
+        if model is None:
+            raise InputsError("model=None", "its names and its configuration are needed", "give the planned model")
+        args = TrainingArguments("tmp_trainer") if args is None else args
+        self.program = program_of(plan)
+        with ExitStack() as stack:  # an error leaves no process group behind
+            stack.callback(self.program.close)
+            super().__init__(model, settled(args, self.program), *rest, **further)
+            stack.pop_all()
+        self.module = model
+        self._set_signature_columns_if_needed()
+        self.model = self.model_wrapped = self.callback_handler.model = self.accelerator.prepare_model(model)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        asked = self.asked | {"mixed_precision": self.args.mixed_precision}
+        self.accelerator = Accelerator(plan=self.program, **asked)
+        self.gather_function = self.accelerator.gather_for_metrics
+
+    def _build_accelerator_args(self, **given: Any) -> dict[str, Any]:
+        self.asked = {
+            name: value for name, value in super()._build_accelerator_args(**given).items() if value is not None
+        }
+        return self.asked | {"mixed_precision": "no"}
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        """Each rank's device holds its part alone."""
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        return planned_rows(self.program.spec)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """InputsError where the last batch of the data would be shorter than the plan's."""
+        rows = planned_rows(self.program.spec)
+        if has_length(self.train_dataset) and len(self.train_dataset) % rows and not self.args.dataloader_drop_last:
+            cause = f"the last batch would have {len(self.train_dataset) % rows} rows of the plan's {rows}"
+            raise InputsError(f"{len(self.train_dataset)} rows of data", cause, "give dataloader_drop_last=True")
+        return super().get_train_dataloader()
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        rows, ranks = self.args.per_device_eval_batch_size, self.program.spec.size(DATA)
+        planned = planned_rows(self.program.spec)
+        if rows * ranks > planned:
+            said = f"per_device_eval_batch_size={rows} on {ranks} data ranks"
+            cause = f"the plan's batch has {planned} rows, and an evaluation as many at most"
+            raise ParallelismError(said, cause, f"give {planned // ranks}")
+        return super().get_eval_dataloader(eval_dataset)
+
+    def create_optimizer(self, model: Any = None) -> Optimizer:
+        """The Trainer's own, over the module; ``prepare`` compares it with the plan's."""
+        return super().create_optimizer(self.module)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """The program's step; its loss is the mean over the whole batch."""
+        return self.program.step(self.model.batch((), self._prepare_inputs(inputs))).detach()
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """This rank's share: ranks with the same rows count them once."""
+        spec = self.program.spec
+        return super().floating_point_ops(inputs) * spec.size(DATA) // spec.lowered.mesh.devices
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        return self.accelerator.clip_grad_norm_(None, self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> float:
+        found = self.accelerator.clip_grad_norm_(None, float("inf")) if grad_norm is None else grad_norm
+        return found.item()
+
+    def evaluation_loop(
+        self, dataloader: DataLoader, description: str, prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:  # fmt: skip
+        """The mean of the batches' losses by their rows, as the Trainer has it on one device."""
+        if description == "Prediction":
+            cause = "a plan's program gives the loss alone"
+            raise InputsError("trainer.predict()", cause, "plan Inference() of what save_model wrote")
+        self.callback_handler.eval_dataloader = dataloader
+        total, count = 0.0, 0
+        data: Any = dataloader.dataset
+        left, size = (len(data) if has_length(data) else None), getattr(dataloader.batch_sampler, "batch_size", 0)
+        for inputs in dataloader:
+            loss = self.program.evaluate(self.model.batch((), self._prepare_inputs(inputs)))
+            rows = rows_of(inputs) if left is None else min(left, size)
+            left = None if left is None else left - rows
+            total, count = total + loss.double().item() * rows, count + rows
+            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+        metrics = {f"{metric_key_prefix}_loss": total / count} if count else {}
+        nothing: Any = None
+        return EvalLoopOutput(predictions=nothing, label_ids=None, metrics=metrics, num_samples=count)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """The weights as ``program.save_weights`` writes them, which from_pretrained reads; called on every rank."""
+        folder = Path(output_dir or self.args.output_dir or ".")
+        self.program.save_weights(folder)
+        if self.args.should_save:
+            tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+            torch.save(self.args, folder / "training_args.bin")
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """The program's checkpoint, each rank its part, and the schedule."""
+        self.optimizer.rates.take()
+        self.program.save_checkpoint(Path(output_dir) / FOLDER)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None and (Path(checkpoint) / SCHEDULER).is_file():
+            self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / SCHEDULER, weights_only=True))
+            self.optimizer.rates.give()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """All that training goes on from, or the weights where the checkpoint has no more."""
+        saved = Path(resume_from_checkpoint) / FOLDER
+        if saved.is_dir():
+            self.program.load_checkpoint(saved)
+        else:
+            self.program.load_weights(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if self.state.best_model_checkpoint is not None:
+            self.program.load_weights(self.state.best_model_checkpoint)
+
+
+def rows_of(inputs: dict[str, Any]) -> int:
+    """Rows of a batch that is the same on all ranks."""
+    return next((value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.ndim), 1)

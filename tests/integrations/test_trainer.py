@@ -1,0 +1,119 @@
+"""A plan in transformers' Trainer: its own example, shrunk, takes the steps that it takes on one device."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+pytest.importorskip("transformers")
+
+from safetensors.torch import load_file
+
+import autoplan
+from autoplan.errors import InputsError, ParallelismError
+from autoplan.integrations.transformers import Trainer, training_of
+from tests.support import trainer_loop as loop
+from tests.support.forked import in_fork, run_ranks, run_script
+
+WAYS = {"dp": {"dp": 2}, "tp": {"tp": 2}}
+
+
+def exported(folder: Path, pinned: Mapping[str, int], cluster: str = "1x2 cpu") -> Path:
+    ids = torch.zeros(loop.ROWS, loop.TOKENS, dtype=torch.int64)
+    plan = autoplan.parallelize(
+        loop.small_llama(), cluster, {"input_ids": ids, "labels": ids}, effort="fast",
+        training=training_of(loop.arguments(str(folder))), parallelism=autoplan.Parallelism(**pinned),  # type: ignore[arg-type]
+    )  # fmt: skip
+    return plan.export(folder)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What transformers' own Trainer finds on one device."""
+    folder = tmp_path_factory.mktemp("one")
+    done = run_script(Path(shutil.copy(loop.__file__, folder)), [str(folder / "run"), "1"])
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+@pytest.mark.parametrize("way", ["dp", pytest.param("tp", marks=pytest.mark.slow)])
+def test_the_example_is_one_device_s(way: str, one: Path, tmp_path: Path) -> None:
+    """Losses, norms, rates, evaluations, the count of operations, the best weights; and again from a checkpoint."""
+    plan, script = exported(tmp_path / "plan", WAYS[way]), Path(shutil.copy(loop.__file__, tmp_path))
+    ranks, run = str(WAYS[way].get("dp", 1)), tmp_path / "run"
+    wanted = json.loads((one / "found.json").read_text())
+    for further, steps in (([], 8), ([str(run / "checkpoint-4")], 4)):
+        for done in run_ranks(script, 2, [str(run), ranks, str(plan), *further]):
+            assert done.returncode == 0, done.stderr
+        found = json.loads((run / "found.json").read_text())
+        assert found["steps"] == steps
+        for line, known in zip(found["lines"], wanted["lines"], strict=True):
+            assert line == pytest.approx(known, rel=2e-6)
+    saved, known = (load_file(folder / "final" / "model.safetensors") for folder in (run, one))
+    assert saved.keys() == known.keys()
+    for name, value in known.items():
+        torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=2e-6)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(tmp_path_factory.mktemp("alone") / "plan", {}, "1x1 cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"label_smoothing_factor": 0.1}, "the plan's loss"),
+        ({"neftune_noise_alpha": 5.0}, "no noise"),
+        ({"auto_find_batch_size": True}, "the batch is the plan's"),
+        ({"per_device_train_batch_size": 8}, "give 8 rows with 1 step"),
+    ],
+)
+@in_fork
+def test_arguments_that_a_program_cannot_honour(given: dict, message: str, alone: Path, tmp_path: Path) -> None:
+    args = loop.arguments(str(tmp_path), **given)
+    with pytest.raises(ParallelismError, match=message):
+        Trainer(plan=alone, model=loop.small_llama(), args=args)
+
+
+class OwnLoss(Trainer):
+    def compute_loss(self, *args: object, **kwargs: object) -> torch.Tensor:
+        return torch.zeros(())
+
+
+@in_fork
+def test_own_losses_and_metrics_are_refused(alone: Path, tmp_path: Path) -> None:
+    args = loop.arguments(str(tmp_path))
+    with pytest.raises(ParallelismError, match="compute_metrics"):
+        Trainer(plan=alone, model=loop.small_llama(), args=args, compute_metrics=len)
+    with pytest.raises(ParallelismError, match=r"OwnLoss\.compute_loss"):
+        OwnLoss(plan=alone, model=loop.small_llama(), args=args)
+
+
+@in_fork
+def test_another_optimizer_than_the_plan_s_and_short_batches(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = loop.arguments(str(tmp_path), adam_beta2=0.9, activation_checkpointing=True)
+    data = {"train_dataset": loop.Tokens(33, 1), "eval_dataset": loop.Tokens(8, 2)}
+    trainer = Trainer(plan=alone, model=loop.small_llama(), args=args, **data)
+    assert "activation_checkpointing: the plan says what is recomputed" in capsys.readouterr().err
+    with pytest.raises(InputsError, match="dataloader_drop_last=True"):
+        trainer.train()
+    with pytest.raises(InputsError, match="the loss alone"):
+        trainer.predict(loop.Tokens(8, 1))
+    trainer.train_dataset = loop.Tokens(32, 1)
+    with pytest.raises(ParallelismError, match=r"betas=\(0\.9, 0\.9\)"):
+        trainer.train()
+    trainer.program.close()
+
+
+def test_optimizers_without_a_class_of_torch() -> None:
+    with pytest.raises(ParallelismError, match="adafactor"):
+        training_of(loop.arguments("nowhere", optim="adafactor"))

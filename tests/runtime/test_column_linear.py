@@ -1,0 +1,121 @@
+"""Column-parallel products: equal to products of what the redistribution gives, and their sum runs under the weights'
+gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, distributed
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.collectives.typed import all_gather, to_replicate
+from autoplan.runtime.ops import column_linear, gathered_linear
+from autoplan.runtime.ops.column_linear import multiply
+from autoplan.verify.local_ranks import RankPool
+
+ROWS, WIDTH, COLUMNS = 6, 4, (3, 5)
+
+
+@pytest.fixture(scope="module")
+def pool(compiler: None) -> Iterator[RankPool]:
+    with RankPool(2, timeout_s=240) as pool:
+        yield pool
+
+
+def operands(rank: int, gathers: bool, transposed: bool) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
+    """x, this rank's columns of two weights, and a bias of the second alone."""
+    alike, own = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1 + rank)
+    x = torch.randn(2, ROWS, WIDTH, generator=own if gathers else alike, dtype=torch.float64)
+    weights = [torch.randn(n, WIDTH, generator=own, dtype=torch.float64) for n in COLUMNS]
+    weights = [w.t().contiguous() if transposed else w for w in weights]
+    bias = torch.randn(COLUMNS[1], generator=own, dtype=torch.float64)
+    return x.requires_grad_(), [w.requires_grad_() for w in weights], [None, bias.requires_grad_()]
+
+
+def both_ways(rank: int, size: int, gathers: bool, transposed: bool, compiled: bool) -> list[list[Tensor]]:
+    """Results and gradients, as one call and as a redistribution with products."""
+    axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
+
+    def at_once(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> tuple[Tensor, ...]:
+        if not gathers:
+            return column_linear(x, weights, axis, biases=biases, transposed=transposed)
+        return gathered_linear(x, all_gather(x, 1, axis), weights, 1, axis, biases=biases, transposed=transposed)
+
+    def apart(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> tuple[Tensor, ...]:
+        whole = all_gather(x, 1, axis) if gathers else to_replicate(x, axis)
+        return tuple(multiply(whole, w, b, transposed) for w, b in zip(weights, biases, strict=True))
+
+    found = []
+    for function in (at_once, apart):
+        x, weights, biases = operands(rank, gathers, transposed)
+        run = torch.compile(function, backend="aot_eager", fullgraph=True) if compiled else function
+        results = run(x, weights, biases)
+        sum((r * (1 + torch.arange(r.numel(), dtype=r.dtype).view(r.shape))).sum() for r in results).backward()
+        leaves = [x, *weights, *(b for b in biases if b is not None)]
+        assert all(leaf.grad is not None for leaf in leaves)
+        found.append([*(r.detach() for r in results), *(leaf.grad for leaf in leaves if leaf.grad is not None)])
+    return found
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["linear", "matmul"])
+@pytest.mark.parametrize("gathers", [False, True], ids=["replicated", "gathered"])
+def test_equal_to_a_redistribution_with_products(
+    pool: RankPool, gathers: bool, transposed: bool, compiled: bool
+) -> None:
+    for at_once, apart in pool.run(both_ways, gathers, transposed, compiled):
+        for here, there in zip(at_once, apart, strict=True):
+            torch.testing.assert_close(here, there, rtol=1e-12, atol=1e-12)
+
+
+class Launched(TorchDispatchMode):
+    """The names of products and collectives, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = function._schema.name.split("::")[1]
+        if name in ("mm", "addmm", "all_reduce", "reduce_scatter_tensor", "wait_tensor"):
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+def backward_order(rank: int, size: int, gathers: bool) -> list[str]:
+    axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
+    x, weights, _ = operands(rank, gathers, False)
+    if gathers:
+        results = gathered_linear(x, all_gather(x, 1, axis), weights, 1, axis)
+    else:
+        results = column_linear(x, weights, axis)
+    loss = sum(r.sum() for r in results)
+    with Launched() as launched:
+        loss.backward()
+    return launched.names
+
+
+@pytest.mark.parametrize("gathers", [False, True], ids=["replicated", "gathered"])
+def test_the_sum_is_under_way_while_weights_gradients_are_computed(pool: RankPool, gathers: bool) -> None:
+    collective = "reduce_scatter_tensor" if gathers else "all_reduce"
+    for names in pool.run(backward_order, gathers):
+        assert names == ["mm", "addmm", collective, "mm", "mm", "wait_tensor"]
+
+
+def frozen(rank: int, size: int) -> tuple[bool, list[str]]:
+    """Whether a frozen weight stays without a gradient, and what runs where nothing before it wants one."""
+    axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
+    x, weights, _ = operands(rank, False, False)
+    weights[0].requires_grad_(False)
+    (loss,) = [sum(r.sum() for r in column_linear(x.detach(), weights, axis))]
+    with Launched() as launched:
+        loss.backward()
+    return weights[0].grad is None and weights[1].grad is not None, launched.names
+
+
+def test_what_is_frozen_costs_nothing(pool: RankPool) -> None:
+    for alone, names in pool.run(frozen):
+        assert alone and names == ["mm"]
