@@ -6,6 +6,8 @@
 # make systems      the matrix of appendix/systems.md: each named system on Llama, GPT-2 and BERT, in float64 and bf16-mixed
 # make zoo          the table of appendix/models.md: architectures of transformers under several parallelisms, in float64 and,
 #                   under torchrun, in float32
+# make zoo-wide     the table of appendix/models_wide.md: 330 models of libraries and hand-written ones; goes on with what
+#                   the same sources found (build/models_wide.json), WIDE="--seconds 600" stops early
 # make starts       models that set their own values, planned from their function and their values: equal at the start
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
 # make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
@@ -50,7 +52,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo attacks corruptions test-kill rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide attacks corruptions test-kill rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -90,6 +92,9 @@ systems: $(DEV)
 
 zoo: $(DEV)
 	$(BIN)/python -m tests.bench.architectures --write docs/appendix/models.md
+
+zoo-wide: $(DEV)
+	$(BIN)/python -m tests.bench.wide --write docs/appendix/models_wide.md $(WIDE)
 
 starts: $(DEV)
 	$(BIN)/python -m tests.starts

@@ -68,6 +68,7 @@ ORDER = (
     "trace.forms",
     "trace.outputs",
     "trace.batch_binding",
+    "trace.caches",
     "trace.capture",
     "trace.direct",
     "trace.mixtures",

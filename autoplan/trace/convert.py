@@ -14,7 +14,6 @@ from autoplan.errors import NoRuleError, TraceError
 from autoplan.ir.graph import DType, Ref, Typed
 from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
-from autoplan.trace import masked
 from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
 from autoplan.trace.checks.in_place import written
 from autoplan.trace.direct import (
@@ -26,9 +25,11 @@ from autoplan.trace.direct import (
     idle_nodes,
     in_place,
     out_of_place,
+    part_of,
     region_body,
     region_of,
 )
+from autoplan.trace.masked import operators as masked
 from autoplan.trace.passes.decompose import Speller
 from autoplan.trace.passes.literals import literal
 from autoplan.trace.table import forms, positive
@@ -99,6 +100,8 @@ class Converter:
             return None
         if region_body(node) is not None:
             return self.region(node, module, env)
+        if node.target is operator.add and any(isinstance(a, fx.Node) for a in node.args):
+            return masked.added(translate(node.args, env))
         args = tuple(translate(arg, env) for arg in node.args)
         placed = PLACEMENT if op.startswith(ATEN) else ()  # a user's operator may mean something else by these words
         kwargs = {key: translate(value, env) for key, value in node.kwargs.items() if key not in placed}
@@ -107,10 +110,11 @@ class Converter:
         return self.canonical(node, op, args, kwargs)
 
     def canonical(self, node: fx.Node, op: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+        args = masked.sized(op, args)
         if isinstance(node.target, torch._ops.OpOverload):
             if any(masked.found((args, tuple(kwargs.values())))):
                 as_of_all = partial(self.canonical, node)
-                return masked.apply(self.builder, as_of_all, node.target, args, kwargs)
+                return masked.apply(self.builder, as_of_all, overload(op), args, kwargs)
             if (rows := masked.kept(self.builder, op, args)) is not None:
                 return rows
         known = self.table.get(op)
@@ -138,8 +142,7 @@ class Converter:
         changed, plain = node.args[0], out_of_place(op)
         assert isinstance(changed, fx.Node) and plain is not None
         before = env[base_of(changed).name]
-        assert isinstance(before, Ref)
-        if before.name not in self.builder.nodes:
+        if isinstance(before, Ref) and before.name not in self.builder.nodes:
             self.changed.add(before.name)
         return self.put(changed, self.canonical(node, plain, args, kwargs), env)
 
@@ -151,6 +154,8 @@ class Converter:
             source, *where = place.args
             assert isinstance(source, fx.Node)
             self.put(source, self.table[scatter](self.builder, env[source.name], value, *where), env)
+        elif (source := part_of(place)) is not None:
+            self.put(source, value, env)
         return value
 
     def region(self, node: fx.Node, module: fx.GraphModule, env: dict[str, Value]) -> Value:
@@ -201,7 +206,7 @@ def enter_inputs(
             assert spec.target is not None
             name = names.state(spec.target)
             env[spec.arg.name] = builder.enter(name, type_of(value))
-            if spec.kind == InputKind.BUFFER:
+            if spec.kind == InputKind.BUFFER and all(name != known.name for known in buffers):  # one that modules share
                 buffers.append(Typed(name, type_of(value)))
         elif spec.kind == InputKind.USER_INPUT:
             name = names.batch[len(batch)]

@@ -66,7 +66,8 @@ def pure(node: fx.Node) -> bool:
     """Whether a node does nothing but give its result: an operator, or Python's own on what operators gave."""
     if isinstance(node.target, torch._ops.OpOverload):
         return not node.target._schema.is_mutable
-    return getattr(node.target, "__module__", None) in ("_operator", "math")
+    named = getattr(node.target, "__name__", "")
+    return getattr(node.target, "__module__", None) in ("_operator", "math") or named.startswith("sym_")
 
 
 def region_body(node: fx.Node) -> int | None:
@@ -95,7 +96,7 @@ def reached_by_parameters(program: ExportedProgram) -> set[str]:
 
 def readable(node: fx.Node, known: Collection[str]) -> bool:
     op = str(node.target)
-    if node.target is operator.getitem or op in DROPPED or op == GRAD_REGION or op in known:
+    if node.target in (operator.getitem, operator.add) or op in DROPPED or op == GRAD_REGION or op in known:
         return True
     if op == AUTOCAST_REGION:
         return node.args[2] is False
@@ -113,43 +114,71 @@ def in_place(op: torch._ops.OpOverload) -> bool:
 
 
 def out_of_place(op: str) -> str | None:
-    """ "aten.relu_.default" -> "aten.relu.default", where there is one."""
+    """ "aten.relu_.default" -> "aten.relu.default", where there is one that takes the same: pow_.Scalar is
+    pow.Tensor_Scalar."""
     namespace, name, overload = op.split(".")
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    if packet is None or overload not in packet.overloads():
+    owner = getattr(torch.ops, namespace)
+    packet = getattr(owner, name.removesuffix("_"), None)
+    if packet is None:
         return None
-    return f"{namespace}.{name.removesuffix('_')}.{overload}"
+    wanted = taken(getattr(getattr(owner, name), overload))
+    alike = [one for one in packet.overloads() if taken(getattr(packet, one)) == wanted]
+    chosen = overload if overload in alike else alike[0] if alike else None
+    return None if chosen is None else f"{namespace}.{name.removesuffix('_')}.{chosen}"
+
+
+def taken(op: torch._ops.OpOverload) -> list[tuple[str, str]]:
+    """What an operator takes: the name of each argument, and its type but for what is written to."""
+    return [(argument.name, str(argument.type)) for argument in op._schema.arguments]
 
 
 def unshared(node: fx.Node) -> bool:
-    """Whether nothing else sees what an in-place operator changes: its operand is no view, or one of slices that are
-    written alone, and what it is a view of has no views that are read."""
+    """Whether nothing reads what an in-place operator changes but anew: what is changed is no view, one of slices, or a
+    view of what nobody else sees; and no other view or earlier result of it is read after the change."""
     changed = node.args[0]
     assert isinstance(changed, fx.Node)
-    if is_view(changed) and node.users:
-        return False
-    base = base_of(changed)
-    return not is_view(base) and all(is_written(user) for user in base.users if is_view(user))
+    path = [changed]
+    while (source := part_of(path[-1])) is not None:
+        path.append(source)
+    others = {alias for place in path for alias in aliases(place)} - {node, *path}
+    return (not is_view(path[-1]) or unseen(path[-1])) and not any(read_across(alias, node) for alias in others)
+
+
+def part_of(node: fx.Node) -> fx.Node | None:
+    """What a node is a slice of, or changed in place: what follows it in the graph reads both by one memory."""
+    source = node.args[0] if node.args else None
+    follows = str(node.target) in SCATTERS or (isinstance(node.target, torch._ops.OpOverload) and in_place(node.target))
+    return source if follows and isinstance(source, fx.Node) else None
 
 
 def base_of(node: fx.Node) -> fx.Node:
     """What a slice of slices is taken from; the node itself where it is none."""
-    while str(node.target) in SCATTERS and isinstance(node.args[0], fx.Node):
-        node = node.args[0]
+    while (source := part_of(node)) is not None:
+        node = source
     return node
 
 
-def is_written(view: fx.Node) -> bool:
-    """Whether a slice is there to be assigned to, and nothing reads it."""
-    if str(view.target) not in SCATTERS:
+def aliases(node: fx.Node) -> list[fx.Node]:
+    """What shares a node's memory: its views, parts of them, and what operators that change it give back."""
+    return [u for u in node.users if is_view(u) or u.target is operator.getitem or part_of(u) is node]
+
+
+def read_across(alias: fx.Node, change: fx.Node) -> bool:
+    """Whether a node that shares the memory is there before a change, and read after it."""
+    if change < alias:
         return False
-    return all(is_written(user) or (writes(user, view) and not user.users) for user in view.users)
+    shared = aliases(alias)
+    return any(change < user for user in alias.users) or any(read_across(one, change) for one in shared)
 
 
-def writes(node: fx.Node, view: fx.Node) -> bool:
-    """Whether a node changes a view in place, and reads it nowhere else."""
-    op = node.target
-    return isinstance(op, torch._ops.OpOverload) and in_place(op) and node.args[0] is view and view not in node.args[1:]
+def unseen(view: fx.Node) -> bool:
+    """Whether a view is all that is read of what an operator computed."""
+    while is_view(view):
+        source = view.args[0]
+        if not isinstance(source, fx.Node) or len(source.users) > 1:
+            return False
+        view = source
+    return view.op == "call_function" and isinstance(view.target, torch._ops.OpOverload)
 
 
 def is_view(node: fx.Node) -> bool:

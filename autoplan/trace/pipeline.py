@@ -13,6 +13,7 @@ from autoplan.trace import huggingface
 from autoplan.trace.batch_binding import Inputs, LossFn, bind
 from autoplan.trace.blocks import Flat, constant_nodes, expand, fold
 from autoplan.trace.builder import type_of
+from autoplan.trace.caches import forgetting
 from autoplan.trace.capture import capture
 from autoplan.trace.checks.autograd_functions import check_backwards, watched
 from autoplan.trace.checks.hooks import check_hooks, hook_notes
@@ -94,7 +95,7 @@ def flat_within(
     batch = [fake_like(tensor, mode, dtype) for tensor in tensors]
     module = anew()
     seen, names = module.seen, naming(model, module.model, binding.names, kept)
-    with watched() as calls, refusals(training):
+    with watched() as calls, refusals(training), forgetting(model):
         program = capture(module, batch)
         check_strange(seen.strange, model)
         trained = {names.state(f"model.{name}") for name in seen.trained}
@@ -183,9 +184,11 @@ def parameters_of(model: nn.Module, converted: Converted) -> tuple[Parameter, ..
 def in_order(traced: Model, model: nn.Module, training: bool) -> Model:
     """Parameters and buffers in the order of the user's model; notes of its modes and hooks, and of each parameter
     that is never read."""
-    order = {name: index for index, (name, _) in enumerate((*model.named_parameters(), *model.named_buffers()))}
+    held = (*model.named_parameters(), *model.named_buffers(remove_duplicate=False))
+    order = {name: index for index, (name, _) in enumerate(held)}
     read = {parameter.source for parameter in traced.parameters}
-    unread = unread_of(model, read | {buffer.name for buffer in traced.buffers})
+    changed = {name for segment in traced.segments for name in segment.buffers}
+    unread = unread_of(model, read | {buffer.name for buffer in traced.buffers}, changed)
     unused = [f"parameter {name} is never used" for name, _ in model.named_parameters() if name not in read]
     return replace(
         traced,
@@ -196,11 +199,14 @@ def in_order(traced: Model, model: nn.Module, training: bool) -> Model:
     )
 
 
-def unread_of(model: nn.Module, read: Container[str]) -> tuple[Parameter, ...]:
-    """What the model's state dict holds beside what is read, a tied tensor once."""
+def unread_of(model: nn.Module, read: Container[str], changed: Container[str]) -> tuple[Parameter, ...]:
+    """What the model's state dict holds beside what is read, a tied parameter once, a buffer under each name that it
+    has; but for those of a buffer that forward changes."""
     persistent, aliases = model.state_dict(keep_vars=True), aliases_of(model)
+    named = list(model.named_buffers(remove_duplicate=False))
+    moving = {id(tensor) for name, tensor in named if name in changed}
     return tuple(
         Parameter(name, type_of(value), source=name, aliases=aliases.get(name, ()), trainable=False)
-        for name, value in (*model.named_parameters(), *model.named_buffers())
-        if name in persistent and name not in read
+        for name, value in (*model.named_parameters(), *named)
+        if name in persistent and name not in read and id(value) not in moving
     )

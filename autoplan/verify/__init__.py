@@ -5,12 +5,13 @@ parameters are compared in float64, where Adam doesn't amplify rounding. A large
 
 Order: `atoms` (dims that shrink together), `shrink` (a large plan made small), `batch` (real values), `variants` (the
 plan as it is verified), `quiet` (without dropout), `single` (the plan of one rank), `compare` (two runs compared),
-`result` (errors beside their bounds), `local_ranks` (ranks on this machine), `reference` (the user's module on one
-device), `asynchronous` (references of asynchronous systems), `sharded` (the program on local ranks), `inference` (the
-forward alone).
+`conditioning` (what rounding alone does), `result` (errors beside their bounds), `local_ranks` (ranks on this machine),
+`reference` (the user's module on one device), `asynchronous` (references of asynchronous systems), `sharded` (the
+program on local ranks), `inference` (the forward alone).
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -22,6 +23,7 @@ from autoplan.options import Training
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.verify.asynchronous import train_by_rule
 from autoplan.verify.compare import Run, gradient_error, loss_error, parameter_error, zero_gradients
+from autoplan.verify.conditioning import OtherOrder
 from autoplan.verify.inference import verify_forward
 from autoplan.verify.reference import (
     computed,
@@ -100,7 +102,23 @@ def verify_training(
             )
         else:
             expected = computed(lambda: train_eagerly(reference, wide, batch, training, STEPS), given is None)
-    return compared(train_plan(exact, batch, state), expected, exact.chosen.mesh.devices, note, against)
+    result = compared(train_plan(exact, batch, state), expected, exact.chosen.mesh.devices, note, against)
+    if result.passed or module is None or not own or exact.chosen.parallelism.asynchronous:
+        return result
+    return with_rounding(result, expected, reference_of(module, seed, drawn), wide, batch, training)
+
+
+def with_rounding(
+    result: Verification, expected: Run, reference: nn.Module, loss_fn: Callable | None, batch: Tensors,
+    training: Training,
+) -> Verification:  # fmt: skip
+    """The result beside what one device's own sums differ by when they are taken in the other order."""
+    with OtherOrder():
+        other = train_eagerly(reference, loss_fn, batch, training, STEPS)
+    apart = compared(other, expected, 1)
+    rounding = (apart.loss.error, apart.gradients.error, apart.parameters.error)
+    note = also(result.note, "bounds from one device's sums in two orders")
+    return replace(result, rounding=rounding, note=note)
 
 
 def check_trace(

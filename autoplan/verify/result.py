@@ -6,6 +6,11 @@ from autoplan.errors import VerificationError
 from autoplan.verify.compare import FLOAT64, Worst
 
 STEPS = 3  # of the optimizer
+ORDERS = 10.0
+"""Errors that ranks may have for those of two orders of one device: both are draws of one distribution, and the worst
+of many parameters' relative errors, each a ratio of rounding, varies by about so much from draw to draw."""
+MOST = 1e-6
+"""The greatest bound: a program that leaves something out differs by more."""
 Line = tuple[str, Worst, float, str]
 """What is compared, its largest error, the bound, and where or when."""
 
@@ -49,18 +54,25 @@ class Verified:
 
 @dataclass(frozen=True)
 class Verification(Verified):
-    """Of a training: the loss and the gradients of the first step, the parameters after the last."""
+    """Of a training: the loss and the gradients of the first step, the parameters after the last.
+
+    rounding  the same errors of one device against itself, its sums taken in the other order; 0 where FLOAT64's bounds
+              are met, for then nobody asks
+    """
 
     loss: Worst
     gradients: Worst
     parameters: Worst
+    rounding: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), kw_only=True)
 
     def lines(self) -> tuple[Line, ...]:
         last = f"after {STEPS} optimizer steps   {self.parameters.name}"
+        usual = (FLOAT64.loss, FLOAT64.gradients, FLOAT64.parameters)
+        bounds = [max(bound, min(ORDERS * r, MOST)) for bound, r in zip(usual, self.rounding, strict=True)]
         return (
-            ("loss", self.loss, FLOAT64.loss, ""),
-            ("gradients", self.gradients, FLOAT64.gradients, self.gradients.name),
-            ("parameters", self.parameters, FLOAT64.parameters, last),
+            ("loss", self.loss, bounds[0], ""),
+            ("gradients", self.gradients, bounds[1], self.gradients.name),
+            ("parameters", self.parameters, bounds[2], last),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -68,3 +69,68 @@ class MaskedRows(nn.Module):
 @model
 def masked_rows() -> Made:
     return MaskedRows(), (hidden(), ids(ROWS, below=4), hidden(ROWS, seed=5) > -0.3), None
+
+
+class Convolved(nn.Module):
+    """A graph convolution as libraries write it: edges from a node to itself are left out, loops put beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, 32), nn.Linear(32, 4)
+
+    def spread(self, x: Tensor, edges: Tensor) -> Tensor:
+        loops = torch.arange(len(x)).view(1, -1).repeat(2, 1)
+        edges = torch.cat([edges[:, edges[0] != edges[1]], loops], 1)
+        weight = torch.ones(edges.shape[1])
+        degree = weight.new_zeros(len(x)).scatter_add_(0, edges[1].view(-1).expand_as(weight), weight)
+        degree = degree.pow_(-0.5)
+        brought = (degree[edges[0]] * weight * degree[edges[1]]).view(-1, 1) * x.index_select(-2, edges[0])
+        return x.new_zeros(x.shape).scatter_add_(0, edges[1].view(-1, 1).expand_as(brought), brought)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return self.spread(self.second(self.spread(self.first(x), edges).relu()), edges)
+
+
+@model
+def graph_with_loops() -> Made:
+    return Convolved(), (hidden(ROWS, WIDTH), ids(2, 20, below=ROWS), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Attended(Convolved):
+    """Attention over the edges that are kept: a softmax over those that lead to one node."""
+
+    def spread(self, x: Tensor, edges: Tensor) -> Tensor:
+        edges = torch.cat([edges[:, edges[0] != edges[1]], torch.arange(len(x)).repeat(2, 1)], 1)
+        score = F.leaky_relu(x.sum(-1, keepdim=True).index_select(0, edges[0]) * 0.3, 0.2)
+        to = edges[1].view(-1, 1).expand_as(score)
+        held = score.detach()
+        most = held.new_zeros(len(x), 1).scatter_reduce_(0, to, held, "amax", include_self=False)
+        raised = (score - most.index_select(0, edges[1])).exp()
+        whole = raised.new_zeros(len(x), 1).scatter_add_(0, to, raised)
+        brought = raised / whole.index_select(0, edges[1]) * x.index_select(0, edges[0])
+        return x.new_zeros(x.shape).scatter_add_(0, edges[1].view(-1, 1).expand_as(brought), brought)
+
+
+@model
+def graph_with_attention() -> Made:
+    return Attended(), (hidden(ROWS, WIDTH), ids(2, 20, below=ROWS), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Assigned(nn.Module):
+    """An adapter for each language, put where its rows stand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapters, self.head = nn.ModuleList(mlp() for _ in range(2)), nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor, language: Tensor) -> Tensor:
+        adapted = torch.zeros_like(x)
+        for number, adapter in enumerate(self.adapters):
+            own = language == number
+            adapted[own] = adapter(x[own])
+        return self.head(adapted + x)
+
+
+@model
+def assigned_rows() -> Made:
+    return Assigned(), (hidden(), ids(ROWS, below=2), ids(ROWS, below=4)), F.cross_entropy

@@ -216,3 +216,50 @@ class Prompted(nn.Module):
 @model
 def prompted() -> Made:
     return Prompted(), (ids(ROWS, LENGTH), ids(ROWS, LENGTH, seed=2)), F.cross_entropy
+
+
+class Rewritten(nn.Module):
+    """Views changed in place: halves of a table, a permuted product, a slice of what is corrected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = torch.zeros(LENGTH, WIDTH, dtype=x.dtype)
+        places = torch.arange(LENGTH, dtype=x.dtype)[:, None] / 10 ** torch.arange(WIDTH // 2)
+        table[:, : WIDTH // 2] = places.sin()
+        table[:, WIDTH // 2 :] = places.cos()
+        x = self.body(x + table[None])
+        turned = torch.matmul(x, x.transpose(1, 2)).permute(2, 0, 1)
+        turned += 0.5
+        corrected = turned.permute(1, 2, 0) @ x
+        corrected[:, 1:] += x[:, :1]
+        return self.head(corrected.mean(1))
+
+
+@model
+def views_in_place() -> Made:
+    return Rewritten(), (hidden(ROWS, LENGTH, WIDTH), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Shares(nn.Module):
+    """Frozen projections that every layer holds, scaled by vectors of its own (VeRA)."""
+
+    def __init__(self, inside: Tensor, outside: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("inside", inside)
+        self.register_buffer("outside", outside)
+        self.base = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.one, self.other = nn.Parameter(hidden(4)), nn.Parameter(hidden(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = F.linear(x, self.inside) * self.one
+        return self.base(x).relu() + F.linear(low, self.outside) * self.other
+
+
+@model
+def shared_buffers() -> Made:
+    inside, outside = hidden(4, WIDTH, seed=7), hidden(WIDTH, 4, seed=8)
+    layers = (Shares(inside, outside) for _ in range(3))
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 4)), (hidden(), ids(ROWS, below=4)), F.cross_entropy

@@ -54,8 +54,7 @@ def cheapest(model: Model, stop: BatchEnds) -> Moves:
     least = math.inf
     for strategy in stop.usable:
         wanted = tuple(
-            None if neutral(met, name in carries) == neutral(state, name in carries) else (met, state)
-            for name, met, state in zip(stop.values, stop.met, strategy.inputs, strict=True)
+            None if met == state else (met, state) for met, state in zip(stop.met, strategy.inputs, strict=True)
         )
         moves = [(name, pair) for name, pair in zip(stop.values, wanted, strict=True) if pair is not None]
         price = sum(bytes_of(types[name]) * crossed(*pair, name in carries) for name, pair in moves)
@@ -73,7 +72,10 @@ def surroundings(model: Model, scope: int) -> tuple[Mapping[str, TensorType], fr
 
 
 def crossed(met: State, wanted: State, carries: bool) -> float:
-    """Bytes across the links, there and back, for each of the tensor; infinite where no step leads there."""
+    """Bytes across the links, there and back, for each of the tensor; infinite where no step leads there. None where
+    the states differ by the gradient alone, of a tensor that has none."""
+    if neutral(met, carries) == neutral(wanted, carries):
+        return 0.0
     step = find_step(met, wanted, carries)
     return math.inf if step is None else CROSSED[step.forward] + CROSSED[step.backward]
 

@@ -7,13 +7,14 @@ many there are, can't be written so and are refused.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from autoplan.errors import TraceError
 from autoplan.ir.graph import Ref, TensorType
 from autoplan.trace.builder import Builder, Value
+from autoplan.trace.masked.edges import Count, counted, making, moved
+from autoplan.trace.masked.rows import Kept
 
 IGNORED = -100
 NONE, MEAN = 0, 1  # ATen's enumeration of reductions
@@ -28,31 +29,38 @@ ALONG = {"aten.softmax.int": 1, "aten.log_softmax.int": 1}  # operators of rows,
 Canonical = Callable[[str, tuple[Value, ...], Mapping[str, Value]], Value]
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The rows that a mask keeps.
-
-    rows   all of them, [n, ..]
-    mask   which are kept, [n]
-    name   of the mask as the model has it: what one mask keeps goes together
-    """
-
-    rows: Ref
-    mask: Ref
-    name: str
-
-
 def kept(b: Builder, op: str, args: Sequence[Value]) -> Kept | None:
     """What an index by one mask over the leading dims keeps; None for any other operator."""
     if op != "aten.index.Tensor" or not isinstance(args[0], Ref):
         return None
     x, indices = args[0], args[1]
     assert isinstance(indices, tuple)
-    first = indices[0]
+    first = indices[-1]
+    if len(indices) == 2 and indices[0] is None and isinstance(first, Ref) and b.type(first).dtype == "bool":
+        return Kept(x, first, first.name, 1) if len(b.shape(first)) == 1 else None
     if len(indices) != 1 or not isinstance(first, Ref) or b.type(first).dtype != "bool":
         return None
     size, rest = math.prod(b.shape(first)), b.shape(x)[len(b.shape(first)) :]
     return Kept(b.reshape(x, (size, *rest)), b.reshape(first, (size,)), first.name)
+
+
+def sized(op: str, args: tuple[Value, ...]) -> tuple[Value, ...]:
+    """An operator's arguments without sizes that a mask makes. TraceError where it needs the number."""
+    if not counted(args) or any(found(args)):
+        return args
+    told = making(op, args)
+    if told is None:
+        raise refused(op, "it takes how many they are")
+    return told
+
+
+def added(summands: Value) -> Count:
+    """How many values are kept, and a known number beside. TraceError for any other sum."""
+    if isinstance(summands, tuple):
+        match sorted(summands, key=lambda one: isinstance(one, Count)):
+            case int(known), Count(most):
+                return Count(most + known)
+    raise refused("a sum", "it takes how many they are")
 
 
 def found(argument: Value) -> Iterator[Kept]:
@@ -76,6 +84,12 @@ def apply(
     """An operator of what a mask keeps: more rows, or a number. TraceError where it has no masked form."""
     name, several = str(op), list(found((args, tuple(kwargs.values()))))
     one = several[0]
+    if not any(found(tuple(kwargs.values()))):
+        result = moved(b, name, args, kwargs, canonical, pointwise=torch.Tag.pointwise in op.tags)
+        if result is not None:
+            return result
+    if any(each.dim for each in several):
+        raise refused(name, "it mixes the columns that are kept, or asks how many they are")
     if len({each.name for each in several}) > 1:
         raise refused(name, "it takes what different masks keep")
     given = tuple(map(plain, args))

@@ -1,0 +1,122 @@
+"""What is changed in place while other names see it: every reader finds what eager execution gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autoplan.trace.direct import out_of_place
+from autoplan.trace.pipeline import trace
+from tests.support.interpret import interpret
+
+WIDTH = 6
+
+
+class Changing(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.body, self.function = nn.Linear(WIDTH, WIDTH), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.body(x)).square().mean()
+
+
+def before_and_after(h: Tensor) -> Tensor:
+    first = h[1:]
+    h.add_(1)
+    return first.sum() + h.sum()
+
+
+def result_and_base(h: Tensor) -> Tensor:
+    base = h * 2
+    other = base.add_(1)
+    base.mul_(3)
+    return other + base
+
+
+def slice_twice(h: Tensor) -> Tensor:
+    h = h.clone()
+    part = h[:, :2]
+    part.mul_(2)
+    part.add_(1)
+    return h
+
+
+def slice_of_a_changed(h: Tensor) -> Tensor:
+    h = h.clone()
+    row = h[0]
+    h[0] += 5
+    return h + row
+
+
+def read_between(h: Tensor) -> Tensor:
+    h = h.clone()
+    kept = h[:, :1] * 2
+    h[:, :1] += 1
+    return h + kept
+
+
+def turned(h: Tensor) -> Tensor:
+    product = (h @ h.t()).t()
+    product += h.sum()
+    return product
+
+
+def turned_and_seen(h: Tensor) -> Tensor:
+    product = h @ h.t()
+    other = product.t()
+    other += h.sum()
+    return product * torch.arange(len(h))
+
+
+def assigned_from_itself(h: Tensor) -> Tensor:
+    h = h.clone()
+    h[1:] += h[:1]
+    return h
+
+
+def power(h: Tensor) -> Tensor:
+    return h.square().add_(1).pow_(-0.5)
+
+
+FUNCTIONS = (before_and_after, result_and_base, slice_twice, slice_of_a_changed, read_between, turned,
+             turned_and_seen, assigned_from_itself, power)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_as_eager_execution(function: Callable[[Tensor], Tensor]) -> None:
+    module, x = Changing(function), torch.randn(4, WIDTH)
+    model = trace(module, (x,), training=True)
+    torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), module(x))
+
+
+def test_an_operator_in_place_is_the_one_that_takes_the_same() -> None:
+    assert out_of_place("aten.pow_.Scalar") == "aten.pow.Tensor_Scalar"
+    assert out_of_place("aten.relu_.default") == "aten.relu.default"
+    assert out_of_place("aten.normal_.default") is None
+
+
+@lru_cache(maxsize=4)
+def remembered(size: int) -> Tensor:
+    return torch.arange(size).float()
+
+
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.body(x) * remembered(WIDTH)).mean()
+
+
+def test_what_functions_remember_is_forgotten_before_a_trace_and_after() -> None:
+    module, x = Remembering(), torch.randn(4, WIDTH)
+    expected = module(x)
+    model = trace(module, (x,), training=True)
+    torch.testing.assert_close(interpret(model, dict(module.named_parameters()), {"x": x}), expected)
+    assert torch.equal(module(x), expected)
