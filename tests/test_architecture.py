@@ -112,6 +112,7 @@ ORDER = (
     "lower.lowering",
     "lower.typecheck",
     "lower.replicas",
+    "lower.apart",
     "lower.program",
     "lower",
     "runtime.host",
