@@ -28,6 +28,7 @@ class Traced:
 
     whole  attention's kernel computes the pairs that the mask leaves out, too
     apart  dropout over attention's scores is a kernel of its own, however much else is fused
+    lean   the loss is one kernel that reads 16-bit logits as they are (FlashAttention's cross-entropy)
     """
 
     model: str
@@ -37,6 +38,7 @@ class Traced:
     precision: str
     whole: bool = False
     apart: bool = False
+    lean: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
         settings = (*settings, "attn_implementation=eager")
     whole = recipe.fused_attention and not recipe.skips_masked
     apart = recipe.compiled and not recipe.fused_attention and model.dropout
-    traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole, apart)
+    traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole, apart, recipe.loss == "fused")
     return Job(traced, training, cluster, pins_of(recipe), tuple(notes))
 
 
