@@ -11,7 +11,8 @@ from autoplan.arguments.keywords import keywords, shown
 from autoplan.arguments.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
 from autoplan.arguments.values import Settings, is_number, settings
 from autoplan.errors import ParallelismError
-from autoplan.ir.mesh import TENSOR
+from autoplan.ir.folding import Folding, fold
+from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
@@ -182,10 +183,10 @@ class Inference:
 class Parallelism:
     """A parallelism; a field that is None is left to the search.
 
-    dp, tp, pp       sizes of the data, tensor and pipeline axes
-    cp, ep           sizes of the context's and the experts' axis; None: 1, or a context axis that long rows ask for.
-                     The product of all five is the cluster's device count. Over cp the sequence is split; over ep a
-                     mixture's experts, and rows of all else
+    dp, cp, tp, pp   sizes of the data, context, tensor and pipeline axes, whose product is the cluster's device count.
+                     Over cp the sequence is split; None: 1, or what long rows ask for
+    ep, etp          a mixture's experts on the same ranks: split over ep of them, and each expert over etp. Of
+                     dp * cp * tp ranks edp = dp * cp * tp / (ep * etp) have the same (``ir.folding``)
     cp_attention     how attention is split over cp: "heads" (Ulysses), "rows" of the queries, keys and values gathered,
                      or "ring", where these go round
     zero             0 (plain data parallel), 1, 2 or 3
@@ -226,9 +227,11 @@ class Parallelism:
     ep: int | None = None
     cp_attention: str | None = None
     dp_replicate: int | None = None
+    etp: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "local_steps", "dp_replicate"):
+        sizes = ("dp", "tp", "pp", "cp", "ep", "etp")
+        for name in (*sizes, "micro_batch", "virtual_stages", "local_steps", "dp_replicate"):
             size = getattr(self, name)
             if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
@@ -279,6 +282,24 @@ class Parallelism:
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
         return self.steps_locally or self.two_versions
+
+    @property
+    def tensor_sizes(self) -> tuple[int, ...]:
+        """Of the tensor axes, outermost first."""
+        return self.tensor or (self.tp or 1,)
+
+    @property
+    def folding(self) -> Folding:
+        """How experts lie on the ranks of the dense layers, of a plan's parallelism; over none where they can't."""
+        tensor = self.tensor_sizes
+        folded = fold(self.dp or 1, self.cp or 1, tensor, self.ep or 1, self.etp or math.prod(tensor))
+        return folded or Folding()
+
+    def mesh(self, microbatches: int | None = None) -> Mesh:
+        """A plan's mesh."""
+        data = self.folding.data
+        outer = (self.dp or 1) // data
+        return Mesh.planned(self.pp or 1, outer, data, self.cp or 1, self.tensor_sizes, microbatches)
 
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""

@@ -19,6 +19,7 @@ ORDER = (
     "arguments",
     "cluster",
     "ir.mesh",
+    "ir.folding",
     "ir.layout",
     "ir.graph",
     "ir.tables",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import bucket_bytes
-from autoplan.ir.mesh import EXPERT, replicated, whole_axis
+from autoplan.ir.mesh import replicated, whole_axis
 from cost_models.collective import hidden_seconds
 from cost_models.hardware import Host
 from cost_models.offload import link_seconds
@@ -37,8 +37,8 @@ class DataAxis:
           (``runtime.optim.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
-    wide     ranks along the experts' axis over which ZeRO shards dense weights, too: these over dp, ep and cp, experts
-             over dp and cp, each by itself where that is one rank; 1: over none
+    wide     axes that split experts, over which ZeRO shards dense weights, too: these over dp, ep and cp, experts over
+             what is left of them, each by itself where that is one rank
     replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
              of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.weight_stashing``)
@@ -62,13 +62,18 @@ class DataAxis:
     averaged: float = 1.0
     versions: int = 1
     axis: str = "dp"
-    wide: int = 1
+    wide: tuple[str, ...] = ()
     replicas: int = 1
 
     @property
     def shared(self) -> bool:
         """Whether several ranks hold the same of some parameter."""
-        return self.size * self.wide > 1
+        return self.size * self.wide_ways > 1
+
+    @property
+    def wide_ways(self) -> int:
+        """Ranks along the axes of ``wide``."""
+        return math.prod(self.prices.mesh.size(axis) for axis in self.wide)
 
     def group(self, summed: tuple[str, ...]) -> str:
         """The axes of the group that gathers a parameter and scatters its gradient, or, without ZeRO, sums it.
@@ -76,7 +81,7 @@ class DataAxis:
         summed  operator axes over which its gradient is summed
         """
         more = summed if self.zero == 0 and self.local_steps == 1 else ()
-        more = (EXPERT,) if self.wide > 1 and EXPERT in summed else more
+        more = self.wide if self.is_wide(summed) else more
         axes, mesh = {*self.axis.split(","), *more}, self.prices.mesh
         found = sorted(axes, key=lambda name: mesh.names.index(whole_axis(name)))
         return ",".join([name for name in found if mesh.size(name) > 1] or found)
@@ -95,12 +100,16 @@ class DataAxis:
 
     def ways(self, summed: tuple[str, ...]) -> int:
         """Ranks that share a parameter's states."""
-        return self.size * (self.wide if EXPERT in summed else 1) if self.zero else 1
+        return self.size * (self.wide_ways if self.is_wide(summed) else 1) if self.zero else 1
+
+    def is_wide(self, summed: tuple[str, ...]) -> bool:
+        """Whether a parameter whose gradient is summed over these axes is sharded over those that split experts."""
+        return bool(self.wide) and self.wide[0] in summed
 
     @property
     def elsewhere(self) -> float:
-        """Of a dense weight's bytes those whose states other ranks along the experts' axis have."""
-        return 1 - 1 / self.wide
+        """Of a dense weight's bytes those whose states other ranks along the axes of ``wide`` have."""
+        return 1 - 1 / self.wide_ways
 
     def gather_s(self, held: Held) -> float:
         """All-gathers of parameters, of each group's one."""

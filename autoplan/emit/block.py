@@ -122,7 +122,7 @@ def expression(compute: Compute, scope: Scope) -> str:
     if is_random(compute):
         source = spell(random_function(compute), args, {**kwargs, **scope.random[compute.value.name]}, rank)
     elif compute.body:
-        axes = ", ".join(axis_source(axis) for axis in compute.body_axes)
+        axes = ", ".join(axis_source(axis) for axis in compute.body_groups)
         source = spell(f"autoplan.{compute.body}", args, {**kwargs, "axes": f"({axes},)"}, rank)
     else:
         source = spell(compute.op, args, kwargs, rank)
@@ -245,7 +245,7 @@ def axes_used(statements: Sequence[Statement]) -> tuple[str, ...]:
         if isinstance(statement, Move):
             used += [step.axis for step in statement.collectives]
         else:
-            used += statement.body_axes
+            used += statement.body_groups
     return tuple(dict.fromkeys(used))
 
 

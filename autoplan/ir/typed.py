@@ -13,6 +13,9 @@ from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.registry import AxisStrategy
 
+JOINED = ("routed_experts",)
+"""Bodies that communicate over all their axes as one group."""
+
 
 @dataclass(frozen=True)
 class Collective:
@@ -88,6 +91,11 @@ class Compute:
     @property
     def body_axes(self) -> tuple[str, ...]:
         return tuple(axis for axis, s in self.strategies if s.body)
+
+    @property
+    def body_groups(self) -> tuple[str, ...]:
+        """What the body is told of: its axes, or all of them as the one group over which it communicates, "ep,tp"."""
+        return (",".join(self.body_axes),) if self.body in JOINED else self.body_axes
 
 
 @dataclass(frozen=True)
@@ -207,4 +215,11 @@ class Lowered:
         """Every redistribution: of constants and in blocks."""
         bodies = (self.constants, *(block.body for block in self.blocks))
         return tuple(statement for body in bodies for statement in body if isinstance(statement, Move))
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The axes of each group that a collective runs over, of a move or in a body; in the order of first use."""
+        bodies = (self.constants, *(block.body for block in self.blocks))
+        inside = (s.body_axes for body in bodies for s in body if isinstance(s, Compute) and s.body in JOINED)
+        return tuple(dict.fromkeys((*(step.axes for move in self.moves for step in move.collectives), *inside)))
 

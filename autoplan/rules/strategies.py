@@ -114,10 +114,11 @@ def fits(
 
 def bodies_agree(chosen: Sequence[AxisStrategy]) -> bool:
     """Whether at most one body is used, on as many axes as it may be, and no other strategy splits a dim that it
-    splits."""
+    splits. One that doesn't mind which rows it has may have them by other dims on each axis."""
     distinct = set(chosen)
     bodies = [s for s in distinct if s.body]
-    if len(bodies) > 1 or any(body.single and chosen.count(body) > 1 for body in bodies):
+    alike = len({s.body for s in bodies}) == 1 and bodies[0].body in ANY_ROWS
+    if (len(bodies) > 1 and not alike) or any(body.single and chosen.count(body) > 1 for body in bodies):
         return False
     if not bodies:
         return True

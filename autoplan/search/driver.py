@@ -29,7 +29,7 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     if wants_context(work, best):
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
     best = fastest(work, over_experts(work, parallelism, best), memory_limit, best) or best
-    if best is not None and best.setting.ep > 1 and parallelism.ep is None:
+    if best is not None and best.setting.folding.axes and parallelism.ep is None:
         best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
     best = best or last_resort(work, given, memory_limit)
     if best is None:

@@ -30,7 +30,7 @@ def train_by_rule(
 
     if parallelism.steps_locally:
         assert parallelism.dp is not None and parallelism.local_steps is not None
-        rows = replica_rows(batch, parallelism.dp, microbatches)
+        rows = replica_rows(batch, parallelism.dp // parallelism.folding.data, microbatches)
         return train_replicas(module, loss_of, rows, training, parallelism.local_steps, steps)
     return train_on_older(module, loss_of, batch, training, steps)
 

@@ -241,7 +241,7 @@ def test_dense_weights_are_shared_along_the_experts_axis_too() -> None:
     """Of a parameter whose gradient is summed over ep ZeRO keeps 1/(dp·ep), of an expert 1/dp; each has its group."""
     listed = prices(Mesh.of(dp=2, ep=4, tp=1, mb=1))
     dense, expert = {("ep",): 8e6}, {(): 8e6}
-    both, once = DataAxis(3, 2, listed, wide=4), listed.collective_s
+    both, once = DataAxis(3, 2, listed, wide=("ep",)), listed.collective_s
     assert (both.ways(("ep",)), both.ways(())) == (8, 2)
     assert both.gather_s(dense | expert) == once("all-gather", 8e6, "dp,ep") + once("all-gather", 8e6, "dp")
     assert DataAxis(3, 2, listed).by_group(dense | expert) == {"dp": 16e6}

@@ -30,8 +30,10 @@ PLANS = {
     "cp=2 dp=2 zero1": Parallelism(cp=2, dp=2, tp=1, pp=1, zero=1, cp_attention="heads"),
 }
 EXPERTS = {
-    "ep=2 dp=2 zero1": Parallelism(ep=2, dp=2, tp=1, pp=1, zero=1),
-    "ep=4 zero3": Parallelism(ep=4, dp=1, tp=1, pp=1, zero=3),
+    "ep=2 zero1": Parallelism(dp=4, ep=2, tp=1, pp=1, zero=1),
+    "ep=4 zero3": Parallelism(dp=4, ep=4, tp=1, pp=1, zero=3),
+    "ep=4 etp=1 zero1": Parallelism(dp=2, tp=2, pp=1, ep=4, etp=1, zero=1),
+    "ep=2 over cp": Parallelism(dp=2, cp=2, tp=1, pp=1, ep=2, zero=3, cp_attention="rows"),
     "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
 }
 """Of Mixtral, whose dense weights and experts ZeRO shards over axes of their own."""
@@ -99,12 +101,14 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
     [
         ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
         ("cp=2 dp=2 zero1", [SINGLE]),
-        ("ep=2 dp=2 zero1", ["experts whole"]),
-        slow(("experts whole", ["ep=2 dp=2 zero1"])),
+        ("ep=2 zero1", ["experts whole"]),
+        slow(("experts whole", ["ep=2 zero1"])),
         slow(("zero3", ["dp=2 tp=2", SINGLE, "two replicas"])),
         slow(("two replicas", ["zero3", SINGLE])),
-        slow(("ep=4 zero3", ["experts whole", "ep=2 dp=2 zero1"])),
+        slow(("ep=4 zero3", ["experts whole", "ep=2 zero1"])),
         slow(("experts whole", ["ep=4 zero3"])),
+        slow(("ep=4 etp=1 zero1", ["ep=2 over cp", "ep=4 zero3"])),
+        slow(("ep=2 over cp", ["ep=4 etp=1 zero1", "experts whole"])),
         slow(("dp=2 tp=2", ["cp=2 dp=2 zero1"])),
         slow((SINGLE, ["zero3"])),
         slow(("dp=2 tp=2", ["tp=4", "tp=4 free"])),

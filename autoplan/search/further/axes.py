@@ -56,7 +56,7 @@ def is_worth(setting: Candidate, tokens: int) -> bool:
 def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
     """Settings with an experts' axis, each mesh with its likeliest microbatch and with no tensor axis unless one is
     pinned; none where such an axis or a system of rows is pinned, or the model has no mixture."""
-    said = (pinned.cp, pinned.ep, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
+    said = (pinned.cp, pinned.ep, pinned.etp, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
     if any(field is not None for field in said) or not work.limits.experts:
         return []
     sizes = [ep for ep in divisors(math.gcd(work.limits.devices, work.limits.experts)) if ep > 1]
@@ -79,5 +79,6 @@ def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
 
 def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> list[Candidate]:
     """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
-    same = replace(pinned, ep=found.setting.ep, tp=found.setting.tp)
+    sizes = found.setting.sizes
+    same = replace(pinned, ep=sizes["ep"], etp=sizes["etp"], tp=sizes["tp"])
     return work.lying([s for s in settings(work.limits, same) if s not in work.found])

@@ -128,7 +128,7 @@ def chain_of(
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
         owned=held.owned(setting.pp),
-        elsewhere=data.elsewhere * held.dense.bytes,
+        elsewhere=data.elsewhere * held.dense(data.wide).bytes,
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
         rebuilt=along(b.selective.rebuilt_bytes for b in blocks),
