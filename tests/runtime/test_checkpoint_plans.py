@@ -98,7 +98,7 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
     ("source", "targets"),
     [
         ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
-        ("cp=2 dp=2 zero1", [SINGLE]),
+        slow(("cp=2 dp=2 zero1", [SINGLE])),
         ("ep=2 dp=2 zero1", ["experts whole"]),
         slow(("experts whole", ["ep=2 dp=2 zero1"])),
         slow(("zero3", ["dp=2 tp=2", SINGLE, "two replicas"])),

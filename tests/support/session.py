@@ -7,12 +7,17 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from torch import distributed
 
+from autoplan import verify
+from autoplan.ir.record import PlanRecord
+from autoplan.verify import sharded
+from autoplan.verify.local_ranks import RankPool
 from tests.support.shared_plans import SharedPlans
 
 torch.set_num_threads(1)
@@ -47,6 +52,25 @@ def compiler() -> None:
     """The compiler loaded before ranks are forked: each of them would spend some seconds on it."""
     x = torch.ones(1, requires_grad=True)
     torch.compile(torch.sin, backend="aot_eager", fullgraph=True)(x).sum().backward()
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[RankPool]:
+    """Four ranks for the tests of all files: a rank's first step takes far longer than its next. What leaks, compiles,
+    or takes signals has a pool of its own, since the ranks would keep it."""
+    with RankPool(4, timeout_s=280) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def verified_in_pool(pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of four ranks are verified on those of ``pool``."""
+    apart = sharded.on_local_ranks
+
+    def on_these(record: PlanRecord, *more: Any) -> Any:
+        return sharded.in_pool(pool, record, *more) if record.chosen.mesh.devices == 4 else apart(record, *more)
+
+    monkeypatch.setattr(verify, "on_local_ranks", on_these)
 
 
 @pytest.fixture(scope="session")
