@@ -15,6 +15,8 @@ from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 WIDTH, ROWS = 16, 8
 DRAWS = {
     "rand_like": lambda h: h * (torch.rand_like(h) + 0.5),

@@ -6,7 +6,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
@@ -55,22 +57,28 @@ def compiler() -> None:
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[RankPool]:
-    """Four ranks for the tests of all files: a rank's first step takes far longer than its next. What leaks, compiles,
-    or takes signals has a pool of its own, since the ranks would keep it."""
-    with RankPool(4, timeout_s=280) as ranks:
-        yield ranks
+def shared_pools() -> Iterator[Callable[[int], RankPool]]:
+    """Ranks for the tests of all files, by how many: a rank's first step takes far longer than its next. What leaks,
+    compiles, or takes signals has a pool of its own, since these ranks would keep it."""
+    with ExitStack() as stack:
+        yield cache(lambda size: stack.enter_context(RankPool(size, timeout_s=280)))
+
+
+@pytest.fixture(scope="session")
+def pool(shared_pools: Callable[[int], RankPool]) -> RankPool:
+    """Four of them."""
+    return shared_pools(4)
 
 
 @pytest.fixture
-def verified_in_pool(pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans of four ranks are verified on those of ``pool``."""
-    apart = sharded.on_local_ranks
+def verified_in_pool(shared_pools: Callable[[int], RankPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are verified on the shared ranks, to which what a test patches is unknown."""
 
     def on_these(record: PlanRecord, *more: Any) -> Any:
-        return sharded.in_pool(pool, record, *more) if record.chosen.mesh.devices == 4 else apart(record, *more)
+        return sharded.in_pool(shared_pools(record.chosen.mesh.devices), record, *more)
 
-    monkeypatch.setattr(verify, "on_local_ranks", on_these)
+    for module in (verify, verify.inference):
+        monkeypatch.setattr(module, "on_local_ranks", on_these)
 
 
 @pytest.fixture(scope="session")
