@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._inductor.pattern_matcher  # the partition imports it late; ranks are forks, each would anew
 from functorch.compile import aot_function, min_cut_rematerialization_partition
 from torch import Tensor, fx, nn
 from torch._inductor.decomposition import select_decomp_table
@@ -72,8 +73,11 @@ def _interpreted(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list
     interpreter = fx.Interpreter(graph)
 
     def run(given: list) -> Any:
-        with nullcontext() if dispatching() else unheard(given):
-            return interpreter.boxed_run(given)
+        try:
+            with nullcontext() if dispatching() else unheard(given):
+                return interpreter.boxed_run(given)
+        finally:
+            interpreter.env = {}  # of what it returned nothing is held beyond, as by compiled code
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
