@@ -28,7 +28,7 @@ from operator import eq
 
 import numpy as np
 
-from autoplan.ir.mesh import EXPERT
+from autoplan.ir.mesh import CONTEXT, EXPERT
 from autoplan.search.inter_op.recomputation import range_max
 
 LARGEST = ("constants", "working", "gathered", "alone")
@@ -79,8 +79,8 @@ class SegmentBytes:
     """Bytes that each of the chain's N segments adds to its rank.
 
     parameters          in the dtype in which they are used
-    elsewhere           of these, what ZeRO has along the experts' axis on other ranks: all but 1/ep of dense weights,
-                        which it shards over dp, ep and cp; experts over dp and cp
+    elsewhere           of these, what ZeRO has on other ranks along the axes that split experts (``DataAxis.wide``):
+                        of dense weights, which it shards over these too
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
     constants           for each microbatch in flight, the largest of a stage's
@@ -233,9 +233,13 @@ class HeldParameters:
         return np.column_stack([kind.bytes for kind in self.kinds.values()] or [self.bytes])
 
     @cached_property
-    def dense(self) -> HeldParameters:
-        """Those that are whole along the experts' axis, where it splits rows: their gradients are summed over it."""
-        return self.those(lambda axes: EXPERT in axes)
+    def whole(self) -> dict[str, HeldParameters]:
+        """By axis that may split experts, those that are whole along it: their gradients are summed over it."""
+        return {axis: self.those(partial(among, axis)) for axis in (EXPERT, CONTEXT)}
+
+    def dense(self, wide: tuple[str, ...]) -> HeldParameters:
+        """Those that are whole along the axes that split experts; all where none does."""
+        return self.whole[wide[0]] if wide else self
 
     def those(self, wanted: Callable[[Summed], bool]) -> HeldParameters:
         """Of the parameters those whose gradients are summed over axes that are wanted."""
@@ -268,9 +272,9 @@ class HeldParameters:
         sizes = {name: float(size) for held in self.segments for name, size in held}
         return tuple((places, sizes[name]) for name, places in self.readers.items())
 
-    def ties_elsewhere(self, share: float) -> tuple[float, ...]:
+    def ties_elsewhere(self, share: float, wide: tuple[str, ...]) -> tuple[float, ...]:
         """Of the bytes of each the share that is elsewhere, of dense weights."""
-        dense = (EXPERT in self.summed.get(name, ()) for name in self.readers)
+        dense = (not wide or wide[0] in self.summed.get(name, ()) for name in self.readers)
         return tuple(share * size * here for here, (_, size) in zip(dense, self.ties, strict=True))
 
     def owned(self, ranks: int) -> np.ndarray:
@@ -290,6 +294,10 @@ class HeldParameters:
             again = [place - first for place in places if first <= place < last][1:]
             found[again] -= size
         return found
+
+
+def among(axis: str, summed: Summed) -> bool:
+    return axis in summed
 
 
 def prefix(values: np.ndarray) -> np.ndarray:
