@@ -21,6 +21,7 @@ RECOMPUTE = ("none", "selective", "full")
 OFFLOADS = ("optimizer", "parameters", "activations")
 EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
+STATISTICS = ("batch", "microbatch")
 SHAPES = ("constant", "linear", "cosine")
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
@@ -101,6 +102,9 @@ class Training:
                     stored. ZeRO accumulates the gradients of microbatches in it, too
     groups          of parameters with options of their own: ParameterGroups, or mappings of ``match`` and options; the
                     first that matches a parameter has it, the optimizer's other parameters are as Training says
+    statistics      what a step computes with several microbatches: "batch", the loss of the whole batch; "microbatch",
+                    the mean of the microbatches' losses, each as the module computes it of these rows alone, on
+                    whichever ranks they are: load balancing, batch norm, denominators
     """
 
     optimizer: str = "adamw"
@@ -117,6 +121,7 @@ class Training:
     lr_schedule: LRSchedule | None = None
     reduce_dtype: str | None = None
     groups: tuple[ParameterGroup, ...] = ()
+    statistics: str = "batch"
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -139,6 +144,9 @@ class Training:
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
             raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
+        if self.statistics not in STATISTICS:
+            cause = f"statistics are over the rows of one of {STATISTICS}"
+            raise ParallelismError(f"statistics={self.statistics!r}", cause, "leave it out")
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
         object.__setattr__(self, "lr_schedule", as_schedule(self.lr_schedule))
         object.__setattr__(self, "groups", as_groups(self.groups))
@@ -152,6 +160,11 @@ class Training:
     def scales_loss(self) -> bool:
         """Whether the loss is scaled, so that small gradients don't vanish in float16."""
         return self.precision == "fp16-mixed"
+
+    @property
+    def apart(self) -> bool:
+        """Whether each microbatch has statistics and a loss of its own."""
+        return self.statistics == "microbatch"
 
     def optimizer_fields(self) -> dict[str, Any]:
         """The optimizer's options that have fields here, by torch's names; those that aren't given left out."""
@@ -176,6 +189,11 @@ class Inference:
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
+
+    @property
+    def apart(self) -> bool:
+        """See ``Training.apart``: there is no loss."""
+        return False
 
 
 @keywords(ParallelismError, PARALLELISM_NAMES)

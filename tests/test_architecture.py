@@ -113,6 +113,7 @@ ORDER = (
     "lower.lowering",
     "lower.typecheck",
     "lower.replicas",
+    "lower.apart",
     "lower.program",
     "lower",
     "runtime.host",

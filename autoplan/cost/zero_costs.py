@@ -25,7 +25,8 @@ class DataAxis:
     zero  0: every rank holds everything and gradients are all-reduced in buckets under the last backward; 1: the
           optimizer's state is split, gradients are reduce-scattered under the last backward and parameters gathered
           under the next forward; 2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too,
-          gathered in each microbatch's forward and backward (Rajbhandari et al. 2020)
+          gathered in each microbatch's forward and backward (Rajbhandari et al. 2020); those of the last segment once
+          for both, where its backward follows at once (``keeps_last``)
     piped  several pipeline stages: gradients are reduced once, under a stage's last backward, at every level
     offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
           memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
@@ -179,9 +180,14 @@ class DataAxis:
         """Whether gradients are scattered in each microbatch rather than once a step."""
         return self.zero >= 2 and not self.piped
 
-    def gathers(self, microbatches: int) -> int:
-        """How often a step gathers each segment's parameters."""
-        return 1 if self.zero < 3 else 2 * microbatches
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the chain's last segment stays gathered from its forward to its backward, which is next."""
+        return self.zero == 3 and not self.piped
+
+    def gathers(self, microbatches: int, last: bool = False) -> int:
+        """How often a step gathers each segment's parameters; ``last``: those of the chain's last segment."""
+        return 1 if self.zero < 3 else (2 - (last and self.keeps_last)) * microbatches
 
     def exposed_forward_s(self, forward_s: float, held: Held) -> float:
         """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
@@ -190,17 +196,19 @@ class DataAxis:
         gather_s = self.fetched_s(held) + self.gather_s(held)
         return gather_s - self.hidden_s(forward_s, gather_s)
 
-    def exposed_backward_s(self, backward_s: float, held: Held) -> float:
-        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
-        busy_s = self.fetched_s(held) + self.gather_s(held) if self.zero == 3 else 0.0
+    def exposed_backward_s(self, backward_s: float, held: Held, last: bool = False) -> float:
+        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3). ``last``: as of
+        ``gathers``."""
+        again = self.zero == 3 and not (last and self.keeps_last)
+        busy_s = self.fetched_s(held) + self.gather_s(held) if again else 0.0
         busy_s += self.fetched_s(held) + self.scatter_s(held) if self.scatters_each else 0.0
         return busy_s - self.hidden_s(backward_s, busy_s)
 
-    def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
-        """Copies of a segment's (forward, backward) in each microbatch."""
+    def copies_s(self, parameter_bytes: float, last: bool = False) -> tuple[float, float]:
+        """Copies of a segment's (forward, backward) in each microbatch; ``last``: as of ``gathers``."""
         gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
         scattered_s = self.scattered_copy_s(parameter_bytes) if self.scatters_each else 0.0
-        return gathered_s, gathered_s + scattered_s
+        return gathered_s, scattered_s + (0.0 if last and self.keeps_last else gathered_s)
 
     def scattered_copy_s(self, parameter_bytes: float) -> float:
         """Gradients copied into the buffer that they are scattered from: fully_shard reads them in the dtype in which

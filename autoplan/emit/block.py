@@ -1,5 +1,6 @@
 """A lowered block -> the source of one nn.Module class."""
 
+import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -126,7 +127,10 @@ def expression(compute: Compute, scope: Scope) -> str:
         source = spell(f"autoplan.{compute.body}", args, {**kwargs, "axes": f"({axes},)"}, rank)
     else:
         source = spell(compute.op, args, kwargs, rank)
-    return source if compute.divisor == 1 else f"{source} / {compute.divisor}"
+    if compute.divisor == 1:
+        return source
+    whole = isinstance(ast.parse(source, mode="eval").body, ast.Call)
+    return f"{source if whole else f'({source})'} / {compute.divisor}"
 
 
 def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from autoplan.ir.graph import Argument, Node, Parameter, Segment, TensorType
 from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import Mesh
+from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.registry import AxisStrategy
 
 JOINED = ("routed_experts",)
@@ -86,11 +86,12 @@ class Compute:
 
     @property
     def body(self) -> str:
-        return next((s.body for _, s in self.strategies if s.body), "")
+        """What runs in the operator's place; microbatches exchange nothing, and on their axis it is the operator."""
+        return next((s.body for axis, s in self.strategies if s.body and axis != MICROBATCH), "")
 
     @property
     def body_axes(self) -> tuple[str, ...]:
-        return tuple(axis for axis, s in self.strategies if s.body)
+        return tuple(axis for axis, s in self.strategies if s.body and axis != MICROBATCH)
 
     @property
     def body_groups(self) -> tuple[str, ...]:

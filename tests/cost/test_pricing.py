@@ -259,6 +259,17 @@ def test_a_pipeline_gathers_as_often_as_a_loop_and_scatters_once() -> None:
     assert piped.copies_s(1e8)[0] == piped.copies_s(1e8)[1] == alone.copies_s(1e8)[0]
 
 
+def test_the_last_segment_is_gathered_once_for_forward_and_backward() -> None:
+    """Its backward is next, unless a pipeline's other microbatches come between."""
+    alone, piped = DataAxis(3, 2, prices()), DataAxis(3, 2, prices(), piped=True)
+    assert (alone.gathers(8, last=True), piped.gathers(8, last=True)) == (8, 16)
+    assert alone.exposed_backward_s(0.0, 1e8, last=True) == alone.scatter_s(1e8)
+    saved = [a - b for a, b in zip(alone.copies_s(1e8), alone.copies_s(1e8, last=True), strict=True)]
+    assert saved == [0.0, pytest.approx(alone.copies_s(1e8)[0])]
+    assert piped.exposed_backward_s(0.0, 1e8, last=True) == piped.gather_s(1e8)
+    assert DataAxis(1, 2, prices()).gathers(8, last=True) == 1
+
+
 def test_gradients_of_a_split_backward_are_scattered_in_the_open() -> None:
     whole, split = (DataAxis(1, 2, prices(), piped=True, late=late) for late in (False, True))
     (spent_s, hidden_s), (same_s, less_s) = (data.once_s([1e8], 1.0, 1.0) for data in (whole, split))

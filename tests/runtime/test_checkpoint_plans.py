@@ -37,10 +37,16 @@ EXPERTS = {
     "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
 }
 """Of Mixtral, whose dense weights and experts ZeRO shards over axes of their own."""
+UNEVEN = {
+    "six stages": Parallelism(dp=2, tp=1, pp=2, virtual_stages=3, micro_batch=1, zero=1),
+    "one stage": Parallelism(dp=2, tp=2, pp=1, zero=0),
+}
+"""Of Llama's seven layers, which six stages, three on a rank, divide unevenly."""
 SINGLE = "one process"
 TRAINING = Training(learning_rate=1e-3, precision="bf16-mixed", compile=False)
 State = Mapping[str, Mapping[str, Tensor]]
 MODEL = {**dict.fromkeys((*PLANS, SINGLE), "gpt2"), **dict.fromkeys(EXPERTS, "mixtral")}
+MODEL |= dict.fromkeys(UNEVEN, "llama")
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
     @functools.cache
     def exported(name: str) -> str:
-        module, batch, _ = zoo.small(MODEL[name], layers=2)
+        module, batch, _ = zoo.small(MODEL[name], layers=7 if name in UNEVEN else 2)
         cluster = "1x1 cpu" if name == SINGLE else "1x4 cpu"
-        pinned = (PLANS | EXPERTS).get(name, "auto")
+        pinned = (PLANS | EXPERTS | UNEVEN).get(name, "auto")
         plan = parallelize_alone(module, cluster, batch, training=TRAINING, parallelism=pinned)
         plan.export(found := str(tmp_path_factory.mktemp("plan") / "out"))
         return found
@@ -66,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 @pytest.fixture(scope="module")
 def pools() -> Iterator[dict[str, RankPool]]:
     with RankPool(4, timeout_s=240) as four, RankPool(1, timeout_s=240) as one:
-        yield {**dict.fromkeys((*PLANS, *EXPERTS), four), SINGLE: one}
+        yield {**dict.fromkeys((*PLANS, *EXPERTS, *UNEVEN), four), SINGLE: one}
 
 
 def everything(program: Program) -> State:
@@ -102,6 +108,8 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
         ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
         ("cp=2 dp=2 zero1", [SINGLE]),
         ("ep=2 zero1", ["experts whole"]),
+        ("six stages", ["one stage"]),
+        slow(("one stage", ["six stages"])),
         slow(("experts whole", ["ep=2 zero1"])),
         slow(("zero3", ["dp=2 tp=2", SINGLE, "two replicas"])),
         slow(("two replicas", ["zero3", SINGLE])),

@@ -312,6 +312,14 @@ class StageModel:
         units = ({axes: sizes[n] for axes, sizes in kinds.items() if sizes[n]} for n in range(at[1] - at[0]))
         return [unit for unit in units if unit]
 
+    def unit_gathers(self, at: Interval) -> list[int]:
+        """How often a step gathers each of these. A last segment that stays gathered is of a block that stands in the
+        chain once, so that segments of one block cost the same."""
+        last = len(self.chain) - 1 if not self.chain.repeated[-1] else -1
+        read = sum(kind.first_read(at) for kind in self.chain.held.kinds.values())
+        places = (at[0] + n for n, size in enumerate(np.atleast_1d(read)) if size)
+        return [self.data.gathers(self.setting.microbatches, place == last) for place in places]
+
     def messages_s(self, stage: int) -> np.ndarray:
         """[N+1, N+1] or 0: what a stage reads in each microbatch, by its first and last segment: the activations that
         enter it, and the gradients of those that leave it."""
