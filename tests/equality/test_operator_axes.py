@@ -29,27 +29,28 @@ from tests.ops.test_experts import tokens
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import alone, parallelize_alone
+from tests.support.sampling import slow
 
 Batch = dict[str, torch.Tensor]
 EQUAL, STEPS = 1e-10, 2
 MIXTURES = {"qwen3_moe": partial(WITH_EXPERTS["qwen3"], 2), "gpt_oss": gpt_oss, "deepseek_v3": deepseek_v3}
 SLOW = pytest.mark.slow
 FOUR = [
-    ("llama", {"cp": 2, "tp": 2, "cp_attention": "rows"}),
+    slow(("llama", {"cp": 2, "tp": 2, "cp_attention": "rows"})),
     ("llama", {"cp": 2, "tp": 2, "cp_attention": "ring"}),
     ("gpt2", {"cp": 2, "dp": 2, "cp_attention": "heads", "zero": 3}),
     ("mixtral", {"dp": 2, "tp": 2, "ep": 2, "etp": 2}),
-    ("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero": 1}),
+    slow(("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero": 1})),
     ("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "travel": "ep"}),
     ("mixtral", {"tp": 4, "ep": 4, "etp": 1, "travel": "tp"}),
-    ("mixtral", {"tp": 4, "ep": 2, "etp": 2}),
-    ("mixtral", {"dp": 2, "cp": 2, "ep": 2, "cp_attention": "rows", "zero": 1}),
+    slow(("mixtral", {"tp": 4, "ep": 2, "etp": 2})),
+    slow(("mixtral", {"dp": 2, "cp": 2, "ep": 2, "cp_attention": "rows", "zero": 1})),
     ("mixtral", {"dp": 2, "cp": 2, "ep": 4, "cp_attention": "rows", "zero": 3}),
-    ("mixtral", {"dp": 4, "ep": 2, "zero": 3}),
-    ("mixtral", {"dp": 4, "ep": 4, "zero": 3}),
+    slow(("mixtral", {"dp": 4, "ep": 2, "zero": 3})),
+    slow(("mixtral", {"dp": 4, "ep": 4, "zero": 3})),
     ("mixtral", {"dp": 2, "pp": 2, "ep": 2, "zero": 1}),
     ("llama", {"dp": 4, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
-    ("llama", {"dp": 2, "cp": 2, "dp_replicate": 2, "zero": 1, "cp_attention": "rows"}),
+    slow(("llama", {"dp": 2, "cp": 2, "dp_replicate": 2, "zero": 1, "cp_attention": "rows"})),
 ]
 EIGHT = [
     ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_attention": "rows"}),
@@ -74,12 +75,6 @@ EIGHT = [
     ("llama", {"dp": 4, "pp": 2, "dp_replicate": 2, "zero": 1, "micro_batch": 1}),
     ("mixtral", {"dp": 8, "ep": 2, "dp_replicate": 2, "zero": 3}),
 ]
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=280) as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +119,8 @@ def check(pool: RankPool, name: str, devices: int, pinned: dict) -> Plan:
 
 
 @pytest.mark.parametrize(("name", "pinned"), FOUR)
-def test_axes_together_equal_one_device(four: RankPool, name: str, pinned: dict) -> None:
-    plan = check(four, name, 4, pinned)
+def test_axes_together_equal_one_device(pool: RankPool, name: str, pinned: dict) -> None:
+    plan = check(pool, name, 4, pinned)
     sizes = {axis: getattr(plan.record.chosen.parallelism, axis) for axis in ("dp", "ep", "cp", "tp")}
     assert sizes == {axis: pinned.get(axis, 1) for axis in sizes}
     if "cp" in pinned:

@@ -38,6 +38,8 @@ from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
 from tests.support.zoo import HEADS, HIDDEN, LAYERS, VOCABULARY, Batch, batch_of
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 SIZES = {
     "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": 2,
     "vocab_size": VOCABULARY, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2,

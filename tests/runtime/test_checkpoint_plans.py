@@ -106,7 +106,7 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
     ("source", "targets"),
     [
         ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
-        ("cp=2 dp=2 zero1", [SINGLE]),
+        slow(("cp=2 dp=2 zero1", [SINGLE])),
         ("ep=2 zero1", ["experts whole"]),
         ("six stages", ["one stage"]),
         slow(("one stage", ["six stages"])),

@@ -20,6 +20,8 @@ from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
 from tests.support.tensor_life import TensorLife
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 RANKS, ROWS, CLASSES = 2, 96, 4096
 PIECE_BYTES = 1 << 12  # so that these few rows are taken in pieces, too
 CASES = list(itertools.product((False, True), (0.0, 0.1)))  # weighted, smoothing

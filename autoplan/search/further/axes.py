@@ -71,7 +71,8 @@ def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None
     of many operators, or where either axis is pinned."""
     alone = [setting for setting in work.bounds if setting.folding.axes]
     said = (pinned.ep, pinned.tp)
-    if work.budget.quick or any(field is not None for field in said) or not alone:
+    many = work.prepared.many > work.budget.folded_operators
+    if work.budget.quick or many or any(field is not None for field in said) or not alone:
         return []
     priced = {s: found.step_s for s in alone if (found := work.found.get(s)) is not None}
     known_s = priced or {s: work.bounds[s] for s in alone}

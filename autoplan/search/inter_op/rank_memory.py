@@ -147,6 +147,14 @@ class SegmentBytes:
         """[N+1] of the border in front of each segment, and behind the last."""
         return {name: np.append(getattr(self, name), 0.0) for name in ("message", "unkept")}
 
+    @cached_property
+    def readers(self) -> np.ndarray:
+        """[ties, N+1]: how many of the first 0, 1, … segments read each tied parameter."""
+        found = np.zeros((len(self.ties), len(self) + 1))
+        for counts, (places, _) in zip(found, self.ties, strict=True):
+            np.add.at(counts, np.array(places) + 1, 1)
+        return found.cumsum(axis=1)
+
     def stages(self, first: np.ndarray, last: np.ndarray, full: np.ndarray | int, part: np.ndarray | int) -> StageBytes:
         """Of stages that hold segments [first, last): arrays of one shape. ``full`` and ``part`` count the segments
         that each recomputes: the first of those that may be in full, and those after them selectively."""
@@ -156,11 +164,10 @@ class SegmentBytes:
         top = {name: self.tops[name][first, last] for name in LARGEST}
         kept = sums["kept"][last] - sums["kept"][first]
         kept = kept - (sums["full"][middle] - sums["full"][begin]) - (sums["part"][end] - sums["part"][middle])
-        reads = [sum((first <= at) & (at < last) for at in places) for places, _ in self.ties]
         return StageBytes(
             parameters=sums["parameters"][last] - sums["parameters"][first],
             elsewhere=sums["elsewhere"][last] - sums["elsewhere"][first],
-            reads=np.array(reads) if reads else np.zeros((0, *kept.shape)),
+            reads=self.readers[:, last] - self.readers[:, first],
             flight=kept + top.pop("constants") + borders["unkept"][first],
             buffers=self.messages * np.maximum(borders["message"][first], borders["message"][last]),
             again=np.maximum(self.tops["full"][begin, middle], self.tops["part"][middle, end]),

@@ -264,11 +264,13 @@ def micro_batches(limits: SpaceLimits, pinned: Parallelism, dp: int) -> list[int
 
 
 def batch_ways(pinned: Parallelism) -> int:
-    """Over how many ranks the tensor axes split the rows of a microbatch further, as a named system asks."""
-    if pinned.tensor_system is None or pinned.tensor is None:
+    """Over how many ranks the tensor axes split the rows of a microbatch further, as a named system asks; placed tables
+    ask for none."""
+    layouts = TENSOR_LAYOUTS.get(pinned.tensor_system or "")
+    if layouts is None or pinned.tensor is None:
         return 1
     sizes = dict(zip(TENSOR, pinned.tensor, strict=False))
-    return math.prod(sizes[axis] for axis in TENSOR_LAYOUTS[pinned.tensor_system].whole)
+    return math.prod(sizes[axis] for axis in layouts.whole)
 
 
 def schedules(limits: SpaceLimits, pinned: Parallelism, pp: int, microbatches: int) -> list[tuple[str, int]]:
