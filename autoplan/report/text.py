@@ -95,5 +95,6 @@ def training_text(record: PlanRecord) -> str:
         return f"forward alone, {training.precision}, {compiled}"
     rates = f" with a {training.lr_schedule.name} schedule" if training.lr_schedule is not None else ""
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
+    apart = ", statistics of each microbatch" if training.apart else ""
     groups = "".join(f", {text}" for text in groups_text(record.model, training))
-    return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}{groups}"
+    return f"{training.optimizer}{rates}, {training.precision}{sums}{apart}, {compiled}{groups}"

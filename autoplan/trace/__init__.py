@@ -6,7 +6,8 @@ by the table in `forms`). Passes clean and shorten the graph (`passes`). Then `b
 
 Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another size), `builder` (makes nodes),
 `initialise` (how the model's values come about), `passes` (from nodes to nodes), `table` (of canonical forms), `forms`
-(fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `caches` (functions that
+(fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `branches` (on values, taken
+without reading them), `detached` (``.data``), `caches` (functions that
 remember), `capture` (runs torch.export),
 `direct` (exported programs read as they are), `mixtures` (transformers' experts), `huggingface` (transformers in a form
 that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose), `masked` (what

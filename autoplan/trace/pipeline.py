@@ -101,7 +101,7 @@ def flat_within(
         trained = {names.state(f"model.{name}") for name in seen.trained}
         if seen.changed:
             check_settled(program, module, batch, mode, anew)
-    flat = flatten(model, convert(program, names))
+    flat = replace(flatten(model, convert(program, names)), notes=tuple(seen.noted))
     if trains:
         check_backwards(calls)
         check_trained(flat, trained)
@@ -194,7 +194,7 @@ def in_order(traced: Model, model: nn.Module, training: bool) -> Model:
         traced,
         parameters=tuple(sorted(traced.parameters, key=lambda p: (order[p.source], p.start))),
         buffers=tuple(sorted(traced.buffers, key=lambda b: order[b.name])),
-        notes=(*(mode_notes(model) if training else ()), *hook_notes(model), *unused),
+        notes=(*(mode_notes(model) if training else ()), *hook_notes(model), *traced.notes, *unused),
         unread=unread,
     )
 

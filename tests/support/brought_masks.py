@@ -134,3 +134,22 @@ class Assigned(nn.Module):
 @model
 def assigned_rows() -> Made:
     return Assigned(), (hidden(), ids(ROWS, below=2), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Laplacian(Convolved):
+    """Loops get a weight of their own, and all weights are divided by the greatest (Chebyshev filters)."""
+
+    def spread(self, x: Tensor, edges: Tensor) -> Tensor:
+        edges = edges[:, edges[0] != edges[1]]
+        edges = torch.cat([edges, torch.arange(len(x)).repeat(2, 1)], 1)
+        weight = torch.ones(edges.shape[1]) + x.sum(-1).index_select(0, edges[0]).abs()
+        weight = 2 * weight / weight.max()
+        loops = edges[0] == edges[1]
+        weight[loops] -= 0.5
+        brought = weight.view(-1, 1) * x.index_select(0, edges[0])
+        return x.new_zeros(x.shape).scatter_add_(0, edges[1].view(-1, 1).expand_as(brought), brought)
+
+
+@model
+def graph_laplacian() -> Made:
+    return Laplacian(), (hidden(ROWS, WIDTH), ids(2, 20, below=ROWS), ids(ROWS, below=4)), F.cross_entropy

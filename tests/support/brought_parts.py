@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -263,3 +265,50 @@ def shared_buffers() -> Made:
     inside, outside = hidden(4, WIDTH, seed=7), hidden(WIDTH, 4, seed=8)
     layers = (Shares(inside, outside) for _ in range(3))
     return nn.Sequential(*layers, nn.Linear(WIDTH, 4)), (hidden(), ids(ROWS, below=4)), F.cross_entropy
+
+
+class Checking(nn.Module):
+    """Checks of labels, a clamp where numbers overflowed, and layers that are dropped with a probability of zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(mlp() for _ in range(2))
+        self.head, self.dropped = nn.Linear(WIDTH, 4), 0.0
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        if labels is not None and labels.max() >= self.head.out_features:
+            raise ValueError("labels beyond the classes")
+        assert not (labels < 0).any(), "labels below zero"
+        for layer in self.layers:
+            if random.uniform(0, 1) < self.dropped or torch.rand([]) < self.dropped:
+                continue
+            x = layer(x)
+            if torch.isinf(x).any() or not torch.isfinite(x).all():
+                x = x.clamp(-1e4, 1e4)
+        return F.cross_entropy(self.head(x), labels)
+
+
+@model
+def checking() -> Made:
+    return Checking(), (hidden(), ids(ROWS, below=4)), None
+
+
+class Turned(nn.Module):
+    """A frozen weight read by .data, turned by a reflection that is trained (Householder adapters)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+        self.body.weight.requires_grad_(False)
+        self.along = nn.Parameter(hidden(WIDTH, 1, seed=6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.head = self.head.to(torch.get_default_dtype())
+        along = self.along / self.along.norm()
+        reflected = torch.eye(WIDTH, dtype=along.dtype) - 2 * along @ along.t()
+        return self.head(F.linear(x.to(self.body.weight.data.dtype), self.body.weight.data @ reflected, self.body.bias))
+
+
+@model
+def turned() -> Made:
+    return Turned(), (hidden(), ids(ROWS, below=4)), F.cross_entropy

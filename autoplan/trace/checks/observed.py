@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from autoplan.errors import TraceError
 from autoplan.trace.batch_binding import Binding, LossFn, WithLoss
+from autoplan.trace.branches import Branches
+from autoplan.trace.checks.drawn import drawing, refused
 from autoplan.trace.checks.python_state import changed, mutated, random_states, state_of
 from autoplan.trace.checks.trained import check_loss
+from autoplan.trace.detached import Detached
 
 
 @dataclass
@@ -20,12 +22,14 @@ class Seen:
     strange   trainable tensors that the loss has gradients for and that are no parameters of the copy
     changed   attributes that forward changed, by their path
     mutated   those that hold a tensor that it changed in place
+    noted     branches on values that were taken without reading them, for the report
     """
 
     trained: set[str] = field(default_factory=set)
     strange: list[torch.Tensor] = field(default_factory=list)
     changed: dict[str, None] = field(default_factory=dict)
     mutated: list[str] = field(default_factory=list)
+    noted: dict[str, None] = field(default_factory=dict)
 
 
 class Observed(WithLoss):
@@ -37,15 +41,11 @@ class Observed(WithLoss):
 
     def forward(self, *batch: torch.Tensor) -> torch.Tensor:
         before, drawn = state_of(self.model), random_states()
-        result = super().forward(*batch)
+        with Detached(), Branches(self.seen.noted), drawing(type(self.model).__name__):
+            result = super().forward(*batch)
         for name, state in random_states().items():
             if state != drawn[name]:
-                raise TraceError(
-                    type(self.model).__name__,
-                    f"its forward draws from {name}, and the program would repeat one draw in every step",
-                    "draw by dropout, rand_like, randn_like or bernoulli of a tensor, or hand the numbers in with the "
-                    "batch",
-                )
+                raise refused(name, type(self.model).__name__)
         after = state_of(self.model)
         self.seen.changed |= dict.fromkeys(changed(before, after))
         self.seen.mutated += mutated(before, after)

@@ -2,6 +2,7 @@
 
 Hooks on activations and on saved tensors, autocast for a device that the trace isn't on, inference mode. torch's
 reentrant checkpointing, which runs its part without gradients and would lose them, is run as what it stands for.
+So is ``module.to(dtype)`` that changes nothing: it would replace the parameters by others.
 """
 
 import inspect
@@ -12,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._contextlib import context_decorator  # what runs a function under a region of torch's
 from torch.utils.checkpoint import CheckpointFunction
@@ -43,6 +44,7 @@ def refusals(training: bool) -> Iterator[None]:
             replaced(patch.object(saved_tensors_hooks, "__enter__", entered))
             inference = guarded(torch.inference_mode.__enter__, check_inference)
             replaced(patch.object(torch.inference_mode, "__enter__", inference))
+        replaced(patch.object(nn.Module, "to", moved(nn.Module.to)))
         replaced(patch.object(CheckpointFunction, "apply", unsaved(CheckpointFunction.apply)))
         yield
 
@@ -101,6 +103,19 @@ def unsaved(apply: Callable) -> Callable:
         carried = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
         with torch.set_grad_enabled(carried and torch.is_grad_enabled()):
             return function(*args)
+
+    return run
+
+
+def moved(to: Callable) -> Callable:
+    """Module.to, but of a module that is there already, and as asked."""
+
+    def run(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
+        held = [*module.parameters(), *module.buffers()]
+        there = device is None or all(tensor.device.type == device.type for tensor in held)
+        alike = dtype is None or all(t.dtype == dtype for t in held if t.is_floating_point() or t.is_complex())
+        return module if there and alike else to(module, *args, **kwargs)
 
     return run
 

@@ -162,8 +162,21 @@ def reads(op: str) -> Form:
 
 
 def index(b: Builder, x: Value, indices: Sequence[Value]) -> Kept | None:
+    if isinstance(x, Kept):
+        return fewer(b, x, indices)
     given = [(dim, one) for dim, one in enumerate(indices) if one is not None]
     return reads("aten.index_select.default")(b, x, *given[0]) if len(given) == 1 else None  # type: ignore[return-value]
+
+
+def fewer(b: Builder, x: Kept, indices: Sequence[Value]) -> Kept | None:
+    """x[mask] of what a mask keeps already, along the same dim: what both keep."""
+    mask = indices[0]
+    if len(indices) != 1 or not isinstance(mask, Kept) or mask.name != x.name or x.dim:
+        return None
+    if b.type(mask.rows).dtype != "bool":
+        return None
+    both = b.emit("aten.logical_and.default", x.mask, mask.rows)
+    return Kept(x.rows, both, f"{mask.rows.name} of {x.name}")
 
 
 def filled(b: Builder, source: Value, edges: Kept, value: float, dim: int) -> Ref | None:
@@ -219,6 +232,11 @@ def scatter_reduce(
 def index_put(b: Builder, x: Value, indices: Sequence[Value], kept: Value, accumulate: bool = False) -> Value:
     """x[mask] = what was computed of the rows that the same mask keeps."""
     mask = indices[0]
+    if isinstance(x, Kept) and isinstance(mask, Kept) and isinstance(kept, Kept):
+        within = fewer(b, x, indices)
+        same = within is not None and within.name == kept.name and not kept.dim and not accumulate
+        rows = index_put(b, x.rows, [mask.rows], replace(kept, name=mask.rows.name)) if same else None
+        return replace(x, rows=rows) if isinstance(rows, Ref) else None
     if not isinstance(x, Ref) or not isinstance(kept, Kept) or not isinstance(mask, Ref) or len(indices) != 1:
         return None
     if accumulate or kept.dim or mask.name != kept.name:
@@ -236,11 +254,22 @@ def sum_along(b: Builder, x: Kept, dims: Sequence[int], keepdim: bool = False) -
     return replace(x, rows=rows, dim=x.dim if keepdim else x.dim - sum(d < x.dim for d in along))
 
 
+def extreme(op: str) -> Form:
+    """The greatest or least of all that is kept."""
+
+    def taken(b: Builder, x: Kept) -> Ref | None:
+        rows = filled(b, x, x, REDUCED[op], x.dim) if b.type(x.rows).floating else None
+        return None if rows is None else b.emit(f"aten.{op}.default", rows, tuple(range(len(b.shape(rows)))), False)
+
+    return taken
+
+
 FORMS: dict[str, Form] = {
     "aten.sym_size.int": size_of, "aten.select.int": select, "aten.unsqueeze.default": unsqueeze,
     "aten.view.default": reshape, "aten.reshape.default": reshape, "aten.expand.default": expand,
     "aten.expand_as.default": expand_as, "aten.cat.default": cat, "aten.index.Tensor": index,
     "aten.index_select.default": reads("aten.index_select.default"), "aten.scatter_add.default": scatter_add,
     "aten.index_add.default": index_add, "aten.scatter_reduce.two": scatter_reduce,
-    "aten.index_put.default": index_put, "aten.sum.dim_IntList": sum_along,
+    "aten.index_put.default": index_put, "aten.sum.dim_IntList": sum_along, "aten.max.default": extreme("amax"),
+    "aten.min.default": extreme("amin"),
 }  # fmt: skip

@@ -86,7 +86,7 @@ def pins_of(recipe: Recipe) -> Parallelism:
     """The axes, the schedule and what is sharded or run again, as the row says them."""
     piped = recipe.pipeline > 1
     return Parallelism(
-        dp=recipe.data // recipe.expert if recipe.expert > 1 else recipe.data, tp=recipe.tensor, pp=recipe.pipeline,
+        dp=recipe.data, tp=recipe.tensor, pp=recipe.pipeline,
         cp=recipe.context, ep=recipe.expert, zero=recipe.zero, micro_batch=int(recipe.micro_batch),
         pipeline_schedule=recipe.schedule if piped else None,
         virtual_stages=recipe.virtual_stages if piped and recipe.virtual_stages > 1 else None,

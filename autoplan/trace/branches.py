@@ -1,0 +1,134 @@
+"""Branches on values that a trace can take without reading them: checks, and whether all numbers are finite.
+
+``if labels.max() >= classes: raise ValueError(...)`` and ``assert`` look at what forward is given and compute
+nothing. The trace takes the way that doesn't raise, as it leaves ``torch._check`` out. ``if not
+torch.isfinite(x).all(): x = x.clamp(...)`` mends numbers that overflowed. The trace takes the way of finite numbers:
+where some aren't, the program goes on with them, and tells of a loss that isn't finite. ``if torch.rand([]) <
+self.layerdrop`` drops nothing where that is zero. Each line of the first two kinds is noted, for the report to tell.
+"""
+
+import dis
+import linecache
+import sys
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+MEANT = {"isfinite": True, "isnan": False, "isinf": False}  # of finite numbers
+FLIPS = ("logical_not", "__invert__", "bitwise_not")
+ALIKE = ("all", "any", "to", "bool", "__and__", "__or__", "logical_and", "logical_or")
+"""What gives the one truth value that all its operands have everywhere."""
+COMPARED = ("lt", "le", "gt", "ge")
+BETWEEN = ("CACHE", "TO_BOOL", "UNARY_NOT", "EXTENDED_ARG", "NOP")  # asking for a truth and jumping by it
+ENDS = ("JUMP", "RETURN", "FOR_ITER", "SEND", "YIELD")
+CHECK, FINITE = "forward's check of values isn't made", "all numbers are taken to be finite"
+
+
+class Branches(TorchFunctionMode):
+    """Within it, ``bool(tensor)`` is decided where one way only raises, or where it asks for finite numbers.
+
+    noted  gets a line for each place
+    """
+
+    def __init__(self, noted: MutableMapping[str, None]) -> None:
+        super().__init__()
+        self.noted = noted
+        self.known: dict[int, tuple[Tensor, bool]] = {}  # the tensor is held, so that its id stays its own
+        self.assumed: set[int] = set()  # those of ``known`` that follow from finite numbers
+        self.uniform: dict[int, Tensor] = {}  # draws from 0 to below 1
+
+    def __torch_function__(
+        self, func: Callable, types: Collection[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("__bool__", "item") and isinstance(args[0], Tensor) and args[0].numel() == 1:
+            value = self.decided(args[0], asks=name == "__bool__")
+            if value is not None:
+                return value
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            if name in ("rand", "rand_like"):
+                self.uniform[id(result)] = result
+            truth = self.compared(name, args) if name.strip("_") in COMPARED else self.truth(name, args)
+            if truth is not None:
+                self.known[id(result)] = result, truth
+                self.assumed |= {id(result)} if name in MEANT or not self.assumed.isdisjoint(map(id, args)) else set()
+        return result
+
+    def compared(self, name: str, args: tuple) -> bool | None:
+        """A draw against a number that none, or all, are below."""
+        if len(args) != 2 or id(args[0]) not in self.uniform or not isinstance(args[1], (int, float)):
+            return None
+        limit, below = args[1], name.strip("_") in ("lt", "le")
+        least = limit < 0 if name.strip("_") in ("le", "gt") else limit <= 0
+        return (not below if least else below) if least or limit >= 1 else None
+
+    def truth(self, name: str, args: tuple) -> bool | None:
+        """What a function gives everywhere where all numbers are finite."""
+        if name in MEANT:
+            return MEANT[name]
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        known = {self.known[id(t)][1] if id(t) in self.known else None for t in tensors}
+        if (name not in ALIKE and name not in FLIPS) or len(known) != 1 or None in known:
+            return None
+        return known.pop() is not (name in FLIPS)
+
+    def decided(self, tensor: Tensor, *, asks: bool) -> bool | None:
+        """The truth of what a line asks for; None where only the values tell."""
+        line = asking_line()
+        if id(tensor) in self.known:
+            if id(tensor) in self.assumed:
+                self.noted[f"{line[1] if line else 'forward'}: {FINITE}"] = None
+            return self.known[id(tensor)][1]
+        if not asks or line is None or not hasattr(tensor, "fake_mode"):
+            return None
+        frame, told = line
+        value = unraised(frame.f_code, frame.f_lasti)
+        if value is not None:
+            self.noted[f"{told}: {CHECK}"] = None
+        return value
+
+
+def asking_line() -> tuple[FrameType, str] | None:
+    """The innermost frame of code outside of torch, and ``file.py:12: if x.max() > 0:``."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(torch.__path__[0]):
+            return frame, f"{file}:{frame.f_lineno}: {linecache.getline(file, frame.f_lineno).strip()}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def unraised(code: CodeType, at: int) -> bool | None:
+    """What a condition that code asks for at an offset has to be, for nothing to be raised at once; None where neither
+    way raises, or both do."""
+    steps = {one.offset: one for one in dis.get_instructions(code)}
+    order = sorted(steps)
+    place, flips = order.index(at), False
+    while "POP_JUMP" not in (name := steps[order[place]].opname):
+        if name not in BETWEEN:
+            return None
+        flips ^= name == "UNARY_NOT"
+        place += 1
+    jump = steps[order[place]]
+    if not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
+        return None
+    ways = {jump.opname.endswith("_IF_TRUE"): jump.argval, jump.opname.endswith("_IF_FALSE"): order[place + 1]}
+    raised = {value for value, start in ways.items() if raising(steps, order, start)}
+    return (not raised.pop()) is not flips if len(raised) == 1 else None
+
+
+def raising(steps: Mapping[int, dis.Instruction], order: Sequence[int], start: int) -> bool:
+    """Whether code from an offset on raises, whatever happens."""
+    for offset in order[order.index(start) :]:
+        name = steps[offset].opname
+        if name == "RAISE_VARARGS":
+            return True
+        if any(word in name for word in ENDS):
+            return False
+    return False
