@@ -12,6 +12,7 @@
 # make attacks      what users and accidents do to models, trainings and folders: silent 0, lost 0, traceback 0
 # make corruptions  700 damaged checkpoints, weights and plan folders each: refused, or the same values; none unnoticed
 # make test-kill    50 kills of ranks that train, saves included, and 20 of two jobs on one folder: nothing of it shows
+# make mutations  1,000 faults in rehearsed plans, and how many are found; COUNT and PLANS say how many, in which
 # make rehearsals large jobs planned and rehearsed at full size, on no GPU: appendix/rehearsals.md; JOBS names some
 # make two-nodes    each named system on two nodes, resumed there, against one node: appendix/two_nodes.md
 # make recipes      recipes that others ran, as they pinned them and freely: appendix/recipes.md; goes on where it was cut off
@@ -52,7 +53,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide attacks corruptions test-kill rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -166,6 +167,10 @@ bench-checkpoint: $(DEV)
 DEVICE ?= cuda
 gpu: $(DEV)
 	$(BIN)/python -m tests.bench.gpu --device $(DEVICE) --write docs/gpu.md $(PARTS)
+
+COUNT ?= 1000
+mutations: $(DEV)
+	$(BIN)/python -m tests.bench.mutations --faults $(COUNT) $(PLANS)
 
 rehearsals: $(DEV)
 	$(BIN)/python -m tests.bench.rehearsals --write docs/appendix/rehearsals.md $(JOBS)

@@ -14,7 +14,8 @@ from torch import nn
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import InputsError, ParallelismError
-from autoplan.ir.graph import Model
+from autoplan.evaluation.proof import Retrace, with_rows
+from autoplan.ir.graph import Model, batch_rows
 from autoplan.ir.record import Asked, PlanRecord
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.lower.program import typed_program
@@ -31,6 +32,7 @@ from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
 from autoplan.search.tables.driver import search_with_tables
 from autoplan.trace.checks.input_dtypes import check_dtypes
+from autoplan.trace.checks.rows import number_of_rows
 from autoplan.trace.passes.precision import compute_dtype, computed_in, in_precision
 from autoplan.trace.pipeline import trace
 
@@ -48,6 +50,9 @@ def traced_model(
     model = trace(module, inputs, loss_fn=loss_fn, training=is_training, dtype=dtype, evaluated=evaluated)
     model = in_precision(model, training.precision)
     check_result(model, is_training)
+    if isinstance(training, Training) and training.apart and not evaluated:
+        plain = replace(training, statistics="batch")
+        check_apart(model, inputs, lambda other: traced_model(module, other, loss_fn, plain))
     return model
 
 
@@ -66,7 +71,7 @@ def compile_model(
     model, (chosen, alternatives, report) = search_with_tables(model, cluster, training, pinned, asked)
     if isinstance(training, Training):
         check_flat(training, model)
-    typed_program(model, chosen)  # proven here; whoever needs the program lowers the record again
+    typed_program(model, chosen, training.apart)  # proven here; whoever needs the program lowers the record again
     extensions = extensions_of(model)
     return PlanRecord(cluster, training, model, chosen, alternatives, report, init, asked, extensions, start=start)
 
@@ -122,3 +127,14 @@ def check_result(model: Model, training: bool) -> None:
         raise InputsError(
             f"a loss of shape {shape}", "what is minimised is one number", "let loss_fn return a scalar, such as a mean"
         )
+
+
+def check_apart(model: Model, inputs: Inputs, retrace: Retrace) -> None:
+    """Refuses statistics of microbatches where the graph holds a number that follows from the batch's rows: a
+    microbatch would be divided by those of the whole batch. Another trace, of twice the rows, shows it."""
+    rows = batch_rows(model)
+    found = number_of_rows(model, retrace(with_rows(inputs, rows, 2 * rows)))
+    if found:
+        cause = f"a microbatch's graph isn't the batch's, for that of {2 * rows} rows differs: {found}"
+        remedy = "use statistics='batch', or write what divides by the rows as a mean"
+        raise ParallelismError("statistics='microbatch'", cause, remedy)

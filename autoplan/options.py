@@ -11,7 +11,8 @@ from autoplan.arguments.keywords import keywords, shown
 from autoplan.arguments.synonyms import PARALLELISM_NAMES, SCHEDULE_NAMES, TRAINING_NAMES
 from autoplan.arguments.values import Settings, is_number, settings
 from autoplan.errors import ParallelismError
-from autoplan.ir.mesh import TENSOR
+from autoplan.ir.folding import Folding, fold
+from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.ir.parameter_groups import OPTIMIZER_FIELDS, ParameterGroup, as_groups
 
 PRECISIONS = ("fp32", "fp64", "bf16", "bf16-mixed", "fp16-mixed")
@@ -20,6 +21,7 @@ RECOMPUTE = ("none", "selective", "full")
 OFFLOADS = ("optimizer", "parameters", "activations")
 EFFORTS = ("full", "fast")
 REDUCE_DTYPES = ("fp32", "bf16")
+STATISTICS = ("batch", "microbatch")
 SHAPES = ("constant", "linear", "cosine")
 ELEMENTWISE = (
     "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd",
@@ -100,6 +102,9 @@ class Training:
                     stored. ZeRO accumulates the gradients of microbatches in it, too
     groups          of parameters with options of their own: ParameterGroups, or mappings of ``match`` and options; the
                     first that matches a parameter has it, the optimizer's other parameters are as Training says
+    statistics      what a step computes with several microbatches: "batch", the loss of the whole batch; "microbatch",
+                    the mean of the microbatches' losses, each as the module computes it of these rows alone, on
+                    whichever ranks they are: load balancing, batch norm, denominators
     """
 
     optimizer: str = "adamw"
@@ -116,6 +121,7 @@ class Training:
     lr_schedule: LRSchedule | None = None
     reduce_dtype: str | None = None
     groups: tuple[ParameterGroup, ...] = ()
+    statistics: str = "batch"
 
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
@@ -138,6 +144,9 @@ class Training:
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             cause = f"gradients are summed in one of {REDUCE_DTYPES}, or as they are stored"
             raise ParallelismError(f"reduce_dtype={self.reduce_dtype!r}", cause, "leave it out")
+        if self.statistics not in STATISTICS:
+            cause = f"statistics are over the rows of one of {STATISTICS}"
+            raise ParallelismError(f"statistics={self.statistics!r}", cause, "leave it out")
         object.__setattr__(self, "optimizer_options", settings("optimizer_options", self.optimizer_options))
         object.__setattr__(self, "lr_schedule", as_schedule(self.lr_schedule))
         object.__setattr__(self, "groups", as_groups(self.groups))
@@ -151,6 +160,11 @@ class Training:
     def scales_loss(self) -> bool:
         """Whether the loss is scaled, so that small gradients don't vanish in float16."""
         return self.precision == "fp16-mixed"
+
+    @property
+    def apart(self) -> bool:
+        """Whether each microbatch has statistics and a loss of its own."""
+        return self.statistics == "microbatch"
 
     def optimizer_fields(self) -> dict[str, Any]:
         """The optimizer's options that have fields here, by torch's names; those that aren't given left out."""
@@ -176,16 +190,21 @@ class Inference:
     def __post_init__(self) -> None:
         check_how(self.precision, self.compile)
 
+    @property
+    def apart(self) -> bool:
+        """See ``Training.apart``: there is no loss."""
+        return False
+
 
 @keywords(ParallelismError, PARALLELISM_NAMES)
 @dataclass(frozen=True)
 class Parallelism:
     """A parallelism; a field that is None is left to the search.
 
-    dp, tp, pp       sizes of the data, tensor and pipeline axes
-    cp, ep           sizes of the context's and the experts' axis; None: 1, or a context axis that long rows ask for.
-                     The product of all five is the cluster's device count. Over cp the sequence is split; over ep a
-                     mixture's experts, and rows of all else
+    dp, cp, tp, pp   sizes of the data, context, tensor and pipeline axes, whose product is the cluster's device count.
+                     Over cp the sequence is split; None: 1, or what long rows ask for
+    ep, etp          a mixture's experts on the same ranks: split over ep of them, and each expert over etp. Of
+                     dp * cp * tp ranks edp = dp * cp * tp / (ep * etp) have the same (``ir.folding``)
     cp_attention     how attention is split over cp: "heads" (Ulysses), "rows" of the queries, keys and values gathered,
                      or "ring", where these go round
     zero             0 (plain data parallel), 1, 2 or 3
@@ -226,9 +245,11 @@ class Parallelism:
     ep: int | None = None
     cp_attention: str | None = None
     dp_replicate: int | None = None
+    etp: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "local_steps", "dp_replicate"):
+        sizes = ("dp", "tp", "pp", "cp", "ep", "etp")
+        for name in (*sizes, "micro_batch", "virtual_stages", "local_steps", "dp_replicate"):
             size = getattr(self, name)
             if size is not None and (not is_whole(size) or size < 1):
                 raise ParallelismError(f"{name}={size!r}", "a size is a whole number of at least 1", f"give {name}>=1")
@@ -279,6 +300,24 @@ class Parallelism:
     def asynchronous(self) -> bool:
         """Whether a step is another than one device's on the whole batch."""
         return self.steps_locally or self.two_versions
+
+    @property
+    def tensor_sizes(self) -> tuple[int, ...]:
+        """Of the tensor axes, outermost first."""
+        return self.tensor or (self.tp or 1,)
+
+    @property
+    def folding(self) -> Folding:
+        """How experts lie on the ranks of the dense layers, of a plan's parallelism; over none where they can't."""
+        tensor = self.tensor_sizes
+        folded = fold(self.dp or 1, self.cp or 1, tensor, self.ep or 1, self.etp or math.prod(tensor))
+        return folded or Folding()
+
+    def mesh(self, microbatches: int | None = None) -> Mesh:
+        """A plan's mesh."""
+        data = self.folding.data
+        outer = (self.dp or 1) // data
+        return Mesh.planned(self.pp or 1, outer, data, self.cp or 1, self.tensor_sizes, microbatches)
 
     def pinned(self) -> dict[str, object]:
         """The fields that are not left to the search."""

@@ -59,6 +59,9 @@ def check_same_trace(before: Training | Inference, after: Training | Inference) 
         raise ParallelismError(
             f"training={type(after).__name__}()", f"the model was traced for {type(before).__name__}()", remedy
         )
+    if after.apart and not before.apart:
+        cause = "whether one microbatch computes as the whole batch is shown where the model is traced"
+        raise ParallelismError("statistics='microbatch'", cause, remedy)
     dtypes = computed_in(before.precision), computed_in(after.precision)
     if dtypes[0] != dtypes[1] and dtypes != ("float32", "float64"):
         raise ParallelismError(f"precision={after.precision!r}", f"the model was traced in {dtypes[0]}", remedy)

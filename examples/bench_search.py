@@ -30,12 +30,13 @@ TIME_LIMIT_S = 600
 
 @dataclass(frozen=True)
 class Case:
-    """One search: a model as ``--model`` names it, a cluster, the rows of a step and the tokens of a row."""
+    """One search: a model as ``--model`` names it, a cluster, the rows of a step (None: the model says which) and the
+    tokens of a row."""
 
     name: str
     model: str
     cluster: str
-    batch: int
+    batch: int | None
     seq: int | None = None
     settings: tuple[str, ...] = ()
     effort: str = "full"

@@ -28,6 +28,7 @@ PARALLELISM_NAMES: Mapping[str, str] = {
     "hsdp": "zero=3 with dp_replicate=N", "replicas": "dp_replicate", "data_parallel_replicate_degree": "dp_replicate",
     "context_parallel": "cp", "context_parallel_size": "cp", "cp_size": "cp", "cp_comm_type": "cp_attention",
     "expert_parallel": "ep", "expert_model_parallel_size": "ep", "expert_parallel_size": "ep", "ep_size": "ep",
+    "expert_tensor_parallel_size": "etp",
     "micro_batch_size": "micro_batch", "mbs": "micro_batch", "schedule": "pipeline_schedule",
     "activation_checkpointing": "recompute='full'", "gradient_checkpointing": "recompute='full'",
     "checkpointing": "recompute='full'", "cpu_offload": "offload='parameters'",

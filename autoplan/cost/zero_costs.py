@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autoplan.cost.prices import Prices
 from autoplan.ir.buckets import bucket_bytes
-from autoplan.ir.mesh import EXPERT, replicated, whole_axis
+from autoplan.ir.mesh import replicated, whole_axis
 from cost_models.collective import hidden_seconds
 from cost_models.hardware import Host
 from cost_models.offload import link_seconds
@@ -25,7 +25,8 @@ class DataAxis:
     zero  0: every rank holds everything and gradients are all-reduced in buckets under the last backward; 1: the
           optimizer's state is split, gradients are reduce-scattered under the last backward and parameters gathered
           under the next forward; 2: gradients are split too, reduce-scattered in each microbatch; 3: parameters too,
-          gathered in each microbatch's forward and backward (Rajbhandari et al. 2020)
+          gathered in each microbatch's forward and backward (Rajbhandari et al. 2020); those of the last segment once
+          for both, where its backward follows at once (``keeps_last``)
     piped  several pipeline stages: gradients are reduced once, under a stage's last backward, at every level
     offload  "optimizer": its state, a copy of the parameters that it updates and their gradients lie in the host's
           memory; "parameters": parameters and reduced gradients too, each shard going over the link as it is gathered
@@ -36,8 +37,8 @@ class DataAxis:
           (``runtime.optim.local_sgd``); 1: gradients are summed in every step
     averaged what is averaged then for each parameter: it and the optimizer's states
     axis     "dp", or "dp,cp": ranks along both hold the same parameters, and see other rows
-    wide     ranks along the experts' axis over which ZeRO shards dense weights, too: these over dp, ep and cp, experts
-             over dp and cp, each by itself where that is one rank; 1: over none
+    wide     axes that split experts, over which ZeRO shards dense weights, too: these over dp, ep and cp, experts over
+             what is left of them, each by itself where that is one rank
     replicas along the data axis, each with all shards (HSDP): ``size`` and ``axis`` are one replica's. A rank's shard
              of the gradients is summed across them once a step, behind its last reduce-scatter
     versions of the weights that are held (``runtime.optim.weight_stashing``)
@@ -61,13 +62,18 @@ class DataAxis:
     averaged: float = 1.0
     versions: int = 1
     axis: str = "dp"
-    wide: int = 1
+    wide: tuple[str, ...] = ()
     replicas: int = 1
 
     @property
     def shared(self) -> bool:
         """Whether several ranks hold the same of some parameter."""
-        return self.size * self.wide > 1
+        return self.size * self.wide_ways > 1
+
+    @property
+    def wide_ways(self) -> int:
+        """Ranks along the axes of ``wide``."""
+        return math.prod(self.prices.mesh.size(axis) for axis in self.wide)
 
     def group(self, summed: tuple[str, ...]) -> str:
         """The axes of the group that gathers a parameter and scatters its gradient, or, without ZeRO, sums it.
@@ -75,7 +81,7 @@ class DataAxis:
         summed  operator axes over which its gradient is summed
         """
         more = summed if self.zero == 0 and self.local_steps == 1 else ()
-        more = (EXPERT,) if self.wide > 1 and EXPERT in summed else more
+        more = self.wide if self.is_wide(summed) else more
         axes, mesh = {*self.axis.split(","), *more}, self.prices.mesh
         found = sorted(axes, key=lambda name: mesh.names.index(whole_axis(name)))
         return ",".join([name for name in found if mesh.size(name) > 1] or found)
@@ -94,12 +100,16 @@ class DataAxis:
 
     def ways(self, summed: tuple[str, ...]) -> int:
         """Ranks that share a parameter's states."""
-        return self.size * (self.wide if EXPERT in summed else 1) if self.zero else 1
+        return self.size * (self.wide_ways if self.is_wide(summed) else 1) if self.zero else 1
+
+    def is_wide(self, summed: tuple[str, ...]) -> bool:
+        """Whether a parameter whose gradient is summed over these axes is sharded over those that split experts."""
+        return bool(self.wide) and self.wide[0] in summed
 
     @property
     def elsewhere(self) -> float:
-        """Of a dense weight's bytes those whose states other ranks along the experts' axis have."""
-        return 1 - 1 / self.wide
+        """Of a dense weight's bytes those whose states other ranks along the axes of ``wide`` have."""
+        return 1 - 1 / self.wide_ways
 
     def gather_s(self, held: Held) -> float:
         """All-gathers of parameters, of each group's one."""
@@ -170,9 +180,14 @@ class DataAxis:
         """Whether gradients are scattered in each microbatch rather than once a step."""
         return self.zero >= 2 and not self.piped
 
-    def gathers(self, microbatches: int) -> int:
-        """How often a step gathers each segment's parameters."""
-        return 1 if self.zero < 3 else 2 * microbatches
+    @property
+    def keeps_last(self) -> bool:
+        """Whether the chain's last segment stays gathered from its forward to its backward, which is next."""
+        return self.zero == 3 and not self.piped
+
+    def gathers(self, microbatches: int, last: bool = False) -> int:
+        """How often a step gathers each segment's parameters; ``last``: those of the chain's last segment."""
+        return 1 if self.zero < 3 else (2 - (last and self.keeps_last)) * microbatches
 
     def exposed_forward_s(self, forward_s: float, held: Held) -> float:
         """What the gather of a segment's parameters, prefetched under the segment before, adds to its forward."""
@@ -181,17 +196,19 @@ class DataAxis:
         gather_s = self.fetched_s(held) + self.gather_s(held)
         return gather_s - self.hidden_s(forward_s, gather_s)
 
-    def exposed_backward_s(self, backward_s: float, held: Held) -> float:
-        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3)."""
-        busy_s = self.fetched_s(held) + self.gather_s(held) if self.zero == 3 else 0.0
+    def exposed_backward_s(self, backward_s: float, held: Held, last: bool = False) -> float:
+        """The same backward: parameters gathered again (ZeRO-3), gradients scattered (ZeRO-2 and 3). ``last``: as of
+        ``gathers``."""
+        again = self.zero == 3 and not (last and self.keeps_last)
+        busy_s = self.fetched_s(held) + self.gather_s(held) if again else 0.0
         busy_s += self.fetched_s(held) + self.scatter_s(held) if self.scatters_each else 0.0
         return busy_s - self.hidden_s(backward_s, busy_s)
 
-    def copies_s(self, parameter_bytes: float) -> tuple[float, float]:
-        """Copies of a segment's (forward, backward) in each microbatch."""
+    def copies_s(self, parameter_bytes: float, last: bool = False) -> tuple[float, float]:
+        """Copies of a segment's (forward, backward) in each microbatch; ``last``: as of ``gathers``."""
         gathered_s = self.copied_s(parameter_bytes) if self.zero == 3 else 0.0
         scattered_s = self.scattered_copy_s(parameter_bytes) if self.scatters_each else 0.0
-        return gathered_s, gathered_s + scattered_s
+        return gathered_s, scattered_s + (0.0 if last and self.keeps_last else gathered_s)
 
     def scattered_copy_s(self, parameter_bytes: float) -> float:
         """Gradients copied into the buffer that they are scattered from: fully_shard reads them in the dtype in which

@@ -1,5 +1,6 @@
 """A lowered block -> the source of one nn.Module class."""
 
+import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -122,11 +123,14 @@ def expression(compute: Compute, scope: Scope) -> str:
     if is_random(compute):
         source = spell(random_function(compute), args, {**kwargs, **scope.random[compute.value.name]}, rank)
     elif compute.body:
-        axes = ", ".join(axis_source(axis) for axis in compute.body_axes)
+        axes = ", ".join(axis_source(axis) for axis in compute.body_groups)
         source = spell(f"autoplan.{compute.body}", args, {**kwargs, "axes": f"({axes},)"}, rank)
     else:
         source = spell(compute.op, args, kwargs, rank)
-    return source if compute.divisor == 1 else f"{source} / {compute.divisor}"
+    if compute.divisor == 1:
+        return source
+    whole = isinstance(ast.parse(source, mode="eval").body, ast.Call)
+    return f"{source if whole else f'({source})'} / {compute.divisor}"
 
 
 def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> list[str]:
@@ -245,7 +249,7 @@ def axes_used(statements: Sequence[Statement]) -> tuple[str, ...]:
         if isinstance(statement, Move):
             used += [step.axis for step in statement.collectives]
         else:
-            used += statement.body_axes
+            used += statement.body_groups
     return tuple(dict.fromkeys(used))
 
 

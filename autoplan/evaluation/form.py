@@ -39,7 +39,7 @@ def forward_of(record: PlanRecord, rows: int) -> Lowered:
     check_known(record, rows)
     model = model_of(record, rows)
     try:
-        return typed_program(model, forward_choice(record, model))
+        return typed_program(model, forward_choice(record, model), record.training.apart)
     except (LayoutError, ValueError, AssertionError) as error:
         cause = f"the plan's layouts don't go with that many rows: {error}"
         raise ParallelismError(f"a batch of {rows} rows", cause, give_whole(record)) from None

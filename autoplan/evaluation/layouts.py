@@ -14,7 +14,7 @@ from autoplan.ir.layout import Layout, R
 from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.rules.registry import AxisStrategy, rule_of
-from autoplan.rules.strategies import Strategy, axis_strategies, fits
+from autoplan.rules.strategies import Strategy, apart_strategies, axis_strategies, fits
 
 DATA = "dp"
 
@@ -24,7 +24,7 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
     chosen = record.chosen
     mesh = forward_mesh(chosen, batch_rows(record.model), batch_rows(model))
     flat = tensor_mesh(mesh)
-    types = model.types()
+    types, apart = model.types(), record.training.apart
     constants = dict(chosen.constants)
     return replace(
         chosen,
@@ -32,8 +32,8 @@ def forward_choice(record: PlanRecord, model: Model) -> Chosen:
         microbatches=mesh.size(MICROBATCH),
         parallelism=replace(chosen.parallelism, local_steps=None),
         batch=tuple(dividing(x, v.type, flat) for v, x in zip(model.batch, chosen.batch, strict=True)),
-        constants=tuple((n.name, fitting(n, constants[n.name], types, (), flat)) for n in model.constants),
-        blocks=tuple(block_choice(b, c, flat) for b, c in zip(model.blocks, chosen.blocks, strict=True)),
+        constants=tuple((n.name, fitting(n, constants[n.name], types, (), flat, apart)) for n in model.constants),
+        blocks=tuple(block_choice(b, c, flat, apart) for b, c in zip(model.blocks, chosen.blocks, strict=True)),
         stages=tuple(StageChoice(stage.first, stage.last) for stage in chosen.stages),
     )
 
@@ -50,7 +50,7 @@ def forward_mesh(chosen: Chosen, planned: int, rows: int) -> Mesh:
     return Mesh(tuple(replace(axis, size=sizes.get(axis.name, axis.size)) for axis in chosen.mesh.axes))
 
 
-def block_choice(block: Block, choice: BlockChoice, mesh: Mesh) -> BlockChoice:
+def block_choice(block: Block, choice: BlockChoice, mesh: Mesh, apart: bool) -> BlockChoice:
     types, strategies = block.types(), dict(choice.strategies)
     carries = block.carries_gradient()
     outputs = [Typed(name, types[name]) for name in block.outputs]
@@ -59,7 +59,7 @@ def block_choice(block: Block, choice: BlockChoice, mesh: Mesh) -> BlockChoice:
         inputs=tuple(dividing(x, v.type, mesh) for v, x in zip(block.inputs, choice.inputs, strict=True)),
         outputs=tuple(dividing(x, v.type, mesh) for v, x in zip(outputs, choice.outputs, strict=True)),
         externals=tuple((name, dividing(x, types[name], mesh)) for name, x in choice.externals),
-        strategies=tuple((n.name, fitting(n, strategies[n.name], types, carries, mesh)) for n in block.nodes),
+        strategies=tuple((n.name, fitting(n, strategies[n.name], types, carries, mesh, apart)) for n in block.nodes),
         hops=(),  # found anew: those that were priced are of other sizes
         again=(),  # a forward alone keeps nothing
     )
@@ -82,12 +82,17 @@ def dividing(layout: Layout, kind: TensorType, mesh: Mesh) -> Layout:
 
 
 def fitting(
-    node: Node, planned: Strategy, types: Mapping[str, TensorType], carries: Sequence[str] | frozenset[str], mesh: Mesh
-) -> Strategy:
-    """The planned strategy; on the axes on which it no longer fits the operator is computed whole."""
+    node: Node, planned: Strategy, types: Mapping[str, TensorType], carries: Sequence[str] | frozenset[str], mesh: Mesh,
+    apart: bool,
+) -> Strategy:  # fmt: skip
+    """The planned strategy; on the axes on which it no longer fits the operator is computed whole.
+
+    apart  each microbatch has its own statistics
+    """
     rule, operands = rule_of(node, types), [types[name] for name in node.operands]
     known = axis_strategies(rule, operands, [name in carries for name in node.operands])
-    axes = [(axis, alike(strategy, known)) for axis, strategy in planned.axes]
+    own = apart_strategies(known) if apart else known
+    axes = [(axis, alike(strategy, own if axis == MICROBATCH else known)) for axis, strategy in planned.axes]
     whole = AxisStrategy(tuple(R for _ in operands), R)
     for axis, strategy in reversed(axes.copy()):
         if fits(rule, axes, operands, node.type, mesh):

@@ -44,7 +44,6 @@ from autoplan.ir.checksums import SEAL, bytes_hash, is_sealed, sealed
 from autoplan.ir.choice import Alternative, Chosen, SearchReport
 from autoplan.ir.codec import decode, encode, expect
 from autoplan.ir.graph import Model
-from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.ir.start import FOLDER, InitRecipe, Start
 from autoplan.lower.program import program_of
@@ -150,10 +149,8 @@ def cluster_of(data: object, profiles: object, where: str) -> ClusterSpec:
 def check(record: PlanRecord, where: str) -> None:
     """Whether the parts of a plan that was read agree, and its layouts follow from one another."""
     mesh, parallelism = record.chosen.mesh, record.chosen.parallelism
-    told = {"pp": parallelism.pp, "dp": parallelism.dp, "tp": parallelism.tp, MICROBATCH: record.chosen.microbatches}
-    told |= {"ep": parallelism.ep or 1, "cp": parallelism.cp or 1}
-    sizes = {name: mesh.size(name) for name in told} | {"tp": mesh.tensor_size}
-    wrong = [f"{name}={size}" for name, size in told.items() if size != sizes[name]]
+    told = {axis.name: axis.size for axis in parallelism.mesh(record.chosen.microbatches).axes}
+    wrong = [f"{name}={size}" for name, size in told.items() if size != mesh.size(name)]
     if wrong:
         raise PlanFileError(where, f"{', '.join(wrong)}: its mesh is {mesh}", "undo the edit, or plan again and export")
     try:

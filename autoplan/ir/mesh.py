@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -21,9 +22,8 @@ factors of a tensor-parallel group."""
 OPERATOR_AXES = (EXPERT, CONTEXT, *TENSOR)
 """Axes over which operators are split as the search chooses, outermost first."""
 TORCH = tuple(int(part) for part in version("torch").split(".")[:2])
-ZERO_AXES = ("dp", EXPERT, CONTEXT) if TORCH >= (2, 13) else ("dp", CONTEXT)
-"""Axes over which ZeRO shards the parameters that are whole along them, outermost first. Experts are split over ep, and
-dense weights aren't: a module that holds both needs a fully_shard that takes a mesh for each parameter."""
+ZERO_AXES = ("dp", EXPERT, CONTEXT)
+"""Axes over which ZeRO shards the parameters that are whole along them, outermost first."""
 _PART = re.compile(r"(inner|outer)(\d+)")
 
 
@@ -143,6 +143,15 @@ class Mesh:
 
     def __str__(self) -> str:
         return " ".join(f"{axis.name}={axis.size}" for axis in self.axes)
+
+
+def zero_axes(split: Collection[str]) -> tuple[str, ...]:
+    """Axes over which ZeRO shards the parameters that are whole along them, outermost first.
+
+    split  those over which experts are, and dense weights aren't: a module that holds both needs a fully_shard that
+           takes a mesh for each parameter, as torch has it from 2.13 on
+    """
+    return tuple(axis for axis in ZERO_AXES if TORCH >= (2, 13) or axis not in split)
 
 
 def whole_axis(name: str) -> str:

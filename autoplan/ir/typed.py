@@ -10,8 +10,11 @@ from functools import cached_property
 
 from autoplan.ir.graph import Argument, Node, Parameter, Segment, TensorType
 from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import Mesh
+from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.rules.registry import AxisStrategy
+
+JOINED = ("routed_experts",)
+"""Bodies that communicate over all their axes as one group."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,17 @@ class Compute:
 
     @property
     def body(self) -> str:
-        return next((s.body for _, s in self.strategies if s.body), "")
+        """What runs in the operator's place; microbatches exchange nothing, and on their axis it is the operator."""
+        return next((s.body for axis, s in self.strategies if s.body and axis != MICROBATCH), "")
 
     @property
     def body_axes(self) -> tuple[str, ...]:
-        return tuple(axis for axis, s in self.strategies if s.body)
+        return tuple(axis for axis, s in self.strategies if s.body and axis != MICROBATCH)
+
+    @property
+    def body_groups(self) -> tuple[str, ...]:
+        """What the body is told of: its axes, or all of them as the one group over which it communicates, "ep,tp"."""
+        return (",".join(self.body_axes),) if self.body in JOINED else self.body_axes
 
 
 @dataclass(frozen=True)
@@ -207,4 +216,11 @@ class Lowered:
         """Every redistribution: of constants and in blocks."""
         bodies = (self.constants, *(block.body for block in self.blocks))
         return tuple(statement for body in bodies for statement in body if isinstance(statement, Move))
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The axes of each group that a collective runs over, of a move or in a body; in the order of first use."""
+        bodies = (self.constants, *(block.body for block in self.blocks))
+        inside = (s.body_axes for body in bodies for s in body if isinstance(s, Compute) and s.body in JOINED)
+        return tuple(dict.fromkeys((*(step.axes for move in self.moves for step in move.collectives), *inside)))
 

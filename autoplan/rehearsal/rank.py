@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -56,7 +57,8 @@ def rehearse_rank(
         recorder.device = stack.enter_context(fake_device(recorder))
         stack.enter_context(fake_world(rank, spec.lowered.mesh.devices, recorder))
         stack.enter_context(answered(recorder))
-        stack.enter_context(patch.object(runtime_program, "compile_segments", partition_segments))
+        partitioning = partial(partition_segments, recorder=recorder)
+        stack.enter_context(patch.object(runtime_program, "compile_segments", partitioning))
         stack.enter_context(kernels_of("cuda" if record.cluster.profile()[0].compiles else "cpu"))
         # a compiled segment runs again whole, an eager one up to the last tensor that its backward reads
         stack.enter_context(set_checkpoint_early_stop(not spec.training.compile))

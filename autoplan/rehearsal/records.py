@@ -110,7 +110,7 @@ class Peak:
 class Fault:
     """Something in the program that an accelerator would trip over.
 
-    what  "host stop", "wrong device", "no price", "failed"
+    what  "host stop", "kept alive", "wrong device", "no price", "failed"
     line  where
     text  what happens there, in a sentence
     """

@@ -1,5 +1,7 @@
 """How the tokens of a mixture meet their experts, and what was assumed about their choices."""
 
+from collections.abc import Sequence
+
 from autoplan.cost.operators.operator import Operator, operators_of, travel_of
 from autoplan.emit.source import size_text
 from autoplan.ir.mesh import OPERATOR_AXES
@@ -23,22 +25,28 @@ def experts_notes(record: PlanRecord) -> list[str]:
 
 
 def text_of(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
-    """Of one mixture, axis by axis."""
-    axes = [axis for axis in wide_axes(record.chosen.mesh) if axis in OPERATOR_AXES]
-    parts = [part for axis in axes if (part := axis_text(record, operator, strategy, axis))]
+    """Of one mixture: the axes over which experts are split, and those over which each is."""
+    wide = [axis for axis in wide_axes(record.chosen.mesh) if axis in OPERATOR_AXES]
+    over, each = ([a for a in wide if strategy.on(a).body], [a for a in wide if splits_each(strategy.on(a))])
+    parts = [split_text(record, operator, strategy, over)] if over else []
+    if each:
+        parts.append(f"the inner dim of each is split over {sizes(record, each)}, partial sums are added up")
     return f"{'; '.join(parts)}." if parts else "every rank has all of them for its own tokens."
 
 
-def axis_text(record: PlanRecord, operator: Operator, strategy: Strategy, axis: str) -> str:
-    way, size = strategy.on(axis), record.chosen.mesh.size(axis)
-    if way.body == "routed_experts":
-        return f"split over {axis}={size}, tokens travel to them by all-to-all{assumed(record, operator, strategy)}"
-    if way.body == "local_experts":
-        return (
-            f"split over {axis}={size}, where every rank has all tokens and what its experts give is summed up; it is "
-            "assumed that tokens choose evenly and independently"
-        )
-    return f"the inner dim of each is split over {axis}={size}, partial sums are added up" if splits_each(way) else ""
+def split_text(record: PlanRecord, operator: Operator, strategy: Strategy, over: Sequence[str]) -> str:
+    split = f"split over {sizes(record, over)}"
+    if strategy.on(over[0]).body == "routed_experts":
+        return f"{split}, tokens travel to them by all-to-all{assumed(record, operator, strategy)}"
+    return (
+        f"{split}, where every rank has all tokens and what its experts give is summed up; it is assumed that tokens "
+        "choose evenly and independently"
+    )
+
+
+def sizes(record: PlanRecord, axes: Sequence[str]) -> str:
+    """``ep=4 x tp=2``"""
+    return " x ".join(f"{axis}={record.chosen.mesh.size(axis)}" for axis in axes)
 
 
 def splits_each(way: AxisStrategy) -> bool:

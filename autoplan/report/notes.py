@@ -2,7 +2,6 @@
 
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
-from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.report.experts import experts_notes
@@ -30,9 +29,9 @@ def staleness(record: PlanRecord) -> list[str]:
     p = record.chosen.parallelism
     if p.steps_locally:
         return [
-            f"Asynchronous: each of {p.dp} replicas takes {p.local_steps} steps by itself, on its own rows and with "
-            "the mean over its own valid tokens, before all are averaged (local SGD); it isn't the step of one device "
-            "on the whole batch."
+            f"Asynchronous: each of {record.chosen.mesh.size('dp')} replicas takes {p.local_steps} steps by itself, on "
+            "its own rows and with the mean over its own valid tokens, before all are averaged (local SGD); it isn't "
+            "the step of one device on the whole batch."
         ]
     if p.two_versions:
         return [
@@ -147,20 +146,20 @@ def waiting(record: PlanRecord, alternative: Alternative) -> str:
 
 def reach(record: PlanRecord, p: Parallelism, axis: str) -> str:
     """Whether the ranks of an axis are in one node or on several."""
-    mesh = Mesh.planned(p.pp or 1, p.dp or 1, p.ep or 1, p.cp or 1, p.tensor or (p.tp or 1,))
+    mesh = p.mesh()
     along, node = [mesh.axis(name) for name in axis.split(",")], record.cluster.devices_per_node
     return "within a node" if all(a.stride * a.size <= node for a in along) else "between nodes"
 
 
 def batch_reasons(record: PlanRecord) -> list[str]:
     """Why the batch isn't cut into microbatches, or isn't split over ranks, where the model doesn't let it."""
-    chosen, training = record.chosen, isinstance(record.training, Training)
+    chosen, training, apart = record.chosen, isinstance(record.training, Training), record.training.apart
     said = []
     for one, virtual, what in (
         (chosen.microbatches == 1, True, "One microbatch"),
         (chosen.mesh.size("dp") == 1, False, "No data parallelism"),
     ):
-        reason = split_batch(record.model, virtual=virtual, loss=training).reason if one else ""
-        if reason:
+        split = split_batch(record.model, virtual=virtual, loss=training, apart=apart and virtual) if one else None
+        if split is not None and (reason := split.reason):
             said.append(f"{what}: {reason}.")
     return said

@@ -2,7 +2,7 @@
 
 from autoplan.emit.source import path_text, shape_text, size_text
 from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import ZERO_AXES, Mesh
+from autoplan.ir.mesh import Mesh, zero_axes
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed import Collective, Compute, Lowered, Move, TypedValue
 from autoplan.lower.program import program_of
@@ -52,7 +52,8 @@ def parameters_table(record: PlanRecord, lowered: Lowered, index: int) -> str:
         shapes = f"{shape_text(value.type.shape)} -> {shape_text(value.local_shape)}"
         reduced = ", ".join(keeps.reduce_axes) or "-"
         rows.append([value.name, shapes, *states(keeps.layout, lowered.mesh), reduced])
-    over = " ".join(axis for axis in ZERO_AXES if lowered.mesh.size(axis) > 1)
+    split = record.chosen.parallelism.folding.axes
+    over = " ".join(axis for axis in zero_axes(split) if lowered.mesh.size(axis) > 1)
     replicas = record.chosen.parallelism.dp_replicate or 1
     shards = f"shards {over} of these" + (f", in {replicas} replicas" if replicas > 1 else "")
     note = f"gradient summed over (ZeRO-{zero}: {shards})" if zero and over else "gradient summed over"

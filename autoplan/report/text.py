@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autoplan.emit.source import shape_text
+from autoplan.emit.source import shape_text, size_text
 from autoplan.ir.graph import Model
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
@@ -65,7 +65,15 @@ def summary_fields(record: PlanRecord) -> list[tuple[str, str]]:
 def cluster_text(record: PlanRecord) -> str:
     devices = record.cluster.devices
     plural = "devices" if devices > 1 else "device"
-    return f"{devices} {plural} of {wall_text(record)} usable"
+    return f"{devices} {plural} of {wall_text(record)} usable{reserve_text(record)}"
+
+
+def reserve_text(record: PlanRecord) -> str:
+    """`` (3.0 GiB are reserved)``: contexts, buffers of collectives, fragmentation, as the device's profile has them;
+    "" where a user says what may be filled, or there are several kinds."""
+    if record.cluster.memory_bytes is not None or record.cluster.groups:
+        return ""
+    return f" ({size_text(record.cluster.profile()[0].reserved_bytes)} are reserved)"
 
 
 def groups_text(model: Model, training: Training) -> Iterator[str]:
@@ -87,5 +95,6 @@ def training_text(record: PlanRecord) -> str:
         return f"forward alone, {training.precision}, {compiled}"
     rates = f" with a {training.lr_schedule.name} schedule" if training.lr_schedule is not None else ""
     sums = f", gradients summed in {training.reduce_dtype}" if training.reduce_dtype is not None else ""
+    apart = ", statistics of each microbatch" if training.apart else ""
     groups = "".join(f", {text}" for text in groups_text(record.model, training))
-    return f"{training.optimizer}{rates}, {training.precision}{sums}, {compiled}{groups}"
+    return f"{training.optimizer}{rates}, {training.precision}{sums}{apart}, {compiled}{groups}"

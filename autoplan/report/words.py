@@ -39,6 +39,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
     """The parts of the headline that the parallelism says; "" for what isn't used."""
     p = parallelism
     sizes = [f"{name}={size}" for name, size in sizes_of(p) if size and size > 1]
+    sizes += [f"etp={p.etp}"] if p.etp and (p.ep or 1) > 1 and (p.tp or 1) > 1 else []
     if p.tensor and len(p.tensor) > 1:
         sizes = [f"{size} ({'x'.join(map(str, p.tensor))})" if size.startswith("tp=") else size for size in sizes]
     pipelined = bool(p.pp and p.pp > 1)
@@ -65,7 +66,7 @@ def parallelism_parts(parallelism: Parallelism, microbatches: int | None) -> lis
 
 def sizes_of(p: Parallelism) -> tuple[tuple[str, int | None], ...]:
     """The axes' names and sizes in the order of a headline."""
-    return (("dp", p.dp), ("ep", p.ep), ("cp", p.cp), ("tp", p.tp), ("pp", p.pp))
+    return (("dp", p.dp), ("cp", p.cp), ("tp", p.tp), ("pp", p.pp), ("ep", p.ep))
 
 
 def parallelism_text(parallelism: Parallelism) -> str:

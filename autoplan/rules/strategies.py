@@ -8,7 +8,7 @@ of all the axes that split it.
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoplan.ir.graph import Argument, Node, TensorType
 from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
@@ -18,6 +18,8 @@ from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes
 ANY_ROWS: Mapping[str, slice] = {"placed_lookups": slice(1), "routed_experts": slice(3, None)}
 """Bodies that don't mind which rows of the batch a rank has, so that other axes may split them too, and the operands
 that they split for themselves: tables, or experts' weights."""
+
+SYNC_BATCH_NORM = "sync_batch_norm"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,20 @@ def split_factor(rule: Rule, factor: str) -> tuple[AxisStrategy, ...]:
     return (AxisStrategy(states, partial, factor, scaled=rule.reduce == "mean"),)
 
 
+def apart_strategies(found: Iterable[AxisStrategy]) -> tuple[AxisStrategy, ...]:
+    """The strategies on the microbatches' axis where each microbatch has its own statistics.
+
+    What is summed up over its rows is whole in it, R and never P, and a mean is its own. Bodies exchange nothing there:
+    batch norm's, on the ranks' axes, joins the rows of one microbatch.
+    """
+    ways = []
+    for s in found:
+        if not s.body or s.body == SYNC_BATCH_NORM:
+            inputs = tuple(R if state.kind == "P" else state for state in s.inputs)
+            ways.append(replace(s, inputs=inputs, output=R if s.output.kind == "P" else s.output, scaled=False))
+    return tuple(dict.fromkeys(ways))
+
+
 def place(terms: Sequence[Term], factor: str) -> int | str | None:
     """The dim in which the factor is outermost; "blocked" where it can't be split; None where it isn't."""
     dims = [i for i, term in enumerate(terms) if factor in term]
@@ -114,10 +130,11 @@ def fits(
 
 def bodies_agree(chosen: Sequence[AxisStrategy]) -> bool:
     """Whether at most one body is used, on as many axes as it may be, and no other strategy splits a dim that it
-    splits."""
+    splits. One that doesn't mind which rows it has may have them by other dims on each axis."""
     distinct = set(chosen)
     bodies = [s for s in distinct if s.body]
-    if len(bodies) > 1 or any(body.single and chosen.count(body) > 1 for body in bodies):
+    alike = len({s.body for s in bodies}) == 1 and bodies[0].body in ANY_ROWS
+    if (len(bodies) > 1 and not alike) or any(body.single and chosen.count(body) > 1 for body in bodies):
         return False
     if not bodies:
         return True

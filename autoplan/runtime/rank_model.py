@@ -15,7 +15,7 @@ from torch import Tensor
 
 from autoplan.errors import LaunchError
 from autoplan.runtime.agreement.agreement import Agreement, Call
-from autoplan.runtime.collectives.mesh_axes import groups_of, mesh_axes
+from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.parallel import whole_tensors
@@ -51,7 +51,7 @@ class RankModel:
         self.spec, self.module = spec, module
         self.world = launch.join(spec.lowered.mesh, timeout_s)
         self.watch, self.device, self.rank = self.world.watch, self.world.device, dist.get_rank()
-        groups = (*groups_of(step for move in spec.lowered.moves for step in move.collectives), *groups)
+        groups = (*spec.lowered.groups, *groups)
         self.axes = mesh_axes(spec.lowered.mesh, self.world.device_mesh, groups)
         zero = sharded_meshes(spec, self.world.device_mesh.device_type)
         self.stages = build_stages(spec, module.STAGES, self.axes, self.device, self.world.device_mesh, zero)

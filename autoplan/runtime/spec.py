@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
 from autoplan.ir.graph import Parameter, TensorType
-from autoplan.ir.mesh import EXPERT, MICROBATCH, ZERO_AXES, replicated, whole_axis
+from autoplan.ir.mesh import CONTEXT, EXPERT, MICROBATCH, replicated, whole_axis, zero_axes
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed import Lowered, StoredParameter
 from autoplan.options import Parallelism, Training
@@ -73,21 +74,29 @@ class ProgramSpec:
         """The axes over which ZeRO shards this parameter's rows: those along which ranks hold it whole and see other
         rows, of the batch or of the sequence. () where every rank keeps all of them.
 
-        That is so of a scalar, and where dp or cp already splits it or its gradient needs no sum over one. On one rank
-        only it is sharded where it is to go to the host between uses, and experts beside dense weights that ep shards,
-        so that one module's are gathered and updated alike. With several replicas of what is sharded the data axis'
-        part is that of one replica.
+        That is so of a scalar, and where dp or cp already splits it or its gradient needs no sum over one; but experts
+        are split over axes of theirs. On one rank only it is sharded where it is to go to the host between uses, and
+        experts beside dense weights that these axes shard, so that one module's are gathered and updated alike. With
+        several replicas of what is sharded the data axis' part is that of one replica.
         """
         if not self.parallelism.zero or not stored.type.shape:
             return ()
-        shared = [axis for axis in ZERO_AXES if self.size(axis) > 1]
+        split = self.expert_axes
+        shared = [axis for axis in zero_axes(split) if self.size(axis) > 1]
         whole = [axis for axis in shared if self.is_whole(stored, axis)]
-        if any(axis not in whole for axis in shared if axis != EXPERT):
+        if any(axis not in whole for axis in shared if axis not in split):
             return ()
         data = replicated(self.size(DATA), self.replicas)[1] if self.replicas > 1 else DATA
         found = tuple(axis for axis in (data, *(a for a in whole if a != DATA)) if self.size(axis) > 1)
-        alone = self.parallelism.offload == "parameters" or EXPERT in shared
+        alone = self.parallelism.offload == "parameters" or any(axis in split for axis in shared)
         return found or ((DATA,) if alone else ())
+
+    @cached_property
+    def expert_axes(self) -> tuple[str, ...]:
+        """Axes of rows over which experts are split (``ir.folding``): parameters lie whole along these otherwise."""
+        layouts = [stored.layout for stored in self.lowered.parameters]
+        possible = [axis for axis in (EXPERT, CONTEXT) if self.size(axis) > 1]
+        return tuple(axis for axis in possible if any(layout.state(axis).kind == "S" for layout in layouts))
 
     @property
     def replicas(self) -> int:

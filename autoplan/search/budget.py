@@ -29,6 +29,8 @@ class SearchBudget:
     near_meshes     the most meshes for which that is done, the best plan's included
     many_operators  of all blocks, beyond which a full search is quick, too, but for the sizes of microbatches and its
                     tolerance: one program of 2,400 takes a second, each bound by such programs ten
+    folded_operators  of all blocks, beyond which an experts' axis isn't tried beside a tensor axis: over two axes one
+                    problem of 60 takes a second
     pin_operators   of all blocks, beyond which a quick search says what a pin costs: a full one without the pin takes
                     longer than that of the plan
     """
@@ -44,6 +46,7 @@ class SearchBudget:
     near: float = 1.08
     near_meshes: int = 2
     many_operators: int = 1000
+    folded_operators: int = 100
     pin_operators: int = 64
 
 

@@ -15,9 +15,10 @@ from autoplan.cost.interleaved import runs_rounds
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.further.axes import beside_experts, in_context, over_experts, wants_context
+from autoplan.search.further.axes import beside_experts, beside_tensor, in_context, over_experts, wants_context
 from autoplan.search.further.factoring import beside_whole_weights, refined
 from autoplan.search.further.host_memory import hosted
+from autoplan.search.further.rounds import in_other_rounds
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
 
@@ -29,12 +30,14 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     if wants_context(work, best):
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
     best = fastest(work, over_experts(work, parallelism, best), memory_limit, best) or best
-    if best is not None and best.setting.ep > 1 and parallelism.ep is None:
+    best = fastest(work, beside_tensor(work, parallelism, best), memory_limit, best) or best
+    if best is not None and best.setting.folding.axes and parallelism.ep is None:
         best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
     best = best or last_resort(work, given, memory_limit)
     if best is None:
         work.check_some_lie(given)
         return None
+    best = fastest(work, in_other_rounds(work, parallelism, best), memory_limit, best) or best
     best = fastest(work, hosted(work, parallelism), memory_limit, best, work.budget.host_saves) or best
     if work.budget.quick:
         return beside_whole_weights(work, solved_anew(work, best, memory_limit), parallelism, memory_limit)

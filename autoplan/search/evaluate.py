@@ -25,7 +25,7 @@ from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import StageModel
 from autoplan.search.intra_op.pareto import between, states_alone
 from autoplan.search.intra_op.plan import IntraOpPlan
-from autoplan.search.intra_op.solve import Solution
+from autoplan.search.intra_op.solve import Solution, Weights
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
 from autoplan.solver.engines import Infeasible
@@ -128,9 +128,21 @@ class Evaluator:
         return self.within_limit(setting, best, memory_limit, limit_s) if self.costs.rigid(setting) else best
 
     def suffices(self, setting: Candidate, best: Evaluated | None) -> bool:
-        """Whether leaner operators aren't sought beside a plan of some other setting: they seldom win where several
-        stages on a rank have lost; and of a quick answer where those that are fastest needn't recompute."""
-        return runs_rounds(setting.schedule) if best is None else self.budget.quick and not best.recomputes
+        """Whether leaner operators aren't sought for a quick answer beside a plan of some other setting: they seldom
+        win where several stages on a rank have lost, or where those that are fastest needn't recompute."""
+        return self.budget.quick and (runs_rounds(setting.schedule) if best is None else not best.recomputes)
+
+    def lean_prices(self, setting: Candidate, loads: StageModel, limit_s: float) -> Iterator[Weights]:
+        """Prices of bytes to begin with, until some operators fit in time: bytes alone counted; half way to the
+        fastest, since what is leanest may be too slow; those of parameters alone, since what is kept can be
+        recomputed."""
+        fastest = self.operators.fastest(setting)
+        leanest = steep(fastest.solution, loads)
+        yield leanest
+        midway = between(fastest.solution, self.operators.priced(setting, leanest).solution, leanest)
+        if midway is not None and limit_s < float("inf"):
+            yield midway
+        yield states_alone(fastest.solution)
 
     def with_columns(
         self, setting: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float, least_s: float
@@ -139,7 +151,7 @@ class Evaluator:
         those between what is too fast to fit and what fits."""
         fastest = self.operators.fastest(setting)
         loads, tried, last, ease = self.costs.loads(setting, fastest), [fastest], best, 1.0
-        fast, lean, leanest = fastest, None, iter((steep(fastest.solution, loads), states_alone(fastest.solution)))
+        fast, lean, leanest = fastest, None, self.lean_prices(setting, loads, limit_s)
         for _ in range(self.budget.leaner):
             weights = next(leanest, None) if last is None else duals(last.loads, last.stages)
             if weights is None and last is None:

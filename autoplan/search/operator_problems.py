@@ -37,9 +37,10 @@ def uses_tensor_axis(parallelism: Parallelism) -> bool:
     return (parallelism.tp or 1) > 1
 
 
-# sizes of ep, cp and the factors of tp, the systems on cp and tp, rows of a microbatch, dp where operators communicate
-# along it, whether the schedule splits the backward
-Key = tuple[tuple[int, ...], tuple[str, str], int, int, bool]
+Systems = tuple[str, str, tuple[str, ...]]
+# sizes of ep, cp and the factors of tp, the systems on cp and tp and axes beside ep that split experts, rows of a
+# microbatch, dp where operators communicate along it, whether the schedule splits the backward
+Key = tuple[tuple[int, ...], Systems, int, int, bool]
 
 
 @dataclass
@@ -108,13 +109,14 @@ class OperatorProblems:
         return self.listed[key]
 
     def form(
-        self, prices: Prices, split_weights: bool, systems: tuple[str, str] = ("", ""), strict: bool = True
+        self, prices: Prices, split_weights: bool, systems: Systems = ("", "", ()), strict: bool = True
     ) -> tuple[OperatorInputs, SharedTemplate]:
         """What the problem of a mesh is made of, and what it shares with those of meshes on which the same divides.
 
-        systems  how attention is split over the context's axis, and the system on the tensor axes
+        systems  how attention is split over the context's axis, the system on the tensor axes, and axes beside ep over
+                 which experts are split
         """
-        mesh, (cp_attention, tensor_system) = prices.mesh, systems
+        mesh, (cp_attention, tensor_system, folds) = prices.mesh, systems
         sizes = tuple(mesh.size(axis) for axis in mesh.operator_axes)
         tensor = sizes if len(sizes) > 1 else (sizes[0] > 1,)  # which arcs are alike depends on several axes' sizes
         over = tuple(axis for axis in mesh.operator_axes if axis in TENSOR and mesh.size(axis) > 1)
@@ -124,7 +126,9 @@ class OperatorProblems:
         known = self.templates.get(key)
         form = formulate(
             self.prepared, mesh, prices, split_weights=split_weights, sequence=self.sequence,
-            system=systems_of(cp_attention, mesh.size(EXPERT), tensor_system, over if split_weights else ()),
+            system=systems_of(
+                cp_attention, mesh.size(EXPERT), tensor_system, over if split_weights else (), over, folds
+            ),
             options=None if known is None else known.options, strict=strict,
         )  # fmt: skip
         return form, self.templates.setdefault(key, SharedTemplate(form.options))
@@ -137,12 +141,12 @@ class OperatorProblems:
 
     def made(self, setting: Candidate, split_weights: bool, strict: bool = True) -> OperatorProblem:
         key, prices = self.key(setting), self.prices(tensor_mesh(setting.mesh), setting.schedule)
-        systems = (setting.cp_attention, setting.tensor_system)
+        systems = (setting.cp_attention, setting.tensor_system, setting.folds)
         form, shared = self.form(prices, split_weights, systems, strict)
         return OperatorProblem(form, shared, (*key[:2], *key[3:]))
 
     def key(self, setting: Candidate) -> Key:
-        systems = (setting.cp_attention, setting.tensor_system)
+        systems = (setting.cp_attention, setting.tensor_system, setting.folds)
         along = setting.dp if self.communicates else 0
         return (setting.operator_sizes, systems, setting.micro_batch, along, splits(setting.schedule))
 

@@ -149,24 +149,28 @@ def sharded(
     """
     data, m = loads.data, loads.setting.microbatches
     parameters = [bytes for at in runs for bytes in loads.unit_bytes(at)]
-    gathers = data.gathers(m)
+    gathers = [count for at in runs for count in loads.unit_gathers(at)]
     scatters = m if data.scatters_each else 1
-    gather_s, scatter_s = sum(map(data.gather_s, parameters)), sum(map(data.scatter_s, parameters))
+    gather_s = sum(n * data.gather_s(unit) for n, unit in zip(gathers, parameters, strict=True))
+    scatter_s = scatters * sum(map(data.scatter_s, parameters))
     replicas_s = sum(map(data.replicas_s, parameters)) if data.across else 0.0
     waits_s = m * sum(map(loads.exposed_s, runs))
-    each_s = (gathers * gather_s if data.zero == 3 else 0.0) + (scatters * scatter_s if data.scatters_each else 0.0)
-    total_s = gathers * gather_s + scatters * scatter_s + replicas_s
+    each_s = (gather_s if data.zero == 3 else 0.0) + (scatter_s if data.scatters_each else 0.0)
+    total_s = gather_s + scatter_s + replicas_s
     hidden_s += max(0.0, each_s - waits_s)
     share = hidden_s / total_s if total_s else 0.0
     units = [data.by_group(unit) for unit in parameters]
+    counted = list(zip(gathers, units, strict=True))
+    alike = [(count, [unit for n, unit in counted if n == count]) for count in dict.fromkeys(gathers)]
     for axes, size in groups.items():
-        for where, kind, count, times in (
-            ("parameters", "all-gather", gathers, 1.0), ("gradients", "reduce-scatter", scatters, data.prices.summed)
+        for where, kind, count, times, those in (
+            *(("parameters", "all-gather", count, 1.0, those) for count, those in alike),
+            ("gradients", "reduce-scatter", scatters, data.prices.summed, units),
         ):  # fmt: skip
-            one_s = sum(data.prices.collective_s(kind, times * unit[axes], axes) for unit in units if axes in unit)
-            spent_s = count * one_s
-            if one_s:  # experts that ZeRO has on one rank cross no links
-                yield PricedCollective(where, kind, axes, int(times * size), count, spent_s, spent_s * share)
+            sizes = [times * unit[axes] for unit in those if axes in unit]
+            spent_s = count * sum(data.prices.collective_s(kind, each, axes) for each in sizes)
+            if spent_s:  # experts that ZeRO has on one rank cross no links
+                yield PricedCollective(where, kind, axes, int(sum(sizes)), count, spent_s, spent_s * share)
         if data.across:
             spent_s = sum(data.replica_s(unit[axes], axes) for unit in units if axes in unit)
             size = data.shard_bytes(size, axes)

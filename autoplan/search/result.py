@@ -62,19 +62,15 @@ def parallelism_of(found: Evaluated) -> Parallelism:
     s = found.setting
     inputs = [layout for block in found.point.blocks for layout in block.inputs]
     return Parallelism(
-        dp=s.dp,
-        tp=s.tp,
-        pp=s.pp,
+        **s.sizes,
         zero=s.zero,
-        micro_batch=s.micro_batch,
+        micro_batch=s.rows,
         pipeline_schedule="pipedream-2bw" if s.versions == 2 else s.schedule,
         virtual_stages=s.virtual_stages,
         recompute="none" if s.offload == "activations" else recomputation(found.stages),
         sequence_parallel=s.tp > 1 and any(splits_sequence(layout) for layout in inputs),
         offload=None if s.offload == "none" else s.offload,
         tensor=s.factors,
-        ep=s.ep,
-        cp=s.cp,
         cp_attention=s.cp_attention or None,
         dp_replicate=s.dp_replicate,
         tensor_system=s.tensor_system or None,

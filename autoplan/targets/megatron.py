@@ -25,6 +25,7 @@ def megatron(values: Values) -> ExportedConfig:
         "num-layers-per-virtual-pipeline-stage": each if virtual > 1 and each else None,
         "context-parallel-size": p.cp if (p.cp or 1) > 1 else None,
         "expert-model-parallel-size": p.ep if (p.ep or 1) > 1 else None,
+        "expert-tensor-parallel-size": p.etp if (p.ep or 1) > 1 else None,
         "sequence-parallel": bool(p.sequence_parallel),
         "use-distributed-optimizer": p.zero == 1,
         "overlap-grad-reduce": (p.dp or 1) > 1,

@@ -38,8 +38,8 @@ class Values:
 
     @property
     def replicas(self) -> int:
-        """Ranks that see rows of their own: those of dp and of the experts' axis."""
-        return (self.parallelism.dp or 1) * (self.parallelism.ep or 1)
+        """Ranks that see rows of their own."""
+        return self.parallelism.dp or 1
 
 
 def values_of(record: PlanRecord) -> Values:
@@ -89,7 +89,7 @@ class Losses:
             said = ", ".join(f"{name}={size}" for name, size in sizes.items() if size)
             self.lost.append(f"{said} ({why}): dp={devices}, with microbatch and recomputation found anew")
             self.parallelism = Parallelism(
-                dp=devices, tp=1, pp=1, cp=1, ep=1, zero=p.zero, offload=p.offload, local_steps=p.local_steps
+                dp=devices, tp=1, pp=1, cp=1, ep=1, etp=1, zero=p.zero, offload=p.offload, local_steps=p.local_steps
             )
 
 

@@ -41,6 +41,7 @@ from autoplan.verify.variants import (
     MOST_RANKS,
     OFTEN,
     also,
+    apart_on_one,
     averaged_often,
     draws,
     drops,
@@ -73,6 +74,7 @@ def verify_training(
     exact, note, batch = local_plan(record, given, seed)
     training = exact.training
     assert isinstance(training, Training)
+    parts = apart_on_one(exact)
     module = None if record.chosen.mesh.devices > MOST_RANKS else module
     against, own = "one device", module is not None and not drops(exact.model)
     if exact.chosen.parallelism.steps_locally and not own:
@@ -101,20 +103,22 @@ def verify_training(
                 reference, wide, batch, training, parallelism, exact.chosen.microbatches, STEPS
             )
         else:
-            expected = computed(lambda: train_eagerly(reference, wide, batch, training, STEPS), given is None)
+            expected = computed(
+                lambda: train_eagerly(reference, wide, batch, training, STEPS, microbatches=parts), given is None
+            )
     result = compared(train_plan(exact, batch, state), expected, exact.chosen.mesh.devices, note, against)
     if result.passed or module is None or not own or exact.chosen.parallelism.asynchronous:
         return result
-    return with_rounding(result, expected, reference_of(module, seed, drawn), wide, batch, training)
+    return with_rounding(result, expected, reference_of(module, seed, drawn), wide, batch, training, parts)
 
 
 def with_rounding(
     result: Verification, expected: Run, reference: nn.Module, loss_fn: Callable | None, batch: Tensors,
-    training: Training,
+    training: Training, parts: int,
 ) -> Verification:  # fmt: skip
     """The result beside what one device's own sums differ by when they are taken in the other order."""
     with OtherOrder():
-        other = train_eagerly(reference, loss_fn, batch, training, STEPS)
+        other = train_eagerly(reference, loss_fn, batch, training, STEPS, microbatches=parts)
     apart = compared(other, expected, 1)
     rounding = (apart.loss.error, apart.gradients.error, apart.parameters.error)
     note = also(result.note, "bounds from one device's sums in two orders")
@@ -128,7 +132,8 @@ def check_trace(
     state = state_of(module)
     quiet = rewritten(exact, without_dropout(exact.model))
     found = train_plan(on_one_device(quiet), batch, state)
-    result = compared(found, train_eagerly(module, loss_fn, batch, training, STEPS, drops=False), 1)
+    expected = train_eagerly(module, loss_fn, batch, training, STEPS, drops=False, microbatches=apart_on_one(exact))
+    result = compared(found, expected, 1)
     if not result.passed:
         raise VerificationError(
             "plan.verify()",

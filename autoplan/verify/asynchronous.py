@@ -10,7 +10,7 @@ from autoplan.options import Parallelism, Training
 from autoplan.runtime.optim.optimizer import build_optimizer
 from autoplan.trace.checks.modes import set_modes, wholly_evaluated
 from autoplan.verify.compare import Run
-from autoplan.verify.reference import backward, gradients_of, state_of, update
+from autoplan.verify.reference import backward, gradients_of, parts_of, state_of, update
 
 Batch = Mapping[str, Tensor]
 
@@ -26,11 +26,12 @@ def train_by_rule(
     set_modes(module, training=True, switched=wholly_evaluated(module))
 
     def loss_of(one: nn.Module, rows: Batch) -> float:
-        return backward(one, loss_fn, rows, training)
+        parts = parts_of(rows, microbatches if training.apart else 1)
+        return sum(backward(one, loss_fn, part, training, 1 / len(parts)) for part in parts)
 
     if parallelism.steps_locally:
         assert parallelism.dp is not None and parallelism.local_steps is not None
-        rows = replica_rows(batch, parallelism.dp, microbatches)
+        rows = replica_rows(batch, parallelism.dp // parallelism.folding.data, microbatches)
         return train_replicas(module, loss_of, rows, training, parallelism.local_steps, steps)
     return train_on_older(module, loss_of, batch, training, steps)
 

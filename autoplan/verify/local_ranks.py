@@ -278,6 +278,7 @@ def _serve(rank: int, size: int, connection: Connection, stacks: Path, inherited
             connection.send_bytes(_perform(rank, size, job))
             if distributed.is_initialized():
                 distributed.destroy_process_group()
+            gc.collect()  # cycles hold meshes, and so groups whose threads go on waking; the parent's things are frozen
 
 
 def _threads() -> int:

@@ -1,8 +1,9 @@
-"""One device: the user's own module, run eagerly on the whole batch."""
+"""One device: the user's own module, run eagerly on the whole batch, or on one microbatch after another."""
 
 import copy
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -97,28 +98,37 @@ def result_of(module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, t
 
 def train_eagerly(
     module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int, *,
-    drops: bool = True,
+    drops: bool = True, microbatches: int = 1,
 ) -> Run:  # fmt: skip
     """``steps`` optimizer steps on one batch; in float64 the module's own casts to float32 are widened, too.
 
-    drops  False: nothing is dropped, whatever the probabilities say
+    drops         False: nothing is dropped, whatever the probabilities say
+    microbatches  whose losses' mean is minimised, each that of its rows alone
 
     Submodules run in their own modes; a module that is wholly in eval mode is switched to training, as it is traced.
     """
     set_modes(module, training=True, switched=wholly_evaluated(module))
     with torch.inference_mode(False), torch.enable_grad(), nullcontext() if drops else Quiet():
-        return steps_of(module, loss_fn, batch, training, steps)
+        return steps_of(module, loss_fn, parts_of(batch, microbatches), training, steps)
+
+
+def parts_of(batch: Mapping[str, torch.Tensor], count: int) -> list[Mapping[str, torch.Tensor]]:
+    """The microbatches of a batch, by consecutive rows; what has no rows of it is in each."""
+    rows = Counter(x.shape[0] for x in batch.values() if x.ndim).most_common(1)[0][0]  # as ``ir.graph.batch_rows``
+    chunks = {k: x.chunk(count) if x.shape[:1] == (rows,) else (x,) * count for k, x in batch.items()}
+    return [{name: parts[j] for name, parts in chunks.items()} for j in range(count)]
 
 
 def steps_of(
-    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training, steps: int
-) -> Run:
+    module: nn.Module, loss_fn: Callable | None, parts: Sequence[Mapping[str, torch.Tensor]], training: Training,
+    steps: int,
+) -> Run:  # fmt: skip
     optimizer = build_optimizer(module.named_parameters(remove_duplicate=False), training)
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
     for step in range(steps):
         optimizer.zero_grad()
-        losses.append(backward(module, loss_fn, batch, training))
+        losses.append(sum(backward(module, loss_fn, part, training, 1 / len(parts)) for part in parts))
         if step == 0:
             gradients = gradients_of(module)
         update(module, optimizer, training)
@@ -126,14 +136,15 @@ def steps_of(
 
 
 def backward(
-    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training
-) -> float:
-    """The loss, after its gradients have been accumulated."""
+    module: nn.Module, loss_fn: Callable | None, batch: Mapping[str, torch.Tensor], training: Training,
+    share: float = 1.0,
+) -> float:  # fmt: skip
+    """A share of the loss, after its gradients have been accumulated."""
     with ExitStack() as stack:
         if training.precision == "fp64":
             stack.enter_context(widened())
             stack.enter_context(plain_experts(module))
-        loss = loss_of(module, loss_fn, batch)
+        loss = loss_of(module, loss_fn, batch) * share
         loss.backward()
     return float(loss.detach())
 

@@ -34,9 +34,11 @@ def shrink(record: PlanRecord) -> tuple[PlanRecord, str]:
     sizes = small_sizes(dims, program_of(record), mesh)
     small = shrink_model(model, dims, sizes)
     tensor = tuple(mesh.size(axis) for axis in TENSOR if axis in mesh)
-    dp, tp, pp = mesh.size("dp"), mesh.tensor_size, mesh.size("pp")
-    ep, cp = mesh.size(EXPERT), mesh.size(CONTEXT)
-    parallelism = replace(chosen.parallelism, dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, tensor=tensor)
+    tp, pp, data, cp = mesh.tensor_size, mesh.size("pp"), mesh.size(EXPERT), mesh.size(CONTEXT)
+    ep = math.prod(mesh.size(axis) for axis in chosen.parallelism.folding.axes)
+    etp = math.prod(mesh.size(axis) for axis in TENSOR if axis not in chosen.parallelism.folding.axes)
+    dp = mesh.size("dp") * data
+    parallelism = replace(chosen.parallelism, dp=dp, tp=tp, pp=pp, ep=ep, etp=etp, cp=cp, tensor=tensor)
     blocks = tuple(replace(b, hops=tuple(map(without_factors, b.hops))) for b in chosen.blocks)
     chosen = replace(chosen, blocks=blocks, mesh=mesh, microbatches=mesh.size(MICROBATCH), parallelism=parallelism)
     note = (

@@ -3,57 +3,67 @@
 The reference where there is no module to run: a plan that was loaded from its folder, or one that was shrunk.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
 from autoplan.ir.choice import BlockChoice, StageChoice, tensor_mesh
-from autoplan.ir.graph import Block, Model, Node, Typed
+from autoplan.ir.graph import Model, batch_rows
 from autoplan.ir.layout import Layout, R
-from autoplan.ir.mesh import Mesh
+from autoplan.ir.mesh import MICROBATCH, Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
 
-ONE = Mesh.of(pp=1, dp=1, tp=1, mb=1)
+Of = TypeVar("Of")
 
 
 def on_one_device(record: PlanRecord) -> PlanRecord:
     """The plan of the same model on one device, one microbatch, nothing recomputed; with two versions of the weights
-    where it has them."""
-    model = record.model
-    schedule = "pipedream-2bw" if record.chosen.parallelism.two_versions else "gpipe"
+    where it has them. Where each microbatch has its own statistics, there are as many as in the plan."""
+    model, chosen = record.model, record.chosen
+    schedule = "pipedream-2bw" if chosen.parallelism.two_versions else "gpipe"
+    count = chosen.microbatches if record.training.apart else 1
+    mesh = Mesh.of(pp=1, dp=1, tp=1, mb=count)
     chosen = replace(
-        record.chosen,
-        mesh=ONE,
-        microbatches=1,
-        parallelism=Parallelism(1, 1, 1, 0, model.batch[0].type.shape[0], schedule, 1, "none", False, None),
-        batch=tuple(whole(value) for value in model.batch),
-        constants=tuple((node.name, replicated(node)) for node in model.constants),
-        blocks=tuple(block_choice(block) for block in model.blocks),
+        chosen,
+        mesh=mesh,
+        microbatches=count,
+        parallelism=Parallelism(1, 1, 1, 0, batch_rows(model) // count, schedule, 1, "none", False, None),
+        batch=tuple(alone(layout, mesh) for layout in chosen.batch),
+        constants=tuple((name, alone_on(strategy, mesh)) for name, strategy in chosen.constants),
+        blocks=tuple(block_choice(c, mesh) for c in chosen.blocks),
         stages=(StageChoice(0, len(model.segments)),),
     )
     return replace(record, chosen=chosen)
 
 
-def whole(value: Typed) -> Layout:
-    return Layout.of(len(value.type.shape), {}, tensor_mesh(ONE))
+def alone(layout: Layout, mesh: Mesh) -> Layout:
+    """Whole, but over several microbatches."""
+    return Layout.of(layout.rank, microbatches(mesh, layout.state), tensor_mesh(mesh))
 
 
-def replicated(node: Node) -> Strategy:
-    alone = AxisStrategy(tuple(R for _ in node.operands), R)
-    return Strategy(tuple((axis.name, alone) for axis in tensor_mesh(ONE).axes))
+def alone_on(strategy: Strategy, mesh: Mesh) -> Strategy:
+    whole = AxisStrategy(tuple(R for _ in strategy.axes[0][1].inputs), R)
+    over = microbatches(mesh, strategy.on)
+    return Strategy(tuple((axis.name, over.get(axis.name, whole)) for axis in tensor_mesh(mesh).axes))
 
 
-def block_choice(block: Block) -> BlockChoice:
-    types = block.types()
+def microbatches(mesh: Mesh, of: Callable[[str], Of]) -> dict[str, Of]:
+    """What an axis says, of that of the microbatches, where there are several."""
+    return {MICROBATCH: of(MICROBATCH)} if mesh.size(MICROBATCH) > 1 else {}
+
+
+def block_choice(choice: BlockChoice, mesh: Mesh) -> BlockChoice:
     return BlockChoice(
-        inputs=tuple(whole(v) for v in block.inputs),
-        outputs=tuple(whole(Typed(name, types[name])) for name in block.outputs),
-        parameters=tuple((v.name, whole(v)) for v in block.parameters),
-        externals=tuple((v.name, whole(v)) for v in block.externals),
-        strategies=tuple((node.name, replicated(node)) for node in block.nodes),
+        inputs=tuple(alone(layout, mesh) for layout in choice.inputs),
+        outputs=tuple(alone(layout, mesh) for layout in choice.outputs),
+        parameters=tuple((name, alone(layout, mesh)) for name, layout in choice.parameters),
+        externals=tuple((name, alone(layout, mesh)) for name, layout in choice.externals),
+        strategies=tuple((name, alone_on(strategy, mesh)) for name, strategy in choice.strategies),
         hops=(),
     )
 

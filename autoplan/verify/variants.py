@@ -55,6 +55,11 @@ def also(*notes: str) -> str:
     return "; ".join(filter(None, notes))
 
 
+def apart_on_one(record: PlanRecord) -> int:
+    """Microbatches that one device takes one after another: those of the plan, where each has its own statistics."""
+    return record.chosen.microbatches if record.training.apart else 1
+
+
 def synchronous(record: PlanRecord) -> PlanRecord:
     """The same plan with gradients of the newest weights, summed in every step: what one device equals."""
     p = record.chosen.parallelism

@@ -210,18 +210,21 @@ def _experts(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operat
 def head_operators(model: Transformer, recipe: Recipe, device: Device) -> tuple[Operator, ...]:
     """After the last layer, with their seconds: a norm, the logits over the local part of the vocabulary (never in 8
     bit), and the loss: logits cast to float32, their greatest, exponentials and sum; backward one pass that writes the
-    gradient."""
+    gradient. A fused loss reads the logits as they are, once each way, and writes their gradient."""
     tokens, dtype = rows(model, recipe), HALF[recipe.precision]
     columns = model.vocabulary / recipe.tensor
     logits = tokens * columns
     shapes = ((tokens, columns, model.hidden), (tokens, model.hidden, columns), (model.hidden, columns, tokens))
     products = [matmul_seconds(*shape, 1, dtype, device) for shape in shapes]
-    passes, kernels = (10.0, 3) if recipe.compiled else (26.0, 6)
-    loss_s = memory_bound_seconds(passes * logits, device)
+    width = DTYPE_BYTES[dtype]
+    each, kernels = ((10.0, 10.0), 3) if recipe.compiled else ((26.0, 26.0), 6)
+    if recipe.loss == "fused":
+        each, kernels = (width, 2 * width), 1
+    loss_s = [memory_bound_seconds(bytes * logits, device) for bytes in each]
     return (
         norm("last norm", model, recipe, device),
         Operator("logits", products[0], products[1] + products[2]),
-        Operator("loss", loss_s, loss_s, kernels, kernels),
+        Operator("loss", loss_s[0], loss_s[1], kernels, kernels),
     )
 
 

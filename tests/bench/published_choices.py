@@ -19,9 +19,8 @@ from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism, Training
 from autoplan.report.waits import received_s
 from autoplan.report.words import choice_text, parallelism_text
-from autoplan.search.driver import fastest
+from autoplan.search.driver import best_plan, fastest
 from autoplan.search.explain.fit import leanest, needs
-from autoplan.search.further.factoring import refined
 from autoplan.search.result import choose
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.initialise import given
@@ -166,9 +165,9 @@ def plan_both(case: Case) -> Found:
     inputs = resolve_inputs(module, request.example_inputs, cluster.devices)
     free = Parallelism()
     work = begin(traced_model(module, inputs, request.loss_fn, training), cluster, training, free)
-    best = fastest(work, candidates(work.limits, free), cluster.usable_bytes)
+    best = best_plan(work, free)
     assert best is not None, f"{case.name}: nothing fits"
-    ours = choose(refined(work, best, free, cluster.usable_bytes), work)
+    ours = choose(best, work)
     theirs, notes = as_published(case, work)
     told = None if theirs is None else priced(theirs, work)
     peak = cluster.profile()[0].peak_flops_per_s["bfloat16"]

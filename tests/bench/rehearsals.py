@@ -1,6 +1,7 @@
 """Large jobs planned, exported and rehearsed: ``python -m tests.bench.rehearsals [--write FILE] [JOB …]``.
 
-Each job runs in a process of its own, so that its seconds and its memory are its own.
+Each job runs in a process of its own, so that its seconds and its memory are its own. What is written keeps the rows of
+jobs that weren't run again, with their dates, and says which were never run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -31,8 +34,9 @@ JOBS = {
     "mixtral-8x22b on 256": Case("", "hf:mixtral-8x22b", "32x8 h100-sxm", 512, 4096),
     "vit-22b on 256": Case("", "hf:vit-22b", "32x8 h100-sxm", 4096, None, ("num_labels=29593",)),
     "unet on 8": Case("", UNET, "1x8 a100-sxm-80gb", 128),
-    "dlrm on 8": Case("", DLRM, "1x8 a100-sxm-80gb", 4096),
+    "dlrm on 8": Case("", DLRM, "1x8 a100-sxm-80gb", None, settings=("batch=4096",)),
 }
+NOT_RUN = "not run"
 SYSTEMS = ("auto", "ddp", "zero3", "megatron", "1f1b", "3d-parallel")
 GB = 1e9
 
@@ -61,6 +65,7 @@ class Row:
     memory_gb: float
 
     def cells(self) -> list[str]:
+        """Of the table, but for the date."""
         by_order = "" if self.simulated is None else f"{self.simulated:.3f}"
         return [
             self.job, f"`{self.plan}`", "yes" if self.passed else "NO", f"{self.devices:,}", str(self.classes),
@@ -77,8 +82,32 @@ TEXT = (
 )
 HEADER = [
     "job", "plan", "would run", "ranks", "classes", "microbatches", "memory: predicted off by", "calls that don't meet",
-    "calls unpriced", "step by order / predicted", "seconds", "GB here",
+    "calls unpriced", "step by order / predicted", "seconds", "GB here", "run on",
 ]  # fmt: skip
+
+
+def named(job: str, system: str) -> str:
+    """A row's first cell."""
+    return job if system == "auto" else f"{job}, {system}"
+
+
+def row(cells: Sequence[str], day: str) -> str:
+    """A line of the table; cells that a job which wasn't done lacks are empty."""
+    return f"| {' | '.join([*cells, *[''] * (len(HEADER) - 1 - len(cells)), day])} |"
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """The lines of a document's table, by the jobs that were run."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    known = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+    return {name: line for name, line in known.items() if name != HEADER[0] and NOT_RUN not in line}
+
+
+def document(rows: Mapping[str, str]) -> str:
+    """The page: each job's row, or that it was never run; then those under named systems."""
+    lines = [TITLE, "", TEXT, "", f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
+    lines += [rows.get(job, row([job, NOT_RUN], "")) for job in JOBS]
+    return "\n".join([*lines, *(line for name, line in rows.items() if name not in JOBS), ""])
 
 
 def measured(job: str, system: str) -> Row:
@@ -94,7 +123,7 @@ def measured(job: str, system: str) -> Row:
     by_order = found.together.simulated_s
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     return Row(
-        job if system == "auto" else f"{job}, {system}", found.name, found.passed, found.devices,
+        named(job, system), found.name, found.passed, found.devices,
         len(found.classes) + len(found.failed), f"{found.run} of {found.microbatches}",
         max((one.off for one in found.classes), key=abs, default=0.0), len(found.together.mismatches or ()),
         sum(len(one.differences) for one in found.balances),
@@ -119,24 +148,26 @@ def main() -> int:
     parser.add_argument("--systems", nargs="*", default=["auto"], help=", ".join(SYSTEMS))
     parser.add_argument("--alone", action="store_true", help="one job, here, as JSON")
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="; ".join(JOBS))
-    parser.add_argument("--limit-s", type=float, help="of each job; one that isn't done then is left out")
+    parser.add_argument("--limit-s", type=float, help="of each job; of one that isn't done then the row says so")
     given = parser.parse_args()
     if given.alone:
         print(json.dumps(asdict(measured(given.jobs[0], given.systems[0]))))
         return 0
-    lines = [TITLE, "", TEXT, "", f"| {' | '.join(HEADER)} |", "|" + "---|" * len(HEADER)]
+    rows = rows_of(given.write.read_text()) if given.write and given.write.exists() else {}
+    day = date.today().isoformat()
     for job in given.jobs or JOBS:
         for system in given.systems:
             command = [sys.executable, "-m", "tests.bench.rehearsals", "--alone", job, "--systems", system]
             said, status = within(command, given.limit_s)
+            name = named(job, system)
             if status is None:
-                print(f"{job}, {system}: not done after {given.limit_s:.0f} s, and not listed", flush=True)
-                continue
-            cells = [job, system, "failed"] if status else Row(**json.loads(said)).cells()
-            lines.append(f"| {' | '.join(cells)} |")
-            print(lines[-1], flush=True)
+                cells = [name, f"not done after {given.limit_s:.0f} s"]
+            else:
+                cells = [name, "failed"] if status else Row(**json.loads(said)).cells()
+            rows[name] = row(cells, day)
+            print(rows[name], flush=True)
             if given.write:  # what was run stays, whatever comes after it
-                given.write.write_text("\n".join([*lines, ""]))
+                given.write.write_text(document(rows))
     return 0
 
 

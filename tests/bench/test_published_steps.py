@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,28 @@ def test_the_traits_of_a_row_change_its_price() -> None:
     traits.append(replace(traits[-1], apart=True))
     seconds = [plan_all(traced, [job])[0].step_s for traced in traits]
     assert 0 < seconds[0] < seconds[1] and seconds[0] < seconds[2] < seconds[3]
+
+
+def test_a_lean_loss_takes_no_float32_logits() -> None:
+    """One cast to float32, its two gradients and the log-softmax less, of a vocabulary that outweighs the layers."""
+    wide = replace(GPT, vocabulary=50304, sequence=256)
+    recipe = replace(MEGATRON, tensor=1, data=8, microbatches=1, recompute="none", compiled=False)
+    plain, lean = (job_on(wide, replace(recipe, loss=loss), ONE_NODE) for loss in ("eager", "fused"))
+    assert lean.traced.lean and not plain.traced.lean
+    held, less = (plan_all(job.traced, [job])[0] for job in (plain, lean))
+    logits = 256 * 50304
+    assert held.peak_bytes - less.peak_bytes == pytest.approx(6 * logits, rel=0.02)  # three of 4 bytes against 2
+    assert less.step_s < held.step_s
+
+
+def test_rows_that_ran_out_of_memory_are_counted_apart() -> None:
+    row = Published("out of memory", 1, "one", "7B", "h100-sxm", job_on(GPT, MEGATRON, ONE_NODE), math.nan, math.nan)
+    ran = replace(row, family="family", row=2, label="two", measured=10.0, closed=10.0)
+    asked = [Answered(row, Planned("tp=2", 9.0, 4, 3, True)), Answered(ran, Planned("tp=2", 9.0, 4, 3, False))]
+    assert "Of 1 rows that ran 1 don't fit; of 1 that ran out of memory 1 fit." in printed(asked)
+    assert "| out of memory |" not in printed(asked)
+    mended = [replace(one, plan=replace(one.plan, fits=not one.plan.fits)) for one in asked]
+    assert "Of 1 rows that ran 0 don't fit; of 1 that ran out of memory 0 fit." in printed(mended)
 
 
 def test_rows_are_counted_by_family_and_half() -> None:

@@ -37,11 +37,13 @@ def test_stages_on_a_rank_are_interleaved() -> None:
     assert (said["pipeline_schedule"], said["virtual_stages"], said["recompute"]) == ("interleaved", 5, "full")
 
 
-def test_experts_lie_within_the_data_ranks() -> None:
+def test_experts_lie_on_the_dense_layers_ranks() -> None:
     said = pins(model="Qwen3_30B_a3B", ep="8", tp="2")
-    assert (said["dp"], said["ep"], said["tp"], said["micro_batch"]) == (4, 8, 2, 8)
+    assert (said["dp"], said["ep"], said["tp"], said["micro_batch"]) == (32, 8, 2, 1)
+    said = pins(model="Qwen3_235B_a22B", ep="8", etp="1", tp="2", pp="8")
+    assert (said["dp"], said["ep"], said["etp"]) == (4, 8, 1)
     beyond = understood(row(model="Qwen3_235B_a22B", ep="32", tp="2", pp="8"))
-    assert isinstance(beyond, Refused) and "tp or cp" in beyond.reason
+    assert isinstance(beyond, Refused) and "no union" in beyond.reason
 
 
 def test_recipes_that_train_adapters_alone_are_not_planned_as_training() -> None:

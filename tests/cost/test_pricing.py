@@ -241,7 +241,7 @@ def test_dense_weights_are_shared_along_the_experts_axis_too() -> None:
     """Of a parameter whose gradient is summed over ep ZeRO keeps 1/(dp·ep), of an expert 1/dp; each has its group."""
     listed = prices(Mesh.of(dp=2, ep=4, tp=1, mb=1))
     dense, expert = {("ep",): 8e6}, {(): 8e6}
-    both, once = DataAxis(3, 2, listed, wide=4), listed.collective_s
+    both, once = DataAxis(3, 2, listed, wide=("ep",)), listed.collective_s
     assert (both.ways(("ep",)), both.ways(())) == (8, 2)
     assert both.gather_s(dense | expert) == once("all-gather", 8e6, "dp,ep") + once("all-gather", 8e6, "dp")
     assert DataAxis(3, 2, listed).by_group(dense | expert) == {"dp": 16e6}
@@ -257,6 +257,17 @@ def test_a_pipeline_gathers_as_often_as_a_loop_and_scatters_once() -> None:
     assert piped.exposed_forward_s(0.0, 1e8) == piped.exposed_backward_s(0.0, 1e8) == piped.gather_s(1e8)
     assert alone.exposed_backward_s(0.0, 1e8) == alone.gather_s(1e8) + alone.scatter_s(1e8)
     assert piped.copies_s(1e8)[0] == piped.copies_s(1e8)[1] == alone.copies_s(1e8)[0]
+
+
+def test_the_last_segment_is_gathered_once_for_forward_and_backward() -> None:
+    """Its backward is next, unless a pipeline's other microbatches come between."""
+    alone, piped = DataAxis(3, 2, prices()), DataAxis(3, 2, prices(), piped=True)
+    assert (alone.gathers(8, last=True), piped.gathers(8, last=True)) == (8, 16)
+    assert alone.exposed_backward_s(0.0, 1e8, last=True) == alone.scatter_s(1e8)
+    saved = [a - b for a, b in zip(alone.copies_s(1e8), alone.copies_s(1e8, last=True), strict=True)]
+    assert saved == [0.0, pytest.approx(alone.copies_s(1e8)[0])]
+    assert piped.exposed_backward_s(0.0, 1e8, last=True) == piped.gather_s(1e8)
+    assert DataAxis(1, 2, prices()).gathers(8, last=True) == 1
 
 
 def test_gradients_of_a_split_backward_are_scattered_in_the_open() -> None:

@@ -56,12 +56,6 @@ SLOW = {
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as four:
-        yield four
-
-
-@pytest.fixture(scope="module")
 def known() -> Iterator[References]:
     with references(zoo.small, correctness.TRAINING) as found:
         yield found

@@ -15,6 +15,8 @@ from tests.support.hand_made import llama
 from tests.support.planning import parallelize_alone
 from tests.support.records import record_of
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 
 class Stage0(nn.Module):
     def __init__(self) -> None:

@@ -54,12 +54,6 @@ CLIPPED = Training(precision="fp64", learning_rate=1e-2, clip_grad_norm=0.1, com
 Run = tuple[list[float], Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
-
-
 def every_parameter(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Each under each of its names."""
     return model.named_parameters(remove_duplicate=False)

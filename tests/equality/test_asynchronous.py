@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,12 +36,6 @@ STALE = {
     "dp2 pp2": dict(dp=2, tp=1, pp=2, micro_batch=1),
     "tp2 pp2": dict(dp=1, tp=2, pp=2, micro_batch=2),
 }
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def train(rank: int, world: int, folder: str, weights: dict[str, Tensor], batches: Sequence[dict]) -> tuple:

@@ -14,7 +14,7 @@ from tests.bench.systems.cells import errors
 from tests.bench.systems.reference import References, references
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
-from tests.support.sampling import sampled
+from tests.support.sampling import sampled, slow
 
 EXACT = 1e-10
 CASES = {
@@ -62,6 +62,29 @@ def test_it_equals_one_device(pools: dict[int, RankPool], known: References, nam
     found = errors(run, known.trained(model, "fp64"))
     for worst in (found.loss, found.gradients, found.parameters):
         assert worst.error < EXACT, worst
+
+
+SEVEN = {"tp": 1, "dp": 1, "micro_batch": 1, "pipeline_schedule": "interleaved"}
+UNEVEN = [
+    ("llama", 2, {"pp": 2, "virtual_stages": 3}),
+    ("llama", 4, {"pp": 4, "virtual_stages": 2, "recompute": "selective"}),  # the embedding or the loss alone
+    ("gpt2", 4, {"pp": 2, "dp": 2, "virtual_stages": 4, "zero": 1}),  # tied, and a stage for either end
+    ("llama", 8, {"pp": 2, "dp": 2, "tp": 2, "virtual_stages": 3, "zero": 1, "micro_batch": 2}),
+]
+
+
+@pytest.mark.parametrize(("model", "devices", "pins"), [UNEVEN[0], *map(slow, UNEVEN[1:])])
+def test_seven_layers_on_stages_that_do_not_divide_them(model: str, devices: int, pins: dict) -> None:
+    """Embedding and loss are parts of the balance: stages at the ends have fewer layers."""
+    module, batch, _ = zoo.small(model, layers=7)
+    plan = parallelize_alone(
+        module, f"1x{devices} cpu", batch, training=correctness.TRAINING, parallelism=Parallelism(**SEVEN | pins)
+    )
+    stages = [stage.last - stage.first for stage in plan.record.chosen.stages]
+    assert len(stages) == pins["pp"] * pins["virtual_stages"] and len({*stages}) > 1 and min(stages) > 0
+    assert plan.predicted.bubble_fraction > 0
+    result = plan.verify()
+    assert result.passed, str(result)
 
 
 def test_a_plan_too_large_for_this_machine_is_verified_with_two_stages_on_two_ranks() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,12 +73,6 @@ TRAINED = [
     pytest.param({"dp": 1, "pp": 2, "tp": 2, "pipeline_schedule": "pipedream-2bw", "micro_batch": 2}, marks=SLOW),
     pytest.param({"dp": 4, "tp": 1, "pp": 1, "local_steps": 3}, marks=SLOW),
 ]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def of_zoo(folder: Path, name: str, **pinned: object) -> Planned:

@@ -9,7 +9,7 @@ import copy
 import math
 import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,12 +149,6 @@ def on_one_device(kind: str, mask: Mask) -> Stepped:
     loss = module(**batch(mask))
     loss.backward()
     return Stepped(float(loss.detach()), {n: p.grad for n, p in module.named_parameters() if p.grad is not None})
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def exported(folder: Path, loss: str, plan: str) -> tuple[str, str]:

@@ -20,6 +20,8 @@ from tests.ops.test_experts import MODELS as WITHOUT
 from tests.ops.test_experts import sized, tokens
 from tests.support.planning import parallelize_alone
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 LAYERS = 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,12 +30,6 @@ CASES = [
     ("resnet", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 2}),
     ("mlp", {"dp": 1, "tp": 4, "pp": 1}),
 ]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def of_zoo(folder: Path, name: str, **pinned: object) -> Planned:

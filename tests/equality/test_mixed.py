@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -30,12 +30,6 @@ PLANS = {
     "tp2 pp2": dict(dp=1, tp=2, pp=2, micro_batch=2),
 }
 MOST = 1.2
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def planned(precision: str, plan: str) -> PlanRecord:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+import torch
+from torch import nn
 
+from autoplan import forbid
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.layout import S
+from autoplan.ir.typed import Compute
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.search import search
@@ -18,47 +23,58 @@ from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import in_pool, train_on_rank
 from autoplan.verify.variants import in_float64
+from tests.equality.test_experts_equality import deepseek_v3, gpt_oss
+from tests.ops.test_experts import MODELS as WITH_EXPERTS
+from tests.ops.test_experts import tokens
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import alone, parallelize_alone
+from tests.support.sampling import slow
 
+Batch = dict[str, torch.Tensor]
 EQUAL, STEPS = 1e-10, 2
+MIXTURES = {"qwen3_moe": partial(WITH_EXPERTS["qwen3"], 2), "gpt_oss": gpt_oss, "deepseek_v3": deepseek_v3}
 SLOW = pytest.mark.slow
 FOUR = [
-    ("llama", {"cp": 2, "tp": 2, "cp_attention": "rows"}),
+    slow(("llama", {"cp": 2, "tp": 2, "cp_attention": "rows"})),
     ("llama", {"cp": 2, "tp": 2, "cp_attention": "ring"}),
     ("gpt2", {"cp": 2, "dp": 2, "cp_attention": "heads", "zero": 3}),
-    ("mixtral", {"ep": 2, "tp": 2}),
-    ("mixtral", {"ep": 2, "cp": 2, "cp_attention": "rows", "zero": 1}),
-    ("mixtral", {"ep": 2, "dp": 2, "zero": 3}),
-    ("mixtral", {"ep": 4, "zero": 3}),
-    ("mixtral", {"ep": 2, "pp": 2, "zero": 1}),
+    ("mixtral", {"dp": 2, "tp": 2, "ep": 2, "etp": 2}),
+    slow(("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero": 1})),
+    ("mixtral", {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "travel": "ep"}),
+    ("mixtral", {"tp": 4, "ep": 4, "etp": 1, "travel": "tp"}),
+    slow(("mixtral", {"tp": 4, "ep": 2, "etp": 2})),
+    slow(("mixtral", {"dp": 2, "cp": 2, "ep": 2, "cp_attention": "rows", "zero": 1})),
+    ("mixtral", {"dp": 2, "cp": 2, "ep": 4, "cp_attention": "rows", "zero": 3}),
+    slow(("mixtral", {"dp": 4, "ep": 2, "zero": 3})),
+    slow(("mixtral", {"dp": 4, "ep": 4, "zero": 3})),
+    ("mixtral", {"dp": 2, "pp": 2, "ep": 2, "zero": 1}),
     ("llama", {"dp": 4, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
-    ("llama", {"dp": 2, "cp": 2, "dp_replicate": 2, "zero": 1, "cp_attention": "rows"}),
+    slow(("llama", {"dp": 2, "cp": 2, "dp_replicate": 2, "zero": 1, "cp_attention": "rows"})),
 ]
 EIGHT = [
     ("llama", {"cp": 2, "tp": 2, "pp": 2, "cp_attention": "rows"}),
     ("llama", {"cp": 2, "tp": 2, "dp": 2, "cp_attention": "ring", "zero": 3}),
     ("llama", {"cp": 4, "tp": 2, "cp_attention": "ring", "zero": 1}),
     ("gpt2", {"cp": 2, "pp": 2, "dp": 2, "cp_attention": "heads", "zero": 1}),
-    ("mixtral", {"ep": 4, "tp": 2}),
-    ("mixtral", {"ep": 2, "tp": 2, "pp": 2}),
-    ("mixtral", {"ep": 2, "cp": 2, "tp": 2, "cp_attention": "rows"}),
-    ("mixtral", {"ep": 4, "dp": 2, "zero": 2}),
-    ("mixtral", {"ep": 2, "tp": 2, "dp": 2, "zero": 3}),
-    ("mixtral", {"ep": 2, "cp": 2, "dp": 2, "cp_attention": "rows", "zero": 1}),
-    ("mixtral", {"ep": 2, "cp": 2, "dp": 2, "cp_attention": "rows", "zero": 3}),
+    ("mixtral", {"dp": 4, "tp": 2, "ep": 4, "etp": 2}),
+    ("qwen3_moe", {"dp": 4, "tp": 2, "ep": 4, "etp": 1, "zero": 3, "travel": "ep"}),
+    ("gpt_oss", {"dp": 4, "tp": 2, "ep": 4, "etp": 1, "travel": "ep"}),
+    ("mixtral", {"dp": 2, "tp": 2, "pp": 2, "ep": 2, "etp": 2}),
+    ("mixtral", {"dp": 2, "cp": 2, "tp": 2, "ep": 2, "etp": 2, "cp_attention": "rows"}),
+    ("mixtral", {"dp": 8, "ep": 4, "zero": 2}),
+    ("mixtral", {"dp": 4, "tp": 2, "ep": 2, "etp": 2, "zero": 3}),
+    ("mixtral", {"dp": 4, "cp": 2, "ep": 4, "cp_attention": "rows", "zero": 1}),
+    ("mixtral", {"dp": 4, "cp": 2, "ep": 2, "cp_attention": "rows", "zero": 3}),
+    ("qwen3_moe", {"dp": 2, "cp": 2, "tp": 2, "ep": 8, "etp": 1, "cp_attention": "rows", "zero": 1, "travel": "ep"}),
+    ("deepseek_v3", {"dp": 2, "cp": 2, "tp": 2, "ep": 8, "etp": 1, "cp_attention": "rows", "zero": 3, "travel": "ep"}),
+    ("deepseek_v3", {"dp": 8, "ep": 8, "zero": 1, "travel": "ep"}),
+    ("gpt_oss", {"dp": 4, "pp": 2, "ep": 4, "zero": 1, "travel": "ep"}),
     ("llama", {"dp": 8, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
     ("gpt2", {"dp": 8, "dp_replicate": 4, "zero": 2, "micro_batch": 1}),
     ("llama", {"dp": 4, "pp": 2, "dp_replicate": 2, "zero": 1, "micro_batch": 1}),
-    ("mixtral", {"dp": 4, "ep": 2, "dp_replicate": 2, "zero": 3}),
+    ("mixtral", {"dp": 8, "ep": 2, "dp_replicate": 2, "zero": 3}),
 ]
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=280) as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +83,31 @@ def eight() -> Iterator[RankPool]:
         yield ranks
 
 
+def made(name: str) -> tuple[nn.Module, Batch]:
+    """A small model with its batch of eight rows; mixtures of eight experts beside those of ``zoo``."""
+    if name in zoo.MODELS:
+        return zoo.small(name, layers=2)[:2]
+    torch.manual_seed(0)
+    return MIXTURES[name]().train(), tokens()
+
+
 def plan_of(name: str, devices: int, pinned: dict) -> Plan:
-    module, batch, _ = zoo.small(name, layers=2)
-    sizes = {"dp": 1, "tp": 1, "pp": 1, "micro_batch": 2} | pinned
-    return parallelize_alone(module, f"1x{devices} cpu", batch, parallelism=Parallelism(**sizes), effort="fast")
+    module, batch = made(name)
+    sizes = {"dp": 1, "tp": 1, "pp": 1, "micro_batch": min(2, 8 // pinned.get("dp", 1))} | pinned
+    axis = sizes.pop("travel", "")  # where tokens must travel: that few are cheaper gathered
+    plan = parallelize_alone(
+        module, f"1x{devices} cpu", batch, parallelism=Parallelism(**sizes), effort="fast",
+        constraints=[forbid("autoplan.experts", "P", axis=axis)] if axis else [],
+    )  # fmt: skip
+    bodies = {s.body for block in plan.lowered.blocks for s in block.body if isinstance(s, Compute)}
+    assert not axis or "routed_experts" in bodies
+    return plan
 
 
 def check(pool: RankPool, name: str, devices: int, pinned: dict) -> Plan:
     plan = plan_of(name, devices, pinned)
     record = in_float64(plan.record)
-    module, batch, _ = zoo.small(name, layers=2)
+    module, batch = made(name)
     module = module.double()
     assert isinstance(batch, dict) and isinstance(record.training, Training)
     found = in_pool(pool, record, batch, module.state_dict(), train_on_rank, STEPS)
@@ -88,16 +119,20 @@ def check(pool: RankPool, name: str, devices: int, pinned: dict) -> Plan:
 
 
 @pytest.mark.parametrize(("name", "pinned"), FOUR)
-def test_axes_together_equal_one_device(four: RankPool, name: str, pinned: dict) -> None:
-    plan = check(four, name, 4, pinned)
-    sizes = {axis: plan.record.chosen.mesh.size(axis) for axis in ("dp", "ep", "cp", "tp")}
+def test_axes_together_equal_one_device(pool: RankPool, name: str, pinned: dict) -> None:
+    plan = check(pool, name, 4, pinned)
+    sizes = {axis: getattr(plan.record.chosen.parallelism, axis) for axis in ("dp", "ep", "cp", "tp")}
     assert sizes == {axis: pinned.get(axis, 1) for axis in sizes}
     if "cp" in pinned:
         between = [v.layout.state("cp") for b in plan.lowered.blocks for v in b.inputs if len(v.type.shape) == 3]
         assert between and set(between) == {S(1)}
     if "ep" in pinned:
-        split = {p.name for p in plan.lowered.parameters if p.layout.state("ep").kind == "S"}
-        assert split and all("experts" in each for each in split)
+        folded = plan.record.chosen.parallelism.folding.axes
+        experts = [p.layout for p in plan.lowered.parameters if "experts" in p.name]
+        assert experts and all(layout.dims[0] == folded for layout in experts)
+        rows = [axis for axis in folded if axis != "tp"]
+        others = [p.layout for p in plan.lowered.parameters if "experts" not in p.name]
+        assert all(layout.state(axis).kind != "S" for layout in others for axis in rows)
 
 
 @pytest.mark.slow
@@ -113,6 +148,7 @@ def test_eight_ranks_equal_one_device(eight: RankPool, name: str, pinned: dict) 
         (llama(seq=62), {"cp": 4}, "a sequence of 62 doesn't divide by cp=4"),
         (mlp(), {"cp": 2}, "the model has no attention over a sequence"),
         (llama(), {"ep": 2}, "ep=2: the model has no mixture of experts"),
+        (llama(), {"etp": 2}, "etp=2: .*where experts are over ep"),
         (llama(), {"cp": 3}, "they multiply to 3, and the cluster has 8 devices"),
         (llama(), {"dp": 2, "tp": 2, "pp": 2, "cp": 2}, "they multiply to 16, and the cluster has 8 devices"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import pytest
@@ -89,12 +89,6 @@ def one_device(name: str, training: Training) -> Mapping[str, Tensor]:
         for each in (*optimizers, *schedulers):
             each.step()
     return model.state_dict()
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=120) as ranks:
-        yield ranks
 
 
 def on_a_rank(rank: int, world: int, plan: dict, training: Training) -> tuple[Mapping[str, Tensor], list]:

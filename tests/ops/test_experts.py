@@ -31,11 +31,14 @@ import autoplan
 from autoplan.ir.graph import Model
 from autoplan.ops.experts import activation_function, experts
 from autoplan.ops.experts.grouped import serves
+from autoplan.ops.experts.operator import run_backward, run_forward
 from autoplan.trace.mixtures import activation_of
 from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
 from tests.support.zoo import HEADS, HIDDEN, LAYERS, VOCABULARY, Batch, batch_of
+
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
 SIZES = {
     "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": 2,
@@ -97,6 +100,24 @@ def by_definition(
                 row = row + score * (down[expert] @ gate(*products))
         rows.append(row)
     return torch.stack(rows) + 0 * hidden.sum()  # which has a gradient, of zeros, where no index names an expert
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("some", [True, False], ids=["some", "all"])
+def test_choices_that_are_counted_alone_have_rows(some: bool, biased: bool) -> None:
+    """The same as with masks, forward and backward, where some choices, or all, name an expert."""
+    random = torch.Generator().manual_seed(2)
+    hidden, scores, gradient = (torch.randn(9, n, generator=random) for n in (8, 2, 8))
+    index = torch.randint(-2 if some else 0, 6 if some else 4, (9, 2), generator=random)
+    first, down = [torch.randn(4, 12, 8, generator=random) for _ in range(2)], torch.randn(4, 8, 12, generator=random)
+    biases = [torch.randn(4, 12, generator=random) for _ in first] if biased else []
+    assert serves(hidden, [*first, down])
+    count = int(((index >= 0) & (index < 4)).sum())
+    operands = (hidden, index, scores, first, down, biases, SWIGLU, False)
+    pairs = [(run_forward(*operands, count), run_forward(*operands))]
+    pairs += zip(run_backward(gradient, *operands, count), run_backward(gradient, *operands), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)

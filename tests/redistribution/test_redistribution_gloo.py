@@ -20,7 +20,7 @@ from autoplan.ir.typed import Collective
 from autoplan.redistribution import UNIFORM, AxisLinks, Planner
 from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from autoplan.runtime.collectives import typed
-from autoplan.runtime.collectives.mesh_axes import MeshAxis, groups_of, mesh_axes
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.verify.local_ranks import RankPool
 from tests.oracles import redistribution as simulate
 from tests.oracles.redistribution import deal, dual
@@ -77,7 +77,7 @@ def run_cases(rank: int, size: int, cases: Sequence[Case]) -> list[Result]:
     axes: dict[Mesh, dict[str, MeshAxis]] = {}
     for mesh in dict.fromkeys(case.mesh for case in cases):
         device_mesh = init_device_mesh("cpu", [axis.size for axis in mesh.axes], mesh_dim_names=mesh.names)
-        groups = groups_of(step for case in cases if case.mesh == mesh for step in case.collectives)
+        groups = [step.axes for case in cases if case.mesh == mesh for step in case.collectives]
         axes[mesh] = mesh_axes(mesh, device_mesh, groups)
     return [run_case(case, rank, axes[case.mesh]) for case in cases]
 
@@ -97,7 +97,7 @@ def run(steps: Iterable[Collective], x: torch.Tensor, axes: Mapping[str, MeshAxi
     """This rank's part of a tensor after these collectives; gradients pass back through them.
 
     x     its part before
-    axes  by name, every group that is used among them (``mesh_axes(…, groups=groups_of(steps))``)
+    axes  by name, every group that is used among them (``mesh_axes(…, groups=…)``)
     """
     for step in steps:
         x = apply(step, x, axes[step.axis])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -86,3 +88,26 @@ def test_a_segment_that_recomputes_selectively_keeps_less_than_one_beside_it() -
 
     whole, selective = kept_in_rehearsal(made)
     assert whole != selective
+
+
+def test_nothing_of_a_run_is_held_after_it() -> None:
+    """Neither what it was given, nor what the forward saved, nor the gradients that the backward gave."""
+    with FakeTensorMode():
+        stage = stage_of(selective=False)
+        partition_segments([stage])
+        segment = next(iter(segments_of(next(stage.children()))))
+        for _ in range(2):
+            given = torch.ones(ROWS, WIDTH, requires_grad=True)
+            result = segment(given)
+            saved = result.grad_fn.saved_tensors  # type: ignore[union-attr]
+            own = {p.untyped_storage()._cdata for p in segment.parameters()}
+            made = [weakref.ref(x) for x in saved if x is not None and x.untyped_storage()._cdata not in own]
+            made.append(weakref.ref(given.untyped_storage()))
+            result.sum().backward()
+            leaves = [given, *segment.parameters()]
+            made += [weakref.ref(x.grad) for x in leaves]
+            for x in leaves:
+                x.grad = None
+            del result, saved, given, x, leaves[0]
+            gc.collect()
+            assert len(made) > len(leaves) and not [alive for alive in made if alive() is not None]

@@ -5,86 +5,16 @@ The rank with the fault has calls of its own, so ``partition`` gives it a class 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoplan.rehearsal.records import Call
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import mismatches
 from autoplan.rehearsal.world.timeline import simulate
+from tests.support.mutations import FAULTS
 from tests.support.rehearsed import price, renumbered, world_of
 from tests.support.rehearsed_worlds import Job, jobs
-
-Calls = list[Call]
-Pick = Callable[[list[int]], int]
-NEW = 1_000_000
-
-
-def indices(calls: Calls, *kinds: str) -> list[int]:
-    return [i for i, call in enumerate(calls) if call.kind in kinds]
-
-
-def drop(*kinds: str) -> Callable[[Job, Calls, Pick], tuple[Calls, Call]]:
-    def dropped(job: Job, calls: Calls, pick: Pick) -> tuple[Calls, Call]:
-        at = pick(indices(calls, *kinds))
-        return calls[:at] + calls[at + 1 :], calls[at]
-
-    return dropped
-
-
-def double(job: Job, calls: Calls, pick: Pick) -> tuple[Calls, Call]:
-    """Waited for where the first one is."""
-    at = pick(indices(calls, "collective"))
-    twice = [*calls[: at + 1], replace(calls[at], number=NEW), *calls[at + 1 :]]
-    waiting = [replace(c, of=(*c.of, NEW)) if c.kind == "wait" and calls[at].number in c.of else c for c in twice]
-    return waiting, calls[at]
-
-
-def other_span(job: Job, calls: Calls, pick: Pick) -> tuple[Calls, Call]:
-    at = pick(indices(calls, "collective"))
-    others = [span for span in job.spans.values() if span != calls[at].span]
-    assume(others)
-    return [*calls[:at], replace(calls[at], span=others[0]), *calls[at + 1 :]], calls[at]
-
-
-def other(field: str, *kinds: str) -> Callable[[Job, Calls, Pick], tuple[Calls, Call]]:
-    def changed(job: Job, calls: Calls, pick: Pick) -> tuple[Calls, Call]:
-        at = pick(indices(calls, *kinds))
-        value = calls[at].bytes + 2 if field == "bytes" else "float64"
-        return [*calls[:at], replace(calls[at], **{field: value}), *calls[at + 1 :]], calls[at]  # type: ignore[arg-type]
-
-    return changed
-
-
-def swap(job: Job, calls: Calls, pick: Pick) -> tuple[Calls, Call]:
-    """Two neighbours on one communicator, of other sizes or lines; each keeps its place's waits."""
-    pairs = {}
-    for at in indices(calls, "collective"):
-        later = [i for i in indices(calls, "collective") if i > at and calls[i].span == calls[at].span]
-        if later and (calls[later[0]].line, calls[later[0]].during) != (calls[at].line, calls[at].during):
-            pairs[at] = later[0]
-    at = pick(list(pairs))
-    one, two = calls[at], calls[pairs[at]]
-    swapped = list(calls)
-    swapped[at], swapped[pairs[at]] = replace(two, number=one.number), replace(one, number=two.number)
-    return swapped, two
-
-
-FAULTS = {
-    "dropped collective": drop("collective"),
-    "doubled collective": double,
-    "other axis": other_span,
-    "other bytes": other("bytes", "collective", "send", "receive"),
-    "other dtype": other("dtype", "collective", "send", "receive"),
-    "swapped collectives": swap,
-    "send without receive": drop("receive"),
-    "receive without send": drop("send"),
-    "missing wait": drop("wait"),
-}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -98,7 +28,7 @@ def test_every_fault_is_found_at_its_rank_and_line(fault: str, job: Job, data: s
         assume(where)
         return data.draw(st.sampled_from(where), label="call")
 
-    calls, at = FAULTS[fault](job, ranks[rank], pick)
+    calls, at = FAULTS[fault](list(job.spans.values()), ranks[rank], pick)
     assume(at.kind != "wait" or at.of)
     concerned = [ranks[rank][number] for number in at.of] if at.kind == "wait" else [at]
     ranks[rank] = renumbered(calls)
@@ -129,7 +59,7 @@ def test_among_three_the_one_that_deviates_is_named_alone(fault: str, job: Job, 
         assume(inside)
         return data.draw(st.sampled_from(inside), label="call")
 
-    calls, at = FAULTS[fault](job, ranks[rank], pick)
+    calls, at = FAULTS[fault](list(job.spans.values()), ranks[rank], pick)
     ranks[rank] = renumbered(calls)
     (one,) = mismatches(world_of(ranks, job.stage))
     assert (one.ranks, one.line) == ((rank,), at.line)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autoplan import forbid
 from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
 from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
@@ -175,7 +176,7 @@ def test_whole_matrices_are_gathered_around_their_update_at_a_price(tmp_path: Pa
 @pytest.mark.parametrize(("zero", "kind"), [(0, "all-reduce"), (1, "reduce-scatter"), (3, "reduce-scatter")])
 def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(tmp_path: Path, zero: int, kind: str) -> None:
     """Dense weights are whole along ep, whose ranks have gradients of other rows; experts are split over it."""
-    pinned = Parallelism(dp=2, ep=2, tp=1, pp=1, zero=zero, micro_batch=2)
+    pinned = Parallelism(dp=4, ep=2, tp=1, pp=1, zero=zero, micro_batch=1)
     found = rehearsed(tmp_path / "out", pinned, 4, experts=True)
     (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
     account = balance(plan, trace)
@@ -190,13 +191,34 @@ def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(tmp_path:
 @pytest.mark.slow
 def test_experts_axis_alone_shards_what_is_whole_along_it(tmp_path: Path) -> None:
     """Dense weights are gathered and scattered over ep; of experts each rank has its own, and exchanges nothing."""
-    pinned = Parallelism(dp=1, ep=4, tp=1, pp=1, zero=3, micro_batch=2)
+    pinned = Parallelism(dp=4, ep=4, tp=1, pp=1, zero=3, micro_batch=1)
     found = rehearsed(tmp_path / "out", pinned, 4, experts=True)
     (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
     account = balance(plan, trace)
     assert account.holds, str(account)
     rows = [c for c in found.record.chosen.predicted.collectives if c.where in ("gradients", "parameters")]
     assert {(c.kind, c.axis) for c in rows} == {("all-gather", "ep"), ("reduce-scatter", "ep")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pinned", "axes"),
+    [
+        ({"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero": 1, "sequence_parallel": True}, "ep,tp"),
+        ({"dp": 2, "cp": 2, "ep": 4, "zero": 3, "cp_attention": "rows"}, "ep,cp"),
+        ({"dp": 2, "tp": 2, "ep": 2, "etp": 2, "zero": 1}, "ep"),
+    ],
+)
+def test_tokens_travel_over_all_axes_that_split_experts_at_once(tmp_path: Path, pinned: dict, axes: str) -> None:
+    """And what is issued is what is priced, as everywhere."""
+    asked = Parallelism(**{"tp": 1, "pp": 1, "micro_batch": 2} | pinned)
+    travel = [forbid("autoplan.experts", "P", axis="ep")]
+    found = rehearsed(tmp_path / "out", asked, 4, experts=True, constraints=travel)
+    (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
+    account = balance(plan, trace)
+    assert account.holds, str(account)
+    over = {c.axis for c in found.record.chosen.predicted.collectives if c.where.endswith("experts")}
+    assert axes in over and over <= {axes, "tp"}
 
 
 def told(plan: PlanPrices, trace: RankTrace, call: Call, change: Callable[[Call], list[Call]]) -> Balance:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.cluster import ClusterSpec
+from autoplan.emit.source import size_text
 from autoplan.errors import AutoplanError
 from autoplan.ir.choice import Alternative, PricedCollective, StageChoice
 from autoplan.ir.record import PlanRecord
@@ -110,6 +111,15 @@ def test_memory_by_kind_against_the_wall(record: PlanRecord) -> None:
     assert "MiB (memory limit: 3.26 GiB)" in part[0] and cells[6] == f"{held.total / 2**20:.3g}"
     assert cells[0] == "0" and cells[7] == f"{100 * held.total / CLUSTER.usable_bytes:.0f}%"
     assert "Embed, 4 x Layer, Head" in part[2]
+
+
+def test_what_of_the_memory_is_reserved(record: PlanRecord) -> None:
+    """Of the profile's reserve the report tells, of a wall that a user set it doesn't: there is none."""
+    reserved = CLUSTER.profile()[0].reserved_bytes
+    assert reserved == CLUSTER.profile()[0].memory_bytes - CLUSTER.usable_bytes > 0
+    assert f"usable ({size_text(reserved)} are reserved)" in report_text(record)
+    walled = replace(record, cluster=replace(CLUSTER, memory_bytes=10**9))
+    assert "reserved)" not in report_text(walled)
 
 
 def test_the_alternatives_say_by_how_much(record: PlanRecord) -> None:

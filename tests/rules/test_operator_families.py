@@ -9,6 +9,8 @@ from autoplan.options import Parallelism
 from tests.support.operator_families import FAMILIES, Family, batch
 from tests.support.planning import parallelize_alone
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_on_four_ranks_equals_one_device(name: str) -> None:

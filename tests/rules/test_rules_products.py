@@ -6,7 +6,6 @@ The quick tests take a few products of each sample, always the same; the slow on
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -46,12 +45,6 @@ def test_some_products_of_strategies(case: Case, mesh: Mesh) -> None:
 @both_meshes
 def test_all_products_of_strategies(case: Case, mesh: Mesh) -> None:
     verify(case, alone(case, mesh), mesh)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as pool:
-        yield pool
 
 
 def test_every_strategy_that_communicates(pool: RankPool) -> None:

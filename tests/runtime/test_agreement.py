@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -22,12 +22,6 @@ PLANS = {
     "pp2 dp2": dict(pp=2, dp=2, microbatches=2, pipeline_schedule="1f1b"),
 }
 Batch = dict[str, Tensor]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=60) as ranks:
-        yield ranks
 
 
 def three() -> list[Batch]:

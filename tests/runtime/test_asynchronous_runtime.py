@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 from tests.support.asynchronous import RATE, Batch, How, Simulated, local_sgd, two_versions
-from tests.support.sampling import sampled
+from tests.support.sampling import sampled, slow
 
 STEPS, EVERY = 5, 2
 LOCAL = {
@@ -38,12 +38,6 @@ CLIPPED = replace(ADAMW, clip_grad_norm=0.05)
 MOMENTUM = replace(ADAMW, optimizer="sgd", momentum=0.9)
 LAMB = replace(ADAMW, optimizer="lamb")
 TRAININGS = {"adamw": ADAMW, "clipped": CLIPPED, "momentum": MOMENTUM, "lamb": LAMB}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=120) as ranks:
-        yield ranks
 
 
 def mean_loss(module: nn.Module, batch: Batch) -> Tensor:
@@ -117,7 +111,7 @@ def test_equals_its_simulation(pool: RankPool, mesh: str, local: bool, kind: str
     assert_same(results[0], simulated(sizes, training, local))
 
 
-@pytest.mark.parametrize(("mesh", "local", "at"), [("dp4", True, EVERY), ("dp2 pp2", True, 4), ("pp2", False, 3)])
+@pytest.mark.parametrize(("mesh", "local", "at"), [slow(("dp4", True, EVERY)), ("dp2 pp2", True, 4), ("pp2", False, 3)])
 def test_goes_on_from_a_checkpoint_as_if_nothing_had_been(
     pool: RankPool, tmp_path: Path, mesh: str, local: bool, at: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,12 +32,6 @@ PLANS = {
 }
 TRAINING = Training(precision="fp64", learning_rate=1e-2, compile=False)
 Result = tuple[Mapping[str, Tensor], int]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def program_of(plan: dict, training: Training = TRAINING) -> Program:

@@ -30,15 +30,23 @@ PLANS = {
     "cp=2 dp=2 zero1": Parallelism(cp=2, dp=2, tp=1, pp=1, zero=1, cp_attention="heads"),
 }
 EXPERTS = {
-    "ep=2 dp=2 zero1": Parallelism(ep=2, dp=2, tp=1, pp=1, zero=1),
-    "ep=4 zero3": Parallelism(ep=4, dp=1, tp=1, pp=1, zero=3),
+    "ep=2 zero1": Parallelism(dp=4, ep=2, tp=1, pp=1, zero=1),
+    "ep=4 zero3": Parallelism(dp=4, ep=4, tp=1, pp=1, zero=3),
+    "ep=4 etp=1 zero1": Parallelism(dp=2, tp=2, pp=1, ep=4, etp=1, zero=1),
+    "ep=2 over cp": Parallelism(dp=2, cp=2, tp=1, pp=1, ep=2, zero=3, cp_attention="rows"),
     "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
 }
 """Of Mixtral, whose dense weights and experts ZeRO shards over axes of their own."""
+UNEVEN = {
+    "six stages": Parallelism(dp=2, tp=1, pp=2, virtual_stages=3, micro_batch=1, zero=1),
+    "one stage": Parallelism(dp=2, tp=2, pp=1, zero=0),
+}
+"""Of Llama's seven layers, which six stages, three on a rank, divide unevenly."""
 SINGLE = "one process"
 TRAINING = Training(learning_rate=1e-3, precision="bf16-mixed", compile=False)
 State = Mapping[str, Mapping[str, Tensor]]
 MODEL = {**dict.fromkeys((*PLANS, SINGLE), "gpt2"), **dict.fromkeys(EXPERTS, "mixtral")}
+MODEL |= dict.fromkeys(UNEVEN, "llama")
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
     @functools.cache
     def exported(name: str) -> str:
-        module, batch, _ = zoo.small(MODEL[name], layers=2)
+        module, batch, _ = zoo.small(MODEL[name], layers=7 if name in UNEVEN else 2)
         cluster = "1x1 cpu" if name == SINGLE else "1x4 cpu"
-        pinned = (PLANS | EXPERTS).get(name, "auto")
+        pinned = (PLANS | EXPERTS | UNEVEN).get(name, "auto")
         plan = parallelize_alone(module, cluster, batch, training=TRAINING, parallelism=pinned)
         plan.export(found := str(tmp_path_factory.mktemp("plan") / "out"))
         return found
@@ -64,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 @pytest.fixture(scope="module")
 def pools() -> Iterator[dict[str, RankPool]]:
     with RankPool(4, timeout_s=240) as four, RankPool(1, timeout_s=240) as one:
-        yield {**dict.fromkeys((*PLANS, *EXPERTS), four), SINGLE: one}
+        yield {**dict.fromkeys((*PLANS, *EXPERTS, *UNEVEN), four), SINGLE: one}
 
 
 def everything(program: Program) -> State:
@@ -98,13 +106,17 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
     ("source", "targets"),
     [
         ("dp=2 tp=2", ["pp=2 dp=2", "zero3", SINGLE]),  # other stages, other shards, none
-        ("cp=2 dp=2 zero1", [SINGLE]),
-        ("ep=2 dp=2 zero1", ["experts whole"]),
-        slow(("experts whole", ["ep=2 dp=2 zero1"])),
+        slow(("cp=2 dp=2 zero1", [SINGLE])),
+        ("ep=2 zero1", ["experts whole"]),
+        ("six stages", ["one stage"]),
+        slow(("one stage", ["six stages"])),
+        slow(("experts whole", ["ep=2 zero1"])),
         slow(("zero3", ["dp=2 tp=2", SINGLE, "two replicas"])),
         slow(("two replicas", ["zero3", SINGLE])),
-        slow(("ep=4 zero3", ["experts whole", "ep=2 dp=2 zero1"])),
+        slow(("ep=4 zero3", ["experts whole", "ep=2 zero1"])),
         slow(("experts whole", ["ep=4 zero3"])),
+        slow(("ep=4 etp=1 zero1", ["ep=2 over cp", "ep=4 zero3"])),
+        slow(("ep=2 over cp", ["ep=4 etp=1 zero1", "experts whole"])),
         slow(("dp=2 tp=2", ["cp=2 dp=2 zero1"])),
         slow((SINGLE, ["zero3"])),
         slow(("dp=2 tp=2", ["tp=4", "tp=4 free"])),

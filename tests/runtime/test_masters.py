@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,12 +28,6 @@ PLANS = {
 UNSHARDED = ("dp4", "dp2 tp2", "tied over pp2", "zero-bubble", "offload")
 HALVES = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
 SGD = dict(optimizer="sgd", learning_rate=0.5, momentum=0.0, weight_decay=0.0, compile=False)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=60) as ranks:
-        yield ranks
 
 
 def made(plan: str, precision: str = "bf16-mixed", **training: object) -> Program:
@@ -79,7 +73,7 @@ def followed(rank: int, world: int, plan: str, precision: str, folder: str) -> d
 
 
 @pytest.mark.parametrize("precision", sampled(HALVES, ["bf16-mixed"]))
-@pytest.mark.parametrize("plan", sampled(PLANS, [*UNSHARDED[1:], "zero2 offload"]))
+@pytest.mark.parametrize("plan", sampled(PLANS, ["tied over pp2", "offload", "zero2 offload"]))
 def test_what_is_computed_with_follows_its_master(pool: RankPool, plan: str, precision: str, tmp_path: Path) -> None:
     for found in pool.run(followed, plan, precision, str(tmp_path)):
         assert all(follows for follows, _ in found.values()), found
@@ -139,7 +133,7 @@ def spoilt(program: Program, unscale: Callable[[int], bool]) -> Callable[[int], 
     return run
 
 
-@pytest.mark.parametrize("plan", sampled(PLANS, ["dp2 tp2", "tied over pp2", "offload"]))
+@pytest.mark.parametrize("plan", sampled(PLANS, ["tied over pp2", "offload"]))
 def test_an_overflow_leaves_masters_and_parameters_alone(pool: RankPool, plan: str) -> None:
     for first, second, third in pool.run(overflowing, plan):
         assert [skipped for skipped, _, _ in (first, second, third)] == [False, True, False]
@@ -157,7 +151,7 @@ def clipped(rank: int, world: int, plan: str) -> tuple[float, float, dict, dict,
         return norm, again, before, gradients, program.full_state_dict()
 
 
-@pytest.mark.parametrize("plan", sampled(PLANS, ["dp4", "tied over pp2", "zero3"]))
+@pytest.mark.parametrize("plan", sampled(PLANS, ["tied over pp2", "zero3"]))
 def test_masters_step_by_the_clipped_float32_gradient(pool: RankPool, plan: str) -> None:
     norm, again, before, gradients, after = pool.run(clipped, plan)[0]
     assert norm > 0.02 and again == pytest.approx(0.01, rel=1e-4)
@@ -193,7 +187,10 @@ def resumed(rank: int, world: int, plan: str, folder: str, saves: bool) -> dict[
         return program.full_state_dict()
 
 
-@pytest.mark.parametrize(("one", "other"), [("dp4", "zero1"), ("zero3", "dp2 tp2"), ("offload", "zero2 offload")])
+AWAY = ("zero3", "dp2 tp2")
+
+
+@pytest.mark.parametrize(("one", "other"), sampled([("dp4", "zero1"), AWAY, ("offload", "zero2 offload")], [AWAY]))
 def test_checkpoints_go_from_masters_to_shards_and_back(
     pool: RankPool, one: str, other: str, tmp_path: Path
 ) -> None:

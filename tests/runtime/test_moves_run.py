@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import pytest
+
 from autoplan.ir.choice import Hop, tensor_mesh
 from autoplan.ir.layout import Layout, P
 from autoplan.ir.record import PlanRecord
@@ -12,6 +14,8 @@ from autoplan.redistribution import redistribute
 from autoplan.verify import verify
 from tests.support.hand_made import mlp
 from tests.support.records import record_of
+
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
 
 def detoured(record: PlanRecord) -> tuple[PlanRecord, tuple[str, ...]]:

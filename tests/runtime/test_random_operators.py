@@ -15,6 +15,8 @@ from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 WIDTH, ROWS = 16, 8
 DRAWS = {
     "rand_like": lambda h: h * (torch.rand_like(h) + 0.5),
@@ -56,7 +58,7 @@ def batch() -> dict[str, Tensor]:
         ("rand_like", Parallelism(dp=2, tp=1, pp=1, micro_batch=2)),
         slow(("randn_like", Parallelism(dp=1, tp=2, pp=1, micro_batch=4, recompute="full"))),
         ("bernoulli", Parallelism(dp=1, tp=1, pp=2, micro_batch=2, recompute="selective")),
-        ("uniform", Parallelism(dp=1, tp=2, pp=1, micro_batch=4)),
+        slow(("uniform", Parallelism(dp=1, tp=2, pp=1, micro_batch=4))),
         ("exponential", Parallelism(dp=2, tp=1, pp=1, micro_batch=1, zero=3)),
     ],
     ids=["rand_like", "randn_like", "bernoulli", "uniform", "exponential"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from unittest.mock import patch
 
 import pytest
@@ -15,16 +15,11 @@ from autoplan.options import Training
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.sampling import slow
 
 EXACT = Training(precision="fp64", learning_rate=1e-2, compile=False)
 SMALL_BUCKETS = 96  # bytes: several buckets of the tiny model
 MICROBATCHES = 4
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=120) as ranks:
-        yield ranks
 
 
 class Sent(TorchDispatchMode):
@@ -76,7 +71,7 @@ def test_sums_run_under_the_last_backward_alone(pool: RankPool) -> None:
         assert under[last:] and set(under[last:]) == {"allreduce_"}, "sums begin before the backward has ended"
 
 
-@pytest.mark.parametrize(("zero", "scatters"), [(1, 1), (2, MICROBATCHES), (3, MICROBATCHES)])
+@pytest.mark.parametrize(("zero", "scatters"), [(1, 1), slow((2, MICROBATCHES)), (3, MICROBATCHES)])
 def test_zero_scatters_as_often_as_it_says(pool: RankPool, zero: int, scatters: int) -> None:
     """Once a step at level 1, in each microbatch above: one for each of the stage's four parts."""
     mesh = dict(dp=2, tp=2, microbatches=MICROBATCHES, zero=zero)

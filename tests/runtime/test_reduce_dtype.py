@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 from torch import Tensor
@@ -15,12 +15,6 @@ from tests.fixtures import tiny_program as tiny
 from tests.support.hand_made import llama
 from tests.support.records import record_of
 from tests.support.sampling import sampled
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=120) as ranks:
-        yield ranks
 
 
 def gradients(rank: int, world: int, zero: int, reduce_dtype: str | None) -> Mapping[str, Tensor]:

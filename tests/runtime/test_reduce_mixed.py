@@ -11,6 +11,8 @@ from tests.support import zoo
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import sampled
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 TRAINING = Training(learning_rate=1e-2, clip_grad_norm=1.0, compile=False)
 ROWS = ("gate_proj", "up_proj", "down_proj")
 CONSTRAINTS = (autoplan.pin("q_proj", "S(2)"), *(autoplan.pin(name, "S(0)") for name in ROWS))

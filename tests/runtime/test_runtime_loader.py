@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -18,12 +16,6 @@ from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
 
 PLAN = dict(dp=4, zero=1)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=120) as ranks:
-        yield ranks
 
 
 def rows(count: int, seed: int = 3) -> TensorDataset:

@@ -31,6 +31,8 @@ from tests.support import zoo
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 Stepped = tuple[float, dict[str, Tensor], tuple[int, int]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,6 @@ SCALED = PLAIN.with_precision("fp16-mixed")
 BEGIN = 2.0**16
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=60) as ranks:
-        yield ranks
-
-
 def made(plan: dict, training: Training) -> Program:
     """The tiny program in float32 throughout, so that what scaling adds is all that differs."""
     spec = tiny.in_dtype(tiny.spec(**plan, training=training), "float32")
@@ -56,7 +50,7 @@ def trained(rank: int, world: int, plan: dict, training: Training) -> tuple[list
         return losses, gradients, program.full_state_dict(), scale
 
 
-@pytest.mark.parametrize("plan", sampled(PLANS, ["zero3", "pp2 dp2 zero2, tied", "offload"]))
+@pytest.mark.parametrize("plan", sampled(PLANS, ["zero3", "offload"]))
 def test_no_scale_is_left_in_losses_gradients_or_what_is_clipped(pool: RankPool, plan: str) -> None:
     """A power of two changes no digit, so all are the same bits as without."""
     plain, scaled = (pool.run(trained, PLANS[plan], training) for training in (PLAIN, SCALED))
@@ -100,7 +94,7 @@ def spoil(program: Program) -> None:
 CASES = [("dp4, 2 microbatches", 3), ("zero3", 1), ("pp2 tp2, tied", 2), ("offload", 0)]
 
 
-@pytest.mark.parametrize(("plan", "which"), CASES)
+@pytest.mark.parametrize(("plan", "which"), sampled(CASES, CASES[1:3]))
 def test_one_rank_s_overflow_skips_the_step_everywhere(pool: RankPool, plan: str, which: int) -> None:
     results = pool.run(overflowing, PLANS[plan], which)
     for rank, (first, second, third) in enumerate(results):

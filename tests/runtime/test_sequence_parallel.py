@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -70,12 +69,6 @@ class Shifted(nn.Module):
             x = layer(x)
         logits = self.head(x)[:, :-1]
         return functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=280) as ranks:
-        yield ranks
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,6 +14,8 @@ from autoplan.ir.graph import Node, Ref, TensorType
 from autoplan.options import Parallelism
 from autoplan.rules.nn.windows import Window, windows_of
 from tests.support.planning import parallelize_alone
+
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
 
 SIZE = 512
 

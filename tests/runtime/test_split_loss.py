@@ -15,11 +15,15 @@ import autoplan
 from autoplan.ir.typed import Compute
 from autoplan.runtime import ops
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
+from autoplan.runtime.ops.loss import vocab_parallel
 from autoplan.verify.local_ranks import RankPool
 from tests.support.planning import parallelize_alone
 from tests.support.tensor_life import TensorLife
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 RANKS, ROWS, CLASSES = 2, 96, 4096
+PIECE_BYTES = 1 << 12  # so that these few rows are taken in pieces, too
 CASES = list(itertools.product((False, True), (0.0, 0.1)))  # weighted, smoothing
 
 
@@ -50,6 +54,14 @@ def split(
     return ops.vocab_parallel_weighted_cross_entropy(logits, target, weight, counts, -100, smoothing, axes=axes)
 
 
+def measure_pieces(
+    rank: int, size: int, dtype: torch.dtype, rows: int, classes: int, piece_bytes: int
+) -> list[tuple[Tensor, Tensor, int]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vocab_parallel, "PIECE_BYTES", piece_bytes)
+        return measure(rank, size, dtype, rows, classes)
+
+
 def measure(rank: int, size: int, dtype: torch.dtype, rows: int, classes: int) -> list[tuple[Tensor, Tensor, int]]:
     """Loss, this rank's gradient, and the most bytes held beside the logits, of every case."""
     found = []
@@ -67,15 +79,16 @@ def measure(rank: int, size: int, dtype: torch.dtype, rows: int, classes: int) -
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_loss_holds_little_more_than_its_share_of_the_logits(pool: RankPool, dtype: torch.dtype) -> None:
-    for results in pool.run(measure, dtype, ROWS, CLASSES):
+    for results in pool.run(measure_pieces, dtype, ROWS, CLASSES, PIECE_BYTES):
         for _, gradient, most in results:
             share = ROWS * CLASSES * dtype.itemsize // RANKS
             assert gradient.numel() * gradient.element_size() == share
             assert share <= most <= 1.2 * share
 
 
-def test_split_loss_equals_torchs(pool: RankPool) -> None:
-    ranks = pool.run(measure, torch.float64, 30, 24)
+@pytest.mark.parametrize("piece_bytes", [vocab_parallel.PIECE_BYTES, 200], ids=["whole", "pieces"])
+def test_split_loss_equals_torchs(pool: RankPool, piece_bytes: int) -> None:
+    ranks = pool.run(measure_pieces, torch.float64, 30, 24, piece_bytes)
     for case, (weighted, smoothing) in enumerate(CASES):
         logits, target, weight = data(torch.float64, 30, 24)
         logits.requires_grad_()

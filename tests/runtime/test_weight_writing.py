@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,14 +21,9 @@ from autoplan.runtime.weights.manifest import MANIFEST
 from autoplan.runtime.weights.writing import split
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.sampling import slow
 
 PLANS = (dict(dp=4, zero=3), dict(tp=2, dp=2, zero=1), dict(pp=2, tp=2))
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def new_program(plan: dict) -> Program:
@@ -112,7 +107,7 @@ def cut_off(descriptor: int, data: bytes, offset: int) -> int:
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("full", [0, 2])
+@pytest.mark.parametrize("full", [slow(0), 2])
 def test_a_full_disk_leaves_what_was_there(pool: RankPool, tmp_path: Path, full: int) -> None:
     wanted = pool.run(written, PLANS[0], str(tmp_path), None, 10**9)[0]
     for dtype, disk, left in pool.run(refused, str(tmp_path), full):

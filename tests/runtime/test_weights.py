@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from autoplan.runtime.weights.loading import Safetensors, StateDict
 from autoplan.trace.initialise import given, resets_recipe
 from autoplan.verify.local_ranks import RankPool
 from tests.fixtures import tiny_program as tiny
+from tests.support.sampling import sampled
 
 PLANS = (
     dict(dp=4, zero=3),
@@ -27,12 +29,6 @@ PLANS = (
     dict(pp=2, tp=2),
 )
 Source = str | Mapping[str, Tensor]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def loaded(rank: int, world: int, plan: dict, source: Source) -> Mapping[str, Tensor]:
@@ -71,8 +67,16 @@ def one_file_beside_another(folder: Path, tensors: dict[str, Tensor]) -> Path:
     return one_file(folder, tensors).parent
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=str)
-@pytest.mark.parametrize("write", [one_file, one_file_beside_another, shards, shards_with_index, None])
+WRITTEN = (one_file, one_file_beside_another, shards, shards_with_index, None)
+
+
+@pytest.mark.parametrize(
+    ("plan", "write"),
+    sampled(
+        itertools.product(PLANS, WRITTEN),
+        [*((PLANS[2], write) for write in WRITTEN), *((plan, shards_with_index) for plan in PLANS[:2])],
+    ),
+)
 def test_what_is_loaded_is_what_was_given(
     pool: RankPool, tmp_path: Path, plan: dict, write: Callable[[Path, dict], Path] | None
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,6 @@ from tests.support.sampling import sampled
 TRAINING = Training(compile=False)
 SPLIT = Parallelism(dp=2, tp=2, pp=1)
 MODELS = {"gpt2": zoo.gpt2, "llama": zoo.llama, "bert": zoo.bert, "mixtral": zoo.mixtral}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
 
 
 def exported(

@@ -52,9 +52,9 @@ def test_one_device_leaves_nothing_to_split() -> None:
 
 def test_it_follows_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a tensor axis tried across nodes, nobody would be told that it isn't."""
-    meshes = [(1, 1, 1, 1, 16), (1, 2, 1, 1, 8), (2, 8, 1, 1, 1)]
+    meshes = [(1, 1, 1, 16), (1, 2, 1, 8), (2, 8, 1, 1)]
     monkeypatch.setattr(
-        candidates, "meshes", lambda limits, pinned: (m for m in meshes if pinned.tp in (None, m[4]))
+        candidates, "meshes", lambda limits, pinned: (m for m in meshes if pinned.tp in (None, m[3]))
     )
     assert not any(text.startswith("tp ") for text in told(FREE))
 

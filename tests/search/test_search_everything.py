@@ -101,16 +101,17 @@ def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, 
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(0, 40, 2), slow(range(0, 160, 2)), slow(range(1, 160, 2))], ids=["few", "even", "odd"]
+    "seeds", [range(0, 20, 2), slow(range(0, 160, 2)), slow(range(1, 160, 2))], ids=["few", "even", "odd"]
 )
 def test_no_way_to_run_the_operators_is_quicker(seeds: range) -> None:
-    assert sum(check(seed) for seed in seeds) >= 3
+    assert sum(check(seed) for seed in seeds) >= min(3, len(seeds) // 10)
 
 
-def test_the_least_that_is_told_is_enough() -> None:
+@pytest.mark.parametrize(("seeds", "least"), [(20, 1), slow((60, 5))])
+def test_the_least_that_is_told_is_enough(seeds: int, least: int) -> None:
     """Compiled; also where two segments read one parameter, which stands once."""
     fits = 0
-    for seed in range(60):
+    for seed in range(seeds):
         work = begun(seed)
         setting = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
         assert fastest(work, [setting], 1.0) is None
@@ -119,7 +120,7 @@ def test_the_least_that_is_told_is_enough() -> None:
             anew, wall = begun(seed), lean.over_bytes(0)
             assert (fastest(anew, [setting], wall) or last_resort(anew, [setting], wall)) is not None
             fits += lean.loads.chain.shares
-    assert fits >= 5
+    assert fits >= least
 
 
 @pytest.mark.slow

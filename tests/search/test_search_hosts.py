@@ -12,6 +12,7 @@ from autoplan.search import search
 from autoplan.search.further.host_memory import hosted
 from autoplan.search.state import begin
 from tests.support.hand_made import llama
+from tests.support.planning import alone
 
 MIXED = Training(precision="bf16-mixed")
 MODEL = llama(layers=32, batch=256, seq=2048, hidden=4096, ffn=14336, heads=32, kv=8, vocab=128256, dtype="bfloat16")
@@ -19,8 +20,8 @@ SHORT = "1x2 h100-sxm"
 
 
 def plan(cluster: str, **pinned: str) -> Chosen:
-    chosen, _, _ = search(MODEL, ClusterSpec.parse(cluster), MIXED, Parallelism(**pinned))  # type: ignore[arg-type]
-    return chosen
+    with alone():
+        return search(MODEL, ClusterSpec.parse(cluster), MIXED, Parallelism(**pinned))[0]  # type: ignore[arg-type]
 
 
 def test_the_optimizer_goes_to_the_host_where_that_is_quicker() -> None:

@@ -80,12 +80,12 @@ def check(problem: Problem, seed: int) -> int:
     return len(walls(time_s, total))
 
 
-@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
+@pytest.mark.parametrize("part", sampled(range(5), [0]))
 def test_random_arrays_under_walls_are_solved_as_by_trying_everything(part: int) -> None:
     assert sum(check(random_problem(seed), seed) for seed in range(part, ARRAYS, 5)) > ARRAYS // 5
 
 
-@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
+@pytest.mark.parametrize("part", sampled(range(5), [0]))
 def test_real_operators_under_walls_are_solved_as_by_trying_everything(part: int) -> None:
     assert sum(check(real_problem(seed), seed) for seed in range(part, REAL, 5)) > REAL // 5
 

@@ -63,7 +63,7 @@ def test_the_table_says_what_torch_allocates(op: str) -> None:
     [
         slow(("llama", Parallelism(micro_batch=4))),
         slow(("llama", Parallelism(micro_batch=2))),
-        ("gpt2", Parallelism(micro_batch=4, recompute="full")),
+        slow(("gpt2", Parallelism(micro_batch=4, recompute="full"))),
         ("bert", Parallelism(micro_batch=2, recompute="selective")),
         slow(("mlp", Parallelism(micro_batch=4))),
     ],

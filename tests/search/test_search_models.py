@@ -27,12 +27,6 @@ MORE = [
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4, timeout_s=240) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
 def known() -> Iterator[References]:
     with references(zoo.small, correctness.TRAINING) as found:
         yield found

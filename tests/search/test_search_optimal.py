@@ -186,12 +186,12 @@ def compared(problem_of: Callable[[int], Problem], part: int, count: int) -> int
     return found
 
 
-@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
+@pytest.mark.parametrize("part", sampled(range(5), [0]))
 def test_random_arrays_are_solved_as_by_trying_everything(part: int) -> None:
     assert compared(random_problem, part, ARRAYS // 5) == ARRAYS // 5
 
 
-@pytest.mark.parametrize("part", sampled(range(5), [0, 1]))
+@pytest.mark.parametrize("part", sampled(range(5), [0]))
 def test_real_operators_are_solved_as_by_trying_everything(part: int) -> None:
     assert compared(real_problem, part, REAL // 5) == REAL // 5
 

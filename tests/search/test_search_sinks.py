@@ -14,7 +14,7 @@ def test_scores_beside_sinks_are_never_gathered_over_the_experts_axis() -> None:
     request = resolve_model("hf:gpt_oss", GPT_OSS, batch=16, seq=32)
     plan = autoplan.parallelize(
         request.model, "1x4 h100-sxm", example_inputs=request.example_inputs,
-        parallelism=Parallelism(dp=1, tp=1, pp=1, ep=4, zero=0, micro_batch=16), effort="fast",
+        parallelism=Parallelism(dp=4, tp=1, pp=1, ep=4, zero=0, micro_batch=4), effort="fast",
     )  # fmt: skip
     layers = [c.where for c in plan.predicted.collectives if "DecoderLayer" in c.where]
     assert layers and all(" experts" in where for where in layers), layers

@@ -102,8 +102,8 @@ def assert_none_is_quicker(asked: Pair, names: Sequence[str]) -> None:
     assert all(one.over_bytes(wall) == 0 for one in (asked.auto, *found.values()))
 
 
-# a small decoder with grids, a wide layer, several nodes, too little memory: what decides is another thing in each
-FEW = ("tiny batch", "wide MLP", "decoder on two nodes", "short of memory")
+# a small decoder with grids, a wide layer, several nodes: what decides is another thing in each
+FEW = ("tiny batch", "wide MLP", "decoder on two nodes")
 
 
 @pytest.mark.parametrize("name", sampled(PAIRS, FEW))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.rehearsal import rehearse
 from autoplan.rehearsal.records import RankTrace
+from autoplan.rules.constraints import Constraint
 from tests.support.planning import parallelize_alone
 
 TRAINING = Training(optimizer="adamw", precision="bf16-mixed", clip_grad_norm=1.0)
@@ -52,14 +53,14 @@ def mixtral(layers: int = 2) -> MixtralForCausalLM:
 
 def rehearsed(
     folder: Path, parallelism: Parallelism, devices: int, layers: int = 2, *, tied: bool = False,
-    experts: bool = False, training: Training = TRAINING,
+    experts: bool = False, training: Training = TRAINING, constraints: Sequence[Constraint] = (),
 ) -> Rehearsed:  # fmt: skip
     """The plan of a small Llama, or Mixtral, on one node, exported to a folder and rehearsed operator by operator."""
     ids = torch.zeros(ROWS, LENGTH, dtype=torch.int64)
     model = mixtral(layers) if experts else llama(layers, tied=tied)
     plan = parallelize_alone(
         model, f"1x{devices} h100-sxm", {"input_ids": ids, "labels": ids}, training=training, parallelism=parallelism,
-        effort="fast",
+        effort="fast", constraints=constraints,
     )  # fmt: skip
     plan.export(folder)
     width = devices // (parallelism.pp or 1)

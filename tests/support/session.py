@@ -6,13 +6,20 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from torch import distributed
 
+from autoplan import verify
+from autoplan.ir.record import PlanRecord
+from autoplan.verify import sharded
+from autoplan.verify.local_ranks import RankPool
 from tests.support.shared_plans import SharedPlans
 
 torch.set_num_threads(1)
@@ -47,6 +54,31 @@ def compiler() -> None:
     """The compiler loaded before ranks are forked: each of them would spend some seconds on it."""
     x = torch.ones(1, requires_grad=True)
     torch.compile(torch.sin, backend="aot_eager", fullgraph=True)(x).sum().backward()
+
+
+@pytest.fixture(scope="session")
+def shared_pools() -> Iterator[Callable[[int], RankPool]]:
+    """Ranks for the tests of all files, by how many: a rank's first step takes far longer than its next. What leaks,
+    compiles, or takes signals has a pool of its own, since these ranks would keep it."""
+    with ExitStack() as stack:
+        yield cache(lambda size: stack.enter_context(RankPool(size, timeout_s=280)))
+
+
+@pytest.fixture(scope="session")
+def pool(shared_pools: Callable[[int], RankPool]) -> RankPool:
+    """Four of them."""
+    return shared_pools(4)
+
+
+@pytest.fixture
+def verified_in_pool(shared_pools: Callable[[int], RankPool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are verified on the shared ranks, to which what a test patches is unknown."""
+
+    def on_these(record: PlanRecord, *more: Any) -> Any:
+        return sharded.in_pool(shared_pools(record.chosen.mesh.devices), record, *more)
+
+    for module in (verify, verify.inference):
+        monkeypatch.setattr(module, "on_local_ranks", on_these)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from autoplan.trace.pipeline import trace
 from tests.support.interpret import interpret
 from tests.support.planning import parallelize_alone
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 torch.set_num_threads(1)
 
 HIDDEN, HEADS, ROWS, LENGTH = 16, 4, 8, 6

@@ -129,7 +129,7 @@ def body_collectives(operator: Operator, strategy: Strategy, mesh: Mesh) -> tupl
     """Every collective that an operator's bodies run, with local bytes."""
     found = [each for of in (ring, routed, placed, halos) for each in of(operator, strategy, mesh)]
     for axis, chosen in strategy.axes:
-        if chosen.body in BODIES and mesh.size(axis) > 1:
+        if chosen.body in BODIES and mesh.size(axis) > 1 and not mesh.axis(axis).virtual:
             shape = local_shape(operator.operands[0], [(a, s.inputs[0]) for a, s in strategy.axes], mesh)
             found += BODIES[chosen.body](operator, shape, axis)
     return tuple(found)

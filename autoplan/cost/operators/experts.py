@@ -15,7 +15,7 @@ from autoplan.ir.graph import DTYPE_BYTES
 from cost_models.compute import matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
 
-INDEX_BYTES, COUNT_BYTES = 4, 8  # of an index and of a count as they are sent
+INDEX_BYTES, COUNT_BYTES = 4, 16  # of an index as it is sent, and of a member's two counts
 PASSES, ADDING = 4, 3  # over a message, written and read at either end; over rows that are added up
 
 

@@ -304,7 +304,7 @@ def tokens_of(operator: Operator, local: Mapping[str, int]) -> int:
 
 def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | None:
     """How a mixture's tokens travel to their experts under a strategy; None where they don't."""
-    ways = next((mesh.size(axis) for axis, s in strategy.axes if s.body == ROUTED), 1)
+    ways = math.prod(mesh.size(axis) for axis, s in strategy.axes if s.body == ROUTED)
     if ways == 1:
         return None
     local, hidden, scores = local_factors(operator, strategy, mesh), operator.operands[0], operator.operands[2]

@@ -21,35 +21,38 @@ from autoplan.redistribution import simplify, sized
 __all__ = ["typecheck"]
 
 
-def typecheck(lowered: Lowered) -> None:
-    """LayoutError, naming the block, the value, the operator and its module, at the first that doesn't follow."""
+def typecheck(lowered: Lowered, apart: bool = False) -> None:
+    """LayoutError, naming the block, the value, the operator and its module, at the first that doesn't follow.
+
+    apart  each microbatch has its own statistics: what it sums up, and its loss, are whole in it
+    """
     mesh = tensor_mesh(lowered.mesh)
-    given = check_constants(lowered, mesh)
+    given = check_constants(lowered, mesh, apart)
     for block in lowered.blocks:
-        check_block(block, mesh)
+        check_block(block, mesh, apart)
     check_chain(lowered, mesh)
     check_externals(lowered, given, mesh)
     for stage in lowered.stages:
         check_stage(lowered, stage, mesh)
     check_parameters(lowered, mesh)
-    check_result(lowered, mesh)
+    check_result(lowered, mesh, apart)
 
 
-def check_constants(lowered: Lowered, mesh: Mesh) -> Mapping[str, TypedValue]:
+def check_constants(lowered: Lowered, mesh: Mesh, apart: bool) -> Mapping[str, TypedValue]:
     """The constants' statements; returns what blocks may read, in the layout in which they find it."""
-    scope = Scope("constants", mesh)
+    scope = Scope("constants", mesh, apart)
     for value in (*lowered.batch, *lowered.buffers):
         scope.enter(value, live=False)
     for statement in lowered.constants:
         check_statement(scope, statement)
         if statement.value.name in lowered.counts:
-            scope.values[statement.value.name] = counted(lowered, statement.value, mesh)
+            scope.values[statement.value.name] = counted(lowered, statement.value, mesh, apart)
     return scope.values
 
 
-def counted(lowered: Lowered, value: TypedValue, mesh: Mesh) -> TypedValue:
+def counted(lowered: Lowered, value: TypedValue, mesh: Mesh, apart: bool) -> TypedValue:
     """A count as it is read: it is summed over microbatches and batch axes, so on these it must be a summand."""
-    summed = (MICROBATCH, *lowered.batch_axes)
+    summed = (*([] if apart else [MICROBATCH]), *lowered.batch_axes)
     for axis in sized(mesh):
         wanted = P if axis.name in summed else R
         state = value.layout.state(axis.name)
@@ -59,8 +62,8 @@ def counted(lowered: Lowered, value: TypedValue, mesh: Mesh) -> TypedValue:
     return TypedValue(value.name, value.type, Layout.of(len(value.type.shape), {}, mesh), value.local_shape)
 
 
-def check_block(block: LoweredBlock, mesh: Mesh) -> None:
-    scope = Scope(block.name, mesh)
+def check_block(block: LoweredBlock, mesh: Mesh, apart: bool) -> None:
+    scope = Scope(block.name, mesh, apart)
     for value in (*block.inputs, *block.parameters):
         scope.enter(value, live=True)
     for value in (*block.externals, *block.buffers):
@@ -204,12 +207,15 @@ def check_over_microbatches(label: str, state: State) -> None:
         raise LayoutError(label, cause, "use it as R on axis mb")
 
 
-def check_result(lowered: Lowered, mesh: Mesh) -> None:
-    """A loss is I or P on each axis, P on those that split the batch; any other result is no summand."""
+def check_result(lowered: Lowered, mesh: Mesh, apart: bool) -> None:
+    """A loss is I or P on each axis, P on those that split the batch; any other result is no summand. That of a
+    microbatch with its own statistics is whole in it."""
     for value in lowered.stages[-1].outputs:
         label = f"{lowered.blocks[lowered.segments[-1].block].name}: result {value.name}"
         for axis in sized(mesh):
             state = value.layout.state(axis.name)
+            if apart and axis.virtual and value.type.shape == () and state == R:
+                continue
             if value.type.shape == () and (axis.virtual or axis.name in lowered.batch_axes) and state != P:
                 cause = f"the loss is {state} on axis {axis.name}, whose ranks hold summands of it"
                 raise LayoutError(label, cause, "leave it P: losses and gradients are summed by the step")

@@ -13,7 +13,14 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed import Compute, Move, TypedValue
 from autoplan.redistribution import follow, neutral, simplify, sized, transition
 from autoplan.rules.registry import AxisStrategy, Rule, registered, rule_of
-from autoplan.rules.strategies import axis_strategies, fits, local_arguments, replicated
+from autoplan.rules.strategies import (
+    SYNC_BATCH_NORM,
+    apart_strategies,
+    axis_strategies,
+    fits,
+    local_arguments,
+    replicated,
+)
 
 PLAN_AGAIN = "plan again, or undo the edit of the plan"
 
@@ -24,12 +31,14 @@ class Scope:
 
     where   the block's class, or "constants", for messages
     mesh    without the pipeline's axis
+    apart   each microbatch has its own statistics
     live    names of those that may carry a gradient
     made    the operator that each is the result of, redistributed or not, for messages
     """
 
     where: str
     mesh: Mesh
+    apart: bool = False
     values: dict[str, TypedValue] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     made: dict[str, str] = field(default_factory=dict)
@@ -145,7 +154,8 @@ class _Operator:
                 raise self.fault(f"nothing says how it runs on axis {axis.name}")
             if len(strategies[axis.name].inputs) != len(self.operands):
                 raise self.fault(f"its strategy on axis {axis.name} is for another number of operands")
-            if axis.virtual and strategies[axis.name].body:
+            apart = self.scope.apart and strategies[axis.name].body == SYNC_BATCH_NORM
+            if axis.virtual and strategies[axis.name].body and not apart:
                 raise self.fault(f"{strategies[axis.name].body} can't run over microbatches, which exchange nothing")
         self.chosen = [(axis.name, strategies[axis.name]) for axis in sized(self.mesh)]
         for position in range(len(self.operands)):
@@ -171,10 +181,11 @@ class _Operator:
         kinds = [operand.type for operand in self.operands]
         rule = self.rule(kinds) if self.compute.op in registered() else None
         given = replicated(self.carries) if rule is None else axis_strategies(rule, kinds, self.carries)
-        allowed = {self.normal(strategy) for strategy in given}
         for axis, strategy in self.chosen:
-            if self.normal(strategy) not in allowed:
-                raise self.foreign(axis, strategy, given)
+            apart = self.scope.apart and self.mesh.axis(axis).virtual
+            ways = apart_strategies(given) if apart else given
+            if self.normal(strategy) not in map(self.normal, ways):
+                raise self.foreign(axis, strategy, ways)
         if rule is not None and not fits(rule, self.chosen, kinds, self.compute.value.type, self.mesh):
             raise self.fault("its strategies on the several axes don't go together: a size that doesn't divide")
 

@@ -1,8 +1,9 @@
 """All experts at once: rows in the order of their experts, products by torch's grouped matrix product.
 
-Nothing waits for the device: counts stay there. Rows of indices that name no expert stand last, behind the last group,
-where a grouped product writes nothing; what is read of them is masked. Sums over a token's choices are taken in the
-order of the choices, so that two runs give the same bits.
+Nothing waits for the device: counts stay there. Choices that name no expert stand last. Where it is known how many
+do name one, the others have no rows; else theirs lie behind the last group, where a grouped product writes nothing, and
+what is read of them is masked. Sums over a token's choices are taken in the order of the choices, so that two runs give
+the same bits.
 """
 
 from __future__ import annotations
@@ -34,35 +35,39 @@ class Routed:
 
     order    the choice, counted over all tokens, that stands in each row; ``tokens``: whose it is
     expert   of each row; the number of experts, or more, where there is none
-    nobody   [rows, 1]: whether there is none
+    nobody   [rows, 1]: whether there is none; None where every row has one
     ends     int32 [experts]: behind the last row of each
-    choices  of a token
+    shape    of the indices: tokens, choices of each
     """
 
     order: Tensor
     tokens: Tensor
     expert: Tensor
-    nobody: Tensor
+    nobody: Tensor | None
     ends: Tensor
-    choices: int
+    shape: torch.Size
 
     @staticmethod
-    def of(index: Tensor, experts: int) -> Routed:
-        known = torch.where(index < 0, experts, index).view(-1)
-        expert, order = torch.sort(known, stable=True)
+    def of(index: Tensor, experts: int, count: int | None = None) -> Routed:
+        """``count``: how many of the choices name an expert, where that is known."""
+        named = count == index.numel()
+        known = index if named else torch.where(index < 0, experts, index)
+        expert, order = torch.sort(known.view(-1), stable=True)
+        if count is not None:
+            expert, order = expert[:count], order[:count]
         ends = torch.searchsorted(expert, torch.arange(experts, device=index.device), right=True, out_int32=True)
-        nobody = (expert >= experts).unsqueeze(-1)
-        return Routed(order, order // index.shape[-1], expert, nobody, ends, index.shape[-1])
+        nobody = (expert >= experts).unsqueeze(-1) if count is None else None
+        return Routed(order, order // index.shape[-1], expert, nobody, ends, index.shape)
 
     def masked(self, rows: Tensor) -> Tensor:
-        """Zeros in place of rows without an expert."""
-        return rows.masked_fill(self.nobody, 0)
+        """Zeros in place of rows without an expert, in the same memory."""
+        return rows if self.nobody is None else rows.masked_fill_(self.nobody, 0)
 
     def back(self, rows: Tensor) -> Tensor:
-        """Rows in the order of the choices, [tokens, choices, width]."""
-        apart = torch.empty_like(rows)
-        apart[self.order] = rows
-        return apart.view(-1, self.choices, rows.shape[-1])
+        """Rows in the order of the choices, [tokens, choices, width]; zeros where a choice has none."""
+        choices = self.shape.numel()
+        apart = (rows.new_empty if rows.shape[0] == choices else rows.new_zeros)(choices, rows.shape[-1])
+        return apart.index_copy_(0, self.order, rows).view(*self.shape, rows.shape[-1])
 
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
         """[rows, in] by [experts, in, out]."""
@@ -92,11 +97,11 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def forward(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    function: Callable[..., Tensor], transposed: bool,
+    function: Callable[..., Tensor], transposed: bool, count: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The result in the wider of the dtypes of tokens and scores."""
-    routed = Routed.of(index, down.shape[0])
-    inner = function(*first_products(routed, hidden[routed.tokens], first, biases, transposed))
+    """The result in the wider of the dtypes of tokens and scores. ``count``: as of ``Routed.of``."""
+    routed = Routed.of(index, down.shape[0], count)
+    inner = function(*first_products(routed, hidden.index_select(0, routed.tokens), first, biases, transposed))
     rows = routed.masked(routed.product(inner, turned(down, transposed)))
     return (routed.back(rows) * scores.unsqueeze(-1)).sum(1)
 
@@ -110,15 +115,15 @@ def first_products(
 
 def backward(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], through: Through, transposed: bool,
+    biases: Sequence[Tensor], through: Through, transposed: bool, count: int | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of hidden, scores, down, each of first, each of biases.
 
     through  (products, gradient of the activation) -> the activation, gradients of the products
     """
-    routed = Routed.of(index, down.shape[0])
-    rows, outer = hidden[routed.tokens], gradient[routed.tokens]
-    score = cast(scores.reshape(-1, 1)[routed.order], hidden.dtype)
+    routed = Routed.of(index, down.shape[0], count)
+    rows, outer = (x.index_select(0, routed.tokens) for x in (hidden, gradient))
+    score = cast(scores.reshape(-1, 1).index_select(0, routed.order), hidden.dtype)
     products = first_products(routed, rows, first, biases, transposed)
     back = routed.product(outer, turned(down, not transposed))
     inner, d_products = through(products, back * score)
@@ -132,5 +137,5 @@ def backward(
     for other in others:
         d_rows = d_rows.add_(other)
     d_hidden = routed.back(routed.masked(d_rows)).sum(1)
-    d_biases = [routed.summed(part) for part in d_products][: len(biases)]
+    d_biases = [routed.summed(part) for part, _ in zip(d_products, biases, strict=False)]
     return [d_hidden, cast(d_scores, scores.dtype), routed.outer(*down_sides), *d_first, *d_biases]

@@ -75,14 +75,14 @@ def first_products(
     return [p + bias[expert] for p, bias in zip(products, biases, strict=True)] if biases else products
 
 
-@torch.library.custom_op("autoplan::experts", mutates_args=(), schema=SCHEMA)
-def _experts(
+def run_forward(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
-    activation: str, transposed: bool,
+    activation: str, transposed: bool, count: int | None = None,
 ) -> Tensor:  # fmt: skip
+    """[tokens, o]; ``count``: how many of the indices name an expert of the operands, where that is known."""
     function = activation_function(activation, names_of(first))
     if grouped.serves(hidden, [*first, down]):
-        result = grouped.forward(hidden, index, scores, first, down, biases, function, transposed)
+        result = grouped.forward(hidden, index, scores, first, down, biases, function, transposed, count)
         return grouped.cast(result, hidden.dtype)
     wide = torch.promote_types(hidden.dtype, scores.dtype)
     total = hidden.new_zeros(hidden.shape[0], down.shape[2 if transposed else 1], dtype=wide)
@@ -93,6 +93,14 @@ def _experts(
     return total.to(hidden.dtype)
 
 
+@torch.library.custom_op("autoplan::experts", mutates_args=(), schema=SCHEMA)
+def _experts(
+    hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
+    activation: str, transposed: bool,
+) -> Tensor:  # fmt: skip
+    return run_forward(hidden, index, scores, first, down, biases, activation, transposed)
+
+
 @_experts.register_fake
 def _(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
@@ -101,10 +109,9 @@ def _(
     return hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
 
 
-@torch.library.custom_op("autoplan::experts_backward", mutates_args=(), schema=BACKWARD)
-def _backward(
+def run_backward(
     gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
-    biases: Sequence[Tensor], activation: str, transposed: bool,
+    biases: Sequence[Tensor], activation: str, transposed: bool, count: int | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of hidden, scores, down, each of first, each of biases.
 
@@ -112,7 +119,7 @@ def _backward(
     """
     through = value_and_gradients(activation, names_of(first))
     if grouped.serves(hidden, [*first, down]):
-        return grouped.backward(gradient, hidden, index, scores, first, down, biases, through, transposed)
+        return grouped.backward(gradient, hidden, index, scores, first, down, biases, through, transposed, count)
     d_hidden, d_scores, d_down, *rest = (torch.zeros_like(t) for t in (hidden, scores, down, *first, *biases))
     d_first, d_biases = rest[: len(first)], rest[len(first) :]
     for expert, tokens, choice in chosen(index, down.shape[0]):
@@ -129,6 +136,14 @@ def _backward(
         for part, d_bias in zip(d_products, d_biases, strict=False):
             d_bias[expert] = part.sum(0)
     return [d_hidden, d_scores, d_down, *d_first, *d_biases]
+
+
+@torch.library.custom_op("autoplan::experts_backward", mutates_args=(), schema=BACKWARD)
+def _backward(
+    gradient: Tensor, hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor,
+    biases: Sequence[Tensor], activation: str, transposed: bool,
+) -> list[Tensor]:  # fmt: skip
+    return run_backward(gradient, hidden, index, scores, first, down, biases, activation, transposed)
 
 
 @_backward.register_fake

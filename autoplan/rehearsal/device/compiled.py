@@ -11,33 +11,41 @@ operators' number too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._inductor.pattern_matcher  # the partition imports it late; ranks are forks, each would anew
 from functorch.compile import aot_function, min_cut_rematerialization_partition
 from torch import Tensor, fx, nn
 from torch._inductor.decomposition import select_decomp_table
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
-from autoplan.rehearsal.device.accelerator import dispatching, unheard
+from autoplan.rehearsal.device.recorder import Recorder
+from autoplan.rehearsal.device.repeated import graph_runner
 from autoplan.runtime.memory import selective
 from autoplan.runtime.parallel.zero import segments_of
 
 
-def partition_segments(stages: Sequence[nn.Module]) -> None:
-    """As ``runtime.parallel.compiled.compile_segments``, one graph for each class of segment."""
+def partition_segments(stages: Sequence[nn.Module], recorder: Recorder | None = None) -> None:
+    """As ``runtime.parallel.compiled.compile_segments``, one graph for each class of segment.
+
+    recorder  who is told of the runs; with one they are repeated
+    """
     graphs: dict[object, Callable[..., Any]] = {}
     for stage in stages:
         for segment in segments_of(next(stage.children())):
-            segment.forward = _partitioned(segment, graphs)
+            segment.forward = _partitioned(segment, graphs, recorder)
 
 
-def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -> Callable[..., Any]:
+def _partitioned(
+    segment: nn.Module, graphs: dict[object, Callable[..., Any]], recorder: Recorder | None
+) -> Callable[..., Any]:
     names = [name for name, _ in segment.named_parameters(remove_duplicate=False)]
     plain, own = segment.forward, "forward" in vars(segment)  # its class's, or one that recomputes selectively
 
@@ -46,7 +54,7 @@ def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -
         given = (*values, *args)
         key = (type(segment), own, torch.is_grad_enabled(), tuple(_described(x) for x in given))
         if key not in graphs:
-            graphs[key] = _graph(segment, plain, names)
+            graphs[key] = _graph(segment, plain, names, recorder)
             # its first call traces, which no other mode may see; nor may a checkpoint around it see what that saves
             with _disable_current_modes(), saved_tensors_hooks(_same, _same), _as_compiled():
                 graphs[key](*(_alone(x) for x in given))
@@ -55,28 +63,21 @@ def _partitioned(segment: nn.Module, graphs: dict[object, Callable[..., Any]]) -
     return forward
 
 
-def _graph(segment: nn.Module, plain: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+def _graph(
+    segment: nn.Module, plain: Callable[..., Any], names: Sequence[str], recorder: Recorder | None
+) -> Callable[..., Any]:
     def flat(*given: Any) -> Any:
         values = dict(zip(names, given, strict=False))
         with_values = _Bare(segment, plain)
         return functional_call(with_values, {f"segment.{n}": v for n, v in values.items()}, given[len(names) :])
 
+    def run(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
+        return graph_runner(graph, recorder)
+
     return aot_function(
-        flat, fw_compiler=_interpreted, bw_compiler=_interpreted, partition_fn=min_cut_rematerialization_partition,
+        flat, fw_compiler=run, bw_compiler=run, partition_fn=min_cut_rematerialization_partition,
         decompositions=select_decomp_table(),
     )  # fmt: skip
-
-
-def _interpreted(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
-    """The graph's operators one by one; as inductor's code does, it lets go of each argument after its last use."""
-    interpreter = fx.Interpreter(graph)
-
-    def run(given: list) -> Any:
-        with nullcontext() if dispatching() else unheard(given):
-            return interpreter.boxed_run(given)
-
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
 
 
 class _Bare(nn.Module):
@@ -120,4 +121,11 @@ def _described(x: Any) -> object:
 
 
 def _alone(x: Any) -> Any:
-    return x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+    """An argument to trace with: on a storage of its own, for the graph holds on to it."""
+    if not isinstance(x, Tensor):
+        return x
+    if not isinstance(x, FakeTensor):
+        return x.detach().requires_grad_(x.requires_grad)
+    with x.fake_mode:
+        alike = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+    return alike.requires_grad_(x.requires_grad)

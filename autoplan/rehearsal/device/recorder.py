@@ -32,6 +32,9 @@ FUNCTIONAL = {
 }  # fmt: skip
 """Collectives that are operators, by the names of ``torch.ops._c10d_functional``."""
 REDUCTIONS = ("all-reduce", "reduce-scatter")
+OF_A_STEP = ("activations", "gradients in flight")
+"""Kinds of storages of which nothing is needed when a step has ended, but for a few numbers, as its loss."""
+SCALARS_BYTES = 256
 
 
 class Recorder:
@@ -86,7 +89,7 @@ class Recorder:
             return
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, FakeTensor)]
-        kind = self._kind(line)
+        kind = self.kind(line)
         fresh = [x for x in made if self._follow(x, kind, f"{space}.{name}", line)]
         if is_view(function) or not made or (not fresh and not function._schema.is_mutable) or name in _ALLOCATE:
             return
@@ -136,11 +139,22 @@ class Recorder:
         )  # fmt: skip
 
     def waited(self, number: int, on_device: bool) -> None:
-        self._note("wait", "wait", stream=self._stream() if on_device else HOST, line=self.line(), of=(number,))
+        self._note("wait", "wait", stream=self.stream() if on_device else HOST, line=self.line(), of=(number,))
+
+    def repeat(self, calls: Sequence[Call], start: int, line: str) -> None:
+        """Notes calls as they were noted before, counted from ``start`` and of another line."""
+        for c in calls:
+            of = tuple(number + start for number in c.of) if c.kind == "wait" else c.of
+            self.calls.append(Call(c.kind, c.name, c.number + start, c.stream, line, self.during, c.bytes, c.span,
+                                   c.peer, c.dtype, c.batch, c.group, of, c.flops, c.moved))  # fmt: skip
+        self.storages.call = len(self.calls)
 
     # what is made of it
 
     def trace(self, rank: int, stages: tuple[int, ...], microbatches: int) -> RankTrace:
+        for life in self.storages.left(OF_A_STEP, SCALARS_BYTES):
+            text = f"{life.name}: {life.bytes:,} bytes of {life.kind} are held beyond the step"
+            self.faults["kept alive", life.line, text] += 1
         call = self.calls[min(self.storages.peak_call, len(self.calls) - 1)]
         faults = tuple(Fault(*which, count=count) for which, count in self.faults.items())
         peak = self.storages.peak(call.during, call.name, call.line)
@@ -183,13 +197,13 @@ class Recorder:
         if name == "wait_tensor":
             number = self.in_flight.pop(args[0].untyped_storage()._cdata, None)
             if number is not None:
-                self._note("wait", "wait", stream=self._stream(), line=line, of=(number,))
+                self._note("wait", "wait", stream=self.stream(), line=line, of=(number,))
             return
         group = _resolve_process_group(next(a for a in reversed(args) if isinstance(a, str)))  # type: ignore[arg-type]
         assert isinstance(group, FakeGroup)
         given, made = [x for x in tree_leaves(args[0]) if isinstance(x, Tensor)], tree_leaves(result)
         for x in made:
-            self._follow(x, self._kind(line), name, line)
+            self._follow(x, self.kind(line), name, line)
         said = FUNCTIONAL[name]
         if said == "all-to-all" and len({*args[1], *args[2]}) > 1:
             said = "all-to-all-v"
@@ -203,13 +217,13 @@ class Recorder:
     ) -> int:
         size = sum(x.numel() * x.element_size() for x in given)
         dtype = short(given[0].dtype) if given else ""
-        stream = self._stream() if on_device else HOST
+        stream = self.stream() if on_device else HOST
         return self._note(
             "collective", name, stream=stream, line=line, bytes=size, span=group.span, group=group.number,
             dtype=dtype,
         )  # fmt: skip
 
-    def _kind(self, line: str) -> str:
+    def kind(self, line: str) -> str:
         if self.during == "update":
             return "update"
         if self.sharding:
@@ -223,11 +237,11 @@ class Recorder:
     def _follow(self, x: Tensor, kind: str, name: str, line: str) -> bool:
         return x.device.type == NAME and self.storages.follow(x, kind, name, line, self.during)
 
-    def _stream(self) -> int:
+    def stream(self) -> int:
         return self.device.current.number if self.device is not None else 0
 
     def _note(self, kind: Kind, name: str, **fields: Any) -> int:
-        fields.setdefault("stream", self._stream())
+        fields.setdefault("stream", self.stream())
         self.calls.append(Call(kind, name, len(self.calls), during=self.during, **fields))
         self.storages.call = len(self.calls)
         return len(self.calls) - 1

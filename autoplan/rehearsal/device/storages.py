@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ class Life:
     """One storage, or the time for which it had one size.
 
     born, died   calls of the rank; died None: it is still there
+    before       whether it stood when the calls were counted from 0
     """
 
     bytes: int
@@ -31,12 +32,21 @@ class Life:
     line: str
     during: str
     died: int | None = None
+    before: bool = False
+
+
+Change = tuple[int, int, Life | None]
+"""After so many calls the storage of a key begins (with its life), or ends (None)."""
 
 
 class Storages:
-    """All storages that live or have lived since ``restart``."""
+    """All storages that live or have lived since ``restart``.
+
+    journal  where it isn't None, each change is written into it as it comes
+    """
 
     def __init__(self) -> None:
+        self.journal: list[Change] | None = None
         self.references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.alive: dict[int, Life] = {}
         self.ended: list[Life] = []
@@ -49,7 +59,7 @@ class Storages:
         self.ended.clear()
         self.call = 0
         for life in self.alive.values():
-            life.born = 0
+            life.born, life.before = 0, True
         self.peak_bytes, self.peak_call = self.now_bytes, self.call
 
     def follow(self, tensor: Tensor, kind: str, name: str, line: str, during: str) -> bool:
@@ -83,7 +93,16 @@ class Storages:
         self._end(key)
         self._begin(key, Life(storage.nbytes(), self.call, life.kind, life.name, life.line, life.during))
 
+    def pass_by(self, number: int, life: Life, kind: str, line: str, during: str) -> None:
+        """Notes a storage that no tensor holds, as ``life`` was, until ``passed``."""
+        self._begin(-1 - number, Life(life.bytes, self.call, kind, life.name, line, during))
+
+    def passed(self, number: int) -> None:
+        self._end(-1 - number)
+
     def _begin(self, key: int, life: Life) -> None:
+        if self.journal is not None:
+            self.journal.append((self.call, key, life))
         self.alive[key] = life
         self.now_bytes += life.bytes
         if self.now_bytes > self.peak_bytes:
@@ -96,6 +115,8 @@ class Storages:
             self._end(key)
 
     def _end(self, key: int) -> None:
+        if self.journal is not None:
+            self.journal.append((self.call, key, None))
         life = self.alive.pop(key)
         life.died = self.call
         self.now_bytes -= life.bytes
@@ -106,6 +127,11 @@ class Storages:
         """Those that stood at a call."""
         lives = (*self.ended, *self.alive.values())
         return [life for life in lives if life.bytes and life.born <= call and (life.died is None or call < life.died)]
+
+    def left(self, kinds: Sequence[str], more_than: int) -> list[Life]:
+        """Storages of these kinds, of more bytes, that came since ``restart`` and still stand."""
+        lives = self.alive.values()
+        return [life for life in lives if not life.before and life.kind in kinds and life.bytes > more_than]
 
     def held(self) -> Mapping[str, int]:
         """Bytes that stand now, by kind."""

@@ -159,9 +159,10 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
             "replicas", "all-reduce", span(share, data.axis), total, 1, spent_s, parts=True, sometimes=True
         )
     elif data.shared and data.zero:
-        gathers = data.gathers(share.microbatches)
+        counts = [count for at in intervals for count in loads.unit_gathers(at)]
         scatters = share.microbatches if data.scatters_each else 1
-        for axes, size in (each for unit in units for each in data.by_group(unit).items()):
+        pairs = zip(counts, map(data.by_group, units), strict=True)
+        for gathers, (axes, size) in ((count, each) for count, unit in pairs for each in unit.items()):
             group, reduced = span(share, axes), data.prices.summed * size
             seconds_of = share.prices.collective_s
             gather_s, scatter_s = seconds_of("all-gather", size, axes), seconds_of("reduce-scatter", reduced, axes)
@@ -295,6 +296,7 @@ def unpriced_calls(share: RankShare) -> list[PricedCall]:
         found.append(PricedCall("the gradients' norm", "all-reduce", world, FLOAT64, 1))
     for value in (s.value for s in lowered.constants if s.value.name in lowered.counts):
         size, said = math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype], f"count of {value.name}"
+        size *= mesh.size(MICROBATCH) if training.apart else 1
         alone = ("dp",) if share.plan.record.chosen.parallelism.steps_locally else ()
         found += [PricedCall(said, "all-reduce", span, size, 1) for span in summed_over(share, value, alone)]
     size = DTYPE_BYTES[lowered.loss.type.dtype]

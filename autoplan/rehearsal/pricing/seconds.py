@@ -83,7 +83,8 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             totals[block, FORWARD] += m * ahead_s
             if not share.prices.training:
                 continue
-            apart_s = open_s(share, price, backward=True) + data.exposed_backward_s(price.backward_s, size)
+            last = segment == len(chain) - 1 and not chain.repeated[-1]
+            apart_s = open_s(share, price, backward=True) + data.exposed_backward_s(price.backward_s, size, last)
             back_s = float(backward_s[segment]) - apart_s
             again = [moved for moved in price.moves if moved.again and not share.hosts]
             gathers_s = sum(crossing_s(share.prices, moved, backward=False) for moved in again)

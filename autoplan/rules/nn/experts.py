@@ -41,7 +41,7 @@ def ways(weights: int, lead: int) -> tuple[AxisStrategy, ...]:
     split = [S(0)] * weights
     whole = AxisStrategy((R, R, R, *split), P, body="local_experts")
     routed = [
-        AxisStrategy((S(d), S(d), S(d), *split), S(d), body="routed_experts", communicates=True, single=True)
+        AxisStrategy((S(d), S(d), S(d), *split), S(d), body="routed_experts", communicates=True)
         for d in range(lead)
     ]
     return (whole, *routed)

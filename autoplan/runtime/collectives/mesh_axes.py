@@ -15,7 +15,6 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
 
 Members = tuple[int, ...]
 """The processes of one group, by their global ranks."""
@@ -79,11 +78,6 @@ def mesh_axes(mesh: Mesh, device_mesh: DeviceMesh, groups: Iterable[tuple[str, .
         known[axis.name] = group
     wanted = [names for names in dict.fromkeys(groups) if ",".join(names) not in axes]
     return axes | _several(mesh, device_mesh, axes, known, wanted) if wanted else axes
-
-
-def groups_of(steps: Iterable[Collective]) -> tuple[tuple[str, ...], ...]:
-    """The groups that these collectives run over, for ``mesh_axes``; in the order of their first use."""
-    return tuple(dict.fromkeys(step.axes for step in steps))
 
 
 def release(axes: Iterable[MeshAxis]) -> None:

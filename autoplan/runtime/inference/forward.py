@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.randomness import random_operators
-from autoplan.runtime.collectives.mesh_axes import MeshAxis, groups_of, mesh_axes
+from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, microbatches
 from autoplan.runtime.inference.given import gathered, planned_rows, whole_batch
 from autoplan.runtime.inference.lending import Loan, lent, loans
@@ -92,8 +92,7 @@ class Forward:
             )
         form = self.spec.forms(rows)
         spec = replace(self.spec, lowered=form.lowered)
-        wanted = groups_of(step for move in form.lowered.moves for step in move.collectives)
-        lacking = [names for names in wanted if ",".join(names) not in self.axes]
+        lacking = [names for names in form.lowered.groups if ",".join(names) not in self.axes]
         axes = dict(self.axes)
         if lacking:
             axes |= mesh_axes(self.spec.lowered.mesh, self.device_mesh, lacking)

@@ -16,7 +16,8 @@ def whole_counts(
     spec: ProgramSpec, module: ModuleType, inputs: Mapping[str, Tensor], axes: Mapping[str, MeshAxis],
     alone: bool | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches].
+    """Denominators over all microbatches and ranks, each repeated for every microbatch: [microbatches]. Where each
+    microbatch has its own statistics, over the ranks alone.
 
     alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as it steps
     """
@@ -26,14 +27,14 @@ def whole_counts(
     for name in spec.lowered.counts:
         layout = next(c.value.layout for c in spec.lowered.constants if c.value.name == name)
         partial = [axis for axis, state in layout.rest if state.kind == "P"]
-        total = each[0][name]
-        if MICROBATCH in partial and m > 1:
-            total = torch.stack([counted[name] for counted in each]).sum(0)
+        total = torch.stack([counted[name] for counted in each])
+        if not spec.training.apart:
+            total = total.sum(0) if MICROBATCH in partial else total[0]
         for axis in (axes[a] for a in partial if a != MICROBATCH and not (a == DATA and local)):
             if axis.group is not None:
                 dist.all_reduce(total, group=axis.group)
-        total = total.clamp(min=1) if local and not total.ndim else total
-        whole[name] = total.expand(m, *total.shape)
+        total = total.clamp(min=1) if local and not each[0][name].ndim else total
+        whole[name] = total if spec.training.apart else total.expand(m, *total.shape)
     return whole
 
 

@@ -7,7 +7,8 @@ Levels differ in when the whole parameters are gathered and when gradients are r
 
     1   gathered once a step, gradients reduced once a step
     2   gathered once a step, gradients reduced after each microbatch
-    3   gathered for each forward and each backward, gradients reduced after each microbatch
+    3   gathered for each forward and each backward, gradients reduced after each microbatch; without a pipeline the
+        last segment's backward follows its forward, so that what was gathered stays
 
 Offloaded parameters lie in the host's memory between uses, by fully_shard's CPUOffloadPolicy, and are updated there.
 Under a pipeline gradients are reduced once at every level: under the stage's last backward, or after it where that is
@@ -31,7 +32,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Shard
 
 from autoplan.errors import ParallelismError
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
 
 def shard_stages(
@@ -83,14 +84,14 @@ def shard_stage(
 ) -> None:  # fmt: skip
     """One group of parameters for each segment, and one for what is left: the parameters that segments share."""
     units = list(segments_of(next(stage.children())))
-    reshard = spec.parallelism.zero == 3
+    reshard, kept = spec.parallelism.zero == 3, last_segment(spec, stage)
     gathered: list[FSDPModule] = []
     for module in [u for u in units if not shares(u, units)] + [stage]:
         mine = [p for p in module.parameters() if p not in ignored]
         fully_shard(
             module,
             mesh=mesh,
-            reshard_after_forward=reshard and module is not stage,
+            reshard_after_forward=reshard and module is not stage and module is not kept,
             shard_placement_fn=placed,
             mp_policy=policy(spec),
             offload_policy=offloading(spec, mesh.device_type),
@@ -104,6 +105,15 @@ def shard_stage(
     for unit in fsdp_modules(stage):
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
+
+
+def last_segment(spec: ProgramSpec, stage: nn.Module) -> nn.Module | None:
+    """The chain's last segment where its parameters stay gathered for the backward (``cost.zero_costs``): without a
+    pipeline, and of a block that stands in the chain once."""
+    blocks = [segment.block for segment in spec.lowered.segments]
+    if spec.lowered.mesh.size(PIPELINE) > 1 or blocks.count(blocks[-1]) > 1:
+        return None
+    return list(next(stage.children()).children())[-1]
 
 
 def segments_of(stage: nn.Module) -> Iterator[nn.Module]:

@@ -16,7 +16,7 @@ from autoplan.cost.prices import COPYING, layout_bytes
 from autoplan.ir.choice import BlockChoice, Hop
 from autoplan.ir.graph import Block
 from autoplan.ir.layout import Layout
-from autoplan.ir.mesh import Mesh
+from autoplan.ir.mesh import MICROBATCH, Mesh
 
 Located = tuple[str, Layout]  # a value, and the layout in which it is held
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -55,7 +55,7 @@ def steps_of(block: Block, choice: BlockChoice, operators: Mapping[str, Operator
             reads.append((name, layout))
         made = (node.name, strategy.output(len(node.type.shape), mesh))
         known.add(made)
-        bodies = [each.body for axis, each in strategy.axes if each.body and mesh.size(axis) > 1]
+        bodies = [each.body for axis, each in strategy.axes if each.body and mesh.size(axis) > 1 and axis != MICROBATCH]
         yield Step(tuple(reads), made, operators[node.name], body=bodies[0] if bodies else "")
     for name, layout in zip(block.outputs, choice.outputs, strict=True):
         yield from moved(name, layout)

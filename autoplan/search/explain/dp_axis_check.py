@@ -60,7 +60,8 @@ def check_data_axis(operators: OperatorProblems, setting: Candidate, spent_s: fl
 
     spent_s  by the search until here: where the check would take more than a tenth of it, it is left out
     """
-    if setting.dp == 1 or setting.tensor_system or setting.ep * setting.cp > 1 or operators.prepared.batch[DATA].reason:
+    beside = setting.tensor_system or setting.folding.axes or setting.cp > 1
+    if setting.dp == 1 or beside or operators.prepared.batch[DATA].reason:
         return ""
     start = time.perf_counter()
     pinned_form, shared = operators.form(single_steps(operators, setting), operators.split_weights)

@@ -34,7 +34,7 @@ TRIES = 12  # settings that are priced for one remedy
 FAILED_TRIES = 6  # settings of which none fitting says that none will
 PLANNED_NODES = 8  # counts of nodes for which a plan is sought, from the fewest that bounds allow
 HALVINGS = 6  # of the sequence, beyond which it is another task
-SIZES = ("dp", "dp_replicate", "tp", "pp", "cp", "ep", "cp_attention", "tensor", "tensor_system")
+SIZES = ("dp", "dp_replicate", "tp", "pp", "cp", "ep", "etp", "cp_attention", "tensor", "tensor_system")
 
 
 @dataclass(frozen=True)

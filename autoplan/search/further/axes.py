@@ -8,8 +8,9 @@ have one row: more would hold more, and a long row fills a device.
 An experts' axis is tried for mixtures. A tensor axis splits experts too, within a node and with all else that it
 splits. An axis of their own may span nodes, and dense weights stay whole along it. There are as many meshes again for
 each of its sizes, and operators over two axes are dear to choose. So sizes are tried without a tensor axis first, each
-mesh with the microbatch that gives a device about as many rows as it has in the best plan. The size that wins is tried
-with all others. Both axes together have to be pinned.
+mesh with the microbatch that gives a device about as many rows as it has in the best plan. The size whose plan is
+quickest is tried beside each tensor axis of a node, experts folded over it or each split by it, unless the model has
+too many operators. The foldings that win are tried with all other microbatches.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def is_worth(setting: Candidate, tokens: int) -> bool:
 def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
     """Settings with an experts' axis, each mesh with its likeliest microbatch and with no tensor axis unless one is
     pinned; none where such an axis or a system of rows is pinned, or the model has no mixture."""
-    said = (pinned.cp, pinned.ep, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
+    said = (pinned.cp, pinned.ep, pinned.etp, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
     if any(field is not None for field in said) or not work.limits.experts:
         return []
     sizes = [ep for ep in divisors(math.gcd(work.limits.devices, work.limits.experts)) if ep > 1]
@@ -65,13 +66,31 @@ def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None)
     return work.lying(likeliest(found, rows))
 
 
+def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
+    """Settings with the quickest experts' axis beside a tensor axis, folded over it or not, likewise; none for a model
+    of many operators, or where either axis is pinned."""
+    alone = [setting for setting in work.bounds if setting.folding.axes]
+    said = (pinned.ep, pinned.tp)
+    many = work.prepared.many > work.budget.folded_operators
+    if work.budget.quick or many or any(field is not None for field in said) or not alone:
+        return []
+    priced = {s: found.step_s for s in alone if (found := work.found.get(s)) is not None}
+    known_s = priced or {s: work.bounds[s] for s in alone}
+    ep = min(known_s, key=lambda s: (known_s[s], s)).sizes["ep"]
+    sizes = [tp for tp in divisors(work.limits.node) if tp > 1]
+    beside = (s for tp in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=tp)))
+    rows = 1.0 if best is None else best.setting.micro_batch / best.setting.operator_ways
+    return work.lying(likeliest(beside, rows))
+
+
 def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
     """Those of each mesh whose microbatch gives a device about so many rows."""
     by_mesh: dict[tuple, dict[int, list[Candidate]]] = {}
     for s in possible:
-        by_mesh.setdefault((s.pp, s.dp, s.operator_sizes), {}).setdefault(s.micro_batch, []).append(s)
+        mesh = (s.pp, s.dp, s.operator_sizes, s.folds)
+        by_mesh.setdefault(mesh, {}).setdefault(s.micro_batch, []).append(s)
     found = []
-    for (_, _, sizes), by_rows in by_mesh.items():
+    for (_, _, sizes, _), by_rows in by_mesh.items():
         wanted = math.log(max(rows * math.prod(sizes), sizes[0]))
         found += by_rows[min(by_rows, key=lambda size: (abs(math.log(size) - wanted), size))]
     return found
@@ -79,5 +98,6 @@ def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
 
 def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> list[Candidate]:
     """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
-    same = replace(pinned, ep=found.setting.ep, tp=found.setting.tp)
+    sizes = found.setting.sizes
+    same = replace(pinned, ep=sizes["ep"], etp=sizes["etp"], tp=sizes["tp"])
     return work.lying([s for s in settings(work.limits, same) if s not in work.found])

@@ -33,7 +33,7 @@ TABLES = "vocab-parallel"
 
 def refined(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
     """The best plan, or the same setting on a factored tensor axis where that is quicker."""
-    one_axis = not best.setting.tensor and best.setting.ep * best.setting.cp == 1
+    one_axis = not best.setting.tensor and not best.setting.folding.axes and best.setting.cp == 1
     if pinned.tensor is not None or pinned.tensor_system is not None or not one_axis:
         return best
     one_axis_s = lower_bound(work.operators, best.setting)

@@ -104,6 +104,10 @@ def chain_of(
     waits_b = [data.exposed_backward_s(b.backward_s, b.parameters) if training else 0.0 for b in blocks]
     added = [data.added_s(p) if training else 0.0 for p in sizes]
     copies = [data.copies_s(p) for p in sizes]
+    if training and uses[order[-1]] == 1:
+        head = blocks[order[-1]]
+        waits_b[order[-1]] = data.exposed_backward_s(head.backward_s, head.parameters, last=True)
+        copies[order[-1]] = data.copies_s(sizes[order[-1]], last=True)
 
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[order]
@@ -124,7 +128,7 @@ def chain_of(
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
         owned=held.owned(setting.pp),
-        elsewhere=data.elsewhere * held.dense.bytes,
+        elsewhere=data.elsewhere * held.dense(data.wide).bytes,
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),
         rebuilt=along(b.selective.rebuilt_bytes for b in blocks),

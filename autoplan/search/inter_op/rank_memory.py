@@ -28,7 +28,7 @@ from operator import eq
 
 import numpy as np
 
-from autoplan.ir.mesh import EXPERT
+from autoplan.ir.mesh import CONTEXT, EXPERT
 from autoplan.search.inter_op.recomputation import range_max
 
 LARGEST = ("constants", "working", "gathered", "alone")
@@ -79,8 +79,8 @@ class SegmentBytes:
     """Bytes that each of the chain's N segments adds to its rank.
 
     parameters          in the dtype in which they are used
-    elsewhere           of these, what ZeRO has along the experts' axis on other ranks: all but 1/ep of dense weights,
-                        which it shards over dp, ep and cp; experts over dp and cp
+    elsewhere           of these, what ZeRO has on other ranks along the axes that split experts (``DataAxis.wide``):
+                        of dense weights, which it shards over these too
     kept, inputs, selective    for each microbatch in flight: as it is, recomputed in full, recomputed selectively
     rebuilt             what stands whole while a selective one runs again; of one in full all that it keeps does
     constants           for each microbatch in flight, the largest of a stage's
@@ -147,6 +147,14 @@ class SegmentBytes:
         """[N+1] of the border in front of each segment, and behind the last."""
         return {name: np.append(getattr(self, name), 0.0) for name in ("message", "unkept")}
 
+    @cached_property
+    def readers(self) -> np.ndarray:
+        """[ties, N+1]: how many of the first 0, 1, … segments read each tied parameter."""
+        found = np.zeros((len(self.ties), len(self) + 1))
+        for counts, (places, _) in zip(found, self.ties, strict=True):
+            np.add.at(counts, np.array(places) + 1, 1)
+        return found.cumsum(axis=1)
+
     def stages(self, first: np.ndarray, last: np.ndarray, full: np.ndarray | int, part: np.ndarray | int) -> StageBytes:
         """Of stages that hold segments [first, last): arrays of one shape. ``full`` and ``part`` count the segments
         that each recomputes: the first of those that may be in full, and those after them selectively."""
@@ -156,11 +164,10 @@ class SegmentBytes:
         top = {name: self.tops[name][first, last] for name in LARGEST}
         kept = sums["kept"][last] - sums["kept"][first]
         kept = kept - (sums["full"][middle] - sums["full"][begin]) - (sums["part"][end] - sums["part"][middle])
-        reads = [sum((first <= at) & (at < last) for at in places) for places, _ in self.ties]
         return StageBytes(
             parameters=sums["parameters"][last] - sums["parameters"][first],
             elsewhere=sums["elsewhere"][last] - sums["elsewhere"][first],
-            reads=np.array(reads) if reads else np.zeros((0, *kept.shape)),
+            reads=self.readers[:, last] - self.readers[:, first],
             flight=kept + top.pop("constants") + borders["unkept"][first],
             buffers=self.messages * np.maximum(borders["message"][first], borders["message"][last]),
             again=np.maximum(self.tops["full"][begin, middle], self.tops["part"][middle, end]),
@@ -233,9 +240,13 @@ class HeldParameters:
         return np.column_stack([kind.bytes for kind in self.kinds.values()] or [self.bytes])
 
     @cached_property
-    def dense(self) -> HeldParameters:
-        """Those that are whole along the experts' axis, where it splits rows: their gradients are summed over it."""
-        return self.those(lambda axes: EXPERT in axes)
+    def whole(self) -> dict[str, HeldParameters]:
+        """By axis that may split experts, those that are whole along it: their gradients are summed over it."""
+        return {axis: self.those(partial(among, axis)) for axis in (EXPERT, CONTEXT)}
+
+    def dense(self, wide: tuple[str, ...]) -> HeldParameters:
+        """Those that are whole along the axes that split experts; all where none does."""
+        return self.whole[wide[0]] if wide else self
 
     def those(self, wanted: Callable[[Summed], bool]) -> HeldParameters:
         """Of the parameters those whose gradients are summed over axes that are wanted."""
@@ -268,9 +279,9 @@ class HeldParameters:
         sizes = {name: float(size) for held in self.segments for name, size in held}
         return tuple((places, sizes[name]) for name, places in self.readers.items())
 
-    def ties_elsewhere(self, share: float) -> tuple[float, ...]:
+    def ties_elsewhere(self, share: float, wide: tuple[str, ...]) -> tuple[float, ...]:
         """Of the bytes of each the share that is elsewhere, of dense weights."""
-        dense = (EXPERT in self.summed.get(name, ()) for name in self.readers)
+        dense = (not wide or wide[0] in self.summed.get(name, ()) for name in self.readers)
         return tuple(share * size * here for here, (_, size) in zip(dense, self.ties, strict=True))
 
     def owned(self, ranks: int) -> np.ndarray:
@@ -290,6 +301,10 @@ class HeldParameters:
             again = [place - first for place in places if first <= place < last][1:]
             found[again] -= size
         return found
+
+
+def among(axis: str, summed: Summed) -> bool:
+    return axis in summed
 
 
 def prefix(values: np.ndarray) -> np.ndarray:

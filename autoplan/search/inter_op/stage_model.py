@@ -16,7 +16,6 @@ from autoplan.cost.prices import Prices
 from autoplan.cost.step import held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
-from autoplan.ir.mesh import EXPERT
 from autoplan.search.inter_op.chain import Chain
 from autoplan.search.inter_op.rank_memory import SegmentBytes, StageBytes, prefix
 from autoplan.search.inter_op.recomputation import RecomputeMix, RecomputeSavings, savings
@@ -95,7 +94,7 @@ class StageModel:
             unkept=np.append(0.0, unkept[1:]),
             repeated=chain.repeated,
             ties=chain.held.ties,
-            ties_elsewhere=chain.held.ties_elsewhere(data.elsewhere),
+            ties_elsewhere=chain.held.ties_elsewhere(data.elsewhere, data.wide),
             messages=2 + most_sending(setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages),
             state_share=parameter_share(data, self.states),
             update_share=float(self.updates(1.0, 0.0)),
@@ -164,8 +163,9 @@ class StageModel:
         held, wide = self.chain.held, self.data.wide
         standing = self.whole.standing_bytes(held.largest, self.data) if self.whole is not None else 0.0
         largest = held.largest
-        if wide > 1:
-            largest = np.maximum(held.those(lambda axes: EXPERT not in axes).largest, held.dense.largest / wide)
+        if wide:
+            experts, dense = held.those(lambda axes: wide[0] not in axes), held.dense(wide)
+            largest = np.maximum(experts.largest, dense.largest / self.data.wide_ways)
         return np.maximum(self.updates(0.0 * largest, largest), standing)
 
     def updates(self, total: Bytes, largest: Bytes) -> Bytes:
@@ -235,7 +235,7 @@ class StageModel:
 
     def elsewhere_bytes(self, at: Interval) -> float:
         """Of these what ZeRO has along the experts' axis on other ranks."""
-        return float(self.data.elsewhere * self.chain.held.dense.first_read(at).sum())
+        return float(self.data.elsewhere * self.chain.held.dense(self.data.wide).first_read(at).sum())
 
     def forward_s(self, at: Interval) -> float:
         return float(self.chain.forward_s[slice(*at)].sum())
@@ -311,6 +311,14 @@ class StageModel:
         kinds = {axes: kind.first_read(at).tolist() for axes, kind in self.chain.held.kinds.items()}
         units = ({axes: sizes[n] for axes, sizes in kinds.items() if sizes[n]} for n in range(at[1] - at[0]))
         return [unit for unit in units if unit]
+
+    def unit_gathers(self, at: Interval) -> list[int]:
+        """How often a step gathers each of these. A last segment that stays gathered is of a block that stands in the
+        chain once, so that segments of one block cost the same."""
+        last = len(self.chain) - 1 if not self.chain.repeated[-1] else -1
+        read = sum(kind.first_read(at) for kind in self.chain.held.kinds.values())
+        places = (at[0] + n for n, size in enumerate(np.atleast_1d(read)) if size)
+        return [self.data.gathers(self.setting.microbatches, place == last) for place in places]
 
     def messages_s(self, stage: int) -> np.ndarray:
         """[N+1, N+1] or 0: what a stage reads in each microbatch, by its first and last segment: the activations that

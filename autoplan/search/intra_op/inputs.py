@@ -55,11 +55,14 @@ class Prepared:
         return AxisStrategy(tuple(R for _ in node.operands), R)
 
 
-def prepare(model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool) -> Prepared:
+def prepare(
+    model: Model, constraints: Sequence[Constraint], *, fuses: bool, training: bool, apart: bool = False
+) -> Prepared:
+    """apart: each microbatch has its own statistics"""
     operators = tuple(operators_of(block, fuses=fuses) for block in model.blocks)
     batch = {
         "dp": split_batch(model, virtual=False, loss=training),
-        MICROBATCH: split_batch(model, virtual=True, loss=training),
+        MICROBATCH: split_batch(model, virtual=True, loss=training, apart=apart),
     }
     return Prepared(model, operators, batch, tuple(constraints), training, alike_operators(operators))
 

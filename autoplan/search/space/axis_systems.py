@@ -1,8 +1,10 @@
 """What a candidate asks of its operator axes, each axis for itself.
 
     ep   experts split over it, rows of everything else (``context_parallel``)
-    cp   the sequence split over it, attention by heads, by rows, or round a ring (likewise)
-    tp   what a named system asks, or nothing; where it is pinned, that weights are split over it
+    cp   the sequence split over it, attention by heads, by rows, or round a ring (likewise); experts, where they are
+         folded over it
+    tp   what a named system asks, or nothing; where it is pinned, that weights are split over it. Beside experts that
+         are split over axes of their own: that they are split over those that are folded in, over others each is
 
 An operator's strategies on several axes are products of its strategies on one. So each system takes from them those
 that do on its axis what it asks, whatever they do on the others.
@@ -14,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.cost import Operator
+from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, TensorType
 from autoplan.ir.layout import State
-from autoplan.ir.mesh import CONTEXT, EXPERT, Mesh
+from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, Mesh
 from autoplan.rules.strategies import Strategy
-from autoplan.search.space.context_parallel import LAYOUTS, ROW_SYSTEMS
+from autoplan.search.space.context_parallel import EXPERT_BODIES, EXPERTS, LAYOUTS, ROW_SYSTEMS
 from autoplan.search.space.tensor_axes import LayoutRequirements, Role, System, splitting
 
 CONTEXT_SYSTEMS: Mapping[str, str] = {"heads": "ulysses", "rows": "context-parallel", "ring": "ring-attention"}
@@ -80,18 +83,64 @@ class AxisSystems:
         return next((system for system in self.systems if axis in system.axes), None)
 
 
-def systems_of(cp_attention: str, ep: int, tensor_system: str, split: tuple[str, ...]) -> System | None:
+@dataclass(frozen=True)
+class FoldedExperts:
+    """On tensor axes, beside an experts' axis: experts are split over those in ``axes``, each over the others, if at
+    all. Whatever else an operator does is free."""
+
+    folded: tuple[str, ...]
+    others: tuple[str, ...]
+
+    axes: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    gathered: str = ""
+
+    def between(self, axis: str, kind: TensorType) -> tuple[State, ...]:
+        return ()
+
+    def stored(self, axis: str, kind: TensorType, product: bool) -> tuple[State, ...]:
+        return ()
+
+    def special(self, model: Model, operators: Sequence[Mapping[str, Operator]]) -> Mapping[tuple[int, str], Role]:
+        blocks = enumerate(model.blocks)
+        return {(i, n.name): (TENSOR[0], "experts") for i, block in blocks for n in block.nodes if n.op == EXPERTS}
+
+    def check(self, model: Model, operators: Sequence[Mapping[str, Operator]], mesh: Mesh) -> None:
+        """Nothing is: whether experts divide is known before (``pinned_checks``)."""
+
+    def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
+        if asked.role[1] != "experts":
+            return tuple(found)
+        left = [s for s in found if all(s.on(axis).body in EXPERT_BODIES for axis in self.folded)]
+        left = [s for s in left if not any(s.on(axis).body for axis in self.others)]
+        if not left:
+            ways = " ".join(f"{axis}={asked.mesh.size(axis)}" for axis in self.folded)
+            cause = f"the {asked.operator.operands[-1].shape[0]} of {asked.operator.node.module} don't divide"
+            raise ParallelismError(f"experts over {ways} beside ep", cause, "pin another ep, or etp=tp")
+        return tuple(left)
+
+
+def systems_of(
+    cp_attention: str, ep: int, tensor_system: str, split: tuple[str, ...], tensor: tuple[str, ...],
+    folds: tuple[str, ...],
+) -> System | None:  # fmt: skip
     """What a candidate asks of its axes; None where that is nothing, or only that weights are split over ``split``.
 
     cp_attention  how attention is split over cp; "" without that axis
-    ep            devices of the experts' axis
+    ep            devices of the mesh's axis of the experts
+    tensor        the tensor axes of several devices
+    folds         further axes over which experts are split
     """
     found: list[System] = []
     if ep > 1:
         found.append(replace(ROW_SYSTEMS["expert-parallel"], axis=EXPERT))
     if cp_attention:
-        found.append(replace(ROW_SYSTEMS[CONTEXT_SYSTEMS[cp_attention]], axis=CONTEXT))
-    tensor = LAYOUTS.get(tensor_system)
+        splits = "experts" if CONTEXT in folds else ""
+        found.append(replace(ROW_SYSTEMS[CONTEXT_SYSTEMS[cp_attention]], axis=CONTEXT, splits=splits))
+    if (ep > 1 or folds) and tensor and not tensor_system:
+        folded = tuple(axis for axis in tensor if axis in folds)
+        found.append(FoldedExperts(folded, tuple(axis for axis in tensor if axis not in folds)))
+    asked = LAYOUTS.get(tensor_system)
     if not found:
-        return tensor
-    return AxisSystems((*found, tensor) if tensor is not None else tuple(found), () if tensor is not None else split)
+        return asked
+    return AxisSystems((*found, asked) if asked is not None else tuple(found), () if asked is not None else split)

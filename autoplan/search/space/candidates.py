@@ -4,7 +4,8 @@ A candidate lays the devices out as a mesh of axes. Each axis has a role:
 
     pp    pipeline parallelism: the chain of segments is cut into stages, one or several on each rank
     dp    data parallelism: ranks have rows of the batch each, and with ZeRO a share of the states
-    ep    the experts' axis: a mixture's experts are split over it, rows of all else
+    ep    a part of the data ranks: a mixture's experts are split over it, and over further axes that are folded in
+          (``ir.folding``), rows of all else
     cp    the context's axis: the sequence is split over it
     tp    the tensor axes: operators are split over them, in ways that ``intra_op`` chooses or a named system asks for;
           one axis, or several of which tp is the product
@@ -22,7 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autoplan.cost.interleaved import deals_rounds
-from autoplan.ir.mesh import CONTEXT, EXPERT, TENSOR, ZERO_AXES, Mesh, replicated
+from autoplan.ir.folding import Folding, fold
+from autoplan.ir.mesh import CONTEXT, TENSOR, Mesh, replicated
 from autoplan.options import CP_ATTENTION, Parallelism
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 
@@ -31,7 +33,7 @@ from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 class Candidate:
     """One candidate.
 
-    micro_batch     rows of one microbatch on one data-parallel rank
+    micro_batch     rows of one microbatch along all ranks of ep, on one of dp
     recompute       "none", "selective", "full", or "auto": as many segments as memory asks for, each as cheaply;
                     "selective" where activations are offloaded, which takes its place (``chain.chain_of``)
     virtual_stages  stages on one pipeline rank: stage k of the chain runs on rank k modulo pp
@@ -40,7 +42,9 @@ class Candidate:
     tensor_system   how tensors lie over these axes, by a system's name (``context_parallel.LAYOUTS``); "": as is
                     cheapest
     local_steps     steps from one average of the replicas to the next; 1: gradients are summed in every step
-    ep, cp          devices of the experts' and the context's axis
+    ep, cp          devices of the mesh's axes of these names: of all data ranks, dp * ep, those among which experts are
+                    split, and of the context's
+    folds           further axes over which experts are split
     cp_attention    how attention is split over cp: "heads", "rows" or "ring"; "" without that axis
     dp_replicate    replicas along dp of what ZeRO shards over the rest of it
     versions        of the weights: 2 where gradients are those of the version before the last (PipeDream-2BW)
@@ -64,6 +68,7 @@ class Candidate:
     cp: int = 1
     cp_attention: str = ""
     dp_replicate: int = 1
+    folds: tuple[str, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -95,12 +100,31 @@ class Candidate:
         shards over them, or of the data axis over the part that one replica has; gradients are summed over them
         together. Replicas that step alone are the data axis' own."""
         data = replicated(self.dp, self.dp_replicate)[1] if self.dp_replicate > 1 else "dp"
-        return (data, CONTEXT) if self.cp > 1 and self.local_steps == 1 else (data,)
+        along = self.cp > 1 and self.local_steps == 1 and CONTEXT not in self.folds
+        return (data, CONTEXT) if along else (data,)
 
     @property
-    def wide(self) -> int:
-        """Ranks along the experts' axis over which ZeRO shards weights that are whole there, beside those axes."""
-        return self.ep if self.zero and EXPERT in ZERO_AXES else 1
+    def folding(self) -> Folding:
+        return Folding(self.ep, self.folds)
+
+    @property
+    def wide(self) -> tuple[str, ...]:
+        """The axes that split experts over which ZeRO shards weights that are whole there, beside ``shard_axes``."""
+        return self.folding.shards if self.zero else ()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What a user pins of the sizes: all data ranks, the axes beside, ranks among which experts are split, and
+        over which each of them is."""
+        folded = {axis: self.mesh.size(axis) for axis in self.folds}
+        apart = math.prod(size for axis, size in folded.items() if axis != CONTEXT)
+        sizes = {"dp": self.dp * self.ep, "cp": self.cp, "tp": self.tp, "pp": self.pp}
+        return sizes | {"ep": self.ep * math.prod(folded.values()), "etp": self.tp // apart}
+
+    @property
+    def rows(self) -> int:
+        """Of one microbatch on one data rank."""
+        return self.micro_batch // self.ep
 
     @property
     def stage_devices(self) -> int:
@@ -110,13 +134,16 @@ class Candidate:
     @property
     def sizes_text(self) -> str:
         """``dp=2 cp=2 tp=4 pp=1``: the axes' sizes; of the experts' and the context's where there is one."""
-        sizes = (("dp", self.dp), ("ep", self.ep), ("cp", self.cp), ("tp", self.tp), ("pp", self.pp))
-        return " ".join(f"{name}={size}" for name, size in sizes if size > 1 or name not in (EXPERT, CONTEXT))
+        sizes = self.sizes
+        beside = [name for name in ("ep", "cp") if sizes[name] > 1]
+        beside += ["etp"] * (sizes["ep"] > 1 and self.tp > 1)
+        named = [name for name in ("dp", "cp", "tp", "pp", "ep", "etp") if name in beside or name in ("dp", "tp", "pp")]
+        return " ".join(f"{name}={sizes[name]}" for name in named)
 
     @property
     def axes_text(self) -> str:
         """Its operator axes as a user would pin them."""
-        sizes = [f"{name}={size}" for name, size in (("ep", self.ep), ("cp", self.cp)) if size > 1]
+        sizes = [f"{name}={self.sizes[name]}" for name in ("ep", "etp", "cp") if self.sizes[name] > 1]
         return " ".join((*sizes, f"tensor={'x'.join(map(str, self.factors))}"))
 
 
@@ -157,21 +184,39 @@ def divisors(number: int) -> list[int]:
 
 def settings(limits: SpaceLimits, pinned: Parallelism) -> Iterator[Candidate]:
     """Every candidate. A tensor axis stays within a node unless it is pinned."""
-    for pp, dp, ep, cp, tp in meshes(limits, pinned):
-        for micro_batch in micro_batches(limits, pinned, dp):
-            microbatches = limits.rows // (dp * micro_batch)
+    for (pp, dp, cp, tp), (tensor, folding) in foldings(limits, pinned):
+        outer = dp // folding.data
+        for rows in micro_batches(limits, pinned, dp):
+            microbatches = limits.rows // (dp * rows)
             for schedule, virtual_stages in schedules(limits, pinned, pp, microbatches):
-                for zero, replicas in sharings(limits, pinned, pp, dp, ep, cp, tp):
+                for zero, replicas in sharings(limits, pinned, pp, outer, folding, cp, tp):
                     if schedule == "zero-bubble" and zero == 3:
                         continue
                     recompute = "none" if schedule == "zero-bubble" else pinned.recompute or "auto"
                     recompute = "selective" if pinned.offload == "activations" else recompute
-                    for tensor, attention in itertools.product(factorings(limits, pinned, tp), attentions(pinned, cp)):
+                    for attention in attentions(pinned, cp):
                         yield Candidate(
-                            pp, dp, tp, micro_batch, microbatches, zero, schedule, recompute, virtual_stages,
-                            pinned.offload or "none", tensor, pinned.tensor_system or "", pinned.local_steps or 1,
-                            1 + pinned.two_versions, ep, cp, attention, replicas,
+                            pp, outer, tp, rows * folding.data, microbatches, zero, schedule, recompute,
+                            virtual_stages, pinned.offload or "none", tensor, pinned.tensor_system or "",
+                            pinned.local_steps or 1, 1 + pinned.two_versions, folding.data, cp, attention, replicas,
+                            folding.beside,
                         )  # fmt: skip
+
+
+def foldings(
+    limits: SpaceLimits, pinned: Parallelism
+) -> Iterator[tuple[tuple[int, int, int, int], tuple[tuple[int, ...], Folding]]]:
+    """(pp, dp, cp, tp) with factors of the tensor axis and how experts lie on these ranks. Where ``etp`` is not pinned:
+    each over all of tp, and each whole."""
+    ep = pinned.ep or 1
+    for pp, dp, cp, tp in meshes(limits, pinned):
+        for tensor in factorings(limits, pinned, tp):
+            whole = (1,) if ep > 1 and pinned.tensor_system is None else ()
+            ways = (tp, *whole) if pinned.etp is None else (pinned.etp,)
+            for etp in dict.fromkeys(ways):
+                folding = fold(dp, cp, tensor or (tp,), ep, etp)
+                if folding is not None and not (pinned.steps_locally and dp == folding.data):
+                    yield (pp, dp, cp, tp), (tensor, folding)
 
 
 def attentions(pinned: Parallelism, cp: int) -> tuple[str, ...]:
@@ -183,21 +228,22 @@ def attentions(pinned: Parallelism, cp: int) -> tuple[str, ...]:
 
 def factorings(limits: SpaceLimits, pinned: Parallelism, tp: int) -> list[tuple[int, ...]]:
     """The factors of the tensor axis to be tried, () for one axis: those that are pinned; one axis, and, where it
-    spans several nodes, one axis across them and one inside (``factoring`` tries more where they can win)."""
+    spans several nodes, one axis across them and one inside (``factoring`` tries more where they can win). Where
+    experts lie over a part of it, that part and the rest."""
     if pinned.tensor is not None:
         return [pinned.tensor if len(pinned.tensor) > 1 else ()] if math.prod(pinned.tensor) == tp else []
+    if (pinned.ep or 1) > 1 and pinned.etp not in (None, 1, tp):
+        return [(tp // pinned.etp, pinned.etp)] if tp % pinned.etp == 0 else []
     spans = tp > limits.node > 1 and tp % limits.node == 0
     return [(), (tp // limits.node, limits.node)] if spans else [()]
 
 
-def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int, int, int, int]]:
-    """(pp, dp, ep, cp, tp) whose product is the number of devices. The experts' and the context's axis are there where
-    they are pinned."""
-    alone = {axis for axis, _ in limits.only_one}
-    ep, cp = pinned.ep or 1, pinned.cp or 1
-    if limits.devices % (ep * cp):
+def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int, int, int]]:
+    """(pp, dp, cp, tp) whose product is the number of devices. The context's axis is there where it is pinned."""
+    alone, cp = {axis for axis, _ in limits.only_one}, pinned.cp or 1
+    if limits.devices % cp:
         return
-    devices = limits.devices // (ep * cp)
+    devices = limits.devices // cp
     for tp in divisors(devices):
         if pinned.tp not in (None, tp) or (pinned.tp is None and tp > limits.node):
             continue
@@ -205,10 +251,9 @@ def meshes(limits: SpaceLimits, pinned: Parallelism) -> Iterator[tuple[int, int,
             continue
         for pp in divisors(devices // tp):
             dp = devices // tp // pp
-            wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp)
-            wanted = wanted and not (pinned.steps_locally and dp == 1) and not (pinned.two_versions and pp == 1)
+            wanted = pinned.pp in (None, pp) and pinned.dp in (None, dp) and not (pinned.two_versions and pp == 1)
             if wanted and pp <= limits.segments and limits.rows % dp == 0 and not ("dp" in alone and dp > 1):
-                yield pp, dp, ep, cp, tp
+                yield pp, dp, cp, tp
 
 
 def micro_batches(limits: SpaceLimits, pinned: Parallelism, dp: int) -> list[int]:
@@ -219,11 +264,13 @@ def micro_batches(limits: SpaceLimits, pinned: Parallelism, dp: int) -> list[int
 
 
 def batch_ways(pinned: Parallelism) -> int:
-    """Over how many ranks the tensor axes split the rows of a microbatch further, as a named system asks."""
-    if pinned.tensor_system is None or pinned.tensor is None:
+    """Over how many ranks the tensor axes split the rows of a microbatch further, as a named system asks; placed tables
+    ask for none."""
+    layouts = TENSOR_LAYOUTS.get(pinned.tensor_system or "")
+    if layouts is None or pinned.tensor is None:
         return 1
     sizes = dict(zip(TENSOR, pinned.tensor, strict=False))
-    return math.prod(sizes[axis] for axis in TENSOR_LAYOUTS[pinned.tensor_system].whole)
+    return math.prod(sizes[axis] for axis in layouts.whole)
 
 
 def schedules(limits: SpaceLimits, pinned: Parallelism, pp: int, microbatches: int) -> list[tuple[str, int]]:
@@ -265,16 +312,20 @@ def in_rounds(
 
 
 def sharings(
-    limits: SpaceLimits, pinned: Parallelism, pp: int, dp: int, ep: int, cp: int, tp: int
+    limits: SpaceLimits, pinned: Parallelism, pp: int, dp: int, folding: Folding, cp: int, tp: int
 ) -> Iterator[tuple[int, int]]:
     """(ZeRO level, replicas of what it shards) to be tried. Where no number of replicas is pinned: one, and one for
-    each node, so that parameters are gathered inside."""
-    inside = ep * cp * tp
+    each node, so that parameters are gathered inside.
+
+    dp  data ranks that have the same experts
+    """
+    inside = folding.data * cp * tp
     across = dp * inside // limits.node if inside < limits.node < dp * inside and limits.node % inside == 0 else 1
     wanted = (1, across) if pinned.dp_replicate is None else (pinned.dp_replicate,)
-    shards = dp * cp * (ep if EXPERT in ZERO_AXES else 1)
+    around = 1 if CONTEXT in folding.beside else cp
+    shards = dp * (folding.data * cp if folding.shards else around)
     for zero, replicas in itertools.product(zero_levels(pinned, pp, shards), dict.fromkeys(wanted)):
-        if replicas == 1 or (zero and dp % replicas == 0 and dp // replicas * cp > 1):
+        if replicas == 1 or (zero and dp % replicas == 0 and dp // replicas * around > 1):
             yield zero, replicas
 
 

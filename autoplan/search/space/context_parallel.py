@@ -143,7 +143,7 @@ class RowSystem:
 
     def ways(self, asked: LayoutRequirements, found: Sequence[Strategy]) -> tuple[Strategy, ...]:
         """Of an operator's strategies those of this system."""
-        if asked.role[0] == self.axis:
+        if asked.role[0] == self.axis or asked.role[1] == self.splits == "experts":
             return self.by_parameters(asked, found)
         if self.attention and asked.operator.rule.cost == "attention":
             return self.of_attention(asked, found)

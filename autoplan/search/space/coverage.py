@@ -22,9 +22,10 @@ NAMED = 4  # values of a field that are named
 
 def searched(tried: Collection[Candidate]) -> str:
     """The sizes and options of the candidates: "dp 1 to 64, tp 1 to 8, pp 1; microbatches of 1 to 4 rows; ..."."""
-    values = {name: {getattr(s, name) for s in tried} for name in ("dp", "ep", "cp", "tp", "pp")}
+    every = [s.sizes for s in tried]
+    values = {name: {sizes[name] for sizes in every} for name in ("dp", "ep", "cp", "tp", "pp")}
     sizes = ", ".join(f"{name} {span(found)}" for name, found in values.items() if found != {1} or name not in BESIDE)
-    rows = f"microbatches of {span({s.micro_batch for s in tried})} rows"
+    rows = f"microbatches of {span({s.rows for s in tried})} rows"
     zero, stages = f"ZeRO {span({s.zero for s in tried})}", {s.virtual_stages for s in tried}
     schedules, hosts = ({s.schedule for s in tried if s.pp > 1}, {s.offload for s in tried} - {"none"})
     several = f" of {span(stages)} stages on a rank" if stages != {1} else ""
@@ -63,7 +64,8 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
     stages = values("virtual_stages", range(2, MOST_STAGES + 1), {s.virtual_stages for s in tried})
     factors = [(tp // part, part) for tp in sizes for part in divisors(tp)[1:-1] if pinned.tensor_system is None]
     contexts = values("cp", [n for n in sizes[1:] if limits.tokens and limits.tokens % n == 0], {s.cp for s in tried})
-    experts = values("ep", [n for n in sizes[1:] if limits.experts and limits.experts % n == 0], {s.ep for s in tried})
+    experts = [n for n in sizes[1:] if limits.experts and limits.experts % n == 0]
+    experts = values("ep", experts, {s.sizes["ep"] for s in tried})
     factored = any(True for pair in factors for _ in beside("tensor", pair))
     offloads = {kind: list(beside("offload", kind)) for kind in OFFLOADS}
     piped = [kind for kind, missed in offloads.items() if missed and all(s.pp > 1 for s in missed)]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
+from autoplan.ir.folding import fold
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.search.space.candidates import SpaceLimits
+from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 
 Conflict = tuple[object, str, str, str]
 """Whether it is there, what is given, why that can't be, and the remedy."""
@@ -23,6 +25,7 @@ def check_pinned(limits: SpaceLimits, pinned: Parallelism) -> None:
     """ParallelismError for what is pinned and can't be on this cluster, with this batch and model."""
     check_supported(pinned)
     check_product(limits.devices, pinned)
+    check_experts(limits, pinned)
     check_batch(limits, pinned)
     if pinned.pp is not None and pinned.pp > limits.segments:
         raise ParallelismError(
@@ -106,7 +109,7 @@ def asynchronous_conflicts(pinned: Parallelism) -> Iterator[Conflict]:
 
 def check_product(devices: int, pinned: Parallelism) -> None:
     """The pinned sizes have to divide the device count, and to be it where dp, tp and pp are all given."""
-    names = ("pp", "dp", "ep", "cp", "tp")
+    names = ("pp", "dp", "cp", "tp")
     sizes = {name: size for name in names if (size := getattr(pinned, name)) is not None}
     product, all_given = math.prod(sizes.values()), {"pp", "dp", "tp"} <= set(sizes)
     if (product == devices) if all_given else (devices % product == 0):
@@ -118,11 +121,54 @@ def check_product(devices: int, pinned: Parallelism) -> None:
 
 def nearest_product(devices: int, sizes: dict[str, int], all_given: bool) -> str:
     """The remedy: one of the sizes changed, or left out."""
-    for name in ("dp", "tp", "pp", "cp", "ep"):
+    for name in ("dp", "tp", "pp", "cp"):
         rest = math.prod(size for other, size in sizes.items() if other != name)
         if name in sizes and devices % rest == 0:
             return f"give {name}={devices // rest}" + ("" if all_given else ", or leave it out")
     return f"give sizes that multiply to {devices}"
+
+
+def check_experts(limits: SpaceLimits, pinned: Parallelism) -> None:
+    """Experts have to divide, and their folding to be one of the dense layers' ranks (``ir.folding``)."""
+    ep, etp, tp = pinned.ep or 1, pinned.etp, pinned.tp
+    text = f"ep={ep}" + (f" etp={etp}" if etp is not None else "")
+    if ep == 1:
+        if etp not in (None, tp):
+            cause = "it is over how many ranks each expert is split, where experts are over ep"
+            raise ParallelismError(f"etp={etp}", cause, "give ep too, or leave etp out")
+        return
+    if not limits.experts:
+        raise ParallelismError(text, "the model has no mixture of experts", "use another system, such as 'zero3'")
+    if limits.experts % ep:
+        cause = f"a mixture of {limits.experts} experts doesn't divide by it"
+        raise ParallelismError(f"ep={ep}", cause, f"give ep={math.gcd(limits.experts, ep)}")
+    if etp not in (None, tp) and pinned.tensor_system is not None:
+        cause = f"{pinned.tensor_system} says what all tensor ranks do"
+        raise ParallelismError(f"{text} with tensor_system={pinned.tensor_system!r}", cause, "leave one of them out")
+    if etp is not None and tp is not None and tp % etp:
+        raise ParallelismError(f"etp={etp}", f"it is a part of tp={tp}, and doesn't divide it", "give a divisor of tp")
+    if any(True for _ in foldings(limits, replace(pinned, micro_batch=None))):
+        return
+    stage = limits.devices // (pinned.pp or 1)
+    if stage % (ep * (etp or 1)):
+        cause = f"they multiply to {ep * (etp or 1)}, and a stage has {stage} devices"
+        raise ParallelismError(text, cause, f"give ep={math.gcd(stage // (etp or 1), ep)}")
+    if pinned.dp is not None and tp is not None:
+        raise unfolded(pinned, text)
+
+
+def unfolded(pinned: Parallelism, text: str) -> ParallelismError:
+    """The error where the dense layers' axes are pinned, and experts can't lie over ep of their ranks."""
+    dp, cp, tensor = pinned.dp or 1, pinned.cp or 1, pinned.tensor_sizes
+    tp, wanted = math.prod(tensor), pinned.ep or 1
+    ways = (tp, 1) if pinned.etp is None else (pinned.etp,)
+    possible = [ep for ep in divisors(dp * cp * tp) for etp in ways if ep > 1 and fold(dp, cp, tensor, ep, etp)]
+    cause = (
+        f"experts lie over the tensor ranks beyond etp, all of cp or none, and a part of dp: so they can't over "
+        f"dp={dp} cp={cp} tp={tp}"
+    )
+    near = min(possible, key=lambda ep: (abs(math.log(ep / wanted)), ep), default=0)
+    return ParallelismError(text, cause, f"give ep={near}" if near else "leave ep out")
 
 
 def check_batch(limits: SpaceLimits, pinned: Parallelism) -> None:

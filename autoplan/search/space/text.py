@@ -42,7 +42,7 @@ CP_WORDS: Mapping[str, str] = {
 FIELDS: Mapping[str, object] = {
     "dp": 1, "tp": 1, "pp": 1, "zero": 0, "micro_batch": 1, "pipeline_schedule": "", "virtual_stages": 1,
     "recompute": "", "sequence_parallel": False, "offload": "", "tensor": "", "tensor_system": "", "local_steps": 1,
-    "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1,
+    "cp": 1, "ep": 1, "cp_attention": "", "dp_replicate": 1, "etp": 1,
 }  # fmt: skip
 """The fields of Parallelism, all None by default, with what they hold."""
 EXAMPLE = "write for example dp=2,tp=2 or a system's name"
@@ -147,7 +147,7 @@ def _phrases() -> Iterator[Phrase]:
         yield word("pipeline_schedule", f"{re.escape(SCHEDULE_WORDS[name])}|{re.escape(name)}", name)
     yield phrase("one device", lambda match: {"dp": 1, "tp": 1, "pp": 1})
     yield phrase(r"tp=(\d+) \((\d+(?:x\d+)+)\)", lambda m: {"tp": int(m[1]), "tensor": factors(m[2])})
-    yield phrase(r"(dp|tp|pp|cp|ep)(\d+)", lambda m: {m[1].lower(): int(m[2])})
+    yield phrase(r"(dp|tp|pp|cp|etp|ep)(\d+)", lambda m: {m[1].lower(): int(m[2])})
     yield from (word("cp_attention", re.escape(words), name) for name, words in CP_WORDS.items())
     yield phrase(r"(\d+) stages on each rank", lambda m: {"virtual_stages": int(m[1])})
     yield phrase(r"(?:\d+ )?microbatch(?:es)? of (\d+)", lambda m: {"micro_batch": int(m[1])})

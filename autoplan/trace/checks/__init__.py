@@ -5,5 +5,6 @@ submodule), `input_dtypes` (inputs of another dtype), `side_effects` (what forwa
 `python_state` (state that forward keeps in Python), `drawn` (draws of Python's random that don't matter),
 `trained` (parameters that autograd trains), `observed` (a model
 watched while it is traced), `steady_state` (a second step against the first), `autograd_functions` (a user's own
-backward), `in_place` (buffers that a graph changes).
+backward), `in_place` (buffers that a graph changes), `rows` (numbers that follow from
+the rows of the batch).
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 
 from cost_models.transformer.model import Recipe, Transformer
 from cost_models.validation.case import Case, Row, Table, Unusable, made, share
@@ -15,6 +17,18 @@ def _alpa(row: Row) -> tuple[Case, ...]:
     dropout, unfused attention, tied embedding; XLA fuses elementwise chains (priced as compiled) and reduces gradients
     after the backward. Data parallelism and ZeRO-2 are priced; what the automatic search chose on several devices isn't
     stated, on one device there is nothing to choose. Its mixtures and convolutions are other models."""
+    case = asked(row)
+    if out_of_memory(row):
+        raise Unusable("ran out of memory")
+    return (replace(case, measured_s=row.positive("latency_s")),)
+
+
+def out_of_memory(row: Row) -> bool:
+    return row["latency_s"] == "OOM"
+
+
+def asked(row: Row) -> Case:
+    """A row's case, whether or not it ran: no time is measured of it yet. ``Unusable`` where the row isn't priced."""
     shape = SHAPE.match(row["config"])
     if row["model"] != "GPT" or shape is None:
         raise Unusable("not a dense transformer")
@@ -22,15 +36,12 @@ def _alpa(row: Row) -> tuple[Case, ...]:
     devices, method = row.whole("n_gpus"), row["method"]
     if method not in ("data_parallel", "zero_2") and devices > 1:
         raise Unusable("the strategy that was chosen isn't stated")
-    if row["latency_s"] == "OOM":
-        raise Unusable("ran out of memory")
     recipe = Recipe(
         data=devices, zero=2 if method == "zero_2" else 0, micro_batch=share(batch, devices), precision="fp16-mixed",
         fused_attention=False, skips_masked=False, compiled=True, overlaps_gradients=False,
     )  # fmt: skip
     model = Transformer(hidden, layers, heads, sequence, vocabulary)
-    topology = row.machine("v100-sxm2-32gb", devices)
-    return (made(f"hidden {hidden}", model, recipe, topology, row.positive("latency_s")),)
+    return made(f"hidden {hidden}", model, recipe, row.machine("v100-sxm2-32gb", devices), math.nan)
 
 
 def _label(row: Row) -> str:

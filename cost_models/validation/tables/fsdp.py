@@ -22,7 +22,8 @@ def _mpt(row: Row) -> tuple[Case, ...]:
     each microbatch, SHARD_GRAD_OP keeps them through a step. Activation checkpointing runs whole layers again.
     Gradients are reduced in 16 bit (llm-foundry's PURE mixed precision). Not compiled. The backward's gathers don't
     run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time, priced as one that
-    leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all attention.
+    leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all attention. The
+    loss is FlashAttention's fused cross-entropy on 16-bit logits (the default of llmfoundry/models/mpt/modeling_mpt.py).
     Shapes are recalled from MPT's configurations; with biases in linears and norms they make exactly the stated
     parameters."""
     if row["gpu"] not in MPT_DEVICES or row["sharding"] not in ZERO_OF or row["precision"] not in PRECISIONS:
@@ -34,7 +35,7 @@ def _mpt(row: Row) -> tuple[Case, ...]:
         data=devices, zero=ZERO_OF[row["sharding"]], micro_batch=row.whole("micro_batch"),
         microbatches=row.whole("grad_accum"), recompute="full" if row.true("activation_ckpt") else "none",
         precision=PRECISIONS[row["precision"]], matmul="float8" if row["precision"] == "amp_fp8" else "bfloat16",
-        prefetches_backward=False, skips_masked=False,
+        prefetches_backward=False, skips_masked=False, loss="fused",
     )  # fmt: skip
     hidden, layers, heads = (row.whole(f"{name}_recalled") for name in ("hidden", "layers", "heads"))
     model = Transformer(hidden, layers, heads, row.whole("seq_len"), 50368)

@@ -45,7 +45,7 @@ KINDS: Mapping[str, Kind] = {
     "zero3": kind("Llama", 2, dp=2, zero=3),
     "tensor": kind("Llama", 2, tp=2, sequence_parallel=False),
     "tensor, sequence": kind("GPT-2, dropout", 2, tp=2, sequence_parallel=True),
-    "experts over ranks": kind("Mixtral", 2, ep=2),
+    "experts over ranks": kind("Mixtral", 2, dp=2, ep=2),
     "1f1b": kind("Llama", 2, pp=2, pipeline_schedule="1f1b", micro_batch=1),
     "interleaved": kind("Llama", 2, pp=2, pipeline_schedule="interleaved", virtual_stages=2, micro_batch=1),
     "data x tensor": kind("Llama", 4, dp=2, tp=2, zero=0, sequence_parallel=False),

@@ -49,5 +49,5 @@ CASES: Mapping[str, Case] = {
         pipeline.pipelined, {"pp": 2, "pipeline_schedule": "interleaved", "virtual_stages": 2}, microbatches=4
     ),
     "Megatron's layer": Case(megatron.llama, {"tp": 2, "sequence_parallel": False}, models=("Llama",)),
-    "all-to-all experts": Case(experts.mixtral, {"ep": 2}, models=("Mixtral",)),
+    "all-to-all experts": Case(experts.mixtral, {"dp": 2, "ep": 2}, ways=2, models=("Mixtral",)),
 }

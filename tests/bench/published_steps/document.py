@@ -47,13 +47,27 @@ def printed(answered: Sequence[Answered]) -> str:
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     reasons = Counter((one.row.family, one.plan.reason) for one in answered if not one.is_planned)
     told = [f"- {family}: {count} rows not planned: {short(reason)}" for (family, reason), count in reasons.items()]
-    return "\n\n".join(part for part in (table, "\n".join(told), worst(answered)) if part)
+    return "\n\n".join(part for part in (table, "\n".join(told), memory(answered), worst(answered)) if part)
+
+
+def memory(answered: Sequence[Answered]) -> str:
+    """Rows that ran and don't fit, and rows that ran out of memory and fit: both are mistakes of the account, or of
+    what is reserved of a device."""
+    planned = [one for one in answered if one.is_planned]
+    ran, not_ran = ([one for one in planned if one.row.ran == whether] for whether in (True, False))
+    if not planned:
+        return ""
+    unfit, fit = [one for one in ran if not one.plan.fits], [one for one in not_ran if one.plan.fits]
+    told = [f"Of {len(ran)} rows that ran {len(unfit)} don't fit; of {len(not_ran)} that ran out of memory {len(fit)} "
+            "fit."]  # fmt: skip
+    told += [f"- {one.row.family}: {one.row.label}, {one.plan.peak_bytes / 1e9:.1f} GB" for one in (*unfit, *fit)]
+    return "\n".join(told)
 
 
 def summary(answered: Sequence[Answered]) -> list[tuple[str, ...]]:
     """A line a family and device, and one over all devices where a family has several."""
     lines = []
-    for family in dict.fromkeys(one.row.family for one in answered):
+    for family in dict.fromkeys(one.row.family for one in answered if one.row.ran):
         of = [one for one in answered if one.row.family == family and one.is_planned]
         devices = list(dict.fromkeys(one.row.device for one in of))
         lines += [cells(family, device, [one for one in of if one.row.device == device]) for device in devices]
@@ -88,7 +102,7 @@ def worst(answered: Sequence[Answered]) -> str:
     """The row of each family that is furthest off."""
     told = []
     for family in dict.fromkeys(one.row.family for one in answered):
-        of = [one for one in answered if one.row.family == family and one.is_planned]
+        of = [one for one in answered if one.row.family == family and one.is_planned and one.row.ran]
         if of:
             far = max(of, key=lambda one: abs(one.point.error))
             told.append(f"- {family}: {far.row.label}, {percent(far.point.error, True)}, planned as {far.plan.plan}")
@@ -107,5 +121,7 @@ def line(one: Answered) -> str:
         return f"{head} not planned: {short(one.plan.reason)}"
     fits = "" if one.plan.fits else "  DOESN'T FIT"
     half = "even" if one.row.fitted else "odd"
+    if not one.row.ran:
+        return f"{head} ran out of memory, {one.plan.peak_bytes / 1e9:.1f} GB {one.plan.plan}{fits or '  FITS'}"
     return (f"{head} {half:4} {percent(one.point.error, True):>7} closed {percent(one.closed.error, True):>7} "
             f"{one.plan.peak_bytes / 1e9:6.1f} GB {one.plan.plan}{fits}")  # fmt: skip

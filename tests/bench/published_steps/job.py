@@ -28,6 +28,7 @@ class Traced:
 
     whole  attention's kernel computes the pairs that the mask leaves out, too
     apart  dropout over attention's scores is a kernel of its own, however much else is fused
+    lean   the loss is one kernel that reads 16-bit logits as they are (FlashAttention's cross-entropy)
     """
 
     model: str
@@ -37,6 +38,7 @@ class Traced:
     precision: str
     whole: bool = False
     apart: bool = False
+    lean: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
         settings = (*settings, "attn_implementation=eager")
     whole = recipe.fused_attention and not recipe.skips_masked
     apart = recipe.compiled and not recipe.fused_attention and model.dropout
-    traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole, apart)
+    traced = Traced(name, settings, batch, int(model.sequence), recipe.precision, whole, apart, recipe.loss == "fused")
     return Job(traced, training, cluster, pins_of(recipe), tuple(notes))
 
 
@@ -84,7 +86,7 @@ def pins_of(recipe: Recipe) -> Parallelism:
     """The axes, the schedule and what is sharded or run again, as the row says them."""
     piped = recipe.pipeline > 1
     return Parallelism(
-        dp=recipe.data // recipe.expert if recipe.expert > 1 else recipe.data, tp=recipe.tensor, pp=recipe.pipeline,
+        dp=recipe.data, tp=recipe.tensor, pp=recipe.pipeline,
         cp=recipe.context, ep=recipe.expert, zero=recipe.zero, micro_batch=int(recipe.micro_batch),
         pipeline_schedule=recipe.schedule if piped else None,
         virtual_stages=recipe.virtual_stages if piped and recipe.virtual_stages > 1 else None,

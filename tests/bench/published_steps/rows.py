@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from cost_models.validation.memory.megatron import setup
 from cost_models.validation.memory.torchtitan import torchtitan_case
 from cost_models.validation.predict import predicted_s
 from cost_models.validation.published import SHIPPED
+from cost_models.validation.tables.alpa import ALPA, out_of_memory
+from cost_models.validation.tables.alpa import asked as alpa_case
 from cost_models.validation.tables.fsdp import MPT
 from cost_models.validation.tables.megatron import KORTHIKANTI_STEPS, MEGATRON_2020, VTRAIN
 from cost_models.validation.tables.megatron_core import DEVICES, MEGATRON_CORE
@@ -24,9 +27,10 @@ from tests.bench.published_steps.job import Job, NotPlannable, job_of, job_on
 
 TABLES = (
     SC21_WEAK_SCALING, SC21_PTDP, SC21_ZERO, KORTHIKANTI_STEPS, MEGATRON_2020, MPT, TORCHTITAN, TORCHTITAN_FURTHER,
-    MEGATRON_CORE, VTRAIN,
+    MEGATRON_CORE, VTRAIN, ALPA,
 )  # fmt: skip
 GOLDENS, TITAN_BYTES = "megatron_core memory", "torchtitan memory"
+NO_MEMORY = "out of memory"
 GIB = 2.0**30
 LAST, FULLEST = "last", "fullest"
 
@@ -37,7 +41,7 @@ class Published:
 
     family   the table, or of bytes the table and "memory"
     asked    its question, or why there is none
-    measured seconds, or bytes of one rank
+    measured seconds, or bytes of one rank; NaN where it ran out of memory
     closed   what the closed form says of it, in the same unit
     rank     of bytes: whose they are, LAST or FULLEST; "" of seconds
     fitted   whether figures of its device may have been fitted on it
@@ -54,11 +58,15 @@ class Published:
     rank: str = ""
     fitted: bool = False
 
+    @property
+    def ran(self) -> bool:
+        return not math.isnan(self.measured)
+
 
 def published(folder: Path) -> list[Published]:
     """Every row of the folder's tables that a step or its peak was measured of."""
     found = [row for table in TABLES for row in of_table(table, folder)]
-    return [*found, *of_bytes(folder)]
+    return [*found, *of_bytes(folder), *out_of_memory_rows(folder)]
 
 
 def of_table(table: Table, folder: Path) -> Iterator[Published]:
@@ -75,6 +83,19 @@ def of_table(table: Table, folder: Path) -> Iterator[Published]:
             table.name, case.row, case.label, case.group, case.device, asked(case), case.measured_s, predicted_s(case),
             fitted=case.row in fitted,
         )  # fmt: skip
+
+
+def out_of_memory_rows(folder: Path) -> Iterator[Published]:
+    """Rows that say so in place of a time. bigscience's two aren't asked: what they swept isn't stated of them."""
+    for row in read(folder / ALPA.file):
+        try:
+            case = alpa_case(row)
+        except Unusable:
+            continue
+        if out_of_memory(row):
+            yield Published(
+                NO_MEMORY, row.number, ALPA.label(row), case.group, case.device, asked(case), math.nan, math.nan
+            )
 
 
 def asked(case: Case) -> Job | str:

@@ -6,6 +6,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoplan.ir.folding import fold
 from autoplan.options import Parallelism
 from tests.bench.recipes.clusters import NODES, cluster_text
 from tests.bench.recipes.shapes import SHAPES, UNKNOWN, Shape
@@ -77,8 +78,9 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     rows, rest = divmod(devices, tp * cp * pp)
     if rest:
         return Refused(row["id"], text, f"{devices} devices aren't a multiple of tp x cp x pp")
-    if rows % ep:
-        return Refused(row["id"], text, f"its experts' axis of {ep} takes in ranks of tp or cp beside dp={rows}")
+    etp = int(row["etp"]) if row["etp"] and ep > 1 else None
+    if not any(fold(rows, cp, (tp,), ep, whole) for whole in ((tp, 1) if etp is None else (etp,))):
+        return Refused(row["id"], text, f"its experts' axis of {ep} is no union of parts of dp={rows}, cp and tp")
     notes, micro = [], int(row["micro_batch"]) if row["micro_batch"] else None
     batch = int(row["global_batch"]) if row["global_batch"] else rows * (micro or 1)
     if not row["global_batch"]:
@@ -89,8 +91,7 @@ def pinned(row: dict[str, str], text: str, shape: Shape, seq: int) -> Recipe | R
     if row["precision"].lower() not in NEAR_BF16 and "bf16" not in row["precision"]:
         notes.append(f"Planned in bf16 where the row ran {row['precision']}.")
     pins = Parallelism(
-        dp=rows // ep, tp=tp, pp=pp, cp=cp, ep=ep, zero=zero, recompute=recompute,
-        micro_batch=None if micro is None else micro * ep,  # ours is spread over ep, theirs lies on each of its ranks
+        dp=rows, tp=tp, pp=pp, cp=cp, ep=ep, etp=etp, zero=zero, recompute=recompute, micro_batch=micro,
         pipeline_schedule="interleaved" if pp > 1 and stages > 1 else None,
         virtual_stages=stages if pp > 1 and stages > 1 else None,
     )  # fmt: skip

@@ -16,6 +16,8 @@ from autoplan.search.tables.driver import choices
 from autoplan.search.tables.place import Choice
 from tests.support.planning import parallelize_alone
 
+pytestmark = pytest.mark.usefixtures("verified_in_pool")
+
 ROWS = 16
 SIZES = (10, 33, 200, 40, 12, 21)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autoplan.ops.experts.operator import run_backward, run_forward
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.experts.routing import Journey, Peers
 
@@ -46,13 +47,12 @@ def _routed(
     hidden: Tensor, index: Tensor, scores: Tensor, first: Sequence[Tensor], down: Tensor, biases: Sequence[Tensor],
     activation: str, transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The result, and the rows that went and came (``Journey.counts``), in the host's memory."""
+    """The result, and what went and came (``Journey.counts``), in the host's memory."""
     here = down.shape[0]
     journey = Journey.of(index, here, Peers(group, size, rank, tuple(places)))
     tokens, chosen, weights = journey.send(hidden, index.to(torch.int32), scores)
-    rows = torch.ops.autoplan.experts(
-        tokens, chosen.long() - rank * here, weights, first, down, biases, activation, transposed
-    )
+    local = chosen.long() - rank * here
+    rows = run_forward(tokens, local, weights, first, down, biases, activation, transposed, journey.choices)
     (result,) = journey.back(hidden.shape[0], rows)
     return result, journey.counts
 
@@ -63,7 +63,7 @@ def _(
     activation: str, transposed: bool, group: str, size: int, rank: int, places: Sequence[int],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     result = hidden.new_empty(hidden.shape[0], down.shape[2 if transposed else 1])
-    return result, torch.empty(2, size, dtype=torch.int64, device="cpu")
+    return result, torch.empty(2, size, 2, dtype=torch.int64, device="cpu")
 
 
 @torch.library.custom_op("autoplan::routed_experts_backward", mutates_args=(), schema=BACKWARD)
@@ -77,8 +77,9 @@ def _backward(
     here = down.shape[0]
     journey = Journey.of(index, here, Peers(group, size, rank, tuple(places)), counts)
     gradients, tokens, chosen, weights = journey.send(gradient, hidden, index.to(torch.int32), scores)
-    d_hidden, d_scores, *rest = torch.ops.autoplan.experts_backward(
-        gradients, tokens, chosen.long() - rank * here, weights, first, down, biases, activation, transposed
+    local = chosen.long() - rank * here
+    d_hidden, d_scores, *rest = run_backward(
+        gradients, tokens, local, weights, first, down, biases, activation, transposed, journey.choices
     )
     return [*journey.back(hidden.shape[0], d_hidden, d_scores), *rest]
 

@@ -45,38 +45,42 @@ class Journey:
 
     tokens          the token of each row that is sent, by member and then in their order
     sent, received  rows to and from each member
+    counts          [2, members, 2] in the host's memory: of what goes and what comes the rows, and how many of their
+                    choices name one of the receiver's experts
     """
 
     peers: Peers
     tokens: Tensor
-    sent: tuple[int, ...]
-    received: tuple[int, ...]
+    sent: list[int]
+    received: list[int]
+    counts: Tensor
 
     @staticmethod
     def of(index: Tensor, experts: int, peers: Peers, counts: Tensor | None = None) -> Journey:
         """index [tokens, k]; ``experts`` of each rank.
 
-        counts  [2, members] in the host's memory, of a journey before of the same tokens; where there are none they are
-                exchanged, and the host waits for the device
+        counts  of a journey before of the same tokens; where there are none they are exchanged, and the host waits for
+                the device
         """
-        goes = (index.unsqueeze(0) // experts == torch.arange(peers.size, device=index.device).view(-1, 1, 1)).any(-1)
+        names = index.unsqueeze(0) // experts == torch.arange(peers.size, device=index.device).view(-1, 1, 1)
+        goes = names.any(-1)
         if counts is None:
-            sent, ones = goes.sum(1), [1] * peers.size
+            sent, ones = torch.stack([goes.sum(1), names.sum((1, 2))], 1), [1] * peers.size
             both = torch.stack([sent, raw.all_to_all_rows(sent, ones, ones, peers.group, peers.places)])
-            there, back = host.read(both, lambda: [[even_rows(index, experts, peers.size)] * peers.size] * 2)
-        else:
-            there, back = counts.tolist()
+            even = [[even_rows(index, experts, peers.size), index.numel() // peers.size]] * peers.size
+            counts = torch.tensor(host.read(both, lambda: [even] * 2))
+        there, back = counts[..., 0].tolist()
         tokens = torch.nonzero_static(goes, size=sum(there))[:, 1]  # as many as were counted: no second wait
-        return Journey(peers, tokens, tuple(there), tuple(back))
+        return Journey(peers, tokens, there, back, counts)
 
     @property
-    def counts(self) -> Tensor:
-        """[2, members]: rows sent and received, in the host's memory, where another journey needs them."""
-        return torch.tensor([self.sent, self.received])
+    def choices(self) -> int:
+        """Of the rows that come here: how many name one of this rank's experts."""
+        return int(self.counts[1, :, 1].sum())
 
     def send(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Of tensors [tokens, width] each the rows that come here, [rows, width], in one message."""
-        message = packed([part[self.tokens] for part in parts])
+        message = packed([part.index_select(0, self.tokens) for part in parts])
         arrived = raw.all_to_all_rows(message, self.sent, self.received, self.peers.group, self.peers.places)
         return unpacked(arrived, parts)
 
@@ -84,7 +88,7 @@ class Journey:
         """Of tensors [rows that came here, width] each the sums over a token's rows, [count, width]: added member by
         member, so that two runs give the same bits."""
         arrived = raw.all_to_all_rows(packed(parts), self.received, self.sent, self.peers.group, self.peers.places)
-        places = self.tokens.split(list(self.sent))
+        places = self.tokens.split(self.sent)
         return [added(rows, self.sent, places, count) for rows in unpacked(arrived, parts)]
 
 

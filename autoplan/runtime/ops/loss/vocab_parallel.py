@@ -17,7 +17,7 @@ from autoplan.runtime.collectives.typed import all_reduce, all_reduce_max
 from autoplan.runtime.ops.embedding.ranges import check_classes
 
 PIECES = 16  # that rows are taken in
-PIECE_BYTES = 1 << 15  # which is not worth cutting: kernels take as long as their calls
+PIECE_BYTES = 1 << 19  # which is not worth cutting: kernels take as long as their calls
 
 
 def vocab_parallel_cross_entropy(

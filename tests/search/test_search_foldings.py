@@ -1,0 +1,61 @@
+"""Experts' foldings among the candidates: what is pinned holds, what can't be is told, and text says it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from autoplan.errors import ParallelismError
+from autoplan.options import Parallelism
+from autoplan.report.words import parallelism_parts
+from autoplan.search.space.candidates import SpaceLimits, settings
+from autoplan.search.space.pinned_checks import check_pinned
+from autoplan.search.space.text import read_text
+
+LIMITS = SpaceLimits(devices=32, node=8, rows=64, segments=20, tokens=64, experts=16)
+
+
+@pytest.mark.parametrize(
+    "pinned", [{"ep": 4}, {"ep": 8, "etp": 1}, {"ep": 4, "etp": 2}, {"ep": 8, "cp": 2}, {"ep": 16, "tp": 4}]
+)
+def test_candidates_lie_as_pinned(pinned: dict[str, int]) -> None:
+    found = list(settings(LIMITS, Parallelism(**pinned)))
+    assert found
+    for setting in found:
+        sizes = setting.sizes
+        assert all(sizes[name] == size for name, size in pinned.items())
+        assert math.prod(sizes[name] for name in ("dp", "cp", "tp", "pp")) == setting.mesh.devices == LIMITS.devices
+        assert setting.rows * sizes["dp"] * setting.microbatches == LIMITS.rows
+        tensor = setting.tensor or (setting.tp,)
+        asked = Parallelism(**sizes, tensor=tensor)
+        assert asked.folding == setting.folding and asked.mesh(setting.microbatches) == setting.mesh
+
+
+def test_both_ways_beside_a_tensor_axis_are_tried() -> None:
+    found = {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=8, tp=4, pp=1))}
+    assert found == {1, 4}
+    assert {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=2, tp=4, pp=1))} == {4}  # fewer than tp
+
+
+@pytest.mark.parametrize(
+    ("pinned", "said"),
+    [
+        ({"ep": 3}, "ep=3: a mixture of 16 experts doesn't divide by it. give ep=1"),
+        ({"etp": 1}, "etp=1: .*where experts are over ep. give ep too"),
+        ({"ep": 4, "etp": 3, "tp": 4}, "etp=3: it is a part of tp=4"),
+        ({"ep": 16, "etp": 4, "pp": 2}, "ep=16 etp=4: they multiply to 64, and a stage has 16 devices. give ep=4"),
+        ({"ep": 2, "etp": 1, "tp": 4, "dp": 8, "pp": 1}, "ep=2 etp=1: experts lie over.* dp=8 cp=1 tp=4. give ep=4"),
+        ({"ep": 4, "etp": 1, "tp": 4, "tensor_system": "ulysses"}, "tensor_system='ulysses': ulysses says what all"),
+    ],
+)
+def test_what_does_not_fold_is_told(pinned: dict, said: str) -> None:
+    with pytest.raises(ParallelismError, match=said):
+        check_pinned(LIMITS, Parallelism(**pinned))
+
+
+def test_a_headline_reads_back() -> None:
+    chosen = Parallelism(dp=4, cp=2, tp=2, pp=2, ep=8, etp=1)
+    sizes = parallelism_parts(chosen, None)[0]
+    assert sizes == "dp=4 cp=2 tp=2 pp=2 ep=8 etp=1"
+    assert read_text(sizes, ()) == chosen == read_text("dp4 cp2 tp2 pp2 ep8 etp1", ())
