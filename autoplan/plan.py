@@ -276,7 +276,7 @@ class Plan:
 
     @keywords(InputsError)
     def export_config(self, kind: str) -> ExportedConfig:
-        """The plan as the configuration of another trainer: "megatron" (flags), "torchtitan" (TOML), "deepspeed"
+        """The plan as the configuration of another trainer: "megatron" and "torchtitan" (flags), "deepspeed"
         (JSON), "accelerate" (YAML), "nanotron" (YAML).
 
         What the trainer can't express is told in ``lost``. What is left is planned again on this cluster with all that

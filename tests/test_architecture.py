@@ -69,6 +69,8 @@ ORDER = (
     "trace.forms",
     "trace.outputs",
     "trace.batch_binding",
+    "trace.branches",
+    "trace.detached",
     "trace.caches",
     "trace.capture",
     "trace.direct",

@@ -3,9 +3,9 @@
 A trainer knows fewer ways than a plan has. What it can't express is told, never dropped without a word, and
 ``Plan.export_config`` plans again what is left, so that it has a price.
 
-Order: `config` (what a trainer is told), `values` (a plan's figures as trainers ask for them), `text` (TOML, YAML and
-flags), `megatron`, `torchtitan`, `deepspeed`, `accelerate`, `nanotron` (one trainer each), `kinds` (trainers by name),
-`launchers` (torchrun, Slurm, Kubernetes).
+Order: `config` (what a trainer is told), `values` (a plan's figures as trainers ask for them), `text` (YAML and
+flags), `megatron`, `torchtitan`, `deepspeed`, `accelerate`, `nanotron` (one trainer each), `kinds` (trainers by
+name), `launchers` (torchrun, Slurm, Kubernetes).
 """
 
 from autoplan.targets.config import ExportedConfig

@@ -23,8 +23,7 @@ def deepspeed(values: Values) -> ExportedConfig:
         losses.lost.append("offload=activations: set in the model's own checkpointing")
     config: dict[str, object] = {
         "train_batch_size": values.rows,
-        "train_micro_batch_size_per_gpu": values.micro_batch,
-        "gradient_accumulation_steps": values.accumulated,
+        **microbatches(values, devices),
         "zero_optimization": zero,
         "bf16": {"enabled": training.precision.startswith("bf16")},
         "fp16": {"enabled": training.precision.startswith("fp16")},
@@ -35,6 +34,13 @@ def deepspeed(values: Values) -> ExportedConfig:
         losses.lost.append(f"recompute={p.recompute}: not in this file, call model.gradient_checkpointing_enable()")
     text = json.dumps(config, indent=2) + "\n"
     return ExportedConfig("deepspeed", "deepspeed.json", text, p, tuple(losses.lost))
+
+
+def microbatches(values: Values, devices: int) -> dict[str, object]:
+    """The plan's, where it splits the data over all devices; DeepSpeed's own choice of them elsewhere."""
+    if values.micro_batch * values.accumulated * devices != values.rows:
+        return {}
+    return {"train_micro_batch_size_per_gpu": values.micro_batch, "gradient_accumulation_steps": values.accumulated}
 
 
 def optimizer(values: Values, losses: Losses) -> dict[str, object]:

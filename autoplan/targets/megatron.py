@@ -29,7 +29,7 @@ def megatron(values: Values) -> ExportedConfig:
         "sequence-parallel": bool(p.sequence_parallel),
         "use-distributed-optimizer": p.zero == 1,
         "overlap-grad-reduce": (p.dp or 1) > 1,
-        "overlap-param-gather": p.zero == 1,
+        "overlap-param-gather": p.zero == 1 and (p.dp or 1) > 1,  # it wants the other overlap beside it
         "recompute-granularity": p.recompute if p.recompute in ("full", "selective") else None,
         "recompute-method": "uniform" if full else None,
         "recompute-num-layers": 1 if full else None,

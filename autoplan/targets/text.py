@@ -1,16 +1,7 @@
-"""Configurations as text: TOML, YAML and flags, of plain values and nested mappings."""
+"""Configurations as text: YAML and flags, of plain values and nested mappings."""
 
 import json
 from collections.abc import Mapping
-
-
-def toml(tables: Mapping[str, Mapping[str, object]]) -> str:
-    """A table for each key."""
-
-    def one(name: str, rows: Mapping[str, object]) -> str:
-        return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
-
-    return "\n".join(one(name, rows) for name, rows in tables.items())
 
 
 def yaml(data: Mapping[str, object], indent: int = 0) -> str:

@@ -1,55 +1,86 @@
-"""torchtitan's TOML (torchtitan/config/job_config.py)."""
+"""torchtitan's options of the command line, ``--section.name value`` (torchtitan/config/configs.py, as of 0.3).
+
+The model, its data and its optimizer are a configuration function's; the options take the place of what it says.
+"""
 
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.text import toml
+from autoplan.targets.text import flags
 from autoplan.targets.values import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
-OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam"}
+OPTIMIZERS = ("adamw", "adam", "muon")
 
 
 def torchtitan(values: Values) -> ExportedConfig:
-    training, losses = values.training, Losses(values.parallelism)
+    losses = Losses(values.parallelism)
     if values.parallelism.zero == 1:
         losses.instead("FSDP2 shards gradients, too", zero=2)
-    if (values.parallelism.tp or 1) > 1 and not values.parallelism.sequence_parallel:
-        losses.instead("its tensor parallelism splits the sequence", sequence_parallel=True)
     if values.parallelism.pipeline_schedule == "pipedream-2bw":
         losses.instead("its schedules are synchronous", pipeline_schedule="1f1b")
-    losses.without("offload", "tensor", "tensor_system", "local_steps")
+    if values.parallelism.offload == "optimizer":
+        losses.instead("it offloads parameters and the optimizer together", offload="parameters")
+    if values.parallelism.offload == "activations":
+        losses.without("offload")
+    losses.without("tensor", "tensor_system", "local_steps")
     mixed_recompute(values.record, losses)
     p = losses.parallelism
+    options = {
+        **{f"training.{name}": value for name, value in training(values, losses).items()},
+        **{f"parallelism.{name}": value for name, value in parallelism(values, losses).items()},
+        "compile.enable": values.training.compile,
+    }
+    losses.lost.append(UNPRICED)
+    text = f"{flags(options).rstrip()} \\\nactivation_checkpoint:{p.recompute or 'none'}\n"  # a choice stands last
+    return ExportedConfig("torchtitan", "torchtitan.args", text, p, tuple(losses.lost))
+
+
+def training(values: Values, losses: Losses) -> dict[str, object]:
+    """The training's section; says what of it has another place, or none."""
+    asked, p = values.training, losses.parallelism
+    param = "bfloat16" if asked.precision.startswith("bf16") else "float32"
+    if asked.precision not in ("fp32", "bf16", "bf16-mixed"):
+        losses.lost.append(f"precision {asked.precision}: {param}")
+    sharded = (p.zero and values.replicas > 1) or (p.cp or 1) > 1
+    if asked.precision == "bf16-mixed" and not sharded and (p.tp or 1) * (p.pp or 1) > 1:
+        losses.lost.append("precision bf16-mixed without FSDP, beside tp or pp: float32")
+    if asked.reduce_dtype == "bf16":
+        losses.lost.append("reduce_dtype=bf16: float32")
+    name = asked.optimizer if asked.optimizer in OPTIMIZERS else "adamw"
+    given = f"{name} with lr={asked.learning_rate}"
+    losses.lost.append(f"optimizer {asked.optimizer}: the configuration function's, to be given {given}")
+    pipelined = (p.pp or 1) > 1
+    return {
+        "local_batch_size": values.micro_batch * (values.accumulated if pipelined else 1),  # a pipeline cuts it
+        "global_batch_size": values.rows,
+        "seq_len": values.sequence,
+        "max_norm": asked.clip_grad_norm or float(10**9),
+        "dtype": TORCH_DTYPES["bf16"] if asked.precision == "bf16" else "float32",
+        "mixed_precision_param": param,
+        "enable_cpu_offload": p.offload == "parameters",
+        "disable_cuda_graphs": pipelined or (p.ep or 1) > 1,  # it has none with these
+    }
+
+
+def parallelism(values: Values, losses: Losses) -> dict[str, object]:
+    """The parallelism's section. Stages are of as many layers each, where that goes."""
+    p = losses.parallelism
     shards, replicates = (values.replicas, 1) if p.zero else (1, values.replicas)
-    parallelism: dict[str, object] = {
+    options: dict[str, object] = {
         "data_parallel_replicate_degree": replicates,
         "data_parallel_shard_degree": shards,
         "fsdp_reshard_after_forward": "always" if p.zero == 3 else "never",
         "tensor_parallel_degree": p.tp or 1,
-        "pipeline_parallel_degree": p.pp or 1,
         "context_parallel_degree": p.cp or 1,
         "expert_parallel_degree": p.ep or 1,
+        "no-enable_sequence_parallel": (p.tp or 1) > 1 and not p.sequence_parallel,
+        "pipeline_parallel_degree": p.pp or 1,
     }
-    if (p.pp or 1) > 1:
-        parallelism["pipeline_parallel_schedule"] = SCHEDULES[p.pipeline_schedule or "1f1b"]
-        parallelism["pipeline_parallel_microbatch_size"] = values.micro_batch
-    local = values.micro_batch * (values.accumulated if (p.pp or 1) > 1 else 1)  # a pipeline's microbatches are of it
-    name = OPTIMIZERS.get(training.optimizer)
-    if name is None:
-        losses.lost.append(f"optimizer {training.optimizer}: AdamW")
-    steps: dict[str, object] = {
-        "local_batch_size": local,
-        "global_batch_size": values.rows,
-        **({"seq_len": values.sequence} if values.sequence else {}),
-        "max_norm": training.clip_grad_norm or float(10**9),
-        "mixed_precision_param": TORCH_DTYPES.get(training.precision, "float32"),
-        "mixed_precision_reduce": "bfloat16" if training.reduce_dtype == "bf16" else "float32",
-    }
-    tables: dict[str, dict[str, object]] = {
-        "optimizer": {"name": name or "AdamW", "lr": training.learning_rate},
-        "training": steps,
-        "parallelism": parallelism,
-        "activation_checkpoint": {"mode": p.recompute or "none"},
-        "compile": {"enable": training.compile},
-    }
-    losses.lost.append(UNPRICED)
-    return ExportedConfig("torchtitan", "torchtitan.toml", toml(tables), p, tuple(losses.lost))
+    stages = (p.pp or 1) * (p.virtual_stages or 1)
+    if stages > 1:
+        options["pipeline_parallel_schedule"] = SCHEDULES[p.pipeline_schedule or "1f1b"]
+        options["pipeline_parallel_microbatch_size"] = values.micro_batch
+    if stages > 1 and values.layers % stages == 0:
+        options["pipeline_parallel_layers_per_stage"] = values.layers // stages
+        options["pipeline_parallel_first_stage_less_layers"] = 0
+        options["pipeline_parallel_last_stage_less_layers"] = 0
+    return options

@@ -111,7 +111,7 @@ def moved(to: Callable) -> Callable:
     """Module.to, but of a module that is there already, and as asked."""
 
     def run(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
         held = [*module.parameters(), *module.buffers()]
         there = device is None or all(tensor.device.type == device.type for tensor in held)
         alike = dtype is None or all(t.dtype == dtype for t in held if t.is_floating_point() or t.is_complex())
