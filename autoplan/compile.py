@@ -18,19 +18,19 @@ from autoplan.evaluation.proof import Retrace, with_rows
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.ir.record import Asked, PlanRecord
 from autoplan.ir.start import InitRecipe, Start
-from autoplan.lower.program import typed_program
+from autoplan.lower.after_search import typed_program
 from autoplan.models.inputs import Inputs
 from autoplan.options import PRECISIONS, Inference, Parallelism, Training, check_effort
 from autoplan.rules.check import check_rules
 from autoplan.rules.constraints import Constraint, accept_whole
 from autoplan.rules.extensions import extensions_of
-from autoplan.runtime.optim.grouping import check_flat, resolved_groups
 from autoplan.runtime.optim.lr_scheduler import check_schedule
 from autoplan.runtime.optim.optimizer_options import check_optimizer
+from autoplan.runtime.optim.parameter_group import check_flat, resolved_groups
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.space.systems import read as read_parallelism
 from autoplan.search.space.systems import resolve as resolve_parallelism
-from autoplan.search.tables.driver import search_with_tables
+from autoplan.search.tables.placed_search import search_with_tables
 from autoplan.trace.checks.input_dtypes import check_dtypes
 from autoplan.trace.checks.rows import number_of_rows
 from autoplan.trace.passes.precision import compute_dtype, computed_in, in_precision

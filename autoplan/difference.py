@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import PricedCollective
 from autoplan.plan import Plan
-from autoplan.report.kinds import walls_of
+from autoplan.report.device_kinds import memory_limits_of
 from autoplan.report.waits import per_device
 from autoplan.report.words import fullest_stage, headline, seconds_text, way_text
 from autoplan.search.breakdown import breakdown
@@ -57,7 +57,7 @@ def summary(before: Plan, after: Plan) -> Iterator[list[str]]:
     yield ["MFU", f"{100 * one.mfu:.1f}%", f"{100 * other.mfu:.1f}%", changed(one.mfu, other.mfu)]
     bubble = f"{100 * one.bubble_fraction:.1f}%", f"{100 * other.bubble_fraction:.1f}%"
     yield ["pipeline bubble", *bubble, ""]
-    peaks = [p.peak_bytes[fullest_stage(plan.record.chosen, walls_of(plan.record))].total
+    peaks = [p.peak_bytes[fullest_stage(plan.record.chosen, memory_limits_of(plan.record))].total
              for plan, p in ((before, one), (after, other))]  # fmt: skip
     yield ["fullest device", *map(size_text, peaks), changed(*peaks)]
 

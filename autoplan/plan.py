@@ -30,8 +30,8 @@ from autoplan.export.folder import (
 from autoplan.ir.choice import Alternative, Predicted, SearchReport
 from autoplan.ir.codec import encode
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Lowered
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Lowered
+from autoplan.lower.after_search import program_of
 from autoplan.models.pretrained import FOLDER as PRETRAINED
 from autoplan.models.pretrained import pretrained_files, stored_files
 from autoplan.options import Inference, Parallelism, Training, is_whole
@@ -39,7 +39,7 @@ from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import check_exportable
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.runtime.elastic.launch import TIMEOUT_S
-from autoplan.runtime.inference.program import InferenceProgram
+from autoplan.runtime.inference.inference_program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import starting_from
 from autoplan.runtime.weights.starting import check_start
@@ -48,8 +48,8 @@ from autoplan.targets import ExportedConfig, config_of, launchers
 if TYPE_CHECKING:
     from autoplan.evaluation.proof import Given, prove
     from autoplan.export.perfetto import write_trace
+    from autoplan.rehearsal.outcome import Rehearsal
     from autoplan.rehearsal.rehearse import rehearse
-    from autoplan.rehearsal.result import Rehearsal
     from autoplan.replan import Change, replan
     from autoplan.report import (
         alternative_text,

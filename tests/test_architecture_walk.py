@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autoplan import AutoplanError, Plan, cli, parallelize
-from autoplan.emit.program import emit_program
-from autoplan.ir.typed import Compute, Move
+from autoplan.emit.program_text import emit_program
+from autoplan.ir.typed_program import Compute, Move
 from autoplan.models.named import resolve_model
 from autoplan.rules.registry import rule_of
 from autoplan.rules.strategies import axis_strategies

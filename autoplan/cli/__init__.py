@@ -3,9 +3,9 @@
 
 This file declares the commands and their options. A user's mistake ends with one line on stderr and status 2.
 
-Order: `given` (trainings, parallelisms and bandwidths as text), `loss` (the loss that ``--loss`` names), `progress` (a
-line while something takes its time), `commands` (what most commands do), `train` (torchrun on one machine),
-`checkpoint` (``checkpoint verify``).
+Order: `typed_words` (trainings, parallelisms and bandwidths as text), `loss` (the loss that ``--loss`` names),
+`progress` (a line while something takes its time), `commands` (what most commands do), `train` (torchrun on one
+machine), `checkpoint` (``checkpoint verify``).
 """
 
 import argparse
@@ -27,8 +27,8 @@ from autoplan.cli.commands import (
     verify_command,
     what_if_command,
 )
-from autoplan.cli.given import parallelism, training
 from autoplan.cli.train import train_command
+from autoplan.cli.typed_words import parallelism, training
 from autoplan.errors import AutoplanError
 from autoplan.options import EFFORTS
 from autoplan.targets import KINDS

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.checkpoint.files import complete, numbered
 from autoplan.runtime.checkpoint.index import REMEDY, read_index
+from autoplan.runtime.checkpoint.state_json import complete, numbered
 from autoplan.runtime.checkpoint.store import check_chunks
 
 

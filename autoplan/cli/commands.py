@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoplan.api import parallelize
-from autoplan.cli.given import parallelism, training
 from autoplan.cli.loss import loss_named
 from autoplan.cli.progress import phase
+from autoplan.cli.typed_words import parallelism, training
 from autoplan.cluster import catalog_text, figures_text, read_factors
 from autoplan.comparison import beside, compare, unchanged
 from autoplan.difference import difference
@@ -18,7 +18,7 @@ from autoplan.errors import InputsError, PlanFileError, RehearsalError
 from autoplan.export.folder import REHEARSAL, path_of, rehearsal_in, seal_folder, write_rehearsal
 from autoplan.models.named import Request, resolve_model
 from autoplan.plan import Plan, load
-from autoplan.report.prices import phases_text
+from autoplan.report.price_tables import phases_text
 
 
 def plan_command(options: argparse.Namespace) -> None:

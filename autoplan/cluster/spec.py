@@ -14,10 +14,10 @@ from typing import Any
 from autoplan.arguments.keywords import keywords
 from autoplan.arguments.synonyms import CLUSTER_NAMES
 from autoplan.cluster.bandwidth import Factors, factors_of, factors_text, times, widened
-from autoplan.cluster.files import checked, read_file
 from autoplan.cluster.known import Known
+from autoplan.cluster.one_line import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
 from autoplan.cluster.parts import NodeGroup, OuterLevel, check_count, check_name, parts_of
-from autoplan.cluster.text import FORM, group_text, is_text, levels_text, memory_text, option_text, read_text
+from autoplan.cluster.toml_files import checked, read_file
 from autoplan.errors import ClusterError
 from cost_models.errors import ProfileError
 from cost_models.hardware import (

@@ -3,15 +3,15 @@
 This package and `cluster` are the only importers of `cost_models`. A price is for local shapes: one rank's part of one
 microbatch. Collectives hide behind computing only where the emitted program overlaps them.
 
-Order: `links` (collectives on the links that mesh axes span), `operators` (operators on one device), `single_steps`
-(the one collective between two layouts), `prices` (the price list of one mesh), `zero_costs` (ZeRO on the data axis),
-`gathered_optimizer` (updates of whole matrices), `interleaved` (schedules with several stages a rank), `step` (what
-happens once a step, and the whole schedule).
+Order: `mesh_links` (collectives on the links that mesh axes span), `operators` (operators on one device),
+`single_steps` (the one collective between two layouts), `prices` (the price list of one mesh), `zero_costs` (ZeRO on
+the data axis), `gathered_optimizer` (updates of whole matrices), `interleaved` (schedules with several stages a rank),
+`step` (what happens once a step, and the whole schedule).
 """
 
 from autoplan.cost.operators.cost import Cost
 from autoplan.cost.operators.fusion import GATHERING
-from autoplan.cost.operators.operator import Operator, operators_of, weights_of
+from autoplan.cost.operators.operator_seconds import Operator, operators_of, weights_of
 from autoplan.cost.prices import Prices
 from autoplan.cost.step import Timeline, timeline
 from autoplan.cost.zero_costs import DataAxis

@@ -24,15 +24,28 @@ from cost_models.pipeline.schedule import round_size
 from cost_models.pipeline.shared import Sharing
 
 __all__ = [
-    "SENT_BACK", "SENT_FORWARD", "Action", "CriticalPath", "Rounds", "actions", "chunk_rounds", "deals_rounds",
-    "least_chunk_rounds", "least_held", "rank_paths", "rounds_of", "runs_rounds", "split_backward", "splits",
+    "SENT_BACK",
+    "SENT_FORWARD",
+    "Action",
+    "CriticalPath",
+    "InterleavedSchedule",
+    "actions",
+    "chunk_rounds",
+    "deals_rounds",
+    "is_interleaved",
+    "least_chunk_rounds",
+    "least_held",
+    "rank_paths",
+    "rounds_of",
+    "split_backward",
+    "splits",
 ]  # fmt: skip
 
 TILTS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)  # of the weights over ranks that ``least_chunk_rounds`` tries
 
 
 @dataclass(frozen=True)
-class Rounds:
+class InterleavedSchedule:
     """One schedule.
 
     script  its actions
@@ -45,7 +58,9 @@ class Rounds:
     paths: np.ndarray
 
 
-def rounds_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int, ahead: int = AHEAD) -> Rounds:
+def rounds_of(
+    schedule: str, ranks: int, microbatches: int, virtual_stages: int, ahead: int = AHEAD
+) -> InterleavedSchedule:
     """ahead  as of ``step.receives_ahead``"""
     sizes = (ranks, microbatches, virtual_stages)
     rows = rank_paths(*sizes)
@@ -62,10 +77,10 @@ def rounds_of(schedule: str, ranks: int, microbatches: int, virtual_stages: int,
     if not ahead:  # each action of a path reads its message
         paths[:, SENT_FORWARD:] = paths[:, :2]
     paths[:, SENT_FORWARD, 0] = paths[:, SENT_BACK, -1] = 0.0
-    return Rounds(script(schedule, *sizes, ahead), held_chunks(schedule, *sizes), paths)
+    return InterleavedSchedule(script(schedule, *sizes, ahead), held_chunks(schedule, *sizes), paths)
 
 
-def runs_rounds(schedule: str) -> bool:
+def is_interleaved(schedule: str) -> bool:
     """Whether a rank runs its stages in rounds of microbatches, so that it may have several."""
     return schedule in ROUNDS
 

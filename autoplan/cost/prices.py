@@ -9,17 +9,17 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.cost.links import ClusterLinks
+from autoplan.cost.mesh_links import ClusterLinks
 from autoplan.cost.operators.collective_ops import SEND, TO_ENDS, body_collectives
 from autoplan.cost.operators.cost import Cost
-from autoplan.cost.operators.operator import Operator, price_operator, ring_of
+from autoplan.cost.operators.operator_seconds import Operator, price_operator, ring_of
 from autoplan.cost.operators.ring import Ring
 from autoplan.cost.single_steps import single_step
 from autoplan.errors import LayoutError
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
 from autoplan.ir.layout import Layout, P, R, State
 from autoplan.ir.mesh import Axis, Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution import Planner, step_seconds
 from autoplan.rules.strategies import Strategy
 from cost_models.collective import hidden_seconds, send_seconds

@@ -7,7 +7,7 @@ thousands of arcs composes its ways itself, of single steps.
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
 from autoplan.ir.layout import Layout, State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.apply import Tensor, changed, exchange_op, held_elements, write
 from autoplan.redistribution.steps import find_step, neutral
 from autoplan.redistribution.written import write_exchange

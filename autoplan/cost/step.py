@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoplan.cost.gathered_optimizer import GATHERED
-from autoplan.cost.interleaved import runs_rounds, splits
-from autoplan.cost.operators.operator import Operator, price_operator
+from autoplan.cost.interleaved import is_interleaved, splits
+from autoplan.cost.operators.operator_seconds import Operator, price_operator
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
@@ -112,8 +112,8 @@ def held_microbatches(schedule: str, stages: int, microbatches: int) -> tuple[in
 
 
 def receives_ahead(device: Device) -> int:
-    """Actions by which a message's receive precedes the one that reads it (``runtime.pipeline.exchange``). Where there
-    are no streams, or devices share processors, none is counted on: messages take the processors themselves."""
+    """Actions by which a message's receive precedes the one that reads it (``runtime.pipeline.stage_messages``). Where
+    there are no streams, or devices share processors, none is counted on: messages take the processors themselves."""
     return 0 if device.blocking or device.sharers > 1 else AHEAD
 
 
@@ -154,7 +154,7 @@ def as_run(
 ) -> tuple[str, dict[str, Any]]:
     """(the schedule, what ``simulate`` is told of it beside); without a pipeline that of one stage."""
     schedule = schedule if stages > 1 else "1f1b"
-    count = virtual_stages if runs_rounds(schedule) else None
+    count = virtual_stages if is_interleaved(schedule) else None
     return schedule, {"virtual_stages": count, "weight_s": weights_s if splits(schedule) else None}
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from autoplan.emit.biased_products import biased
 from autoplan.emit.column_products import NO_LINES, ColumnProducts, Lines
-from autoplan.emit.dropout import FIRST, KEY, dropout_axes, most_dropouts, random_arguments, random_function
 from autoplan.emit.naming import module_attributes
-from autoplan.emit.products import biased
+from autoplan.emit.random_arguments import FIRST, KEY, dropout_axes, most_dropouts, random_arguments, random_function
 from autoplan.emit.readable import readable_names
 from autoplan.emit.source import (
     collective_comment,
@@ -24,7 +24,7 @@ from autoplan.emit.spelling import spell
 from autoplan.ir.graph import free_name
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.randomness import is_random, random_operators
-from autoplan.ir.typed import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
+from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from autoplan.emit.products import fused_biases
+from autoplan.emit.biased_products import fused_biases
 from autoplan.ir.graph import Ref
-from autoplan.ir.typed import Compute, LoweredBlock, Move, Statement
+from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement
 
 GATHER = "all_gather"
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from torch import nn
 
-from autoplan.emit.dropout import FIRST
+from autoplan.emit.random_arguments import FIRST
 from autoplan.emit.source import attribute_names, identifier
 from autoplan.ir.graph import free_name
-from autoplan.ir.typed import Lowered
+from autoplan.ir.typed_program import Lowered
 
 MODULE_LEVEL = frozenset({"STAGES", "counts", "Extension", "require"}) | frozenset(dir(builtins))
 REST = "unused"  # the keywords of a function that it doesn't name

@@ -4,7 +4,7 @@ which of these."""
 import re
 
 from autoplan.ir.randomness import ATTENTION
-from autoplan.ir.typed import Compute, LoweredBlock, Move
+from autoplan.ir.typed_program import Compute, LoweredBlock, Move
 
 HEADS = ("q", "k", "v")
 GIVEN = {"cast": "to", "part": "slice", "normalization": "batch_norm"}  # names that the trace gives to operators

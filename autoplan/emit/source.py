@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from autoplan.ir.graph import Argument, DType, Ref, Segment
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective, TypedValue
+from autoplan.ir.typed_program import Collective, TypedValue
 
 COMMENT_COLUMN = 72
 

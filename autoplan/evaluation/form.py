@@ -4,16 +4,16 @@ import linecache
 from collections.abc import Callable
 from types import ModuleType
 
-from autoplan.emit.program import emit_program
+from autoplan.emit.program_text import emit_program
 from autoplan.errors import LayoutError, ParallelismError, RescaleError
-from autoplan.evaluation.graph import evaluated
-from autoplan.evaluation.layouts import forward_choice
+from autoplan.evaluation.evaluation_choice import forward_choice
+from autoplan.evaluation.evaluation_graph import evaluated
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.ir.record import UNKNOWN, PlanRecord
-from autoplan.ir.typed import Lowered
-from autoplan.lower.program import typed_program
+from autoplan.ir.typed_program import Lowered
+from autoplan.lower.after_search import typed_program
 from autoplan.options import Training
-from autoplan.runtime.spec import Form
+from autoplan.runtime.program_spec import Form
 from autoplan.trace.rescale import rescale
 
 TRAIN_ALIKE = (

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoplan.evaluation.graph import BATCH_NORM, TRACKED, evaluated_node
+from autoplan.evaluation.evaluation_graph import BATCH_NORM, TRACKED, evaluated_node
 from autoplan.ir.graph import Argument, Model, Node, Ref, TensorType
 
 SAME_VALUE = ("aten.reshape.default", "aten.expand.default", "aten.to.dtype", "autoplan.dropout")

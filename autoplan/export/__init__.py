@@ -2,6 +2,6 @@
 
 An export replaces only files that an export wrote and nobody edited.
 
-Order: `files` (checksums and edits), `folder` (plan.json, program.py, train.py or run.py, report.html),
+Order: `owned_files` (checksums and edits), `folder` (plan.json, program.py, train.py or run.py, report.html),
 `perfetto` (the predicted step as a trace).
 """

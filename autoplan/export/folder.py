@@ -24,10 +24,10 @@ from typing import Any
 from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
-from autoplan.emit.program import emit_program
+from autoplan.emit.program_text import emit_program
 from autoplan.errors import ClusterError, LayoutError, PlanFileError
 from autoplan.evaluation.form import forms_of
-from autoplan.export.files import (
+from autoplan.export.owned_files import (
     DAMAGED,
     OPEN,
     PLAN,
@@ -46,10 +46,10 @@ from autoplan.ir.codec import decode, encode, expect
 from autoplan.ir.graph import Model
 from autoplan.ir.record import SCHEMA, Asked, Evaluable, PlanRecord
 from autoplan.ir.start import FOLDER, InitRecipe, Start
-from autoplan.lower.program import program_of
+from autoplan.lower.after_search import program_of
 from autoplan.options import Inference, Training
 from autoplan.rules.extensions import Extension, require
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.weights.start_values import names_of, put_values, write_values
 
 REHEARSAL = "rehearsal.json"  # what a rehearsal of the folder found

@@ -25,13 +25,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from autoplan.errors import InputsError, LaunchError, ParallelismError
-from autoplan.integrations.model import PlannedModel, program_of
-from autoplan.integrations.optimizer import Rates
-from autoplan.integrations.rows import loader_of
+from autoplan.integrations.data_rows import loader_of
+from autoplan.integrations.program_model import PlannedModel, program_of
+from autoplan.integrations.program_optimizer import Rates
 from autoplan.plan import Plan
-from autoplan.runtime.inference.given import planned_rows
+from autoplan.runtime.inference.agreed_batch import planned_rows
 from autoplan.runtime.program import Program
-from autoplan.runtime.spec import DATA
+from autoplan.runtime.program_spec import DATA
 
 OTHERS = (
     "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin", "torch_tp_plugin",

@@ -9,9 +9,9 @@ from transformers import TrainingArguments
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Training
-from autoplan.runtime.inference.given import planned_rows
+from autoplan.runtime.inference.agreed_batch import planned_rows
 from autoplan.runtime.program import Program
-from autoplan.runtime.spec import DATA
+from autoplan.runtime.program_spec import DATA
 
 SYSTEM, LOSS = "the plan says how the model is split", "the plan's loss is the one it was traced with"
 GIVEN = "leave it out"

@@ -25,10 +25,10 @@ from transformers.trainer_utils import EvalLoopOutput, has_length
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.integrations.accelerate import FOLDER, Accelerator
 from autoplan.integrations.arguments import check_trainer, settled, training_of
-from autoplan.integrations.model import program_of
+from autoplan.integrations.program_model import program_of
 from autoplan.plan import Plan
-from autoplan.runtime.inference.given import planned_rows
-from autoplan.runtime.spec import DATA
+from autoplan.runtime.inference.agreed_batch import planned_rows
+from autoplan.runtime.program_spec import DATA
 
 __all__ = ["Trainer", "training_of"]
 

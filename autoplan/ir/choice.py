@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.options import Parallelism
 from autoplan.rules.strategies import Strategy
 

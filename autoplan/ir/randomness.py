@@ -1,7 +1,7 @@
 """Which operators of a program drop elements, or draw numbers."""
 
 from autoplan.ir.graph import Node
-from autoplan.ir.typed import Compute, LoweredBlock
+from autoplan.ir.typed_program import Compute, LoweredBlock
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 DROPOUT_ARGUMENT = 4  # of attention

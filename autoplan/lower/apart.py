@@ -10,7 +10,7 @@ from dataclasses import replace
 from autoplan.errors import ParallelismError
 from autoplan.ir.layout import Layout, P
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.ir.typed import Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
+from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
 
 
 def each_apart(program: Lowered) -> Lowered:

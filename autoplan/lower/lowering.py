@@ -12,7 +12,7 @@ from autoplan.ir.choice import BlockChoice, Chosen, Hop, StageChoice, tensor_mes
 from autoplan.ir.graph import Argument, Block, Model, Node, Ref, Segment, TensorType, free_name, map_refs
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import (
+from autoplan.ir.typed_program import (
     Collective,
     Compute,
     Lowered,

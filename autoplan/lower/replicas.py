@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Compute, Lowered, Move
+from autoplan.ir.typed_program import Compute, Lowered, Move
 
 DATA = "dp"
 REMEDY = "leave local_steps out, or replicate over tp or pp instead"

@@ -7,14 +7,14 @@ Order: `steps` (the table of single changes, each with its backward), `factors` 
 `links` (seconds of one step), `exchange` (direct exchanges of index boxes), `apply` (what a step makes of a layout),
 `written` (exchanges as data), `space` (the graph of layouts), `shortest_path` (the path through it), `planner` (plans
 of one tensor type), `steiner_tree` (one tensor wanted in several layouts), `follow` (checks a written step),
-`refinement` (layouts across a reshape), `hidden` (those whose backward runs under weights' gradients).
+`common_refinement` (layouts across a reshape), `hidden` (those whose backward runs under weights' gradients).
 """
 
 from autoplan.errors import LayoutError
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.factors import simplify, sized
 from autoplan.redistribution.follow import follow
 from autoplan.redistribution.links import UNIFORM, AxisLinks, Links

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.exchange.messages import parse_spec, write_spec
 from autoplan.redistribution.factors import place
 from autoplan.redistribution.steps import EXCHANGES, Step, find_step

@@ -9,12 +9,12 @@ from autoplan.errors import LayoutError
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
 from autoplan.ir.layout import I, Layout, R, State
 from autoplan.ir.mesh import Axis, Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.apply import Tensor, changed, held_elements, write
 from autoplan.redistribution.factors import check_layout, expand, factored_axes, simplify, sized, split_evenly
 from autoplan.redistribution.links import UNIFORM, Links
 from autoplan.redistribution.shortest_path import shortest
-from autoplan.redistribution.space.graph import Space
+from autoplan.redistribution.space.layout_graph import Space
 from autoplan.redistribution.space.layouts import MOST_LAYOUTS, Beside, count_layouts
 from autoplan.redistribution.space.single_axis import Line
 from autoplan.redistribution.steps import find_step

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.ir.layout import Layout
-from autoplan.redistribution.space.graph import Space
+from autoplan.redistribution.space.layout_graph import Space
 
 SAME = 1e-9  # relative difference of prices that is only rounding
 

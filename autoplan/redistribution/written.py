@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.apply import Tensor, held_elements, spec_between, write
 from autoplan.redistribution.exchange.messages import parse_spec
 from autoplan.redistribution.exchange.traffic import Traffic

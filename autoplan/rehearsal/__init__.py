@@ -5,6 +5,6 @@ each class. What they launched is then put together: every collective meets its 
 receiver, and the order on the streams admits a completion.
 
 Order: `records` (what is written down), `device` (a device that isn't there), `rank` (one rank run), `ranks` (several
-side by side), `classes` (ranks that run the same calls), `world` (all ranks together: what meets, and the step),
-`pricing` (the plan's prices against the calls), `result` (what was found), `rehearse` (a folder, rehearsed).
+side by side), `rank_classes` (ranks that run the same calls), `world` (all ranks together: what meets, and the step),
+`pricing` (the plan's prices against the calls), `outcome` (what was found), `rehearse` (a folder, rehearsed).
 """

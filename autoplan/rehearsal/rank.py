@@ -19,12 +19,12 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from autoplan.errors import AutoplanError
 from autoplan.export.folder import program_module, program_spec, read_folder
 from autoplan.ir.mesh import MICROBATCH, Axis, Mesh
-from autoplan.ir.typed import TypedValue
+from autoplan.ir.typed_program import TypedValue
 from autoplan.rehearsal.device.accelerator import fake_device
+from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.compiled import partition_segments
 from autoplan.rehearsal.device.kernels import kernels_of
 from autoplan.rehearsal.device.process_groups import fake_world
-from autoplan.rehearsal.device.recorder import Recorder
 from autoplan.rehearsal.device.streams import NAME
 from autoplan.rehearsal.records import RankTrace
 from autoplan.runtime import host
@@ -33,7 +33,7 @@ from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.engine import LoopEngine
 from autoplan.runtime.parallel.sharded_parameter import local
 from autoplan.runtime.program import Program
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 STEPS = 2  # the first makes the optimizer's state, and what engines allocate once; the last is written down
 

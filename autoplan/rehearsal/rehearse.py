@@ -13,18 +13,18 @@ from pathlib import Path
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import PROGRAM, program_spec, read_folder
 from autoplan.ir.record import PlanRecord
-from autoplan.rehearsal.classes import rank_classes
+from autoplan.rehearsal.outcome import Rehearsal, RehearsedClass, Together
 from autoplan.rehearsal.pricing.balance import balance
-from autoplan.rehearsal.pricing.plan import PlanPrices
+from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of
+from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.records import Call, RankClass, RankTrace
-from autoplan.rehearsal.result import Rehearsal, RehearsedClass, Together
+from autoplan.rehearsal.world.colour_refinement import refine
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import mismatches
-from autoplan.rehearsal.world.refinement import refine
-from autoplan.rehearsal.world.timeline import Timeline, simulate
+from autoplan.rehearsal.world.simulated_step import Timeline, simulate
 from autoplan.report.words import headline
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 RANKS = "autoplan.rehearsal.ranks"
 """The module that runs ranks: in a process of its own, for what it brings along of torch takes a second that no trainer

@@ -3,17 +3,17 @@
 A report reads a plan's data alone, so a loaded plan prints the report that it printed when it was made.
 
 Order: `words` (quantities, layouts, parallelisms), `table` (plain-text tables), `start` (where training starts),
-`kinds` (clusters of several devices), `experts` (tokens and experts), `embedding_tables` (tables that are placed),
-`waits` (what a device waits for), `notes` (why the plan is as it is), `prices` (memory, collectives, alternatives, the
-search), `program` (blocks with their layouts), `text` (the whole report), `screen` (the report on one
-screen), `html` (a page of charts), `explain` (questions to a plan).
+`device_kinds` (clusters of several devices), `experts` (tokens and experts), `embedding_tables` (tables that are
+placed), `waits` (what a device waits for), `notes` (why the plan is as it is), `price_tables` (memory, collectives,
+alternatives, the search), `program_tables` (blocks with their layouts), `text_report` (the whole report), `screen` (the
+report on one screen), `html` (a page of charts), `explain` (questions to a plan).
 """
 
 from autoplan.report.explain import alternative_text, asked_for, explain_text
 from autoplan.report.html import report_html
-from autoplan.report.prices import phases_text
+from autoplan.report.price_tables import phases_text
 from autoplan.report.screen import screen_text
-from autoplan.report.text import report_text
+from autoplan.report.text_report import report_text
 from autoplan.report.words import headline
 
 __all__ = [

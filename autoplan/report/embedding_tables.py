@@ -7,8 +7,8 @@ from autoplan.ir.mesh import TENSOR
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.tables import Placed, Table
 from autoplan.report.table import table
-from autoplan.search.tables.grouping import LOOKUPS, Found, tables_of
 from autoplan.search.tables.place import Choice, chosen_in
+from autoplan.search.tables.table_groups import LOOKUPS, Found, tables_of
 
 POOLS = {"none": "single"}
 

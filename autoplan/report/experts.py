@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autoplan.cost.operators.operator import Operator, operators_of, travel_of
+from autoplan.cost.operators.operator_seconds import Operator, operators_of, travel_of
 from autoplan.emit.source import size_text
 from autoplan.ir.mesh import OPERATOR_AXES
 from autoplan.ir.record import PlanRecord

@@ -4,8 +4,8 @@ from autoplan.emit.source import size_text
 from autoplan.ir.choice import Alternative
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
+from autoplan.report.device_kinds import memory_limits_of, unequal
 from autoplan.report.experts import experts_notes
-from autoplan.report.kinds import unequal, walls_of
 from autoplan.report.table import paragraph
 from autoplan.report.waits import spent_s
 from autoplan.report.words import fullest_stage, is_chosen, parallelism_text, seconds_text
@@ -54,13 +54,13 @@ def bounds(record: PlanRecord) -> list[str]:
             f"Time: of {seconds_text(predicted.step_time_s)} a device waits {bubble}{seconds_text(exposed_s)} for "
             "collectives that no compute hides."
         )
-    walls = walls_of(record)
-    stage = fullest_stage(record.chosen, walls)
+    memory_limits = memory_limits_of(record)
+    stage = fullest_stage(record.chosen, memory_limits)
     place = "rank" if len(predicted.peak_bytes) < len(record.chosen.stages) else "stage"
-    total, wall = predicted.peak_bytes[stage].total, walls[stage]
+    total, memory_limit = predicted.peak_bytes[stage].total, memory_limits[stage]
     said.append(
-        f"Memory: {place} {stage} is the fullest, {size_text(total)} of {size_text(wall)} a device; "
-        f"{size_text(wall - total)} are left."
+        f"Memory: {place} {stage} is the fullest, {size_text(total)} of {size_text(memory_limit)} a device; "
+        f"{size_text(memory_limit - total)} are left."
     )
     return [*said, *unequal(record), *price_of_pins(record), *next_best(record)]
 

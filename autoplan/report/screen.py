@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from autoplan.emit.source import size_text
 from autoplan.ir.choice import PricedCollective, StageMemory
 from autoplan.ir.record import PlanRecord
-from autoplan.report.kinds import wall_text, walls_of
+from autoplan.report.device_kinds import memory_limits_of, wall_text
 from autoplan.report.notes import notes_of, others
-from autoplan.report.prices import KINDS, hidden_text
+from autoplan.report.price_tables import KINDS, hidden_text
 from autoplan.report.start import start_text
 from autoplan.report.table import table
-from autoplan.report.text import summary_fields
+from autoplan.report.text_report import summary_fields
 from autoplan.report.waits import per_device, spent_s
 from autoplan.report.words import GIB, MIB, is_equal, parallelism_text, seconds_text, size_in
 from autoplan.search.explain.alternatives import together, whose
@@ -89,12 +89,12 @@ def more(count: int, what: str) -> list[str]:
 
 def memory(record: PlanRecord, most: int) -> list[str]:
     """The stages that have least left, in their order."""
-    held, walls = record.chosen.predicted.peak_bytes, walls_of(record)
+    held, memory_limits = record.chosen.predicted.peak_bytes, memory_limits_of(record)
     unit, name = (GIB, "GiB") if max(m.total for m in held) >= GIB // 10 else (MIB, "MiB")
     most = shown(len(held), most)
     place = "rank" if len(held) < len(record.chosen.stages) else "stage"
-    fullest = sorted(range(len(held)), key=lambda k: walls[k] - held[k].total)[:most]
-    rows = [memory_row(k, held[k], walls[k], unit) for k in sorted(fullest)]
+    fullest = sorted(range(len(held)), key=lambda k: memory_limits[k] - held[k].total)[:most]
+    rows = [memory_row(k, held[k], memory_limits[k], unit) for k in sorted(fullest)]
     offloads = any(m.host for m in held)
     header = [place, *KINDS, "total", "of the limit", *(["on the host"] if offloads else [])]
     rows = [row[: len(header)] for row in rows]
@@ -102,9 +102,9 @@ def memory(record: PlanRecord, most: int) -> list[str]:
     return [title, *table(header, rows, right=range(len(header))).splitlines(), *more(len(held) - len(rows), place)]
 
 
-def memory_row(number: int, memory: StageMemory, wall: int, unit: int) -> list[str]:
+def memory_row(number: int, memory: StageMemory, memory_limit: int, unit: int) -> list[str]:
     sizes = [size_in(unit, size) for size in (*(getattr(memory, kind) for kind in KINDS), memory.total)]
-    return [str(number), *sizes, f"{100 * memory.total / wall:.0f}%", size_in(unit, memory.host)]
+    return [str(number), *sizes, f"{100 * memory.total / memory_limit:.0f}%", size_in(unit, memory.host)]
 
 
 def plans(record: PlanRecord, most: int) -> list[str]:

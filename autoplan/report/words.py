@@ -12,13 +12,13 @@ from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
 from autoplan.rules.registry import AxisStrategy
 from autoplan.rules.strategies import Strategy
-from autoplan.search.space.text import CP_WORDS, SCHEDULE_WORDS, SYSTEM_WORDS
+from autoplan.search.space.one_line import CP_WORDS, SCHEDULE_WORDS, SYSTEM_WORDS
 
 GIB, MIB = 2**30, 2**20
 
 
 def headline(record: PlanRecord) -> str:
-    """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, …``, as ``search.space.text`` reads it."""
+    """``dp=4 tp=8 pp=2, 1F1B, 16 microbatches of 1, ZeRO-1, …``, as ``search.space.one_line`` reads it."""
     return choice_text(record.chosen, record.model)
 
 
@@ -132,10 +132,10 @@ def is_chosen(record: PlanRecord, alternative: Alternative) -> bool:
     return same and math.isclose(alternative.step_time_s, record.chosen.predicted.step_time_s, rel_tol=1e-9)
 
 
-def fullest_stage(chosen: Chosen, walls: Sequence[int] = ()) -> int:
+def fullest_stage(chosen: Chosen, memory_limits: Sequence[int] = ()) -> int:
     """The stage whose device holds most; of several kinds, the one that has least left of its own memory limit."""
     totals = [memory.total for memory in chosen.predicted.peak_bytes]
-    left = [wall - total for wall, total in zip(walls or [0] * len(totals), totals, strict=True)]
+    left = [limit - total for limit, total in zip(memory_limits or [0] * len(totals), totals, strict=True)]
     return left.index(min(left))
 
 

@@ -2,7 +2,7 @@
 
 `Program` (in `program`) is what train.py and users' scripts are written against. Everything else is a part of it.
 
-Order: `host` (what the host reads of the device), `spec` (what a program is built from), `collectives` (typed
+Order: `host` (what the host reads of the device), `program_spec` (what a program is built from), `collectives` (typed
 collectives and groups), `elastic` (start, hang, restart), `ops` (operators that differ by rank), `parallel` (stages,
 ZeRO, gradient sums), `memory` (recomputation and offload), `optim` (the optimizer), `data` (batches), `agreement`
 (ranks agree before a step), `checkpoint` (sharded checkpoints), `weights` (safetensors), `rank_model` (what programs of

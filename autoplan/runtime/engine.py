@@ -9,10 +9,10 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.parallel.zero import before_microbatch
-from autoplan.runtime.pipeline.exchange import Exchange
 from autoplan.runtime.pipeline.order import rank_actions
 from autoplan.runtime.pipeline.stage import Message, PipelineStage
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.pipeline.stage_messages import Exchange
+from autoplan.runtime.program_spec import ProgramSpec
 from cost_models.pipeline.order import Action
 
 

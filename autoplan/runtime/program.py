@@ -31,8 +31,8 @@ from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 from autoplan.runtime.rank_model import RankModel
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
 
 
 class Program(RankModel):

@@ -22,7 +22,7 @@ from autoplan.runtime.parallel import whole_tensors
 from autoplan.runtime.parallel.meshes import sharded_meshes
 from autoplan.runtime.parallel.sharded_parameter import sharded_parameters
 from autoplan.runtime.parallel.stages import build_stages
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.weights import loading, starting
 from autoplan.runtime.weights.writing import MAX_FILE_BYTES, write_weights
 

@@ -8,7 +8,7 @@ Order: `budget` (what a search may spend), `space` (the candidates), `block_cost
 before the chain is cut), `bounds` (lower bounds), `evaluate` (one candidate priced), `predict` (what a choice costs),
 `state` (one search in progress), `repriced` (a plan priced again from its record), `breakdown` (what its step is made
 of), `further` (plans with axes of their own for experts and long rows, factored axes, or offload, beside the best),
-`driver` (best-first search), `result` (the winner as a choice), `explain` (what stands beside it), `entry` (what others
+`driver` (best-first search), `chosen` (the winner as a choice), `explain` (what stands beside it), `entry` (what others
 call), `tables` (embedding tables placed first).
 """
 

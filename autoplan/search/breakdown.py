@@ -66,9 +66,9 @@ def breakdown(record: PlanRecord) -> Breakdown:
     whole_s = line.step_s + spent_s
     scale = found.step_s / whole_s if whole_s else 1.0  # the slowest of many nodes
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for rank in range(found.setting.pp):
+    for rank in range(found.candidate.pp):
         for axis, waited_s in exposed_on(found, record.model, rank):
-            seconds[WAIT, axis] += waited_s / found.setting.pp
+            seconds[WAIT, axis] += waited_s / found.candidate.pp
     idle_s = float(line.bubble_fraction * line.step_s)
     seconds[COMPUTE, ""] = float(line.step_s) - idle_s - sum(seconds.values())
     seconds[BUBBLE, ""] = idle_s
@@ -82,11 +82,11 @@ def breakdown(record: PlanRecord) -> Breakdown:
 
 def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str, float]]:
     """(axis, seconds) of the collectives that a pipeline rank waits for while its microbatches run."""
-    loads, setting, stages = found.loads.at(rank), found.setting, found.stages
-    m, hosts = setting.microbatches, loads.data.offload == "activations"
+    loads, candidate, stages = found.loads.at(rank), found.candidate, found.stages
+    m, hosts = candidate.microbatches, loads.data.offload == "activations"
     prices = found.point.on(loads.data.prices.device)
     for k, stage in enumerate(stages):
-        if k % setting.pp != rank:
+        if k % candidate.pp != rank:
             continue
         at = (stage.first, stage.last)
         again, partly = loads.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
@@ -102,7 +102,7 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
 
 def ending(found: Evaluated) -> Iterator[tuple[tuple[str, str], float]]:
     """What follows the last backward, on the pipeline rank where it takes longest."""
-    pp, stages, loads = found.setting.pp, found.stages, found.loads
+    pp, stages, loads = found.candidate.pp, found.stages, found.loads
     each = [loads.at(k).once_s((s.first, s.last)) for k, s in enumerate(stages)]
     ranks = [tuple(map(sum, zip(*each[rank::pp], strict=True))) for rank in range(pp)]
     spent_s, hidden_s, summed_s, local_s = max(ranks, key=lambda r: r[0] - r[1] + r[2] + r[3])

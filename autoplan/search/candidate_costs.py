@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from autoplan.cost import Device
 from autoplan.cost.gathered_optimizer import WholeCost, whole_cost
-from autoplan.cost.interleaved import Rounds, rounds_of, runs_rounds
+from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved, rounds_of
 from autoplan.cost.step import optimizer_passes, optimizer_states, receives_ahead, straggling
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import tensor_mesh
@@ -17,8 +17,8 @@ from autoplan.options import Inference, Training
 from autoplan.search.inter_op.chain import Chain, chain_of, held_by
 from autoplan.search.inter_op.rank_memory import HeldParameters
 from autoplan.search.inter_op.stage_model import StageModel, data_axis, parameter_share
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.milp import HeldBytes
-from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solver
 from autoplan.search.operator_problems import Key, OperatorProblems
 from autoplan.search.space.candidates import Candidate
@@ -60,7 +60,7 @@ class CandidateCosts:
 
     operators: OperatorProblems
     training: Training | Inference
-    schedules: dict[tuple[str, int, int, int], Rounds] = field(default_factory=dict)
+    schedules: dict[tuple[str, int, int, int], InterleavedSchedule] = field(default_factory=dict)
     chains: dict[tuple[Candidate, bool, IntraOpPlan, Device], Chain] = field(default_factory=dict)
     held: dict[IntraOpPlan, HeldParameters] = field(default_factory=dict)
     whole: dict[Device, WholeCost | None] = field(default_factory=dict)
@@ -72,82 +72,82 @@ class CandidateCosts:
         topology = self.operators.topology
         return straggling(topology.devices // topology.levels[0].size, topology.device)
 
-    def together(self, setting: Candidate) -> Together | None:
+    def together(self, candidate: Candidate) -> Together | None:
         """The operator problem as if all parameters were updated together, and its answer, where that matters. Of one
         stage: what several have once a step says little of the slowest. And of a tensor axis that has to split weights:
         where it hasn't, to split nothing is the answer, which the same on fewer devices does better."""
         asked = self.operators.split_weights and self.operators.prepared.training and not self.operators.quick
-        if not asked or setting.operator_ways == 1 or setting.pp > 1:
+        if not asked or candidate.operator_ways == 1 or candidate.pp > 1:
             return None
-        key = (self.operators.key(setting), setting.microbatches)
+        key = (self.operators.key(candidate), candidate.microbatches)
         if key not in self.others:
-            fastest, decisions = self.operators.fastest(setting), self.operators.decisions(setting)
-            prices = self.operators.prices(tensor_mesh(setting.mesh), setting.schedule)
+            fastest, decisions = self.operators.fastest(candidate), self.operators.decisions(candidate)
+            prices = self.operators.prices(tensor_mesh(candidate.mesh), candidate.schedule)
             begins_s = sum(prices.collective_s("all-reduce", 1, axis) for axis in prices.mesh.operator_axes)
             saved_s = begins_s * sum(decision.stored is not None for decision in decisions)
-            matters = saved_s > MATTERS * fastest.solution.time_s * setting.microbatches
-            self.others[key] = self.solved(setting) if matters else None
+            matters = saved_s > MATTERS * fastest.solution.time_s * candidate.microbatches
+            self.others[key] = self.solved(candidate) if matters else None
         return self.others[key]
 
-    def solved(self, setting: Candidate) -> Together:
-        problem, other = (self.operators.problem(setting, together) for together in (0, setting.microbatches))
+    def solved(self, candidate: Candidate) -> Together:
+        problem, other = (self.operators.problem(candidate, together) for together in (0, candidate.microbatches))
         solution, pairs = Solver(other).solve(), zip(problem.groups, other.groups, strict=True)
         apart_s = sum(float((one.time_s - two.time_s).max(initial=0.0)) for one, two in pairs)
-        return Together(self.operators.taken(setting, solution), solution.bound, apart_s)
+        return Together(self.operators.taken(candidate, solution), solution.bound, apart_s)
 
-    def loads(self, setting: Candidate, point: IntraOpPlan) -> StageModel:
+    def loads(self, candidate: Candidate, point: IntraOpPlan) -> StageModel:
         """What each stage holds and takes with these operators, wherever the chain is cut."""
         topology = self.operators.topology
-        loads = self.loads_on(setting, point, topology.device)
-        devices = devices_of(topology, setting)
-        own = {d: self.loads_on(setting, point, d) for d in dict.fromkeys(devices)}
+        loads = self.loads_on(candidate, point, topology.device)
+        devices = devices_of(topology, candidate)
+        own = {d: self.loads_on(candidate, point, d) for d in dict.fromkeys(devices)}
         return replace(loads, ranks=tuple(own[device] for device in devices)) if devices else loads
 
-    def loads_on(self, setting: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
+    def loads_on(self, candidate: Candidate, point: IntraOpPlan, device: Device) -> StageModel:
         """The same on one kind of device."""
-        prices = self.operators.prices(tensor_mesh(setting.mesh), setting.schedule).on(device)
-        ways = setting.tp * (setting.dp // setting.dp_replicate if setting.zero else 1)
+        prices = self.operators.prices(tensor_mesh(candidate.mesh), candidate.schedule).on(device)
+        ways = candidate.tp * (candidate.dp // candidate.dp_replicate if candidate.zero else 1)
         states = optimizer_states(self.training, self.operators.prepared.model, ways)
         passes = optimizer_passes(self.training)
-        data = data_axis(setting, prices, states)
-        chain = self.chain(setting, point, device, data)
+        data = data_axis(candidate, prices, states)
+        chain = self.chain(candidate, point, device, data)
         spare = spare_bytes(self.operators.topology, device)
         if device not in self.whole:
             self.whole[device] = whole_cost(self.training, passes, self.operators.prepared.model, device)
         whole = self.whole[device]
-        return StageModel(chain, setting, data, states, passes, self.rounds(setting), spare, whole=whole)
+        return StageModel(chain, candidate, data, states, passes, self.rounds(candidate), spare, whole=whole)
 
-    def rigid(self, setting: Candidate) -> bool:
+    def rigid(self, candidate: Candidate) -> bool:
         """Whether a memory limit is met by other operators as much as by recomputation: few segments repeat, or none
         may be recomputed. Of one stage: what several hold together says little of the fullest."""
-        if setting.operator_ways == 1 or setting.pp > 1 or devices_of(self.operators.topology, setting):
+        if candidate.operator_ways == 1 or candidate.pp > 1 or devices_of(self.operators.topology, candidate):
             return False
         model = self.operators.prepared.model
         few = 2 * len(model.blocks) > len(model.segments)
-        return few or setting.recompute == "none" or not self.operators.prepared.training
+        return few or candidate.recompute == "none" or not self.operators.prepared.training
 
-    def joint(self, setting: Candidate, together: int = 0) -> Solver:
+    def joint(self, candidate: Candidate, together: int = 0) -> Solver:
         """The operator problem under limits of what a candidate of one stage holds (``OperatorProblems.joint``)."""
-        loads = self.loads(setting, self.operators.fastest(setting))
+        loads = self.loads(candidate, self.operators.fastest(candidate))
         flight = float(max(loads.in_flight)) if self.operators.prepared.training else 0.0
-        return self.operators.joint(setting, HeldBytes(parameter_share(loads.data, loads.states), flight), together)
+        return self.operators.joint(candidate, HeldBytes(parameter_share(loads.data, loads.states), flight), together)
 
-    def chain(self, setting: Candidate, point: IntraOpPlan, device: Device, data: DataAxis) -> Chain:
+    def chain(self, candidate: Candidate, point: IntraOpPlan, device: Device, data: DataAxis) -> Chain:
         """A point's prices along the chain; schedules and what is recomputed change nothing of it."""
-        alike = replace(setting, schedule="", virtual_stages=1, recompute="")
+        alike = replace(candidate, schedule="", virtual_stages=1, recompute="")
         key = (alike, data.late, point, device)
         if key not in self.chains:
             model, prices = self.operators.prepared.model, point.on(device)
             if point not in self.held:
                 self.held[point] = held_by(model, prices)
-            self.chains[key] = chain_of(model, prices, setting, data, self.held[point])
+            self.chains[key] = chain_of(model, prices, candidate, data, self.held[point])
         return self.chains[key]
 
-    def rounds(self, setting: Candidate) -> Rounds | None:
+    def rounds(self, candidate: Candidate) -> InterleavedSchedule | None:
         """The actions of a schedule that gives ranks several stages, or splits the backward; kept while we search."""
-        if not runs_rounds(setting.schedule):
+        if not is_interleaved(candidate.schedule):
             return None
-        key = (setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages)
+        key = (candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages)
         if key not in self.schedules:
             self.schedules[key] = rounds_of(*key, receives_ahead(self.operators.topology.device))
         return self.schedules[key]

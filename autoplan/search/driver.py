@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.interleaved import is_interleaved
 from autoplan.options import Parallelism
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated, Evaluator
@@ -31,7 +31,7 @@ def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
         best = fastest(work, in_context(work, parallelism), memory_limit, best) or best
     best = fastest(work, over_experts(work, parallelism, best), memory_limit, best) or best
     best = fastest(work, beside_tensor(work, parallelism, best), memory_limit, best) or best
-    if best is not None and best.setting.folding.axes and parallelism.ep is None:
+    if best is not None and best.candidate.folding.axes and parallelism.ep is None:
         best = fastest(work, beside_experts(work, parallelism, best), memory_limit, best) or best
     best = best or last_resort(work, given, memory_limit)
     if best is None:
@@ -62,7 +62,7 @@ def fastest(
     if len(work.lying(tried := subsample(fitting, sizes[0]))) < len(tried):
         fitting = work.lying(fitting)
     found = best_first(work, subsample(fitting, sizes[0]), memory_limit, best, under_s)
-    short = found is None or found.recomputes or found.setting.offload != "none"
+    short = found is None or found.recomputes or found.candidate.offload != "none"
     return best_first(work, subsample(fitting, sizes[1]), memory_limit, found, under_s) if short else found
 
 
@@ -75,24 +75,24 @@ def best_first(
     evaluated. Until some plan is known to be fast, candidates that are dear to evaluate wait: most are then given up.
     """
     queue = [(lower_bound(work.operators, s), s, work.budget.quick) for s in work.lying(possible)]
-    work.bounds |= {setting: bound_s for bound_s, setting, _ in queue}
+    work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
     waiting: list[tuple[float, Candidate, bool]] = []
     waits = True
     while queue or waiting:
         if waiting and (best is not None or not queue):
             queue, waiting, waits = sorted([*queue, *waiting]), [], False
-        bound_s, setting, is_tight = heapq.heappop(queue)
+        bound_s, candidate, is_tight = heapq.heappop(queue)
         limit_s = under_s if best is None else min(under_s, best.step_s * (1 - work.budget.tolerance))
         if bound_s >= limit_s:
             queue = []
         elif not is_tight:
-            work.bounds[setting] = max(bound_s, work.tightened(setting, memory_limit, limit_s))
-            heapq.heappush(queue, (work.bounds[setting], setting, True))
-        elif best is None and waits and is_dear(setting):
-            waiting.append((bound_s, setting, True))
+            work.bounds[candidate] = max(bound_s, work.tightened(candidate, memory_limit, limit_s))
+            heapq.heappush(queue, (work.bounds[candidate], candidate, True))
+        elif best is None and waits and is_dear(candidate):
+            waiting.append((bound_s, candidate, True))
         else:
-            found = work.evaluate(setting, memory_limit, limit_s)
+            found = work.evaluate(candidate, memory_limit, limit_s)
             if found is not None and found.step_s < min(under_s, math.inf if best is None else best.step_s):
                 best = found
     return best
@@ -107,7 +107,7 @@ def in_two_steps(
     found = best_first(work, first, memory_limit, best, under_s)
     others = sorted(set(possible).difference(first))
     if found is not None:
-        rows = found.setting.micro_batch
+        rows = found.candidate.micro_batch
         others = [s for s in others if rows < 2 * s.micro_batch < 4 * rows]
     return best_first(work, others, memory_limit, found, under_s) if others else found
 
@@ -121,9 +121,9 @@ def doubling(possible: Sequence[Candidate]) -> list[Candidate]:
     return [s for s in possible if s.micro_batch in rows[s.pp, s.dp, s.operator_sizes]]
 
 
-def is_dear(setting: Candidate) -> bool:
+def is_dear(candidate: Candidate) -> bool:
     """Whether pricing a candidate takes seconds: the stages of an interleaved schedule are searched."""
-    return runs_rounds(setting.schedule)
+    return is_interleaved(candidate.schedule)
 
 
 def subsample(possible: Sequence[Candidate], most: int) -> list[Candidate]:
@@ -142,13 +142,13 @@ def last_resort(work: SearchState, possible: Sequence[Candidate], memory_limit: 
     sized = sorted((work.least_bytes(s), s) for s in possible)
     lying = ((least, s) for least, s in sized if work.obstacle(s) is None)
     best: Evaluated | None = None
-    for least, setting in itertools.islice(lying, work.budget.last_resorts):
-        lean = work.evaluator.leanest(setting) if least <= memory_limit else None
-        if lean is None or work.evaluator.idle(setting, lean.point):
+    for least, candidate in itertools.islice(lying, work.budget.last_resorts):
+        lean = work.evaluator.leanest(candidate) if least <= memory_limit else None
+        if lean is None or work.evaluator.idle(candidate, lean.point):
             continue
-        found = work.evaluator.with_point(setting, lean.point, memory_limit) or lean
+        found = work.evaluator.with_point(candidate, lean.point, memory_limit) or lean
         if found.over_bytes(memory_limit) == 0 and not found.exceeds_host:
-            work.found[setting] = found
+            work.found[candidate] = found
             best = found if best is None or found.step_s < best.step_s else best
     return best
 
@@ -158,9 +158,9 @@ def solved_anew(work: SearchState, best: Evaluated, memory_limit: float) -> Eval
     priced = [found for found in work.found.values() if found and found.step_s <= work.budget.near * best.step_s]
     nearest: dict[tuple[int, ...], Evaluated] = {}
     for found in [best, *sorted(priced, key=lambda e: e.step_s)]:
-        nearest.setdefault((found.setting.pp, found.setting.dp, *found.setting.operator_sizes), found)
+        nearest.setdefault((found.candidate.pp, found.candidate.dp, *found.candidate.operator_sizes), found)
     for near in list(nearest.values())[: work.budget.near_meshes]:
-        own = Evaluator.of(work.operators.solved_anew(near.setting), work.training)
-        anew = own.evaluate(near.setting, memory_limit)
+        own = Evaluator.of(work.operators.solved_anew(near.candidate), work.training)
+        anew = own.evaluate(near.candidate, memory_limit)
         best = min((e for e in (best, anew) if e is not None), key=lambda e: e.step_s)
     return best

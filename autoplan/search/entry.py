@@ -11,12 +11,12 @@ from autoplan.ir.graph import Model
 from autoplan.options import Inference, Parallelism, Training, check_effort
 from autoplan.rules.constraints import Constraint
 from autoplan.search.budget import budget_of
+from autoplan.search.chosen import choose
 from autoplan.search.driver import best_plan
 from autoplan.search.explain.alternatives import alternatives
+from autoplan.search.explain.does_not_fit import does_not_fit
 from autoplan.search.explain.dp_axis_check import check_data_axis
-from autoplan.search.explain.fit import does_not_fit
 from autoplan.search.intra_op.solve import solver_name
-from autoplan.search.result import choose
 from autoplan.search.space.coverage import left_out, searched
 from autoplan.search.state import SearchState, begin
 
@@ -49,7 +49,7 @@ def search(
     chosen = choose(best, work)
     gap = 1 - chosen.predicted.mfu if work.budget.quick else work.gap(best)
     searched_s = time.perf_counter() - start
-    data_axis = check_data_axis(work.operators, best.setting, searched_s) if effort == "full" else ""
+    data_axis = check_data_axis(work.operators, best.candidate, searched_s) if effort == "full" else ""
     checked_s = time.perf_counter() - start - searched_s
     others = alternatives(work, best, parallelism, effort)
     seconds = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autoplan.cost import Timeline, timeline
-from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.interleaved import is_interleaved
 from autoplan.cost.step import Sharing, sharing_of, straggling
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.options import Inference, Training
@@ -23,8 +23,8 @@ from autoplan.search.inter_op.interleaved import MEANS, ChunkCuts, choose_chunks
 from autoplan.search.inter_op.local_search import Bound, Runs, has_few_cuts, refine
 from autoplan.search.inter_op.partition import choose_cuts
 from autoplan.search.inter_op.stage_model import StageModel
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.pareto import between, states_alone
-from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution, Weights
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
@@ -35,14 +35,14 @@ ScheduleArguments = tuple[str, list[float], list[float], list[float], int, Shari
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A setting with the best that was found for it.
+    """A candidate with the best that was found for it.
 
     step_s   of one optimizer step, by the schedule's timeline and what happens once a step
     memory   of each pipeline rank
     bound_s  that no cuts undercut under the same memory limit, with these operators or slower ones that keep as much
     """
 
-    setting: Candidate
+    candidate: Candidate
     point: IntraOpPlan
     loads: StageModel
     stages: tuple[StageChoice, ...]
@@ -98,7 +98,7 @@ class Evaluator:
         return self.costs.operators
 
     def evaluate(
-        self, setting: Candidate, memory_limit: float, limit_s: float = float("inf"), known_s: float = 0.0
+        self, candidate: Candidate, memory_limit: float, limit_s: float = float("inf"), known_s: float = 0.0
     ) -> Evaluated | None:
         """The fastest plan of a candidate under a memory limit; None where none fits or takes less than ``limit_s``.
 
@@ -108,50 +108,51 @@ class Evaluator:
         may need less recomputation, are generated (``pareto``); where little can be recomputed, the fastest of those
         that fit are sought (``memory_constrained``).
         """
-        fastest = self.operators.fastest(setting)
-        anew = setting.offload != "none" and not self.budget.quick
-        least_s = max(known_s, self.bounds.unlimited_s(setting) if anew else self.bounds.of_point_s(setting, fastest))
+        fastest = self.operators.fastest(candidate)
+        anew = candidate.offload != "none" and not self.budget.quick
+        bound_s = self.bounds.unlimited_s(candidate) if anew else self.bounds.of_point_s(candidate, fastest)
+        least_s = max(known_s, bound_s)
         if least_s >= limit_s:
             return None
-        best = None if self.idle(setting, fastest) else self.with_point(setting, fastest, memory_limit, limit_s)
-        other = self.costs.together(setting)
-        if other is not None and not self.idle(setting, other.fastest):
-            found = self.with_point(setting, other.fastest, memory_limit, limit_s)
+        best = None if self.idle(candidate, fastest) else self.with_point(candidate, fastest, memory_limit, limit_s)
+        other = self.costs.together(candidate)
+        if other is not None and not self.idle(candidate, other.fastest):
+            found = self.with_point(candidate, other.fastest, memory_limit, limit_s)
             best = found if best is None or (found is not None and found.step_s < best.step_s) else best
-        if setting.operator_ways == 1 or (best is not None and least_s >= best.step_s * (1 - self.budget.tolerance)):
+        if candidate.operator_ways == 1 or (best is not None and least_s >= best.step_s * (1 - self.budget.tolerance)):
             return best
-        if limit_s < float("inf") and self.suffices(setting, best):
+        if limit_s < float("inf") and self.suffices(candidate, best):
             return best
-        best = self.with_columns(setting, best, memory_limit, limit_s, least_s)
+        best = self.with_columns(candidate, best, memory_limit, limit_s, least_s)
         if best is not None and (self.budget.quick or least_s >= best.step_s * (1 - self.budget.tolerance)):
             return best
-        return self.within_limit(setting, best, memory_limit, limit_s) if self.costs.rigid(setting) else best
+        return self.within_limit(candidate, best, memory_limit, limit_s) if self.costs.rigid(candidate) else best
 
-    def suffices(self, setting: Candidate, best: Evaluated | None) -> bool:
-        """Whether leaner operators aren't sought for a quick answer beside a plan of some other setting: they seldom
+    def suffices(self, candidate: Candidate, best: Evaluated | None) -> bool:
+        """Whether leaner operators aren't sought for a quick answer beside a plan of some other candidate: they seldom
         win where several stages on a rank have lost, or where those that are fastest needn't recompute."""
-        return self.budget.quick and (runs_rounds(setting.schedule) if best is None else not best.recomputes)
+        return self.budget.quick and (is_interleaved(candidate.schedule) if best is None else not best.recomputes)
 
-    def lean_prices(self, setting: Candidate, loads: StageModel, limit_s: float) -> Iterator[Weights]:
+    def lean_prices(self, candidate: Candidate, loads: StageModel, limit_s: float) -> Iterator[Weights]:
         """Prices of bytes to begin with, until some operators fit in time: bytes alone counted; half way to the
         fastest, since what is leanest may be too slow; those of parameters alone, since what is kept can be
         recomputed."""
-        fastest = self.operators.fastest(setting)
+        fastest = self.operators.fastest(candidate)
         leanest = steep(fastest.solution, loads)
         yield leanest
-        midway = between(fastest.solution, self.operators.priced(setting, leanest).solution, leanest)
+        midway = between(fastest.solution, self.operators.priced(candidate, leanest).solution, leanest)
         if midway is not None and limit_s < float("inf"):
             yield midway
         yield states_alone(fastest.solution)
 
     def with_columns(
-        self, setting: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float, least_s: float
+        self, candidate: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float, least_s: float
     ) -> Evaluated | None:
         """The best of the fastest operators and of leaner ones, each asked for by the stages of the one before; then of
         those between what is too fast to fit and what fits."""
-        fastest = self.operators.fastest(setting)
-        loads, tried, last, ease = self.costs.loads(setting, fastest), [fastest], best, 1.0
-        fast, lean, leanest = fastest, None, self.lean_prices(setting, loads, limit_s)
+        fastest = self.operators.fastest(candidate)
+        loads, tried, last, ease = self.costs.loads(candidate, fastest), [fastest], best, 1.0
+        fast, lean, leanest = fastest, None, self.lean_prices(candidate, loads, limit_s)
         for _ in range(self.budget.leaner):
             weights = next(leanest, None) if last is None else duals(last.loads, last.stages)
             if weights is None and last is None:
@@ -159,19 +160,19 @@ class Evaluator:
             if weights is None:  # it fits as it is: something between it and the fastest may, too
                 ease *= EASING
                 weights = steep(fastest.solution, loads, ease)
-            point = self.operators.priced(setting, weights)
+            point = self.operators.priced(candidate, weights)
             known = any(point is one for one in tried)
             if known and lean is not None:
                 midway = between(fast.solution, lean.solution, weights)
-                point = point if midway is None else self.operators.priced(setting, midway)
+                point = point if midway is None else self.operators.priced(candidate, midway)
             if any(point is one for one in tried):
                 if last is None:
                     continue
                 break
             tried.append(point)
-            if self.idle(setting, point) or self.bounds.of_point_s(setting, point) >= limit_s:
+            if self.idle(candidate, point) or self.bounds.of_point_s(candidate, point) >= limit_s:
                 continue
-            found = self.with_point(setting, point, memory_limit, limit_s, last)
+            found = self.with_point(candidate, point, memory_limit, limit_s, last)
             if found is None and known:
                 fast = point
             elif found is not None:
@@ -185,73 +186,73 @@ class Evaluator:
         return best
 
     def within_limit(
-        self, setting: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float
+        self, candidate: Candidate, best: Evaluated | None, memory_limit: float, limit_s: float
     ) -> Evaluated | None:
         """The best of what is known and of operators chosen for what they hold altogether."""
-        ways = (0, setting.microbatches) if self.costs.together(setting) else (0,)
+        ways = (0, candidate.microbatches) if self.costs.together(candidate) else (0,)
         try:
-            for point in (p for together in ways for p in self.fitting(setting, together, memory_limit)):
-                if self.idle(setting, point) or self.bounds.of_point_s(setting, point) >= limit_s:
+            for point in (p for together in ways for p in self.fitting(candidate, together, memory_limit)):
+                if self.idle(candidate, point) or self.bounds.of_point_s(candidate, point) >= limit_s:
                     continue
-                found = self.with_point(setting, point, memory_limit, limit_s)
+                found = self.with_point(candidate, point, memory_limit, limit_s)
                 if found is not None and (best is None or found.step_s < best.step_s):
                     best, limit_s = found, min(limit_s, found.step_s)
         except Infeasible:  # the solver was out of time
             return best
         return best
 
-    def fitting(self, setting: Candidate, together: int, memory_limit: float) -> Iterator[IntraOpPlan]:
+    def fitting(self, candidate: Candidate, together: int, memory_limit: float) -> Iterator[IntraOpPlan]:
         """The operators that hold least, with which recomputation may do; and the fastest of those that fit without.
 
         The operator problem doesn't count all that is held, so they are sought for one room after another: that which
         leaves the last ones what they need beside, between the largest that was small enough and the smallest that
         was too large.
         """
-        fastest, joint = self.operators.fastest(setting), self.costs.joint(setting, together)
-        lean = self.operators.taken(setting, joint.leanest)
+        fastest, joint = self.operators.fastest(candidate), self.costs.joint(candidate, together)
+        lean = self.operators.taken(candidate, joint.leanest)
         yield lean
-        beside = [self.total(setting, p) - joint.bytes(p.solution) for p in (fastest, lean)]
+        beside = [self.total(candidate, p) - joint.bytes(p.solution) for p in (fastest, lean)]
         room, fits, exceeds, tried = memory_limit - min(beside), 0.0, float("inf"), list[Solution]()
         for _ in range(self.budget.memory_budgets):
             solution = joint.quickest(room)
             if solution is None or any(solution.options == one.options for one in tried):
                 break
             tried.append(solution)
-            point = self.operators.taken(setting, solution)
-            over = self.total(setting, point) - memory_limit
+            point = self.operators.taken(candidate, solution)
+            over = self.total(candidate, point) - memory_limit
             fits, exceeds = (fits, min(exceeds, room)) if over > 0 else (max(fits, room), exceeds)
             yield point
             room = joint.bytes(solution) - over
             room = room if fits < room < exceeds else (fits + exceeds) / 2
 
-    def total(self, setting: Candidate, point: IntraOpPlan) -> float:
+    def total(self, candidate: Candidate, point: IntraOpPlan) -> float:
         """Bytes that these operators need where nothing is recomputed."""
-        found = self.with_point(setting, point, float("inf"))
+        found = self.with_point(candidate, point, float("inf"))
         assert found is not None
         return found.memory[found.fullest].total - found.loads.at(found.fullest).spare
 
-    def idle(self, setting: Candidate, point: IntraOpPlan) -> bool:
+    def idle(self, candidate: Candidate, point: IntraOpPlan) -> bool:
         """Whether the same runs on fewer devices: a tensor axis that nobody asked for, and that splits nothing."""
-        return setting.operator_ways > 1 and point.is_idle(setting.mesh) and not self.operators.split_weights
+        return candidate.operator_ways > 1 and point.is_idle(candidate.mesh) and not self.operators.split_weights
 
-    def leanest(self, setting: Candidate) -> Evaluated | None:
+    def leanest(self, candidate: Candidate) -> Evaluated | None:
         """The plan of a candidate that needs the fewest bytes: every segment recomputed that may be. None where it has
         none that runs (``chain_costs.unties``)."""
-        recompute = "full" if setting.recompute == "auto" else setting.recompute
-        setting = replace(setting, recompute=recompute)
-        fastest = self.operators.fastest(setting)
+        recompute = "full" if candidate.recompute == "auto" else candidate.recompute
+        candidate = replace(candidate, recompute=recompute)
+        fastest = self.operators.fastest(candidate)
         points = [fastest]
-        if setting.operator_ways > 1:
-            prices = steep(fastest.solution, self.costs.loads(setting, fastest)), states_alone(fastest.solution)
-            points += [self.operators.priced(setting, weights) for weights in prices]
-        if self.costs.rigid(setting):
+        if candidate.operator_ways > 1:
+            prices = steep(fastest.solution, self.costs.loads(candidate, fastest)), states_alone(fastest.solution)
+            points += [self.operators.priced(candidate, weights) for weights in prices]
+        if self.costs.rigid(candidate):
             with suppress(Infeasible):  # the solver was out of time
-                points.append(self.operators.taken(setting, self.costs.joint(setting).leanest))
-        found = [self.with_point(setting, point, float("inf")) for point in points]
+                points.append(self.operators.taken(candidate, self.costs.joint(candidate).leanest))
+        found = [self.with_point(candidate, point, float("inf")) for point in points]
         return min((e for e in found if e is not None), key=lambda e: e.over_bytes(0.0), default=None)
 
     def with_point(
-        self, setting: Candidate, point: IntraOpPlan, memory_limit: float, limit_s: float = float("inf"),
+        self, candidate: Candidate, point: IntraOpPlan, memory_limit: float, limit_s: float = float("inf"),
         other: Evaluated | None = None,
     ) -> Evaluated | None:  # fmt: skip
         """The best cuts for these operators, or None where none fits or the schedule takes far more than a limit.
@@ -259,16 +260,16 @@ class Evaluator:
         other  the plan of other operators, from whose cuts a search goes on
         """
         start = time.perf_counter()
-        loads = self.costs.loads(setting, point)
-        if runs_rounds(setting.schedule):
+        loads = self.costs.loads(candidate, point)
+        if is_interleaved(candidate.schedule):
             return self.with_chunks(loads, point, memory_limit, limit_s, other)
-        options = [loads.at(stage).options(stage, memory_limit) for stage in range(setting.pp)]
+        options = [loads.at(stage).options(stage, memory_limit) for stage in range(candidate.pp)]
         seconds = [mix.seconds for mix in options]
         slow = [part - loads.at(stage).hidden_s(stage) for stage, part in enumerate(seconds)]
-        cuts = choose_cuts(seconds, setting.microbatches, slow)
+        cuts = choose_cuts(seconds, candidate.microbatches, slow)
         line_s = 0.0 if cuts is None else max(cuts.bound_s, by_round_trips_s(loads, seconds))
         self.seconds += time.perf_counter() - start
-        gain = sharing_of(self.operators.topology.device, setting.pp, setting.stage_devices).gain
+        gain = sharing_of(self.operators.topology.device, candidate.pp, candidate.stage_devices).gain
         if cuts is None or cuts.objective_s / gain >= limit_s * self.budget.runner_up:
             return None
 
@@ -277,7 +278,7 @@ class Evaluator:
                 StageChoice(*at, int(mix.full[at]), int(mix.selective[at]))
                 for at, mix in zip(runs, options, strict=True)
             )
-            return finish(setting, point, loads, stages, self.bound_s(loads, point, line_s / gain))
+            return finish(candidate, point, loads, stages, self.bound_s(loads, point, line_s / gain))
 
         first = price(cuts.stages)
         if first.step_s >= limit_s * self.budget.runner_up:
@@ -290,9 +291,9 @@ class Evaluator:
         self, loads: StageModel, point: IntraOpPlan, memory_limit: float, limit_s: float, other: Evaluated | None
     ) -> Evaluated | None:
         """The same of a schedule that gives a rank several stages, or splits the backward."""
-        start, setting = time.perf_counter(), loads.setting
-        gain = sharing_of(self.operators.topology.device, setting.pp, setting.stage_devices).gain
-        once = exposed(*loads.once_s((0, len(loads.chain)))) / setting.pp
+        start, candidate = time.perf_counter(), loads.candidate
+        gain = sharing_of(self.operators.topology.device, candidate.pp, candidate.stage_devices).gain
+        once = exposed(*loads.once_s((0, len(loads.chain)))) / candidate.pp
         left_s = limit_s / self.costs.slowdown - once
         pieces = pieces_of(loads, memory_limit)
         start_at = None if other is None else Division.of(other.stages)
@@ -303,13 +304,13 @@ class Evaluator:
         stages = found.division.choices
         if unties(loads, stages):
             return None
-        return finish(setting, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))
+        return finish(candidate, point, loads, stages, self.bound_s(loads, point, found.cuts.bound_s / gain))
 
     def bound_s(self, loads: StageModel, point: IntraOpPlan, schedule_s: float) -> float:
         """Seconds of a step by a bound on its schedule. What happens once a step takes at least an even share of what
         it takes for the whole chain."""
         once_s = min(exposed(*own.once_s((0, len(own.chain)))) for own in loads.ranks or (loads,))
-        return (schedule_s + once_s / loads.setting.pp) * self.costs.slowdown * (1 - point.gap)
+        return (schedule_s + once_s / loads.candidate.pp) * self.costs.slowdown * (1 - point.gap)
 
     def chunks(self, pieces: ChainCosts, limit_s: float, start: Division | None) -> ChunkCuts | None:
         """``choose_chunks``; what it found under a higher limit is as good."""
@@ -326,40 +327,40 @@ def by_round_trips_s(loads: StageModel, seconds: Sequence[np.ndarray]) -> float:
 
     seconds  as of ``choose_cuts``
     """
-    setting = loads.setting
-    trips, left = divmod(setting.microbatches - 1, setting.pp)
-    if setting.schedule != "1f1b" or not loads.ahead or not trips:
+    candidate = loads.candidate
+    trips, left = divmod(candidate.microbatches - 1, candidate.pp)
+    if candidate.schedule != "1f1b" or not loads.ahead or not trips:
         return 0.0
-    few = replace(setting, microbatches=left + 1)
-    slow = [part - replace(loads.at(k), setting=few).hidden_s(k) for k, part in enumerate(seconds)]
+    few = replace(candidate, microbatches=left + 1)
+    slow = [part - replace(loads.at(k), candidate=few).hidden_s(k) for k, part in enumerate(seconds)]
     once, rest = choose_cuts(seconds, 1), choose_cuts(seconds, left + 1, slow)
     assert once is not None and rest is not None
     return trips * once.bound_s + rest.bound_s
 
 
 def finish(
-    setting: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
+    candidate: Candidate, point: IntraOpPlan, loads: StageModel, stages: tuple[StageChoice, ...], bound_s: float = 0.0
 ) -> Evaluated:
     """Runs the schedule, and adds what happens once a step on the stage where that takes longest."""
     topology, line = loads.data.prices.topology, timeline(*scheduled(loads, stages))
     memory = loads.memory_of(stages)
     nodes = topology.devices // topology.levels[0].size
     step_s = (line.step_s + once_s(loads, stages)) * straggling(nodes, topology.device)
-    return Evaluated(setting, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
+    return Evaluated(candidate, point, loads, stages, memory, line, step_s, min(bound_s, step_s))
 
 
 def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArguments:
     """What ``cost.timeline`` and ``cost.step.timeline_runs`` ask of a chain that is cut."""
-    setting = loads.setting
+    candidate = loads.candidate
     backward_s, weights_s = backwards_of(loads, stages)
     return (
-        setting.schedule,
+        candidate.schedule,
         [loads.at(k).forward_s((s.first, s.last)) for k, s in enumerate(stages)],
         backward_s,
         [loads.message_s(k, s.first) for k, s in enumerate(stages[1:], start=1)],
-        setting.microbatches,
-        sharing_of(loads.data.prices.topology.device, setting.pp, setting.stage_devices),
-        setting.virtual_stages,
+        candidate.microbatches,
+        sharing_of(loads.data.prices.topology.device, candidate.pp, candidate.stage_devices),
+        candidate.virtual_stages,
         weights_s,
         loads.ahead,
     )
@@ -367,6 +368,6 @@ def scheduled(loads: StageModel, stages: Sequence[StageChoice]) -> ScheduleArgum
 
 def once_s(loads: StageModel, stages: tuple[StageChoice, ...]) -> float:
     """Seconds after the last backward that nothing hides: reductions and the update, on the slowest rank."""
-    ranks = loads.setting.pp
+    ranks = loads.candidate.pp
     spent = [exposed(*loads.at(k).once_s((s.first, s.last))) for k, s in enumerate(stages)]
     return max(sum(spent[rank::ranks]) for rank in range(ranks))

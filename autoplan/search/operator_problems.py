@@ -1,6 +1,6 @@
 """The operator problems of one search: each solved once for its tensor axis and microbatch, whatever asks for it.
 
-Neither the data axis nor the number of microbatches changes local shapes, so settings with the same tensor axis and
+Neither the data axis nor the number of microbatches changes local shapes, so candidates with the same tensor axis and
 the same rows in a microbatch share their operators' layouts. Beside the fastest, leaner plans are solved when the
 memory limit asks for them: with a price on bytes of parameters, and on bytes kept for the backward (``pareto``).
 """
@@ -19,12 +19,12 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.mesh import EXPERT, MICROBATCH, TENSOR, Mesh
 from autoplan.options import Parallelism
-from autoplan.search.intra_op.inputs import OperatorInputs, Prepared
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.milp import HeldBytes, Weights
+from autoplan.search.intra_op.operator_options import SplitSizes, divisibility, formulate, split_sizes
 from autoplan.search.intra_op.operator_problem import OperatorProblem, SharedTemplate
-from autoplan.search.intra_op.options import SplitSizes, divisibility, formulate, split_sizes
-from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.problem import Problem
+from autoplan.search.intra_op.problem_inputs import OperatorInputs, Prepared
 from autoplan.search.intra_op.solve import FloorOf, Infeasible, Solution, Solver
 from autoplan.search.intra_op.template import Decision
 from autoplan.search.space.axis_systems import systems_of
@@ -133,61 +133,61 @@ class OperatorProblems:
         )  # fmt: skip
         return form, self.templates.setdefault(key, SharedTemplate(form.options))
 
-    def entry(self, setting: Candidate) -> OperatorProblem:
-        key = self.key(setting)
+    def entry(self, candidate: Candidate) -> OperatorProblem:
+        key = self.key(candidate)
         if key not in self.known:
-            self.known[key] = self.made(setting, self.split_weights)
+            self.known[key] = self.made(candidate, self.split_weights)
         return self.known[key]
 
-    def made(self, setting: Candidate, split_weights: bool, strict: bool = True) -> OperatorProblem:
-        key, prices = self.key(setting), self.prices(tensor_mesh(setting.mesh), setting.schedule)
-        systems = (setting.cp_attention, setting.tensor_system, setting.folds)
+    def made(self, candidate: Candidate, split_weights: bool, strict: bool = True) -> OperatorProblem:
+        key, prices = self.key(candidate), self.prices(tensor_mesh(candidate.mesh), candidate.schedule)
+        systems = (candidate.cp_attention, candidate.tensor_system, candidate.folds)
         form, shared = self.form(prices, split_weights, systems, strict)
         return OperatorProblem(form, shared, (*key[:2], *key[3:]))
 
-    def key(self, setting: Candidate) -> Key:
-        systems = (setting.cp_attention, setting.tensor_system, setting.folds)
-        along = setting.dp if self.communicates else 0
-        return (setting.operator_sizes, systems, setting.micro_batch, along, splits(setting.schedule))
+    def key(self, candidate: Candidate) -> Key:
+        systems = (candidate.cp_attention, candidate.tensor_system, candidate.folds)
+        along = candidate.dp if self.communicates else 0
+        return (candidate.operator_sizes, systems, candidate.micro_batch, along, splits(candidate.schedule))
 
     @cached_property
     def communicates(self) -> bool:
         """Whether some operator does so along the data axis."""
         return any(s.communicates for s in self.prepared.batch["dp"].strategies.values())
 
-    def floor_s(self, setting: Candidate) -> float:
+    def floor_s(self, candidate: Candidate) -> float:
         """Seconds of a microbatch through the chain, every operator at its quickest and nothing redistributed."""
-        return sum(self.floors_s(setting, self.topology.device))
+        return sum(self.floors_s(candidate, self.topology.device))
 
-    def floors_s(self, setting: Candidate, device: Device) -> tuple[float, ...]:
+    def floors_s(self, candidate: Candidate, device: Device) -> tuple[float, ...]:
         """The same of all segments of each block, on one kind of device."""
-        return self.entry(setting).floors_s(device)
+        return self.entry(candidate).floors_s(device)
 
-    def fastest(self, setting: Candidate) -> IntraOpPlan:
+    def fastest(self, candidate: Candidate) -> IntraOpPlan:
         """The operators of the least time, whatever they hold."""
-        return self.priced(setting, Weights())
+        return self.priced(candidate, Weights())
 
-    def priced(self, setting: Candidate, weights: Weights) -> IntraOpPlan:
+    def priced(self, candidate: Candidate, weights: Weights) -> IntraOpPlan:
         """The best operators at these prices of bytes; the same object where an answer is one that is known."""
-        entry = self.entry(setting)
+        entry = self.entry(candidate)
         if weights not in entry.points:
             start = time.perf_counter()
             known = self.resized(entry) if self.quick and weights == Weights() and not entry.points else None
-            known = known or self.from_wider(setting, weights)
+            known = known or self.from_wider(candidate, weights)
             if known is None:
-                self.solve(setting, weights)
+                self.solve(candidate, weights)
                 self.seconds += time.perf_counter() - start
             else:
                 entry.points[weights] = known
-        return self.entry(setting).points[weights]
+        return self.entry(candidate).points[weights]
 
-    def from_wider(self, setting: Candidate, weights: Weights) -> IntraOpPlan | None:
+    def from_wider(self, candidate: Candidate, weights: Weights) -> IntraOpPlan | None:
         """The point that is known where less is asked, if it does what is asked here."""
-        known = self.wider.known.get(self.key(setting)) if self.wider is not None else None
+        known = self.wider.known.get(self.key(candidate)) if self.wider is not None else None
         point = known.points.get(weights) if known is not None else None
         if known is None or point is None or not known.built:
             return None
-        return point if self.entry(setting).allows(known.problem, point.solution) else None
+        return point if self.entry(candidate).allows(known.problem, point.solution) else None
 
     def resized(self, entry: OperatorProblem) -> IntraOpPlan | None:
         """The operators that are the fastest for another microbatch, priced for this one, where that can be."""
@@ -198,8 +198,8 @@ class OperatorProblems:
                 return found
         return None
 
-    def solve(self, setting: Candidate, weights: Weights) -> None:
-        entry, axes = self.entry(setting), setting.axes_text
+    def solve(self, candidate: Candidate, weights: Weights) -> None:
+        entry, axes = self.entry(candidate), candidate.axes_text
         # what is pinned holds inside blocks and of every weight, as far as the model's sizes allow
         looser = [(self.split_weights, False)] if self.sequence is not None else []
         looser += [(False, False)] if self.split_weights else []
@@ -208,7 +208,7 @@ class OperatorProblems:
                 solution = entry.solve(weights).solution
                 break
             except Infeasible:
-                if setting.tensor_system:
+                if candidate.tensor_system:
                     raise ParallelismError(
                         axes, "the model's sizes leave no way to lie on these axes",
                         "pin other sizes, or leave tensor_system out",
@@ -218,20 +218,20 @@ class OperatorProblems:
                         axes, "what is constrained leaves the operators no way to lie on these axes together",
                         "leave out a constraint, or pin other sizes",
                     ) from None  # fmt: skip
-                entry = self.known[self.key(setting)] = self.made(setting, *looser.pop(0))
+                entry = self.known[self.key(candidate)] = self.made(candidate, *looser.pop(0))
         self.variables = max(self.variables, solution.variables)
         self.constraints = max(self.constraints, solution.constraints)
 
-    def solved_anew(self, setting: Candidate) -> OperatorProblems:
-        """The same problems but this setting's, to be solved for itself."""
-        own = self.entry(setting)
+    def solved_anew(self, candidate: Candidate) -> OperatorProblems:
+        """The same problems but this candidate's, to be solved for itself."""
+        own = self.entry(candidate)
         known = {key: entry for key, entry in self.known.items() if entry is not own}
         return replace(self, quick=False, known=known)
 
-    def floor(self, setting: Candidate) -> FloorOf:
+    def floor(self, candidate: Candidate) -> FloorOf:
         """What no operators of one segment of a block undercut, at prices of bytes."""
-        self.fastest(setting)  # which may find that weights can't be split, and put another problem in its place
-        entry = self.entry(setting)
+        self.fastest(candidate)  # which may find that weights can't be split, and put another problem in its place
+        entry = self.entry(candidate)
 
         def floor_of(block: int, weights: Weights) -> float:
             start = time.perf_counter()
@@ -241,21 +241,21 @@ class OperatorProblems:
 
         return floor_of
 
-    def joint(self, setting: Candidate, held: HeldBytes, together: int = 0) -> Solver:
-        """A setting's problem under limits of what is held.
+    def joint(self, candidate: Candidate, held: HeldBytes, together: int = 0) -> Solver:
+        """A candidate's problem under limits of what is held.
 
         together  microbatches of a step in which all parameters are updated together; 0: each by itself
         """
-        return self.entry(setting).under_limits(held, together)
+        return self.entry(candidate).under_limits(held, together)
 
-    def problem(self, setting: Candidate, together: int = 0) -> Problem:
+    def problem(self, candidate: Candidate, together: int = 0) -> Problem:
         """The same under no limit."""
-        return self.entry(setting).updated_together(together)
+        return self.entry(candidate).updated_together(together)
 
-    def decisions(self, setting: Candidate) -> tuple[Decision, ...]:
-        """Of a setting's problem, before any was left out."""
-        return self.entry(setting).template.decisions
+    def decisions(self, candidate: Candidate) -> tuple[Decision, ...]:
+        """Of a candidate's problem, before any was left out."""
+        return self.entry(candidate).template.decisions
 
-    def taken(self, setting: Candidate, solution: Solution) -> IntraOpPlan:
-        """What an answer to a setting's problem says of how every block runs; the same object where that is known."""
-        return self.entry(setting).taken(solution)
+    def taken(self, candidate: Candidate, solution: Solution) -> IntraOpPlan:
+        """What an answer to a candidate's problem says of how every block runs; the same object where that is known."""
+        return self.entry(candidate).taken(solution)

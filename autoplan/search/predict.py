@@ -12,19 +12,19 @@ from autoplan.ir.graph import Model
 from autoplan.search.evaluate import Evaluated, once_s
 from autoplan.search.inter_op.peak_memory import peaks_of
 from autoplan.search.inter_op.stage_model import StageModel
-from autoplan.search.intra_op.inputs import Prepared
+from autoplan.search.intra_op.problem_inputs import Prepared
 
 FORWARD_AND_BACKWARD = 3  # FLOPs of a step over those of its forward: each matmul has two gradients
 
 
 def predict(found: Evaluated, prepared: Prepared, topology: Topology) -> Predicted:
-    """Step time, throughput, memory and every collective of one evaluated setting."""
+    """Step time, throughput, memory and every collective of one evaluated candidate."""
     model = prepared.model
     return Predicted(
         step_time_s=found.step_s,
         tokens_per_s=units(model) / found.step_s,
         mfu=utilisation(found, prepared, topology),
-        peak_bytes=peaks_of(found.loads, found.stages, found.setting.pp),
+        peak_bytes=peaks_of(found.loads, found.stages, found.candidate.pp),
         bubble_fraction=bubble_of(found),
         collectives=tuple(collectives(found, model)),
     )
@@ -57,7 +57,7 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
     for index, price in enumerate(found.point.prices):
         runs, again, partly = uses[index]
         for moved in price.moves:
-            step, m = moved.step, found.setting.microbatches
+            step, m = moved.step, found.candidate.microbatches
             if step.forward and step.forward_bytes:
                 count = m * (runs + again + partly * moved.again)
                 seconds = count * moved.forward_s
@@ -77,9 +77,9 @@ def most_uses(found: Evaluated, model: Model) -> list[tuple[int, int, int]]:
     selectively)."""
     most = [(0, 0, 0)] * len(model.blocks)
     hosts = found.loads.data.offload == "activations"
-    for rank in range(found.setting.pp):
+    for rank in range(found.candidate.pp):
         counts, recomputed, partly = Counter[int](), Counter[int](), Counter[int]()
-        for stage in found.stages[rank :: found.setting.pp]:
+        for stage in found.stages[rank :: found.candidate.pp]:
             at = (stage.first, stage.last)
             full, part = found.loads.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
             blocks = [segment.block for segment in model.segments[slice(*at)]]
@@ -96,7 +96,7 @@ def messages(found: Evaluated) -> Iterator[PricedCollective]:
     read them, by the schedule's timeline."""
     directions = 2 if found.loads.data.prices.training else 1
     for k, stage in enumerate(found.stages[1:]):
-        seconds, count = found.loads.message_s(k + 1, stage.first), directions * found.setting.microbatches
+        seconds, count = found.loads.message_s(k + 1, stage.first), directions * found.candidate.microbatches
         size = int(found.loads.chain.inputs[stage.first])
         hidden_s = max(0.0, count * seconds - found.timeline.waits_s[k])
         yield PricedCollective(f"stage {k} -> {k + 1}", "send", "pp", size, count, count * seconds, hidden_s)
@@ -107,7 +107,8 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
     loads, data = found.loads, found.loads.data
     if not data.prices.training:
         return
-    ranks = [[(s.first, s.last) for s in found.stages[rank :: found.setting.pp]] for rank in range(found.setting.pp)]
+    pp = found.candidate.pp
+    ranks = [[(s.first, s.last) for s in found.stages[rank::pp]] for rank in range(pp)]
     rank = max(range(len(ranks)), key=lambda rank: sum(map(loads.parameter_bytes, ranks[rank])))
     loads, runs = loads.at(rank), ranks[rank]
     size = sum(map(loads.parameter_bytes, runs))
@@ -133,7 +134,7 @@ def parameter_collectives(found: Evaluated) -> Iterator[PricedCollective]:
         summed_s = data.prices.collective_s("all-reduce", summed, axes)
         yield PricedCollective("gradients of replicated weights", "all-reduce", axes, int(summed), 1, summed_s, 0.0)
     tied = sum(map(loads.tied_bytes, runs))
-    if tied and found.setting.pp > 1:
+    if tied and found.candidate.pp > 1:
         tied_s = sum(map(loads.tied_s, runs))
         yield PricedCollective("gradients of tied weights", "all-reduce", "pp", int(tied), 1, tied_s, 0.0)
 
@@ -147,7 +148,7 @@ def sharded(
     groups    bytes of their parameters, by the axes of the group that gathers them
     hidden_s  of what happens once a step
     """
-    data, m = loads.data, loads.setting.microbatches
+    data, m = loads.data, loads.candidate.microbatches
     parameters = [bytes for at in runs for bytes in loads.unit_bytes(at)]
     gathers = [count for at in runs for count in loads.unit_gathers(at)]
     scatters = m if data.scatters_each else 1

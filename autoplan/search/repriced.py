@@ -8,8 +8,8 @@ from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
 from autoplan.search.evaluate import Evaluated, finish
-from autoplan.search.intra_op.inputs import OperatorInputs
-from autoplan.search.intra_op.plan import priced_plan
+from autoplan.search.intra_op.intra_op_plan import priced_plan
+from autoplan.search.intra_op.problem_inputs import OperatorInputs
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin
@@ -20,11 +20,11 @@ UNSOLVED = Solution((), (), 0.0, 0.0, 0.0, 0.0, 0.0)  # the record says what was
 def repriced(record: PlanRecord) -> tuple[SearchState, Evaluated]:
     """(what stands before a search, the plan as the search evaluated it): ``step_s`` is the predicted step time."""
     state = begin(record.model, record.cluster, record.training, Parallelism())
-    setting = candidate_of(record)
+    candidate = candidate_of(record)
     mesh = tensor_mesh(record.chosen.mesh)
-    form = OperatorInputs(state.prepared, mesh, {}, state.operators.prices(mesh, setting.schedule))
+    form = OperatorInputs(state.prepared, mesh, {}, state.operators.prices(mesh, candidate.schedule))
     point = priced_plan(form, record.chosen.blocks, UNSOLVED)
-    return state, finish(setting, point, state.evaluator.costs.loads(setting, point), record.chosen.stages)
+    return state, finish(candidate, point, state.evaluator.costs.loads(candidate, point), record.chosen.stages)
 
 
 def candidate_of(record: PlanRecord) -> Candidate:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cluster import ClusterSpec
-from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.interleaved import is_interleaved
 from autoplan.cost.step import optimizer_passes, reduced_ratio, stored_ratio
 from autoplan.errors import ParallelismError
 from autoplan.ir.graph import Model, batch_rows
@@ -16,7 +16,7 @@ from autoplan.rules.constraints import Constraint, check_targets
 from autoplan.search.bounds.floors import least_bytes
 from autoplan.search.budget import FAST, FULL, SearchBudget
 from autoplan.search.evaluate import Evaluated, Evaluator
-from autoplan.search.intra_op.inputs import Prepared, prepare
+from autoplan.search.intra_op.problem_inputs import Prepared, prepare
 from autoplan.search.operator_problems import Key, OperatorProblems, uses_tensor_axis
 from autoplan.search.space.candidates import Candidate, SpaceLimits, settings
 from autoplan.search.space.pinned_checks import check_offload, check_pinned, no_setting
@@ -43,47 +43,47 @@ class SearchState:
     bounds: dict[Candidate, float] = field(default_factory=dict)
     obstacles: dict[Key, ParallelismError | None] = field(default_factory=dict)
 
-    def least_bytes(self, setting: Candidate) -> float:
+    def least_bytes(self, candidate: Candidate) -> float:
         """Bytes that the fullest device holds at least."""
-        return least_bytes(self.operators, setting, self.training)
+        return least_bytes(self.operators, candidate, self.training)
 
-    def tightened(self, setting: Candidate, memory_limit: float, enough_s: float) -> float:
+    def tightened(self, candidate: Candidate, memory_limit: float, enough_s: float) -> float:
         """The tightest lower bound on a candidate's step time, or the first that reaches ``enough_s``; infinite where
         its operators turn out to have no way to lie on its axes."""
-        if self.obstacle(setting) is not None:
+        if self.obstacle(candidate) is not None:
             return math.inf
         try:
-            bound_s = self.evaluator.bounds.unlimited_s(setting)
-            return bound_s if bound_s >= enough_s else self.evaluator.bounds.limited_s(setting, memory_limit)
+            bound_s = self.evaluator.bounds.unlimited_s(candidate)
+            return bound_s if bound_s >= enough_s else self.evaluator.bounds.limited_s(candidate, memory_limit)
         except ParallelismError as error:
-            self.obstacles[self.operators.key(setting)] = error
+            self.obstacles[self.operators.key(candidate)] = error
             return math.inf
 
-    def evaluate(self, setting: Candidate, memory_limit: float, limit_s: float = math.inf) -> Evaluated | None:
+    def evaluate(self, candidate: Candidate, memory_limit: float, limit_s: float = math.inf) -> Evaluated | None:
         """The fastest plan of a candidate that fits and takes less than ``limit_s``, if any is found."""
-        if self.obstacle(setting) is not None:
+        if self.obstacle(candidate) is not None:
             return None
         try:
-            found = self.evaluator.evaluate(setting, memory_limit, limit_s, self.bounds.get(setting, 0.0))
+            found = self.evaluator.evaluate(candidate, memory_limit, limit_s, self.bounds.get(candidate, 0.0))
         except ParallelismError as error:
-            self.obstacles[self.operators.key(setting)] = error
+            self.obstacles[self.operators.key(candidate)] = error
             return None
         if found is not None and found.exceeds_host:
             found = None
-        self.found[setting] = found
+        self.found[candidate] = found
         return found
 
     def lying(self, possible: Sequence[Candidate]) -> list[Candidate]:
         """The candidates whose operators can lie on their axes: rows may not divide over microbatches, and on a context
         axis heads may be too few for one way of attention, and a mask in the way of another."""
-        return [setting for setting in possible if self.obstacle(setting) is None]
+        return [candidate for candidate in possible if self.obstacle(candidate) is None]
 
-    def obstacle(self, setting: Candidate) -> ParallelismError | None:
+    def obstacle(self, candidate: Candidate) -> ParallelismError | None:
         """Why a candidate can't be, as far as its operators say; None where nothing is in its way."""
-        key = self.operators.key(setting)
+        key = self.operators.key(candidate)
         if key not in self.obstacles:
             try:
-                self.operators.entry(setting)
+                self.operators.entry(candidate)
                 self.obstacles[key] = None
             except ParallelismError as error:
                 self.obstacles[key] = error
@@ -92,29 +92,29 @@ class SearchState:
     def check_some_lie(self, possible: Sequence[Candidate]) -> None:
         """Raises what keeps the first of these candidates from being, where none of them can be."""
         first = self.obstacle(possible[0])
-        if first is not None and all(self.obstacle(setting) is not None for setting in possible):
+        if first is not None and all(self.obstacle(candidate) is not None for candidate in possible):
             raise first
 
     def gap(self, best: Evaluated) -> float:
         """By which share of the best plan's time a plan of any candidate could still be quicker, as far as the search
         knows: by the bounds that it used, and where a candidate's cuts alone were open, by the bound on these."""
-        least_s = min((self.proven_s(setting) for setting in self.bounds), default=0.0)
+        least_s = min((self.proven_s(candidate) for candidate in self.bounds), default=0.0)
         return max(0.0, 1 - least_s / best.step_s)
 
-    def proven_s(self, setting: Candidate) -> float:
-        found, bound_s = self.found.get(setting), self.bounds[setting]
+    def proven_s(self, candidate: Candidate) -> float:
+        found, bound_s = self.found.get(candidate), self.bounds[candidate]
         return bound_s if found is None or not self.is_cut_alone(found) else max(bound_s, found.bound_s)
 
     def is_cut_alone(self, found: Evaluated) -> bool:
         """Whether no other operators could be quicker, so that cuts and recomputation are all there is to choose: there
         is no tensor axis, or the fastest operators keep everything, on devices alike."""
-        if runs_rounds(found.setting.schedule) and found.loads.chain.shares:  # counted for each segment that reads it
+        if is_interleaved(found.candidate.schedule) and found.loads.chain.shares:  # counted for each reader
             return False
-        if found.setting.operator_ways == 1:
+        if found.candidate.operator_ways == 1:
             return True
         if found.recomputes or found.loads.ranks:
             return False
-        fastest, other = self.operators.fastest(found.setting), self.evaluator.costs.together(found.setting)
+        fastest, other = self.operators.fastest(found.candidate), self.evaluator.costs.together(found.candidate)
         return found.point is fastest and other is None
 
     def pinned_to(self, parallelism: Parallelism) -> SearchState:

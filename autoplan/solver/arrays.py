@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from autoplan.solver.engines import engine
-from autoplan.solver.program import Answer, Infeasible, Program
+from autoplan.solver.integer_program import Answer, Infeasible, Program
 
 
 class ArrayProgram:

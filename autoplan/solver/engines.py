@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import pulp
 
-from autoplan.solver.program import INSTALLED, Answer, Infeasible, Program, solver_name
+from autoplan.solver.integer_program import INSTALLED, Answer, Infeasible, Program, solver_name
 
 if INSTALLED:
     import highspy

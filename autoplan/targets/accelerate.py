@@ -1,8 +1,8 @@
 """Accelerate's YAML (`accelerate launch --config_file`): FSDP2, or plain data parallelism."""
 
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.text import yaml
-from autoplan.targets.values import Losses, Values, mixed_recompute
+from autoplan.targets.config_text import yaml
+from autoplan.targets.plan_figures import Losses, Values, mixed_recompute
 
 PRECISIONS = {"bf16-mixed": "bf16", "bf16": "bf16", "fp16-mixed": "fp16"}
 

@@ -3,7 +3,7 @@
 import json
 
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.values import Losses, Values, mixed_recompute
+from autoplan.targets.plan_figures import Losses, Values, mixed_recompute
 
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "lamb": "Lamb"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoplan.cluster import ClusterSpec
-from autoplan.export.files import LAUNCHERS
+from autoplan.export.owned_files import LAUNCHERS
 
 PORT = 29500
 

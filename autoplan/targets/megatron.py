@@ -1,8 +1,8 @@
 """Megatron-LM's flags (megatron/training/arguments.py); Megatron Bridge takes the same names with underscores."""
 
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.text import flags
-from autoplan.targets.values import UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.config_text import flags
+from autoplan.targets.plan_figures import UNPRICED, Losses, Values, mixed_recompute
 
 
 def megatron(values: Values) -> ExportedConfig:

@@ -1,8 +1,8 @@
 """nanotron's YAML (src/nanotron/config): the sections that a plan decides."""
 
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.text import yaml
-from autoplan.targets.values import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.config_text import yaml
+from autoplan.targets.plan_figures import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
 
 
 def nanotron(values: Values) -> ExportedConfig:

@@ -1,11 +1,11 @@
-"""torchtitan's options of the command line, ``--section.name value`` (torchtitan/config/configs.py, as of 0.3).
+"""torchtitan's options of the command line, a section and a name each (torchtitan/config/configs.py, as of 0.3).
 
 The model, its data and its optimizer are a configuration function's; the options take the place of what it says.
 """
 
 from autoplan.targets.config import ExportedConfig
-from autoplan.targets.text import flags
-from autoplan.targets.values import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
+from autoplan.targets.config_text import flags
+from autoplan.targets.plan_figures import TORCH_DTYPES, UNPRICED, Losses, Values, mixed_recompute
 
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
 OPTIMIZERS = ("adamw", "adam", "muon")

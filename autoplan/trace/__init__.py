@@ -5,12 +5,11 @@ each run of layers (`repeats`). torch.export traces it (`capture`). Every node i
 by the table in `forms`). Passes clean and shorten the graph (`passes`). Then `blocks` cuts it into a chain of segments.
 
 Order: `blocks` (the chain of repeated blocks), `rescale` (the graph at another size), `builder` (makes nodes),
-`initialise` (how the model's values come about), `passes` (from nodes to nodes), `table` (of canonical forms), `forms`
-(fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `branches` (on values, taken
-without reading them), `detached` (``.data``), `caches` (functions that
-remember), `capture` (runs torch.export),
-`direct` (exported programs read as they are), `mixtures` (transformers' experts), `huggingface` (transformers in a form
-that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose), `masked` (what
-a mask keeps), `convert` (from torch.fx),
-`modules` (the user's modules by name), `pipeline` (the passes in order).
+`initialise` (how the model's values come about), `passes` (from nodes to nodes), `canonical_forms` (of canonical
+forms), `forms` (fills it), `outputs` (the loss among outputs), `batch_binding` (binds batch and loss), `branches` (on
+values, taken without reading them), `detached` (``.data``), `caches` (functions that remember), `capture` (runs
+torch.export), `direct` (exported programs read as they are), `mixtures` (transformers' experts), `huggingface`
+(transformers in a form that shards), `repeats` (two layers in place of eighty), `checks` (what a graph would lose),
+`masked` (what a mask keeps), `convert` (from torch.fx), `modules` (the user's modules by name), `pipeline` (the passes
+in order).
 """

@@ -15,6 +15,7 @@ from autoplan.ir.graph import DType, Ref, Typed
 from autoplan.rules.registry import registered
 from autoplan.trace import forms as _forms  # noqa: F401  fills the table
 from autoplan.trace.builder import Builder, Value, dtype_name, overload, type_of
+from autoplan.trace.canonical_forms import forms, positive
 from autoplan.trace.checks.in_place import written
 from autoplan.trace.direct import (
     DROPPED,
@@ -29,10 +30,9 @@ from autoplan.trace.direct import (
     region_body,
     region_of,
 )
-from autoplan.trace.masked import operators as masked
+from autoplan.trace.masked import masked_operators as masked
 from autoplan.trace.passes.decompose import Speller
 from autoplan.trace.passes.literals import literal
-from autoplan.trace.table import forms, positive
 
 PLACEMENT = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "generator")
 ATEN = "aten."

@@ -5,9 +5,9 @@ parameters are compared in float64, where Adam doesn't amplify rounding. A large
 
 Order: `atoms` (dims that shrink together), `shrink` (a large plan made small), `batch` (real values), `variants` (the
 plan as it is verified), `quiet` (without dropout), `single` (the plan of one rank), `compare` (two runs compared),
-`conditioning` (what rounding alone does), `result` (errors beside their bounds), `local_ranks` (ranks on this machine),
-`reference` (the user's module on one device), `asynchronous` (references of asynchronous systems), `sharded` (the
-program on local ranks), `inference` (the forward alone).
+`conditioning` (what rounding alone does), `verification` (errors beside their bounds), `local_ranks` (ranks on this
+machine), `reference` (the user's module on one device), `asynchronous` (references of asynchronous systems), `sharded`
+(the program on local ranks), `inference` (the forward alone).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from autoplan.errors import VerificationError
-from autoplan.evaluation.graph import without_dropout
+from autoplan.evaluation.evaluation_graph import without_dropout
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Training
 from autoplan.runtime.data.microbatches import Batch
@@ -34,7 +34,6 @@ from autoplan.verify.reference import (
     values_of,
     wide_loss,
 )
-from autoplan.verify.result import STEPS, ForwardVerification, Verification
 from autoplan.verify.sharded import on_local_ranks, train_on_rank
 from autoplan.verify.single import on_one_device, random_state
 from autoplan.verify.variants import (
@@ -50,6 +49,7 @@ from autoplan.verify.variants import (
     rule_of,
     synchronous,
 )
+from autoplan.verify.verification import STEPS, ForwardVerification, Verification
 
 __all__ = ["STEPS", "ForwardVerification", "Verification", "verify"]
 

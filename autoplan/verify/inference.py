@@ -9,10 +9,10 @@ from autoplan.ir.record import PlanRecord
 from autoplan.runtime.data.microbatches import Batch
 from autoplan.verify.compare import tensor_error
 from autoplan.verify.reference import computed, drawn_values, reference_of, result_of, state_of
-from autoplan.verify.result import ForwardVerification
 from autoplan.verify.sharded import forward_on_rank, on_local_ranks
 from autoplan.verify.single import on_one_device, random_state
 from autoplan.verify.variants import MOST_RANKS, also, draws, local_plan
+from autoplan.verify.verification import ForwardVerification
 
 Tensors = Mapping[str, torch.Tensor]
 

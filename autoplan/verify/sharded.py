@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from autoplan.export.folder import program_module, program_spec, read_folder, write_folder
 from autoplan.ir.record import PlanRecord
-from autoplan.runtime.inference.program import InferenceProgram
+from autoplan.runtime.inference.inference_program import InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.verify.compare import Run
 from autoplan.verify.local_ranks import RankPool

@@ -12,8 +12,8 @@ from autoplan.ir.choice import Chosen, Hop, StageChoice
 from autoplan.ir.graph import Argument, Model, Node, Parameter, Segment, TensorType, Typed
 from autoplan.ir.mesh import CONTEXT, EXPERT, MICROBATCH, TENSOR, Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Lowered, TypedValue
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Lowered, TypedValue
+from autoplan.lower.after_search import program_of
 from autoplan.rules.registry import factor_sizes, rule_of
 from autoplan.verify.atoms import Atoms, Dim
 

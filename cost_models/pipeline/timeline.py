@@ -23,7 +23,7 @@ from cost_models.pipeline.schedule import ASYNCHRONOUS, check, staleness, weight
 from cost_models.pipeline.times import Times, pipeline_times
 
 AHEAD = 1
-"""As programs post receives (``runtime.pipeline.exchange``): while the action before computes, its message comes."""
+"""As programs post receives (``runtime.pipeline``): while the action before computes, its message comes."""
 
 
 @dataclass(frozen=True)

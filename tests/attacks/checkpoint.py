@@ -13,7 +13,7 @@ from unittest.mock import patch
 from autoplan.errors import AutoplanError
 from autoplan.runtime.checkpoint import lock
 from autoplan.runtime.checkpoint.bytes import TensorFile
-from autoplan.runtime.checkpoint.files import latest_checkpoint, sealed
+from autoplan.runtime.checkpoint.state_json import latest_checkpoint, sealed
 from tests.attacks.attack import Attack, Lost, Place, Silent, clear, contents, equal, unharmed
 from tests.attacks.checkpoints import RANKS, new_program, of, save, save_refused, saved, train
 

@@ -7,7 +7,7 @@ import pickle
 import shutil
 
 from autoplan.errors import AutoplanError
-from autoplan.runtime.checkpoint.files import unsealed
+from autoplan.runtime.checkpoint.state_json import unsealed
 from tests.attacks.attack import Attack, Place, Silent, clear, refused_command
 from tests.attacks.checkpoints import RANKS, flip, load, load_refused, of, saved
 from tests.corruptions.damage import Intruder

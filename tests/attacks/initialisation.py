@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import autoplan
 from autoplan import cli
 from autoplan.options import Parallelism, Training
-from autoplan.trace.initialise import compare, given
+from autoplan.trace.initialise import given, recipe_check
 from tests.attacks import initial_models as made
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed
 from tests.support.planning import parallelize_alone
@@ -216,11 +216,11 @@ def not_compared(place: Place) -> str:
 
 def large_and_numpy(place: Place) -> str:
     """NumPy's numbers in a model that is too large to be compared: nothing is known of it."""
-    most, compare.MOST_ELEMENTS = compare.MOST_ELEMENTS, 8
+    most, recipe_check.MOST_ELEMENTS = recipe_check.MOST_ELEMENTS, 8
     try:
         found = given(partial(made.changed, made.by_numpy))
     finally:
-        compare.MOST_ELEMENTS = most
+        recipe_check.MOST_ELEMENTS = most
     if found.start.repeats or "up.weight" not in found.start.unknown:
         raise Silent(f"it says {found.start}")
     return found.start.why

@@ -17,7 +17,7 @@ from autoplan.cluster.bandwidth import factors_of, read_factors
 from autoplan.errors import AutoplanError
 from autoplan.models.named import resolve_model
 from autoplan.options import Training
-from autoplan.runtime.checkpoint.files import latest_checkpoint
+from autoplan.runtime.checkpoint.state_json import latest_checkpoint
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.start_values import check_values
 from tests.attacks.attack import Attack, Lost, Place, Silent, contents, equal, refused, refused_command, unharmed

@@ -15,7 +15,7 @@ import autoplan
 from autoplan.errors import AutoplanError
 from autoplan.options import Inference, Training
 from autoplan.runtime.agreement.agreement import Call
-from autoplan.runtime.inference.given import whole_batch
+from autoplan.runtime.inference.agreed_batch import whole_batch
 from autoplan.runtime.program import Program
 from autoplan.verify.reference import drawn_values, reference_of
 from tests.attacks.attack import Attack, Place, Silent, equal

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoplan.cost.links import ClusterLinks
+from autoplan.cost.mesh_links import ClusterLinks
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh

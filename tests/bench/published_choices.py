@@ -19,9 +19,9 @@ from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism, Training
 from autoplan.report.waits import received_s
 from autoplan.report.words import choice_text, parallelism_text
+from autoplan.search.chosen import choose
 from autoplan.search.driver import best_plan, fastest
-from autoplan.search.explain.fit import leanest, needs
-from autoplan.search.result import choose
+from autoplan.search.explain.does_not_fit import leanest, needs
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.initialise import given
 from cost_models.validation.tables.sc21 import step_flops

@@ -18,7 +18,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.cost import operators_of
-from autoplan.ir.typed import Collective, Compute, Move
+from autoplan.ir.typed_program import Collective, Compute, Move
 from autoplan.options import Parallelism
 from autoplan.plan import Plan
 from autoplan.search.space.tensor_axes import routers

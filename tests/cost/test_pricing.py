@@ -9,7 +9,7 @@ import pytest
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import DataAxis, Operator, Prices, operators_of
-from autoplan.cost.operators.operator import local_factors, matmul_extents
+from autoplan.cost.operators.operator_seconds import local_factors, matmul_extents
 from autoplan.cost.step import held_microbatches, optimizer_passes, optimizer_states
 from autoplan.ir.buckets import LEAST_BYTES, bucket_bytes
 from autoplan.ir.graph import Block, Node, Ref, Typed

@@ -13,7 +13,7 @@ from autoplan.errors import DoesNotFitError, ParallelismError
 from autoplan.ir.choice import Chosen, StageMemory
 from autoplan.ir.graph import Model
 from autoplan.options import Inference, Parallelism, Training
-from autoplan.report.prices import memory_section
+from autoplan.report.price_tables import memory_section
 from autoplan.search import search
 from autoplan.search.space.systems import resolve
 from autoplan.verify import verify

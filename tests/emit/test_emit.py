@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from autoplan.emit.program import emit_program
+from autoplan.emit.program_text import emit_program
 from autoplan.emit.source import attribute_names, commented, identifier, literal, placement, size_text, snake_case
 from autoplan.emit.spelling import spell
 from autoplan.ir.graph import DType, Ref
 from autoplan.ir.layout import I, Layout, P, R, S
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.randomness import is_random
-from autoplan.ir.typed import Compute
+from autoplan.ir.typed_program import Compute
+from autoplan.lower.after_search import program_of
 from autoplan.lower.lowering import lower
-from autoplan.lower.program import program_of
 from autoplan.options import Training
 from autoplan.runtime import ops
 from autoplan.verify.single import on_one_device

@@ -8,12 +8,12 @@ from functools import cache
 
 import pytest
 
-from autoplan.emit.notes import inside_comments, step_notes
-from autoplan.emit.program import emit_program
+from autoplan.emit.program_notes import inside_comments, step_notes
+from autoplan.emit.program_text import emit_program
 from autoplan.emit.readable import readable_names
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Compute
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Compute
+from autoplan.lower.after_search import program_of
 from autoplan.models.named import resolve_model
 from autoplan.options import Parallelism
 from autoplan.report import explain_text

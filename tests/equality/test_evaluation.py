@@ -11,9 +11,9 @@ from torch import nn
 from autoplan import Training
 from autoplan.compile import traced_model
 from autoplan.errors import ParallelismError
+from autoplan.evaluation.evaluation_choice import dividing, forward_mesh
+from autoplan.evaluation.evaluation_graph import evaluated
 from autoplan.evaluation.form import forms_of
-from autoplan.evaluation.graph import evaluated
-from autoplan.evaluation.layouts import dividing, forward_mesh
 from autoplan.evaluation.proof import Given, prove
 from autoplan.evaluation.same import difference
 from autoplan.export.folder import read_folder
@@ -22,7 +22,7 @@ from autoplan.ir.graph import Model
 from autoplan.ir.layout import Layout, R, S
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import Evaluable
-from autoplan.runtime.inference.given import Shown, agreed
+from autoplan.runtime.inference.agreed_batch import Shown, agreed
 from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
 from tests.support import zoo

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from autoplan import Parallelism
-from autoplan.ir.typed import Compute
+from autoplan.ir.typed_program import Compute
 from tests.ops.test_experts import MODELS as WITHOUT
 from tests.ops.test_experts import sized, tokens
 from tests.support.planning import parallelize_alone

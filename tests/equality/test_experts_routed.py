@@ -12,7 +12,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from autoplan.cost.operators.experts import Travel, busiest, share_reached
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Compute
+from autoplan.ir.typed_program import Compute
 from autoplan.ops.experts import experts
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.ops.experts.routed import routed_experts

@@ -16,7 +16,7 @@ from torch import Tensor
 import autoplan
 from autoplan import Inference
 from autoplan.errors import ForwardOnlyError, InputsError, VerificationError
-from autoplan.runtime.inference.program import OF_TRAINING, InferenceProgram
+from autoplan.runtime.inference.inference_program import OF_TRAINING, InferenceProgram
 from autoplan.runtime.program import Program
 from autoplan.verify import inference as verifying
 from autoplan.verify.local_ranks import RankPool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import autoplan
-from autoplan.ir.typed import Compute, Lowered, LoweredBlock, Move
+from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, Move
 from tests.support import zoo
 from tests.support.planning import parallelize_alone
 

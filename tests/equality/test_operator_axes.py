@@ -13,7 +13,7 @@ from autoplan import forbid
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.layout import S
-from autoplan.ir.typed import Compute
+from autoplan.ir.typed_program import Compute
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.search import search

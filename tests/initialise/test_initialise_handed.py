@@ -11,7 +11,7 @@ from torch import nn
 
 from autoplan.errors import InputsError, WeightsError
 from autoplan.ir.start import CONSTRUCTOR, FACTORY, RESETS
-from autoplan.trace.initialise import check_given, compare, given, init_model, is_random, replay
+from autoplan.trace.initialise import check_given, given, init_model, is_random, recipe_check, replay
 from tests.attacks import initial_models as made
 from tests.starts.nanogpt import GPT, GPTConfig
 from tests.support import zoo
@@ -19,7 +19,7 @@ from tests.support import zoo
 
 def seeded(make: Callable[[], nn.Module], seed: int) -> dict[str, torch.Tensor]:
     torch.manual_seed(seed)
-    return dict(compare.named_tensors(make()))
+    return dict(recipe_check.named_tensors(make()))
 
 
 def nanogpt() -> GPT:
@@ -52,7 +52,7 @@ def test_a_function_is_replayed_bit_for_bit_under_any_seed(make: Callable[[], nn
     for seed in (0, 77):
         values = dict(replay(found.recipe, seed))
         for name, value in seeded(make, seed).items():
-            assert compare.same_bits(values[name], value), name
+            assert recipe_check.same_bits(values[name], value), name
 
 
 def test_a_complex_buffer_and_one_that_is_not_a_number() -> None:
@@ -110,7 +110,7 @@ def test_a_replay_that_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
         for name, value in replay(recipe, seed, names):  # type: ignore[arg-type]
             yield name, value.nextafter(value + 1) if name == "transformer.wpe.weight" else value
 
-    monkeypatch.setattr(compare, "replay", off)
+    monkeypatch.setattr(recipe_check, "replay", off)
     with pytest.raises(WeightsError, match=r"transformer\.wpe\.weight of nanogpt\(\): run twice under one seed"):
         given(nanogpt)
 
@@ -125,7 +125,7 @@ def test_a_large_model_is_recorded_and_not_made() -> None:
 
 def test_a_large_model_that_can_t_be_made_on_the_meta_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its structure comes from the recording, unless that holds tensors that nobody computed."""
-    monkeypatch.setattr(compare, "MOST_ELEMENTS", 8)
+    monkeypatch.setattr(recipe_check, "MOST_ELEMENTS", 8)
 
     def rates(keep: bool) -> nn.Module:
         model = nn.Linear(4, 4)

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import autoplan
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.integrations.accelerate import Accelerator
-from autoplan.integrations.model import PlannedModel
+from autoplan.integrations.program_model import PlannedModel
 from tests.support import accelerate_loop as loop
 from tests.support.forked import in_fork, run_ranks, run_script
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import autoplan
-from autoplan.cli.given import training as training_of
+from autoplan.cli.typed_words import training as training_of
 from autoplan.errors import ParallelismError
 from autoplan.export.folder import parse_plan, plan_text
 from autoplan.ir.parameter_groups import ParameterGroup

@@ -8,7 +8,7 @@ from autoplan.errors import AutoplanError
 from autoplan.ir.choice import Alternative
 from autoplan.ir.layout import Layout
 from autoplan.ir.record import PlanRecord
-from autoplan.lower.program import program_of
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism
 from autoplan.verify.variants import in_float64
 from tests.support import hand_made

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoplan.ir.typed import Compute, Lowered, Move
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Compute, Lowered, Move
+from autoplan.lower.after_search import program_of
 from tests.support import hand_made
 from tests.support.records import record_of
 

@@ -6,9 +6,9 @@ import pytest
 
 from autoplan.ir.graph import Ref
 from autoplan.ir.layout import I, R
-from autoplan.ir.typed import Compute, Lowered, Move
+from autoplan.ir.typed_program import Compute, Lowered, Move
+from autoplan.lower.after_search import program_of
 from autoplan.lower.lowering import lower
-from autoplan.lower.program import program_of
 from autoplan.lower.typecheck import typecheck
 from tests.support.hand_made import llama, mlp
 from tests.support.records import record_of

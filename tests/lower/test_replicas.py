@@ -6,8 +6,8 @@ import pytest
 
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.errors import ParallelismError
-from autoplan.ir.typed import Compute, Lowered
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Compute, Lowered
+from autoplan.lower.after_search import program_of
 from tests.support import zoo
 from tests.support.hand_made import llama, mlp
 from tests.support.planning import parallelize_alone

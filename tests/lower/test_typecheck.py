@@ -14,7 +14,7 @@ from autoplan.ir.choice import BlockChoice, Chosen, Predicted, StageChoice, tens
 from autoplan.ir.graph import Block, Model, Node, TensorType, Typed
 from autoplan.ir.layout import I, Layout, P, R, S, State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective, Compute, Lowered, LoweredBlock, Move, TypedValue
+from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, TypedValue
 from autoplan.lower.lowering import lower
 from autoplan.lower.typecheck import typecheck
 from autoplan.options import Parallelism

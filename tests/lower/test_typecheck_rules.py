@@ -12,7 +12,7 @@ from hypothesis import strategies as drawn
 from autoplan.errors import LayoutError
 from autoplan.ir.layout import I, P, R, State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Compute, TypedValue
+from autoplan.ir.typed_program import Compute, TypedValue
 from autoplan.lower.typecheck.body import Scope, check_statement
 from autoplan.rules.strategies import Strategy, local_arguments
 from tests.support.rule_samples import samples

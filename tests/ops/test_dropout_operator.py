@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autoplan.ops.dropout import Places, dropout, dropped_at_once, words_of
-from autoplan.runtime.ops.random import step_keys
+from autoplan.runtime.ops.global_random import step_keys
 
 SHAPES = ((7,), (1000,), (4, 300), (3, 5, 7), (2, 3, 4, 257), (600, 2), (1, 1), (5, 1, 70000), ())
 KEY = step_keys(3, 5, 2)

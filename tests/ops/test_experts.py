@@ -31,7 +31,7 @@ import autoplan
 from autoplan.ir.graph import Model
 from autoplan.ops.experts import activation_function, experts
 from autoplan.ops.experts.grouped import serves
-from autoplan.ops.experts.operator import run_backward, run_forward
+from autoplan.ops.experts.mixture import run_backward, run_forward
 from autoplan.trace.mixtures import activation_of
 from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone

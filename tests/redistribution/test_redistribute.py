@@ -18,7 +18,7 @@ from autoplan.errors import LayoutError
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution import (
     AxisLinks,
     Planner,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from autoplan.ir.layout import I, Layout, P, R, State
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.exchange.messages import write_spec
 from tests.oracles.redistribution import Execution, execute, execute_backward
 from tests.oracles.redistribution.group import OPERATORS

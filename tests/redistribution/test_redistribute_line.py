@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from autoplan.cluster import ClusterSpec
-from autoplan.cost.links import ClusterLinks
+from autoplan.cost.mesh_links import ClusterLinks
 from autoplan.errors import LayoutError
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State

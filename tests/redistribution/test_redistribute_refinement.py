@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.redistribution.refinement import Refinement, refine
+from autoplan.redistribution.common_refinement import Refinement, refine
 
 
 def merged(refinement: Refinement, side: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from autoplan.ir.layout import I, Layout, P, R
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution import UNIFORM, AxisLinks, Links
 from autoplan.redistribution.exchange.boxes import Dims
 from tests.support.layouts import CUBE, GRID, LINE, MESHES, ODD, ordered_layouts, pairs_of

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.ir.layout import PMAX, I, Layout, P, R, S, State
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution import Redistribution
 from autoplan.redistribution.exchange.boxes import boxes, volumes
 from autoplan.redistribution.exchange.messages import parse_spec, senders, write_spec

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import PMAX, I, Layout, P, R
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution import UNIFORM, AxisLinks, Planner
 from autoplan.redistribution.steps import EXCHANGES, NEUTRAL_STEPS, STEPS
 from autoplan.runtime.collectives import typed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoplan.rehearsal.world.deadlock import Deadlock
 from autoplan.rehearsal.world.matching import mismatches
-from autoplan.rehearsal.world.timeline import simulate
+from autoplan.rehearsal.world.simulated_step import simulate
 from tests.support.mutations import FAULTS
 from tests.support.rehearsed import price, renumbered, world_of
 from tests.support.rehearsed_worlds import Job, jobs

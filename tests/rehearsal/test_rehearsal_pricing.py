@@ -15,8 +15,8 @@ from autoplan.errors import RehearsalError
 from autoplan.options import Parallelism
 from autoplan.rehearsal.pricing.balance import CROSSING, Balance, balance
 from autoplan.rehearsal.pricing.calls import WHOLE
-from autoplan.rehearsal.pricing.operators import operator_account, places_of
-from autoplan.rehearsal.pricing.plan import PlanPrices
+from autoplan.rehearsal.pricing.priced_operators import operator_account, places_of
+from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.pricing.seconds import prices_of, seconds_of
 from autoplan.rehearsal.records import Call, RankTrace
 from tests.support.rehearsed_llama import TRAINING, Rehearsed, rehearsed
@@ -95,7 +95,7 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         mine = [(stages[k], (stages[k].first, stages[k].last)) for k in trace.stages]
         forward_s, backward_s, update_s = (spent_s(trace, seconds, part) for part in ("forward", "backward", "update"))
         assert update_s == pytest.approx(sum(loads.once_s(at)[3] for _, at in mine))
-        if plan.found.setting.zero:  # gathers and scatters stand beside, of which the plan hides a part
+        if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
             assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
             continue
         summed_s = sum(loads.once_s(at)[0] for _, at in mine)

@@ -15,7 +15,7 @@ from autoplan.cli.commands import check_export
 from autoplan.errors import InputsError, RehearsalError
 from autoplan.export.folder import program_spec, seal_folder
 from autoplan.rehearsal import rehearse as rehearsing
-from autoplan.rehearsal.classes import rank_classes
+from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.rehearse import rehearse
 from autoplan.verify.local_ranks import RankPool
 from tests.support.rehearsed_plans import llama, mixtral, planned, tensors_of_rank

@@ -4,7 +4,7 @@ import pytest
 
 from autoplan.rehearsal.records import HOST, Call, Span
 from autoplan.rehearsal.world.deadlock import Deadlock
-from autoplan.rehearsal.world.timeline import Timeline, simulate
+from autoplan.rehearsal.world.simulated_step import Timeline, simulate
 from tests.support.rehearsed import Program, every_rank, price, world_of
 
 PAIR: Span = ((1, 2),)

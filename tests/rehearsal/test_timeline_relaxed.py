@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from autoplan.rehearsal.world.matching import mismatches
-from autoplan.rehearsal.world.timeline import Timeline, simulate
+from autoplan.rehearsal.world.simulated_step import Timeline, simulate
 from tests.support.rehearsed import every_rank, price, world_of
 from tests.support.rehearsed_worlds import Job, Relaxed, jobs
 

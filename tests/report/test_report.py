@@ -10,12 +10,12 @@ from autoplan.emit.source import size_text
 from autoplan.errors import AutoplanError
 from autoplan.ir.choice import Alternative, PricedCollective, StageChoice
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Compute
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Compute
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.report import explain_text, headline, report_text
-from autoplan.report.explain.local import local_options
-from autoplan.report.prices import stage_text
+from autoplan.report.explain.one_change import local_options
+from autoplan.report.price_tables import stage_text
 from autoplan.report.table import WIDTH, table
 from autoplan.report.words import seconds_text
 from autoplan.search import search

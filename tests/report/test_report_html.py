@@ -14,8 +14,8 @@ import pytest
 from autoplan.cluster import ClusterSpec
 from autoplan.ir.choice import Alternative
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Move
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Move
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.report import report_html

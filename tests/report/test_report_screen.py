@@ -13,7 +13,7 @@ from autoplan.ir.choice import Alternative, StageChoice, StageMemory
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism, Training
 from autoplan.report import screen_text
-from autoplan.report.prices import alternatives_section, collectives_section
+from autoplan.report.price_tables import alternatives_section, collectives_section
 from autoplan.report.screen import LINES, WIDTH
 from autoplan.report.waits import per_device
 from autoplan.report.words import headline

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from autoplan.runtime import ops
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
-from autoplan.runtime.ops.random import dropout, step_keys
+from autoplan.runtime.ops.global_random import dropout, step_keys
 from autoplan.verify.local_ranks import RankPool
 
 COUNT = torch.tensor(5)

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from autoplan.errors import CheckpointError, InputsError, WeightsError
-from autoplan.runtime.checkpoint import files, folders, plain_values
+from autoplan.runtime.checkpoint import folders, plain_values, state_json
 from autoplan.runtime.checkpoint.bytes import TensorFile
-from autoplan.runtime.checkpoint.files import CheckpointState, latest_checkpoint
 from autoplan.runtime.checkpoint.folders import Lineage
 from autoplan.runtime.checkpoint.index import SavedChunk, SavedTensor, digest, index_text, read_index
+from autoplan.runtime.checkpoint.state_json import CheckpointState, latest_checkpoint
 from autoplan.runtime.checkpoint.store import check_chunks
 from tests.attacks.attack import contents
 
@@ -35,7 +35,7 @@ def fill(folder: Path, state: CheckpointState = STATE, value: float = 1.0) -> Pa
     (folder / "tensors.json").write_text(text)
     sizes = {"rank-0.tensors": file.position, "tensors.json": len(text)}
     state = replace(state, tensors=digest(text.encode()), files=sizes)
-    files.write_synced(folder / "state.json", files.state_text(state).encode())
+    state_json.write_synced(folder / "state.json", state_json.state_text(state).encode())
     return folder
 
 
@@ -47,7 +47,7 @@ def make(folder: Path, state: CheckpointState = STATE, value: float = 1.0) -> Pa
 def test_plain_values_come_back_as_they_were(tmp_path: Path) -> None:
     extra = {"position": 7, "order": [3, 1], "best": (0.1, None), "by epoch": {0: True, 1: float("inf")}, "(tuple)": 1}
     state = replace(STATE, states={"scaler": {"scale": 2.0**16}}, extra=extra, groups=[({"lr": 0.1}, None)])
-    found = files.read_state(make(tmp_path / "c", state))
+    found = state_json.read_state(make(tmp_path / "c", state))
     assert found.extra == extra
     assert found == replace(state, files=found.files, tensors=found.tensors)
     assert found.files.keys() == {"rank-0.tensors", "tensors.json"}
@@ -86,7 +86,7 @@ def halve(folder: Path) -> None:
 
 
 def of_another_kind(folder: Path) -> None:
-    (folder / "state.json").write_text(files.sealed({"format": 2, "epoch": 3}))
+    (folder / "state.json").write_text(state_json.sealed({"format": 2, "epoch": 3}))
 
 
 def of_another_version(folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path, damage, s
     with nullcontext() if damage is unfinish else pytest.warns(UserWarning, match="left out"):
         assert latest_checkpoint(tmp_path) == good
     with pytest.raises(WeightsError, match=said):
-        files.complete(bad)
+        state_json.complete(bad)
 
 
 def test_a_folder_whose_checkpoints_are_all_damaged_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_whenever_a_process_ends_one_of_two_checkpoints_is_whole(
             assert calls < 19
     latest = latest_checkpoint(tmp_path)
     assert latest == target
-    assert files.complete(latest)[1].step in (1, 2)
+    assert state_json.complete(latest)[1].step in (1, 2)
     save(target, 3)
-    assert files.complete(target)[1].step == 3
+    assert state_json.complete(target)[1].step == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-4", "step-5"]
 
 
@@ -229,14 +229,14 @@ def test_pruning_follows_no_symbolic_link_and_leaves_a_user_s_files(tmp_path: Pa
     folders.prune(saved(here, 4, "a3"), 2, RUN)
     assert names(here) == ["step-1", "step-2", "step-3", "step-4"]
     assert names(here / "step-2") == ["scores.txt"]
-    assert files.finished(elsewhere / "step-1")
+    assert state_json.finished(elsewhere / "step-1")
 
 
 def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputsError, match="only folders named step-<number> are counted"):
-        files.check_keep(tmp_path / "final", 3)
+        state_json.check_keep(tmp_path / "final", 3)
     with pytest.raises(InputsError, match="keep=0"):
-        files.check_keep(tmp_path / "step-1", 0)
+        state_json.check_keep(tmp_path / "step-1", 0)
 
 
 def foreign_file(target: Path) -> str:
@@ -305,18 +305,18 @@ def test_a_user_s_folder_beside_it_named_old_is_left_alone(tmp_path: Path) -> No
 def test_a_manifest_names_files_of_its_own_folder_alone(tmp_path: Path, name: str) -> None:
     folder = make(tmp_path / "c")
     (tmp_path / "secret").write_text("mine")
-    data = files.unsealed(folder / "state.json")
+    data = state_json.unsealed(folder / "state.json")
     data["files"][name] = 4  # type: ignore[index]
-    (folder / "state.json").write_text(files.sealed(data))
+    (folder / "state.json").write_text(state_json.sealed(data))
     with pytest.raises(WeightsError, match="isn't a file's name"):
-        files.read_state(folder)
+        state_json.read_state(folder)
     folders.clear(folder)
     assert (tmp_path / "secret").exists()
 
 
 def test_every_byte_of_a_checkpoint_has_a_checksum(tmp_path: Path) -> None:
     folder = make(tmp_path / "c")
-    state = files.read_state(folder)
+    state = state_json.read_state(folder)
     for name in ("rank-0.tensors", "tensors.json", "state.json"):
         whole = (folder / name).read_bytes()
         for place in range(len(whole)):
@@ -324,7 +324,7 @@ def test_every_byte_of_a_checkpoint_has_a_checksum(tmp_path: Path) -> None:
                 continue  # between two values of JSON
             (folder / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
             with pytest.raises(WeightsError, match=r"damaged|has format"):
-                again = files.read_state(folder)
+                again = state_json.read_state(folder)
                 check_chunks(folder, read_index(folder, again.tensors, again.files))
         (folder / name).write_bytes(whole)
     check_chunks(folder, read_index(folder, state.tensors, state.files))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from autoplan.ir.codec import decode, encode
-from autoplan.ir.typed import Lowered
+from autoplan.ir.typed_program import Lowered
 from autoplan.options import Training
 from autoplan.runtime.program import Program
 from autoplan.verify.local_ranks import RankPool

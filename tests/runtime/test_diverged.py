@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.export.folder import write_folder
 from autoplan.options import Training
-from autoplan.runtime.checkpoint.files import finished
+from autoplan.runtime.checkpoint.state_json import finished
 from autoplan.verify.single import random_state
 from tests.api.test_torchrun import torchrun
 from tests.support.forked import run_ranks

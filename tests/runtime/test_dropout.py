@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import autoplan
 from autoplan.ir.record import PlanRecord
-from autoplan.lower.program import program_of
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.verify.compare import Run

@@ -16,8 +16,8 @@ from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.exchange.boxes import Dims
 from autoplan.redistribution.exchange.messages import parse_spec, senders
 from autoplan.runtime.collectives import typed
-from autoplan.runtime.collectives.exchange import find_route
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
+from autoplan.runtime.collectives.point_to_point import find_route
 from autoplan.verify.local_ranks import RankPool
 from tests.oracles.redistribution.messages import messages
 

@@ -10,7 +10,7 @@ import autoplan
 from autoplan.errors import NoRuleError
 from autoplan.options import Parallelism
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.ops.random import step_keys, uniform
+from autoplan.runtime.ops.global_random import step_keys, uniform
 from autoplan.trace.pipeline import trace
 from tests.support.planning import parallelize_alone
 from tests.support.sampling import slow

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, lr_scheduler
 
-from autoplan.cli.given import training
+from autoplan.cli.typed_words import training
 from autoplan.errors import ParallelismError
 from autoplan.ir.codec import decode, encode
 from autoplan.options import SHAPES, LRSchedule, Training

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import autoplan
-from autoplan.lower.program import program_of
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
 from tests.support import zoo
 from tests.support.planning import parallelize_alone

@@ -11,7 +11,7 @@ import torch
 
 from autoplan.errors import InputsError
 from autoplan.ir.graph import Ref, TensorType
-from autoplan.ir.typed import Compute, LoweredBlock, TypedValue
+from autoplan.ir.typed_program import Compute, LoweredBlock, TypedValue
 from autoplan.runtime.data import sources
 from autoplan.runtime.program import ProgramSpec
 from tests.fixtures import tiny_program as tiny

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.cost import Prices
-from autoplan.cost.operators.operator import operators_of
+from autoplan.cost.operators.operator_seconds import operators_of
 from autoplan.export.folder import write_folder
 from autoplan.ir.choice import StageChoice, tensor_mesh
 from autoplan.ir.record import PlanRecord

@@ -15,7 +15,7 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.ir.layout import S
-from autoplan.ir.typed import Compute, LoweredBlock, Move
+from autoplan.ir.typed_program import Compute, LoweredBlock, Move
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
 from autoplan.search.space.context_parallel import ROW_SYSTEMS

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 import autoplan
-from autoplan.ir.typed import Compute
+from autoplan.ir.typed_program import Compute
 from autoplan.runtime import ops
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.loss import vocab_parallel

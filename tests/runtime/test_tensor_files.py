@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.parallel.boxes import Part, whole
+from autoplan.runtime.parallel.own_box import Part, whole
 from autoplan.runtime.weights import tensor_files
 from autoplan.runtime.weights.tensor_files import FileTensor, header_bytes, read_box, read_header, stretches, write_box
 

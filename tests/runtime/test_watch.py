@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from autoplan.errors import LostRankError
 from autoplan.runtime.elastic.hang_report import BETWEEN
-from autoplan.runtime.elastic.messages import tell
+from autoplan.runtime.elastic.stderr_messages import tell
 from autoplan.runtime.elastic.watchdog import EXIT, Watchdog
 
 TIMEOUT_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autoplan.runtime.parallel.boxes import Part
+from autoplan.runtime.parallel.own_box import Part
 from autoplan.runtime.weights.experts import StackedExperts
 from autoplan.runtime.weights.loading import StateDict
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoplan.runtime.weights.names import WeightNames
+from autoplan.runtime.weights.weight_names import WeightNames
 
 LLAMA = ("model.embed.weight", "model.layers.0.q.weight", "model.norm.weight", "lm_head.weight")
 

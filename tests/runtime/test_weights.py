@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from autoplan.errors import WeightsError
 from autoplan.ir.start import RESETS, InitRecipe, Start
-from autoplan.runtime.parallel.boxes import Part
+from autoplan.runtime.parallel.own_box import Part
 from autoplan.runtime.program import Program
 from autoplan.runtime.weights.loading import Safetensors, StateDict
 from autoplan.trace.initialise import given, resets_recipe

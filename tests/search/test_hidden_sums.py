@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from autoplan.emit.program import emit_program
+from autoplan.emit.program_text import emit_program
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Move
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Move
+from autoplan.lower.after_search import program_of
 from autoplan.options import Training
 from tests.support.hand_made import llama
 from tests.support.records import record_of

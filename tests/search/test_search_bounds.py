@@ -22,13 +22,13 @@ def test_no_bound_is_above_a_plan(cluster: str, pp: int) -> None:
     spec, pins = ClusterSpec.parse(cluster), Parallelism(dp=1, pp=pp)
     work = begin(llama(batch=16, seq=256, hidden=256, ffn=512, vocab=512), spec, Training(precision="fp32"), pins)
     wall, plans = spec.usable_bytes, 0
-    for setting in candidates(work.limits, pins):
-        found = work.evaluate(setting, wall)
-        if found is None or setting.tp == 1:
+    for candidate in candidates(work.limits, pins):
+        found = work.evaluate(candidate, wall)
+        if found is None or candidate.tp == 1:
             continue
         plans += any(found.loads.summed_bytes((0, len(found.loads.chain))).values())
-        for bound_s in bounds(work, setting, wall):
-            assert bound_s <= found.step_s * (1 + 1e-9), str(setting)
+        for bound_s in bounds(work, candidate, wall):
+            assert bound_s <= found.step_s * (1 + 1e-9), str(candidate)
     assert plans, "no plan sums gradients over the tensor axis"
 
 
@@ -40,25 +40,25 @@ def test_no_bound_is_above_a_plan_under_a_tight_wall(pp: int, tp: int) -> None:
     pins = Parallelism(pp=pp, tp=tp)
     work = begin(model, spec, Training(precision="bf16-mixed"), pins)
     evaluator, plans, more = work.evaluator, 0, 0
-    for setting in candidates(work.limits, pins):
-        leanest, ample = evaluator.leanest(setting), evaluator.evaluate(setting, spec.usable_bytes)
+    for candidate in candidates(work.limits, pins):
+        leanest, ample = evaluator.leanest(candidate), evaluator.evaluate(candidate, spec.usable_bytes)
         assert ample is not None
         low, high = (max(m.total for m in found.memory) for found in (leanest, ample))
         for share in (0.0, 0.15, 0.4, 0.7):
             wall = float(low + share * (high - low)) + 1.0
-            found = evaluator.evaluate(setting, wall)
+            found = evaluator.evaluate(candidate, wall)
             if found is None:
                 continue
             plans += 1
-            rough_s, bound_s = bounds(work, setting, wall)
-            assert rough_s <= bound_s <= found.step_s * (1 + 1e-9), (str(setting), share)
+            rough_s, bound_s = bounds(work, candidate, wall)
+            assert rough_s <= bound_s <= found.step_s * (1 + 1e-9), (str(candidate), share)
             more += bound_s > rough_s * (1 + 1e-3)
     assert plans >= 10 and more >= 2
 
 
-def bounds(work: SearchState, setting: Candidate, wall: float) -> tuple[float, float]:
+def bounds(work: SearchState, candidate: Candidate, wall: float) -> tuple[float, float]:
     """Without a memory limit, and under it."""
-    return work.evaluator.bounds.unlimited_s(setting), work.evaluator.bounds.limited_s(setting, wall)
+    return work.evaluator.bounds.unlimited_s(candidate), work.evaluator.bounds.limited_s(candidate, wall)
 
 
 @pytest.mark.parametrize("tp", [2, 1])
@@ -113,11 +113,11 @@ def test_bytes_of_parameters_count_as_often_as_they_are_held() -> None:
     sizes = {"seq": 2048, "hidden": 4096, "ffn": 14336, "heads": 32, "kv": 8, "vocab": 128256}
     model = llama(layers=29, batch=256, **sizes, dtype="bfloat16")  # type: ignore[arg-type]
     work, wall = begin(model, spec, Training(precision="bf16-mixed"), free), spec.usable_bytes
-    (setting,) = (s for s in candidates(work.limits, free) if s.tp == 2 and s.micro_batch == 2)
-    point = work.operators.priced(setting, Weights(1e-9, 0.0))
-    leanest, found = work.evaluator.with_point(setting, point, wall), work.evaluate(setting, wall)
+    (candidate,) = (s for s in candidates(work.limits, free) if s.tp == 2 and s.micro_batch == 2)
+    point = work.operators.priced(candidate, Weights(1e-9, 0.0))
+    leanest, found = work.evaluator.with_point(candidate, point, wall), work.evaluate(candidate, wall)
     assert leanest is not None and found is not None and found.step_s <= leanest.step_s * 1.003
-    assert max(bounds(work, setting, wall)) <= leanest.step_s * (1 + 1e-9)
+    assert max(bounds(work, candidate, wall)) <= leanest.step_s * (1 + 1e-9)
 
 
 def test_the_leanest_are_found_by_bytes_and_time_together() -> None:
@@ -127,25 +127,25 @@ def test_the_leanest_are_found_by_bytes_and_time_together() -> None:
     model = llama(layers=2, batch=8, seq=1024, hidden=1024, ffn=4096, vocab=512, kv=8, tie=1)
     work = begin(model, spec, Training(precision="bf16-mixed"), pins)
     wanted = (2, 1, 2, 0, "1f1b")
-    (setting,) = (
+    (candidate,) = (
         s for s in candidates(work.limits, pins) if (s.pp, s.dp, s.micro_batch, s.zero, s.schedule) == wanted
     )
-    assert work.evaluate(setting, spec.usable_bytes) is not None
+    assert work.evaluate(candidate, spec.usable_bytes) is not None
 
 
 def check_walls(work: SearchState, pins: Parallelism, usable: float) -> None:
     plans = 0
-    for setting in candidates(work.limits, pins):
-        leanest, ample = work.evaluator.leanest(setting), work.evaluator.evaluate(setting, usable)
+    for candidate in candidates(work.limits, pins):
+        leanest, ample = work.evaluator.leanest(candidate), work.evaluator.evaluate(candidate, usable)
         assert leanest is not None and ample is not None
         low, high = (max(m.total for m in found.memory) for found in (leanest, ample))
         for share in (0.0, 0.2, 0.5, 0.7):
             wall = float(low + share * (high - low)) + 1.0
-            found = work.evaluator.evaluate(setting, wall)
+            found = work.evaluator.evaluate(candidate, wall)
             plans += found is not None
             fitting = [one.step_s for one in (found, leanest) if one is not None and one.over_bytes(wall) == 0]
-            for bound_s in bounds(work, setting, wall):
-                assert bound_s <= min(fitting, default=math.inf) * (1 + 1e-9), (str(setting), share)
+            for bound_s in bounds(work, candidate, wall):
+                assert bound_s <= min(fitting, default=math.inf) * (1 + 1e-9), (str(candidate), share)
     assert plans
 
 
@@ -193,15 +193,15 @@ def test_where_operators_leave_no_choice_the_bound_is_the_plan(kind: str) -> Non
     spec, pins = ClusterSpec.parse("1x2 h100-sxm"), Parallelism(pp=1, tp=1, offload="none", recompute=kind)
     model = llama(layers=6, batch=16, seq=512, hidden=512, ffn=1536, vocab=512)
     work, plans, recomputed = begin(model, spec, Training(precision="bf16-mixed"), pins), 0, 0
-    for setting in candidates(work.limits, pins):
-        leanest, ample = work.evaluator.leanest(setting), work.evaluator.evaluate(setting, spec.usable_bytes)
+    for candidate in candidates(work.limits, pins):
+        leanest, ample = work.evaluator.leanest(candidate), work.evaluator.evaluate(candidate, spec.usable_bytes)
         assert leanest is not None and ample is not None
         low, high = (found.memory[0].total for found in (leanest, ample))
         for share in (0.05, 0.3, 0.6):
-            found = work.evaluator.evaluate(setting, float(low + share * (high - low)) + 1.0)
+            found = work.evaluator.evaluate(candidate, float(low + share * (high - low)) + 1.0)
             if found is None:
                 continue
             plans += 1
             recomputed += found.recomputes
-            assert found.bound_s == pytest.approx(found.step_s, rel=1e-9), (str(setting), share)
+            assert found.bound_s == pytest.approx(found.step_s, rel=1e-9), (str(candidate), share)
     assert plans >= 10 and (recomputed >= 5 or kind == "none")

@@ -1,4 +1,4 @@
-"""Which settings are tried, and what is said where none is left."""
+"""Which candidates are tried, and what is said where none is left."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autoplan.search.state import candidates
 
 
 def schedules_of(limits: SpaceLimits, pinned: Parallelism) -> set[str]:
-    return {setting.schedule for setting in settings(limits, pinned)}
+    return {candidate.schedule for candidate in settings(limits, pinned)}
 
 
 def test_one_microbatch_is_not_interleaved() -> None:
     found = list(settings(SpaceLimits(devices=4, node=4, rows=16, segments=10), Parallelism()))
-    assert {setting.schedule for setting in found} == {"1f1b", "gpipe", "interleaved"}
-    assert min(setting.microbatches for setting in found if setting.schedule == "interleaved") > 1
+    assert {candidate.schedule for candidate in found} == {"1f1b", "gpipe", "interleaved"}
+    assert min(candidate.microbatches for candidate in found if candidate.schedule == "interleaved") > 1
 
 
 def test_few_microbatches_go_by_either_order_of_one_stage_on_a_rank() -> None:

@@ -16,13 +16,13 @@ from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Model
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Move
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Move
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.search.inter_op.peak_memory import peaks_of
-from autoplan.search.intra_op.inputs import prepare
-from autoplan.search.intra_op.options import formulate
+from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.problem import build
+from autoplan.search.intra_op.problem_inputs import prepare
 from autoplan.search.intra_op.solve import solve
 from tests.support import zoo
 from tests.support.emitted import price_emitted, price_move, simulated, work_of
@@ -50,7 +50,7 @@ def check(record: PlanRecord) -> None:
     for the busiest moment."""
     found, predicted = simulated(record), record.chosen.predicted
     assert found.step_s == pytest.approx(predicted.step_time_s, rel=1e-6)
-    peaks = peaks_of(found.loads, found.stages, found.setting.pp)
+    peaks = peaks_of(found.loads, found.stages, found.candidate.pp)
     for here, there, account in zip(peaks, predicted.peak_bytes, found.memory, strict=True):
         assert astuple(here) == pytest.approx(astuple(there), rel=1e-6, abs=1)
         assert here.total <= account.total

@@ -16,7 +16,7 @@ from autoplan.ir.choice import StageMemory
 from autoplan.options import Parallelism, Training
 from autoplan.search.driver import fastest, last_resort
 from autoplan.search.evaluate import Evaluated, finish
-from autoplan.search.intra_op.plan import IntraOpPlan
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Infeasible, Solution, Weights, measure
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, begin, candidates
@@ -46,41 +46,41 @@ def begun(seed: int) -> SearchState:
     return begin(random_model(seed), spec, training, pins)
 
 
-def points_of(work: SearchState, setting: Candidate) -> list[IntraOpPlan]:
+def points_of(work: SearchState, candidate: Candidate) -> list[IntraOpPlan]:
     """Every way to run the operators; none where there are too many."""
-    problem = work.operators.problem(setting)
+    problem = work.operators.problem(candidate)
     sizes = [range(len(group.options)) for group in problem.groups]
     if math.prod(map(len, sizes)) > MOST:
         return []
-    found = [solution for picked in itertools.product(*sizes) for solution in measured(work, setting, picked)]
-    points = [work.operators.taken(setting, s) for s in found] if len(found) <= MOST_POINTS else []
-    return [point for point in points if not work.evaluator.idle(setting, point)]
+    found = [solution for picked in itertools.product(*sizes) for solution in measured(work, candidate, picked)]
+    points = [work.operators.taken(candidate, s) for s in found] if len(found) <= MOST_POINTS else []
+    return [point for point in points if not work.evaluator.idle(candidate, point)]
 
 
-def measured(work: SearchState, setting: Candidate, picked: Sequence[int]) -> Iterator[Solution]:
+def measured(work: SearchState, candidate: Candidate, picked: Sequence[int]) -> Iterator[Solution]:
     try:
-        yield measure(work.operators.problem(setting), Weights(), picked, -math.inf)
+        yield measure(work.operators.problem(candidate), Weights(), picked, -math.inf)
     except Infeasible:
         return
 
 
-def tried(work: SearchState, setting: Candidate, points: Sequence[IntraOpPlan], wall: float) -> list[Evaluated]:
-    found = [work.evaluator.with_point(setting, point, wall) for point in points]
+def tried(work: SearchState, candidate: Candidate, points: Sequence[IntraOpPlan], wall: float) -> list[Evaluated]:
+    found = [work.evaluator.with_point(candidate, point, wall) for point in points]
     return [one for one in found if one is not None]
 
 
 def check(seed: int) -> int:
     """How many walls were compared under which the fastest operators don't fit."""
     work, binds = begun(seed), 0
-    setting = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
-    points = points_of(work, setting)
-    ample = tried(work, setting, points, math.inf)
+    candidate = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
+    points = points_of(work, candidate)
+    ample = tried(work, candidate, points, math.inf)
     needed = [one.memory[0].total for one in ample]
     for share in SHARES if ample else ():
         wall = min(needed) + share * (max(needed) - min(needed))
-        best_s = min(one.step_s for one in tried(work, setting, points, wall))
+        best_s = min(one.step_s for one in tried(work, candidate, points, wall))
         anew = begun(seed)
-        found = fastest(anew, [setting], wall)
+        found = fastest(anew, [candidate], wall)
         assert found is not None or not work.operators.fuses
         if found is None:
             continue
@@ -95,8 +95,8 @@ def check(seed: int) -> int:
 
 def priced_anew(seed: int, found: Evaluated) -> tuple[float, tuple[StageMemory, ...]]:
     """(seconds, bytes) by a search that has priced nothing else."""
-    loads = begun(seed).evaluator.costs.loads(found.setting, found.point)
-    again = finish(found.setting, found.point, loads, found.stages, found.bound_s)
+    loads = begun(seed).evaluator.costs.loads(found.candidate, found.point)
+    again = finish(found.candidate, found.point, loads, found.stages, found.bound_s)
     return again.step_s, again.memory
 
 
@@ -113,12 +113,12 @@ def test_the_least_that_is_told_is_enough(seeds: int, least: int) -> None:
     fits = 0
     for seed in range(seeds):
         work = begun(seed)
-        setting = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
-        assert fastest(work, [setting], 1.0) is None
-        lean = work.evaluator.leanest(setting)
-        if work.operators.fuses and not work.evaluator.idle(setting, lean.point):
+        candidate = next(s for s in candidates(work.limits, asked(seed)[1]) if not s.tensor)
+        assert fastest(work, [candidate], 1.0) is None
+        lean = work.evaluator.leanest(candidate)
+        if work.operators.fuses and not work.evaluator.idle(candidate, lean.point):
             anew, wall = begun(seed), lean.over_bytes(0)
-            assert (fastest(anew, [setting], wall) or last_resort(anew, [setting], wall)) is not None
+            assert (fastest(anew, [candidate], wall) or last_resort(anew, [candidate], wall)) is not None
             fits += lean.loads.chain.shares
     assert fits >= least
 

@@ -20,7 +20,7 @@ from autoplan.models.inputs import hf_inputs
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
 from autoplan.search.budget import budget_of
-from autoplan.search.explain.fit import leanest
+from autoplan.search.explain.does_not_fit import leanest
 from autoplan.search.explain.remedies import Remedy, bisected, remedies
 from autoplan.search.state import begin
 from autoplan.trace.pipeline import trace
@@ -72,7 +72,7 @@ def test_several_remedies_each_a_plan_the_quickest_first_and_another_task_last()
     assert any("nodes" in text for text in texts) and any("offload=" in text for text in texts)
     assert texts[-1].startswith("a sequence of ")
     for remedy in given:
-        s = remedy.found.setting
+        s = remedy.found.candidate
         model = rescale(LONG, seq=int(remedy.text.split()[-1])) if remedy.other else LONG
         nodes = cluster if remedy.other else cluster.with_nodes(int(remedy.text.split()[0]))
         pinned = Parallelism(offload=None if s.offload == "none" else s.offload)

@@ -10,8 +10,8 @@ from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.report.words import parallelism_parts
 from autoplan.search.space.candidates import SpaceLimits, settings
+from autoplan.search.space.one_line import read_text
 from autoplan.search.space.pinned_checks import check_pinned
-from autoplan.search.space.text import read_text
 
 LIMITS = SpaceLimits(devices=32, node=8, rows=64, segments=20, tokens=64, experts=16)
 
@@ -22,14 +22,14 @@ LIMITS = SpaceLimits(devices=32, node=8, rows=64, segments=20, tokens=64, expert
 def test_candidates_lie_as_pinned(pinned: dict[str, int]) -> None:
     found = list(settings(LIMITS, Parallelism(**pinned)))
     assert found
-    for setting in found:
-        sizes = setting.sizes
+    for candidate in found:
+        sizes = candidate.sizes
         assert all(sizes[name] == size for name, size in pinned.items())
-        assert math.prod(sizes[name] for name in ("dp", "cp", "tp", "pp")) == setting.mesh.devices == LIMITS.devices
-        assert setting.rows * sizes["dp"] * setting.microbatches == LIMITS.rows
-        tensor = setting.tensor or (setting.tp,)
+        assert math.prod(sizes[name] for name in ("dp", "cp", "tp", "pp")) == candidate.mesh.devices == LIMITS.devices
+        assert candidate.rows * sizes["dp"] * candidate.microbatches == LIMITS.rows
+        tensor = candidate.tensor or (candidate.tp,)
         asked = Parallelism(**sizes, tensor=tensor)
-        assert asked.folding == setting.folding and asked.mesh(setting.microbatches) == setting.mesh
+        assert asked.folding == candidate.folding and asked.mesh(candidate.microbatches) == candidate.mesh
 
 
 def test_both_ways_beside_a_tensor_axis_are_tried() -> None:

@@ -10,7 +10,7 @@ import autoplan.rules.builtin  # noqa: F401  registers the rules
 from autoplan.cluster import ClusterSpec
 from autoplan.options import Parallelism, Training
 from autoplan.search.driver import fastest
-from autoplan.search.explain.fit import leanest
+from autoplan.search.explain.does_not_fit import leanest
 from autoplan.search.state import begin, candidates
 from tests.support.hand_made import llama
 

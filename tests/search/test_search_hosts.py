@@ -71,17 +71,18 @@ def test_no_bound_is_above_a_plan_that_offloads() -> None:
     work = begin(model, spec, Training(precision="bf16-mixed", compile=False, optimizer="sgd"), Parallelism())
     evaluator, plans = work.evaluator, 0
     asked = {("optimizer", 2, 2), ("optimizer", 1, 4), ("parameters", 3, 4), ("activations", 2, 2)}
-    for setting in hosted(work, Parallelism()):
-        if (setting.tp, setting.dp) != (2, 2) or (setting.offload, setting.zero, setting.micro_batch) not in asked:
+    for candidate in hosted(work, Parallelism()):
+        kind = (candidate.offload, candidate.zero, candidate.micro_batch)
+        if (candidate.tp, candidate.dp) != (2, 2) or kind not in asked:
             continue
-        leanest, ample = evaluator.leanest(setting), evaluator.evaluate(setting, spec.usable_bytes)
+        leanest, ample = evaluator.leanest(candidate), evaluator.evaluate(candidate, spec.usable_bytes)
         assert ample is not None
         low, high = (max(m.total for m in found.memory) for found in (leanest, ample))
         for share in (0.0, 0.3, 0.9):
             wall = float(low + share * (high - low)) + 1.0
-            found = evaluator.evaluate(setting, wall)
-            bounds = [evaluator.bounds.unlimited_s(setting), evaluator.bounds.limited_s(setting, wall)]
-            assert found is None or max(bounds) <= found.step_s * (1 + 1e-9), (str(setting), share)
+            found = evaluator.evaluate(candidate, wall)
+            bounds = [evaluator.bounds.unlimited_s(candidate), evaluator.bounds.limited_s(candidate, wall)]
+            assert found is None or max(bounds) <= found.step_s * (1 + 1e-9), (str(candidate), share)
             plans += found is not None
     assert plans > len(asked)
 

@@ -19,7 +19,7 @@ from autoplan.search.intra_op.milp import HeldBytes, Memory
 from autoplan.search.intra_op.problem import Problem
 from autoplan.search.intra_op.solve import Solver
 from autoplan.search.state import SearchState, begin, candidates
-from autoplan.solver import program
+from autoplan.solver import integer_program
 from autoplan.trace.initialise import given
 from tests.search.test_search_optimal import random_problem, real_problem
 from tests.support.everything import along, everything
@@ -92,7 +92,7 @@ def test_real_operators_under_walls_are_solved_as_by_trying_everything(part: int
 
 @pytest.mark.parametrize("seed", range(6))
 def test_so_they_are_by_cbc(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "INSTALLED", False)
+    monkeypatch.setattr(integer_program, "INSTALLED", False)
     check(random_problem(seed), seed)
 
 
@@ -115,7 +115,7 @@ def test_a_chain_that_does_not_repeat_needs_less_and_is_quicker_under_a_wall(
     assert all(sought.evaluator.costs.rigid(s) for s in settings)
     needs = min(max(m.total for m in sought.evaluator.leanest(s).memory) for s in settings)
     fits = fastest(sought, settings, needs)
-    monkeypatch.setattr(CandidateCosts, "rigid", lambda self, setting: False)
+    monkeypatch.setattr(CandidateCosts, "rigid", lambda self, candidate: False)
     needed = min(max(m.total for m in priced.evaluator.leanest(s).memory) for s in settings)
     assert fits is not None
     assert needs < 0.9 * needed

@@ -22,8 +22,8 @@ ABOVE = 1.02  # times what the plan takes
 
 def evaluated(work: SearchState, memory_limit: float, limit_s: float = float("inf")) -> Evaluated:
     """The best plan of the one candidate, with nothing known before."""
-    (setting,) = candidates(work.limits, PINS)
-    found = Evaluator.of(work.operators, MIXED).evaluate(setting, memory_limit, limit_s)
+    (candidate,) = candidates(work.limits, PINS)
+    found = Evaluator.of(work.operators, MIXED).evaluate(candidate, memory_limit, limit_s)
     assert found is not None, f"nothing under {limit_s} s"
     return found
 

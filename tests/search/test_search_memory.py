@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.cost.interleaved import rounds_of, runs_rounds
+from autoplan.cost.interleaved import is_interleaved, rounds_of
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.inter_op.chain_costs import ChainCosts, Division, Divisions, pieces_of
@@ -38,11 +38,11 @@ def at_random(seed: int, schedule: str, virtual: int) -> tuple[StageModel, Divis
     rng, pipeline = random.Random(seed), random_pipeline(seed)
     prices = tuple(lively(price, rng) for price in pipeline.point.prices)
     recompute = "none" if schedule == "zero-bubble" else "auto"
-    setting = replace(
-        pipeline.setting, pp=2, microbatches=4, schedule=schedule, virtual_stages=virtual, recompute=recompute
+    candidate = replace(
+        pipeline.candidate, pp=2, microbatches=4, schedule=schedule, virtual_stages=virtual, recompute=recompute
     )
-    loads = replace(pipeline, setting=setting, point=replace(pipeline.point, prices=prices)).loads
-    rounds = rounds_of(schedule, 2, 4, virtual) if runs_rounds(schedule) else None
+    loads = replace(pipeline, candidate=candidate, point=replace(pipeline.point, prices=prices)).loads
+    rounds = rounds_of(schedule, 2, 4, virtual) if is_interleaved(schedule) else None
     loads, size = replace(loads, rounds=rounds), len(loads.chain)
     stages = tuple(itertools.pairwise((0, *sorted(rng.sample(range(1, size), 2 * virtual - 1)), size)))
     counts = [int(loads.chain.repeated[slice(*at)].sum()) * (recompute == "auto") for at in stages]
@@ -56,7 +56,7 @@ def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule:
     """And at its busiest moment holds no more."""
     loads, division = at_random(seed, schedule, virtual)
     finished = loads.memory_of(division.choices)
-    if runs_rounds(schedule):
+    if is_interleaved(schedule):
         counted = Divisions.of(division)
         ranks = np.maximum(*pieces_of(loads, 0.0).excess(counted))[0]
     else:
@@ -71,7 +71,7 @@ def test_a_finished_candidate_needs_what_the_search_counted(seed: int, schedule:
 @pytest.mark.parametrize("recompute", ["none", "full", "selective"])
 def test_every_run_of_segments_needs_what_its_stage_would(seed: int, recompute: str) -> None:
     loads, _ = at_random(seed, "1f1b", 1)
-    loads = replace(loads, setting=replace(loads.setting, recompute=recompute))
+    loads = replace(loads, candidate=replace(loads.candidate, recompute=recompute))
     account, runs = loads.memory_account, loads.runs
     for stage, first, last in itertools.product(range(2), range(len(loads.chain)), range(len(loads.chain) + 1)):
         if first < last:

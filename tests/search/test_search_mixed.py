@@ -21,10 +21,10 @@ from autoplan.ir.choice import Chosen
 from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.search.bounds.floors import least_bytes
+from autoplan.search.chosen import choose
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluator, finish
-from autoplan.search.explain.fit import leanest, needs
-from autoplan.search.result import choose
+from autoplan.search.explain.does_not_fit import leanest, needs
 from autoplan.search.space.heterogeneous import devices_of, least_uneven_rounds, spare_bytes
 from autoplan.search.state import begin, candidates
 from cost_models.hardware import load_device
@@ -72,8 +72,8 @@ def test_at_the_pace_of_the_slowest_it_would_take_longer() -> None:
     assert best is not None and len(best.loads.ranks) == 2
     slowest = replace(best.loads, ranks=())
     runs = [replace(s, first=f, last=f + 7) for s, f in zip(best.stages, (0, 7), strict=True)]
-    assert best.step_s < finish(best.setting, best.point, slowest, best.stages, 0.0).step_s
-    assert best.step_s < finish(best.setting, best.point, best.loads, tuple(runs), 0.0).step_s
+    assert best.step_s < finish(best.candidate, best.point, slowest, best.stages, 0.0).step_s
+    assert best.step_s < finish(best.candidate, best.point, best.loads, tuple(runs), 0.0).step_s
 
 
 def small_kinds(stages: int, first: int, spare: int) -> Topology:
@@ -87,8 +87,8 @@ def small_kinds(stages: int, first: int, spare: int) -> Topology:
 def mixed_pipeline(seed: int) -> Pipeline:
     """A random pipeline whose first ranks take a third to two thirds of the time, and hold some megabytes more."""
     random, given = np.random.default_rng(seed), random_pipeline(seed)
-    first = int(random.integers(1, given.setting.stages))
-    topology = small_kinds(given.setting.stages, first, int(random.integers(0, 4e6)))
+    first = int(random.integers(1, given.candidate.stages))
+    topology = small_kinds(given.candidate.stages, first, int(random.integers(0, 4e6)))
     operators = replace(given.evaluator.operators, topology=topology)
     shares = random.uniform(0.33, 0.67, len(given.point.prices))
     quick = tuple(
@@ -99,7 +99,7 @@ def mixed_pipeline(seed: int) -> Pipeline:
         for share, price in zip(shares.tolist(), given.point.prices, strict=True)
     )  # fmt: skip
     kinds = tuple(zip((topology.groups[0][0], topology.device), (quick, given.point.prices), strict=True))
-    return Pipeline(Evaluator.of(operators, Training()), given.setting, replace(given.point, kinds=kinds))
+    return Pipeline(Evaluator.of(operators, Training()), given.candidate, replace(given.point, kinds=kinds))
 
 
 @pytest.mark.parametrize("seed", sampled(range(20), range(0, 20, 3)))
@@ -139,13 +139,13 @@ def test_memory_that_is_given_holds_for_all_kinds() -> None:
 def test_which_ranks_are_on_a_kind_of_their_own() -> None:
     work = begin(MODEL, MIXED, TRAINING, Parallelism())
     seen = set()
-    for setting in candidates(work.limits, Parallelism()):
-        devices = devices_of(work.operators.topology, setting)
-        if setting.pp == 1 or setting.schedule not in ("gpipe", "1f1b"):
+    for candidate in candidates(work.limits, Parallelism()):
+        devices = devices_of(work.operators.topology, candidate)
+        if candidate.pp == 1 or candidate.schedule not in ("gpipe", "1f1b"):
             assert not devices
         else:
-            assert devices == (H100,) * (setting.pp // 2) + (A100,) * (setting.pp // 2)
-        seen.add((setting.pp, setting.schedule))
+            assert devices == (H100,) * (candidate.pp // 2) + (A100,) * (candidate.pp // 2)
+        seen.add((candidate.pp, candidate.schedule))
     assert {(1, "1f1b"), (2, "1f1b"), (4, "gpipe"), (2, "interleaved")} & seen
     wide = ClusterSpec.parse("1x2 h100-sxm + 2x2 a100-sxm-80gb").topology()
     assert wide.among(0, 2) == H100 and wide.among(2, 4) == A100 and wide.among(0, 3) == wide.device
@@ -165,14 +165,14 @@ def test_no_uneven_stages_take_less_than_the_bound(ranks: list[tuple[float, floa
 
 
 def test_the_bound_is_below_every_plan_and_near_the_best() -> None:
-    """Every setting with a pipeline of one kind to a stage, each searched for itself."""
+    """Every candidate with a pipeline of one kind to a stage, each searched for itself."""
     pinned = Parallelism(pp=2, tp=1, pipeline_schedule="1f1b", zero=0)
     work = begin(MODEL, MIXED, TRAINING, pinned)
     possible, wall = candidates(work.limits, pinned), MIXED.usable_bytes
-    for setting in possible:
-        found = work.evaluate(setting, wall)
+    for candidate in possible:
+        found = work.evaluate(candidate, wall)
         assert found is not None
-        assert work.evaluator.bounds.limited_s(setting, wall) <= found.step_s * (1 + 1e-9)
+        assert work.evaluator.bounds.limited_s(candidate, wall) <= found.step_s * (1 + 1e-9)
         assert found.step_s * 0.9 <= found.bound_s <= found.step_s
     best = fastest(work, possible, wall)
     assert best is not None and 0 <= work.gap(best) < 0.1 + work.budget.tolerance

@@ -14,9 +14,9 @@ from autoplan.cost import Prices
 from autoplan.ir.graph import Block, Model, Node, TensorType, Typed
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
-from autoplan.search.intra_op.inputs import prepare
-from autoplan.search.intra_op.options import formulate
+from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.problem import Group, Problem, Tensor, build
+from autoplan.search.intra_op.problem_inputs import prepare
 from autoplan.search.intra_op.solve import Infeasible, Solver, Weights, solve
 from tests.support.everything import Everything, everything, trees_by_branches, trees_by_subsets
 from tests.support.hand_made import chain, f32, node

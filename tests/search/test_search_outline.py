@@ -16,9 +16,9 @@ from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import I, Layout, P, R, S
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Parallelism, Training
-from autoplan.search.intra_op.inputs import OperatorInputs, Prepared, prepare
-from autoplan.search.intra_op.options import divisibility, formulate, split_sizes
+from autoplan.search.intra_op.operator_options import divisibility, formulate, split_sizes
 from autoplan.search.intra_op.problem import Problem, build
+from autoplan.search.intra_op.problem_inputs import OperatorInputs, Prepared, prepare
 from autoplan.search.intra_op.template import template_of
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import begin
@@ -95,9 +95,9 @@ def test_moves_that_are_alike_cost_what_each_costs_by_itself(mesh: Mesh, asked: 
 @pytest.mark.parametrize("sequence", [None, True, False])
 def test_what_is_best_where_less_is_asked_is_best_where_it_does_what_is_asked(sequence: bool | None) -> None:
     operators = begin(llama(), ClusterSpec.parse("1x4 cpu"), Training(), Parallelism()).operators
-    setting = Candidate(pp=1, dp=1, tp=4, micro_batch=8, microbatches=1, zero=0, schedule="1f1b", recompute="auto")
-    free = operators.fastest(setting)
+    candidate = Candidate(pp=1, dp=1, tp=4, micro_batch=8, microbatches=1, zero=0, schedule="1f1b", recompute="auto")
+    free = operators.fastest(candidate)
     pinned = operators.pinned_to(Parallelism(tp=4, sequence_parallel=sequence))
-    found, alone = pinned.fastest(setting), replace(pinned, wider=None, known={}).fastest(setting)
+    found, alone = pinned.fastest(candidate), replace(pinned, wider=None, known={}).fastest(candidate)
     assert found.solution.objective == pytest.approx(alone.solution.objective, rel=1e-9)
     assert (found is free) == (free.solution.objective == pytest.approx(alone.solution.objective, rel=1e-9))

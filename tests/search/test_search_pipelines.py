@@ -1,4 +1,4 @@
-"""Small pipelines: what is found for a setting is what trying every cut and every recomputation finds."""
+"""Small pipelines: what is found for a candidate is what trying every cut and every recomputation finds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_messages_are_hidden_as_far_as_the_schedule_does_and_no_bound_is_passed(
     blocking = loads.data.prices.device.blocking
     assert all(0 <= one.hidden_s <= one.seconds * (not blocking) for one in sent)
     assert sum(one.seconds - one.hidden_s for one in sent) == pytest.approx(sum(line.waits_s))
-    seconds = [loads.at(stage).options(stage, float("inf")).seconds for stage in range(pipeline.setting.pp)]
+    seconds = [loads.at(stage).options(stage, float("inf")).seconds for stage in range(pipeline.candidate.pp)]
     assert by_round_trips_s(loads, seconds) <= line.step_s * (1 + 1e-9)
     assert costs.bounds.line_s(loads) <= line.step_s * (1 + 1e-9)
     found = pipeline.searched(float("inf"))
@@ -68,14 +68,14 @@ times = st.floats(0.1, 10.0)
 @given(st.lists(st.tuples(times, times, times), min_size=2, max_size=5), st.integers(1, 12), st.booleans())
 def test_no_schedule_is_done_before_its_bound(stages: list[tuple[float, ...]], count: int, piped: bool) -> None:
     schedule = "1f1b" if piped and count >= len(stages) else "gpipe"
-    setting = Candidate(len(stages), 1, 1, 1, count, 0, schedule, "none")
+    candidate = Candidate(len(stages), 1, 1, 1, count, 0, schedule, "none")
     forward_s, backward_s, sent_s = zip(*stages, strict=True)
     line = timeline(schedule, forward_s, backward_s, sent_s[1:], count, Sharing())
-    assert least_line_s(setting, forward_s, backward_s, 2 * sum(sent_s[1:])) <= line.step_s * (1 + 1e-9)
+    assert least_line_s(candidate, forward_s, backward_s, 2 * sum(sent_s[1:])) <= line.step_s * (1 + 1e-9)
 
 
 def test_the_bound_is_what_an_even_pipeline_takes() -> None:
     for schedule in ("1f1b", "gpipe"):
-        setting = Candidate(4, 1, 1, 1, 8, 0, schedule, "none")
+        candidate = Candidate(4, 1, 1, 1, 8, 0, schedule, "none")
         line = timeline(schedule, [1.0] * 4, [2.0] * 4, [0.0] * 3, 8, Sharing())
-        assert least_line_s(setting, [1.0] * 4, [2.0] * 4) == pytest.approx(line.step_s)
+        assert least_line_s(candidate, [1.0] * 4, [2.0] * 4) == pytest.approx(line.step_s)

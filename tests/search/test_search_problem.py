@@ -17,11 +17,11 @@ from autoplan.ir.graph import Block, Model, TensorType, Typed
 from autoplan.ir.mesh import Mesh
 from autoplan.redistribution.steiner_tree import cheapest_tree
 from autoplan.search.block_cost.account import price_block
-from autoplan.search.intra_op.classes import alike_operators
-from autoplan.search.intra_op.inputs import OperatorInputs, prepare
-from autoplan.search.intra_op.options import formulate
-from autoplan.search.intra_op.plan import block_choices
+from autoplan.search.intra_op.intra_op_plan import block_choices
+from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.problem import Problem, Tensor, build, operators_s
+from autoplan.search.intra_op.problem_inputs import OperatorInputs, prepare
+from autoplan.search.intra_op.shared_decisions import alike_operators
 from autoplan.search.intra_op.solve import Weights, kept_layouts, solve
 from tests.support.hand_made import chain, f32, llama, mlp, node
 

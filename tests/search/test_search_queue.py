@@ -21,7 +21,7 @@ Choice = tuple[int, bool]  # its number, and whether it takes long to price
 
 @dataclass
 class Settings:
-    """Some settings: what each takes (infinite where it doesn't fit), and two bounds, the second the tighter."""
+    """Some candidates: what each takes (infinite where it doesn't fit), and two bounds, the second the tighter."""
 
     true_s: dict[Choice, float]
     first_s: dict[Choice, float]
@@ -52,19 +52,19 @@ class Stub:
     def lying(self, possible: list[Choice]) -> list[Choice]:
         return list(possible)
 
-    def least_bytes(self, setting: Choice) -> float:
+    def least_bytes(self, candidate: Choice) -> float:
         return 0.0
 
-    def tightened(self, setting: Choice, memory_limit: float, enough_s: float) -> float:
-        return self.given.second_s[setting]
+    def tightened(self, candidate: Choice, memory_limit: float, enough_s: float) -> float:
+        return self.given.second_s[candidate]
 
-    def evaluate(self, setting: Choice, memory_limit: float, limit_s: float = math.inf) -> Any:
-        taken_s = self.given.true_s[setting]
+    def evaluate(self, candidate: Choice, memory_limit: float, limit_s: float = math.inf) -> Any:
+        taken_s = self.given.true_s[candidate]
         return None if taken_s == math.inf or taken_s >= 1.2 * limit_s else SimpleNamespace(step_s=taken_s)
 
 
 def test_the_best_candidate_is_found_and_every_one_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "is_dear", lambda setting: setting[1])
+    monkeypatch.setattr(driver, "is_dear", lambda candidate: candidate[1])
     for seed in range(500):
         given = some(seed)
         monkeypatch.setattr(driver, "lower_bound", lambda operators, one, given=given: given.first_s[one])

@@ -40,9 +40,9 @@ def loads(random: np.random.Generator, segments: int, classes: int, recompute: s
     stored = tuple(((name, int(size)),) for name, size in zip(names, columns["parameters"], strict=True))
     rest = {f.name: np.zeros(len(order)) for f in fields(Chain) if f.name not in (*COLUMNS, "repeated", "held")}
     chain = Chain(**columns, **rest, repeated=order > 0, held=HeldParameters(stored))  # type: ignore[arg-type]
-    setting = Candidate(pp, 1, 1, 1, 4, 0, "1f1b", recompute)
-    mesh = tensor_mesh(setting.mesh)
-    return StageModel(chain, setting, DataAxis(0, 1, Prices(mesh, CPU, False, True, 4), pp > 1), 2, 4.0)
+    candidate = Candidate(pp, 1, 1, 1, 4, 0, "1f1b", recompute)
+    mesh = tensor_mesh(candidate.mesh)
+    return StageModel(chain, candidate, DataAxis(0, 1, Prices(mesh, CPU, False, True, 4), pp > 1), 2, 4.0)
 
 
 def held(found: StageModel, stage: int, first: int, last: int, full: int, selective: int) -> float:

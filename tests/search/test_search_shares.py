@@ -38,15 +38,16 @@ def known(pipeline: Pipeline) -> BlockBounds:
 def bounded_s(pipeline: Pipeline, wall: float) -> tuple[float, float]:
     """(seconds of the schedule by the operators alone, and by what ranks hold of the chain)."""
     chain = pipeline.loads.chain
-    rough_s = float((chain.forward_s + chain.backward_s).sum()) * pipeline.setting.microbatches / pipeline.setting.pp
+    candidate = pipeline.candidate
+    rough_s = float((chain.forward_s + chain.backward_s).sum()) * candidate.microbatches / candidate.pp
     return rough_s, knapsack_bound(known(pipeline), wall, rough_s)
 
 
 def piped(seed: int) -> Pipeline:
     """A random pipeline on devices that nobody shares, its backward at most as it is priced."""
     pipeline = random_pipeline(seed)
-    setting = replace(pipeline.setting, recompute="auto")
-    return replace(pipeline, setting=setting)
+    candidate = replace(pipeline.candidate, recompute="auto")
+    return replace(pipeline, candidate=candidate)
 
 
 @pytest.mark.parametrize("pipelines", [12, slow(36)])
@@ -57,7 +58,7 @@ def test_no_plan_of_a_pipeline_undercuts_it(pipelines: int) -> None:
         topology = pipeline.evaluator.operators.topology
         if topology.device.sharers > 1:
             continue
-        once = exposed(*pipeline.loads.once_s((0, len(pipeline.loads.chain)))) / pipeline.setting.pp
+        once = exposed(*pipeline.loads.once_s((0, len(pipeline.loads.chain)))) / pipeline.candidate.pp
         for wall in walls(pipeline):
             rough_s, schedule_s = bounded_s(pipeline, wall)
             slowed = straggling(topology.devices // topology.levels[0].size, topology.device)
@@ -76,8 +77,8 @@ def test_no_cuts_into_several_stages_a_rank_undercut_it(pipelines: int) -> None:
         pipeline = piped(seed)
         if len(pipeline.loads.chain) < 5 or pipeline.evaluator.operators.topology.device.sharers > 1:
             continue
-        setting = replace(pipeline.setting, pp=2, microbatches=4, schedule="interleaved", virtual_stages=2)
-        pipeline = replace(pipeline, setting=setting)
+        candidate = replace(pipeline.candidate, pp=2, microbatches=4, schedule="interleaved", virtual_stages=2)
+        pipeline = replace(pipeline, candidate=candidate)
         ample = pieces_of(pipeline.loads, 1e12)
         free = choose_chunks(ample)
         assert free is not None

@@ -97,7 +97,7 @@ PAIRS = {
 def assert_none_is_quicker(asked: Pair, names: Sequence[str]) -> None:
     found, least_s = asked.systems(names), asked.auto.step_s * (1 - FULL.tolerance)
     quicker = {name: one.step_s / asked.auto.step_s for name, one in found.items() if one.step_s < least_s}
-    assert not quicker, f"quicker than {asked.auto.setting}: {quicker}"
+    assert not quicker, f"quicker than {asked.auto.candidate}: {quicker}"
     wall = asked.cluster.usable_bytes
     assert all(one.over_bytes(wall) == 0 for one in (asked.auto, *found.values()))
 

@@ -22,10 +22,10 @@ from autoplan.search.block_cost.account import price_block
 from autoplan.search.explain.dp_axis_check import checked
 from autoplan.search.further.factoring import parts_that_divide
 from autoplan.search.intra_op.flows import ways_of
-from autoplan.search.intra_op.inputs import OperatorInputs, prepare
-from autoplan.search.intra_op.options import formulate
-from autoplan.search.intra_op.plan import block_choices
+from autoplan.search.intra_op.intra_op_plan import block_choices
+from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.problem import build
+from autoplan.search.intra_op.problem_inputs import OperatorInputs, prepare
 from autoplan.search.intra_op.solve import solve
 from autoplan.search.space.candidates import SpaceLimits, factorings
 from autoplan.search.space.systems import resolve

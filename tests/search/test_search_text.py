@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from autoplan.errors import AutoplanError
 from autoplan.options import OFFLOADS, SCHEDULES, TENSOR_SYSTEMS, Parallelism
 from autoplan.report.words import parallelism_parts, parallelism_text
+from autoplan.search.space.one_line import FIELDS, SCHEDULE_WORDS
 from autoplan.search.space.systems import SYSTEMS, read
-from autoplan.search.space.text import FIELDS, SCHEDULE_WORDS
 
 
 @pytest.mark.parametrize(

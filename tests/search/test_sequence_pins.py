@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 import torch
 
-from autoplan.ir.typed import Compute, LoweredBlock, Move
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Compute, LoweredBlock, Move
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism
 from tests.support import zoo
 from tests.support.planning import parallelize_alone

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from autoplan.solver import program
+from autoplan.solver import integer_program
 from autoplan.solver.arrays import ArrayProgram
 
 
@@ -27,7 +27,7 @@ def random_program(seed: int) -> tuple[ArrayProgram, float]:
 
 @pytest.fixture(params=[True, False], ids=["HiGHS", "CBC"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "INSTALLED", request.param)
+    monkeypatch.setattr(integer_program, "INSTALLED", request.param)
 
 
 @pytest.mark.usefixtures("engine")

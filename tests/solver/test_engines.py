@@ -9,9 +9,9 @@ import pytest
 
 from autoplan.search.intra_op.milp import milp
 from autoplan.search.intra_op.solve import Solver, Weights
-from autoplan.solver import program
+from autoplan.solver import integer_program
 from autoplan.solver.engines import Cbc, Engine, Highs, Infeasible, solver_name
-from autoplan.solver.program import Program
+from autoplan.solver.integer_program import Program
 from tests.search.test_search_optimal import random_problem
 
 PRICES = ((0.0, 0.0), (0.0, 3e-10), (2e-10, 1e-11))
@@ -87,7 +87,7 @@ def test_a_gap_is_that_of_the_solver_where_fractions_leave_one() -> None:
 def test_without_highs_cbc_solves(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(3)
     expected = Solver(problem).solve(Weights())
-    monkeypatch.setattr(program, "INSTALLED", False)
+    monkeypatch.setattr(integer_program, "INSTALLED", False)
     assert solver_name() == "CBC"
     found = Solver(problem).solve(Weights())
     assert found.objective == pytest.approx(expected.objective, rel=1e-9)

@@ -14,14 +14,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from autoplan.emit.dropout import most_dropouts
+from autoplan.emit.random_arguments import most_dropouts
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.randomness import ATTENTION, random_operators
-from autoplan.ir.typed import Compute, Lowered
+from autoplan.ir.typed_program import Compute, Lowered
 from autoplan.runtime import ops
-from autoplan.runtime.ops import random
+from autoplan.runtime.ops import global_random
 from autoplan.runtime.ops.attention import heads
-from autoplan.runtime.parallel.boxes import Part, part_of
+from autoplan.runtime.parallel.own_box import Part, part_of
 
 DROPPED, KEPT, UNSEEN = 0, 1, 2
 
@@ -44,7 +44,7 @@ class Seen:
 def watching() -> Iterator[list[Seen]]:
     """Programs that are loaded within write down here what their dropouts do."""
     seen: list[Seen] = []
-    drop = random.dropout
+    drop = global_random.dropout
 
     def watched(x: Tensor, p: float, *, key: Tensor, call: int, **where: object) -> Tensor:
         result = drop(x, p, key=key, call=call, **where)  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ def watching() -> Iterator[list[Seen]]:
         return result
 
     with (
-        patch.object(random, "dropout", watched),
+        patch.object(global_random, "dropout", watched),
         patch.object(ops, "dropout", watched),
         patch.object(heads, "dropout", watched),
     ):

@@ -7,19 +7,19 @@ from dataclasses import dataclass, fields, replace
 
 from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.operators.collective_ops import BODIES
-from autoplan.cost.operators.operator import price_operator
+from autoplan.cost.operators.operator_seconds import price_operator
 from autoplan.ir.choice import StageChoice, tensor_mesh
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, walk_refs
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Compute, LoweredBlock, LoweredStage, Move, TypedValue
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Compute, LoweredBlock, LoweredStage, Move, TypedValue
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism
 from autoplan.rules.registry import factor_sizes
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.account import BlockCost, price_block
 from autoplan.search.evaluate import Evaluated, finish
-from autoplan.search.intra_op.plan import IntraOpPlan
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.repriced import candidate_of
 from autoplan.search.state import SearchState, begin

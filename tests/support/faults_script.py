@@ -23,7 +23,7 @@ from torch import Tensor
 from autoplan.errors import InputsError
 from autoplan.runtime.data.sources import batch_source
 from autoplan.runtime.program import Program
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 from tests.fixtures import tiny_program as tiny
 
 PLAN = dict(dp=2, pp=2, microbatches=2, zero=1)

@@ -16,8 +16,8 @@ from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.block_cost.selective import SelectiveSaves
 from autoplan.search.evaluate import Evaluated, Evaluator, finish
 from autoplan.search.inter_op.stage_model import StageModel
-from autoplan.search.intra_op.inputs import Prepared
-from autoplan.search.intra_op.plan import IntraOpPlan
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
+from autoplan.search.intra_op.problem_inputs import Prepared
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
@@ -27,18 +27,18 @@ NOTHING = Solution((), (), 0, 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A chain of priced segments under one setting, and who searches for its cuts."""
+    """A chain of priced segments under one candidate, and who searches for its cuts."""
 
     evaluator: Evaluator
-    setting: Candidate
+    candidate: Candidate
     point: IntraOpPlan
 
     @property
     def loads(self) -> StageModel:
-        return self.evaluator.costs.loads(self.setting, self.point)
+        return self.evaluator.costs.loads(self.candidate, self.point)
 
     def searched(self, wall: float) -> Evaluated | None:
-        return self.evaluator.with_point(self.setting, self.point, wall)
+        return self.evaluator.with_point(self.candidate, self.point, wall)
 
 
 def random_pipeline(seed: int, message: float = 1.0) -> Pipeline:
@@ -62,8 +62,8 @@ def random_pipeline(seed: int, message: float = 1.0) -> Pipeline:
     operators = OperatorProblems(Prepared(model, (), {}, (), True), topology, True, 7.0, False)
     schedule = "gpipe" if microbatches < stages else str(random.choice(["1f1b", "gpipe"]))
     recompute = str(random.choice(["auto", "auto", "full", "selective", "none"]))
-    setting = Candidate(stages, 1, 1, 1, microbatches, 0, schedule, recompute)
-    return Pipeline(Evaluator.of(operators, Training()), setting, IntraOpPlan((), blocks, NOTHING))
+    candidate = Candidate(stages, 1, 1, 1, microbatches, 0, schedule, recompute)
+    return Pipeline(Evaluator.of(operators, Training()), candidate, IntraOpPlan((), blocks, NOTHING))
 
 
 def random_price(random: np.random.Generator, message: float = 1.0) -> BlockCost:
@@ -92,7 +92,7 @@ def random_price(random: np.random.Generator, message: float = 1.0) -> BlockCost
 def by_trial(pipeline: Pipeline, wall: float) -> Evaluated | None:
     """The plan of the least step time over every cut and every recomputation, or None where none fits."""
     loads = pipeline.loads
-    found = (plan for runs in cuts(len(loads.chain), pipeline.setting.stages) for plan in plans(pipeline, runs, wall))
+    found = (plan for runs in cuts(len(loads.chain), pipeline.candidate.stages) for plan in plans(pipeline, runs, wall))
     return min(found, key=lambda plan: plan.step_s, default=None)
 
 
@@ -107,7 +107,7 @@ def plans(pipeline: Pipeline, runs: tuple[tuple[int, int], ...], wall: float) ->
     loads = pipeline.loads
     choices = [fitting(loads, stage, at, wall) for stage, at in enumerate(runs)]
     for stages in itertools.product(*choices):
-        yield finish(pipeline.setting, pipeline.point, loads, stages, 0.0)
+        yield finish(pipeline.candidate, pipeline.point, loads, stages, 0.0)
 
 
 def fitting(loads: StageModel, stage: int, at: tuple[int, int], wall: float) -> list[StageChoice]:
@@ -117,7 +117,7 @@ def fitting(loads: StageModel, stage: int, at: tuple[int, int], wall: float) -> 
     mixes = {
         "none": [(0, 0)], "full": [(count, 0)], "selective": [(0, count)],
         "auto": [(c, e) for c in range(count + 1) for e in range(count + 1 - c)],
-    }[loads.setting.recompute]  # fmt: skip
+    }[loads.candidate.recompute]  # fmt: skip
     own = loads.at(stage)
     wall += own.spare
     held = [(own.backward_s(at, *mix), mix) for mix in mixes if own.memory(stage, at, *mix).total <= wall]
@@ -126,7 +126,7 @@ def fitting(loads: StageModel, stage: int, at: tuple[int, int], wall: float) -> 
 
 def walls(pipeline: Pipeline, count: int = 4) -> list[float]:
     """From one under which little fits to one under which all does."""
-    loads, stages = pipeline.loads, pipeline.setting.stages
+    loads, stages = pipeline.loads, pipeline.candidate.stages
     kinds = {
         max(loads.memory(k, at, mix, 0).total for k, (at, mix) in enumerate(zip(runs, counts, strict=True)))
         for runs in cuts(len(loads.chain), stages)

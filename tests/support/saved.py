@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from autoplan.runtime.checkpoint.bytes import read_chunk
-from autoplan.runtime.checkpoint.files import complete
 from autoplan.runtime.checkpoint.index import read_index
+from autoplan.runtime.checkpoint.state_json import complete
 
 
 def tensors(folder: str | os.PathLike) -> dict[str, Tensor]:

@@ -20,9 +20,9 @@ from torch import nn
 
 from autoplan.export.folder import program_module, program_spec, read_folder
 from autoplan.rehearsal.device.accelerator import fake_device
+from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.kernels import kernels_of
 from autoplan.rehearsal.device.process_groups import fake_world
-from autoplan.rehearsal.device.recorder import Recorder
 from autoplan.rehearsal.rank import answered, eager, given
 from autoplan.runtime.program import Program
 

@@ -18,7 +18,7 @@ import numpy as np
 import pulp
 
 from autoplan.search.inter_op.partition import SLACK, Interval
-from autoplan.solver.program import INSTALLED
+from autoplan.solver.integer_program import INSTALLED
 
 TIME_LIMIT_S = 300.0  # of what takes a second, but for a machine that does much else
 

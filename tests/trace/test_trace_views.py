@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autoplan.ir.graph import Argument, Model, Node, Ref, TensorType
-from autoplan.ir.typed import Compute, Move
+from autoplan.ir.typed_program import Compute, Move
 from autoplan.options import Parallelism
 from autoplan.trace.builder import Builder, overload
 from autoplan.trace.passes.clean import used

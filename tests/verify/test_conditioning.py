@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from autoplan.verify.compare import FLOAT64, Worst
 from autoplan.verify.conditioning import OtherOrder
-from autoplan.verify.result import MOST, ORDERS, Verification
+from autoplan.verify.verification import MOST, ORDERS, Verification
 
 
 def network() -> nn.Module:

@@ -7,7 +7,7 @@ from pathlib import Path
 import autoplan
 from autoplan.evaluation.form import forms_of
 from autoplan.export.folder import read_folder
-from autoplan.lower.program import program_of
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism, Training
 from autoplan.verify.variants import in_float64
 from tests.support import zoo

@@ -13,7 +13,7 @@ from torch import nn
 import autoplan
 from autoplan.errors import InputsError, VerificationError
 from autoplan.ir.graph import Node
-from autoplan.lower.program import program_of
+from autoplan.lower.after_search import program_of
 from autoplan.verify import verify
 from autoplan.verify.atoms import Atoms, Dim
 from autoplan.verify.batch import example_batch, ignored_indices, integer_bounds

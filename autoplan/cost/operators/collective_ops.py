@@ -3,11 +3,20 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from autoplan.cost.operators.operator import PLACED, RING, ROUTED, Operator, local_shape, lookups_of, ring_of, travel_of
+from autoplan.cost.operators.operator_seconds import (
+    PLACED,
+    RING,
+    ROUTED,
+    Operator,
+    local_shape,
+    lookups_of,
+    ring_of,
+    travel_of,
+)
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.steps import find_step
 from autoplan.rules.nn.windows import windows_of
 from autoplan.rules.strategies import Strategy

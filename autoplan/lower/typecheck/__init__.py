@@ -14,7 +14,7 @@ from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Segment
 from autoplan.ir.layout import I, Layout, P, R, State
 from autoplan.ir.mesh import MICROBATCH, Mesh
-from autoplan.ir.typed import Lowered, LoweredBlock, LoweredStage, StoredParameter, TypedValue
+from autoplan.ir.typed_program import Lowered, LoweredBlock, LoweredStage, StoredParameter, TypedValue
 from autoplan.lower.typecheck.body import PLAN_AGAIN, Scope, check_statement, check_value
 from autoplan.redistribution import simplify, sized
 

@@ -10,7 +10,7 @@ from autoplan.errors import LayoutError
 from autoplan.ir.graph import Argument, Node, TensorType
 from autoplan.ir.layout import I, Layout, R
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Compute, Move, TypedValue
+from autoplan.ir.typed_program import Compute, Move, TypedValue
 from autoplan.redistribution import follow, neutral, simplify, sized, transition
 from autoplan.rules.registry import AxisStrategy, Rule, registered, rule_of
 from autoplan.rules.strategies import (

@@ -1,10 +1,10 @@
 """A mixture's experts as one torch operator, ``autoplan::experts``, and the gating between their products.
 
 Order: `derivatives` (of the gating's functions), `activation` (the gating, as text), `grouped` (grouped
-matrix products), `operator` (the operator).
+matrix products), `mixture` (the operator).
 """
 
 from autoplan.ops.experts.activation import FUNCTIONS, activation_function
-from autoplan.ops.experts.operator import experts
+from autoplan.ops.experts.mixture import experts
 
 __all__ = ["FUNCTIONS", "activation_function", "experts"]

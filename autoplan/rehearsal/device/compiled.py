@@ -26,7 +26,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
-from autoplan.rehearsal.device.recorder import Recorder
+from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.repeated import graph_runner
 from autoplan.runtime.memory import selective
 from autoplan.runtime.parallel.zero import segments_of

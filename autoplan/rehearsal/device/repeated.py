@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from autoplan.rehearsal.device.accelerator import dispatching, unheard
-from autoplan.rehearsal.device.recorder import Recorder
+from autoplan.rehearsal.device.call_recorder import Recorder
 from autoplan.rehearsal.device.storages import Change, Life
 from autoplan.rehearsal.records import Call
 

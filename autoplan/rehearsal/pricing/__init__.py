@@ -1,7 +1,7 @@
 """The plan's prices against what the rehearsed program does: every call that is priced is made, every call made priced.
 
-Order: `plan` (a plan priced again, and the rank's share of it), `calls` (the collectives and messages that the plan
-prices on a rank, and those that it leaves out), `balance` (these against a trace's), `operators` (the lines of
-program.py and their statements: kernels and FLOPs against the statements' prices), `seconds` (a price for each call of
-a trace).
+Order: `priced_plan` (a plan priced again, and the rank's share of it), `calls` (the collectives and messages that the
+plan prices on a rank, and those that it leaves out), `balance` (these against a trace's), `priced_operators` (the lines
+of program.py and their statements: kernels and FLOPs against the statements' prices), `seconds` (a price for each call
+of a trace).
 """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.rehearsal.pricing.calls import WHOLE, WIRE, PricedCall, priced_calls, unpriced_calls
-from autoplan.rehearsal.pricing.plan import PlanPrices
+from autoplan.rehearsal.pricing.priced_plan import PlanPrices
 from autoplan.rehearsal.records import Call, RankTrace, Span
 
 CROSSING = ("collective", "send", "receive")

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from autoplan.cost import Prices
 from autoplan.cost.gathered_optimizer import GATHERED
 from autoplan.cost.operators.collective_ops import SEND
-from autoplan.cost.operators.operator import PLACED, RING, ROUTED
+from autoplan.cost.operators.operator_seconds import PLACED, RING, ROUTED
 from autoplan.cost.prices import COPYING
 from autoplan.ir.graph import DTYPE_BYTES
 from autoplan.ir.mesh import MICROBATCH, whole_axis
-from autoplan.ir.typed import Collective, StoredParameter, TypedValue
+from autoplan.ir.typed_program import Collective, StoredParameter, TypedValue
 from autoplan.options import Training
 from autoplan.rehearsal.device.process_groups import span_of
-from autoplan.rehearsal.pricing.plan import RankShare
+from autoplan.rehearsal.pricing.priced_plan import RankShare
 from autoplan.rehearsal.records import Span
 from autoplan.runtime.parallel.gradient_buckets import ALIGNMENT_BYTES
 from autoplan.search.block_cost.account import MovedBytes

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from autoplan.cost.step import straggling
 from autoplan.rehearsal.pricing.balance import balance
 from autoplan.rehearsal.pricing.calls import crossing_s
-from autoplan.rehearsal.pricing.operators import BACKWARD, FORWARD, LAUNCHED, Launched, launched, places_of
-from autoplan.rehearsal.pricing.plan import PlanPrices, RankShare
+from autoplan.rehearsal.pricing.priced_operators import BACKWARD, FORWARD, LAUNCHED, Launched, launched, places_of
+from autoplan.rehearsal.pricing.priced_plan import PlanPrices, RankShare
 from autoplan.rehearsal.records import Call, RankTrace
 from autoplan.search.block_cost.account import BlockCost
 from autoplan.search.inter_op.chain_costs import divided_backward

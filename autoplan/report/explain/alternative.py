@@ -9,7 +9,7 @@ from autoplan.errors import InputsError, ParallelismError
 from autoplan.ir.choice import Alternative
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
-from autoplan.report.kinds import walls_of
+from autoplan.report.device_kinds import memory_limits_of
 from autoplan.report.table import paragraph, table
 from autoplan.report.words import fullest_stage, headline, seconds_text
 from autoplan.search.breakdown import breakdown
@@ -70,7 +70,7 @@ def comparison(record: PlanRecord, other: PlanRecord) -> list[list[str]]:
 
 
 def peak(record: PlanRecord) -> int:
-    return record.chosen.predicted.peak_bytes[fullest_stage(record.chosen, walls_of(record))].total
+    return record.chosen.predicted.peak_bytes[fullest_stage(record.chosen, memory_limits_of(record))].total
 
 
 def verdict(record: PlanRecord, other: PlanRecord) -> str:

@@ -10,8 +10,8 @@ from autoplan.emit.source import shape_text, size_text
 from autoplan.errors import AutoplanError
 from autoplan.ir.graph import Model, Node, Segment
 from autoplan.ir.record import PlanRecord
-from autoplan.lower.program import program_of
-from autoplan.report.explain.local import local_options
+from autoplan.lower.after_search import program_of
+from autoplan.report.explain.one_change import local_options
 from autoplan.report.table import table
 from autoplan.report.words import (
     LEGEND,

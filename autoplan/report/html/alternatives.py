@@ -4,9 +4,9 @@ import math
 
 from autoplan.ir.choice import Alternative
 from autoplan.ir.record import PlanRecord
+from autoplan.report.device_kinds import memory_limits_of
 from autoplan.report.html.chart import Scale, axis, figure, folded, legend, percent, plain, table, text
-from autoplan.report.kinds import walls_of
-from autoplan.report.prices import rest_text
+from autoplan.report.price_tables import rest_text
 from autoplan.report.words import GIB, MIB, fullest_stage, headline, is_chosen, parallelism_text, seconds_text, size_in
 
 HEIGHT = 300  # pixels
@@ -19,13 +19,13 @@ def alternatives_section(record: PlanRecord) -> str:
     priced = [a for a in priced if 0 < a.step_time_s < math.inf]
     if not priced or not predicted.step_time_s:
         return ""
-    walls = walls_of(record)
-    fullest = fullest_stage(record.chosen, walls)
-    peak, wall = predicted.peak_bytes[fullest].total, walls[fullest]
-    unit, name = (GIB, "GiB") if wall >= GIB else (MIB, "MiB")
+    memory_limits = memory_limits_of(record)
+    fullest = fullest_stage(record.chosen, memory_limits)
+    peak, memory_limit = predicted.peak_bytes[fullest].total, memory_limits[fullest]
+    unit, name = (GIB, "GiB") if memory_limit >= GIB else (MIB, "MiB")
     seconds, bytes_ = [predicted.step_time_s, *(a.step_time_s for a in priced)], [peak, *(a.peak_bytes for a in priced)]
     across = around(seconds)
-    along = around([*(size / unit for size in bytes_), wall / unit])
+    along = around([*(size / unit for size in bytes_), memory_limit / unit])
     dots = [dot(a, number, across, along, unit, name) for number, a in enumerate(priced, 1)]
     own = (percent(across(predicted.step_time_s)), percent(1 - along(peak / unit)))
     told = f"the plan: {seconds_text(predicted.step_time_s)}, {size_in(unit, peak)} {name}"
@@ -33,7 +33,7 @@ def alternatives_section(record: PlanRecord) -> str:
         f'<g data-plan="chosen" data-seconds="{predicted.step_time_s!r}" data-bytes="{peak}">'
         f'<title>{text(told)}</title><circle class="chosen" cx="{own[0]}" cy="{own[1]}" r="13"/></g>'
     )
-    limit = percent(1 - along(wall / unit))
+    limit = percent(1 - along(memory_limit / unit))
     grid = "".join(
         f'<line class="grid" x1="0" x2="100%" y1="{percent(1 - along(v))}" y2="{percent(1 - along(v))}"/>'
         f'<text class="tick" x="2" y="{percent(1 - along(v))}" dy="-3">{text(plain(v))}</text>'

@@ -10,8 +10,8 @@ from autoplan.emit.source import path_text, shape_text, size_text
 from autoplan.ir.choice import PricedCollective
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
-from autoplan.ir.typed import Compute, LoweredBlock, Move, Statement, TypedValue
-from autoplan.lower.program import program_of
+from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement, TypedValue
+from autoplan.lower.after_search import program_of
 from autoplan.report.html.chart import figure, folded, legend, text
 from autoplan.report.words import seconds_text, short_op, wide_axes
 

@@ -1,18 +1,18 @@
 """The memory of each stage's device, stacked by kind against its limit."""
 
 from autoplan.ir.record import PlanRecord
+from autoplan.report.device_kinds import memory_limits_of, stage_kinds
 from autoplan.report.html.chart import Scale, axis, figure, legend, percent, plain, text
-from autoplan.report.kinds import stage_kinds, walls_of
-from autoplan.report.prices import KINDS, stage_text
+from autoplan.report.price_tables import KINDS, stage_text
 from autoplan.report.words import GIB, MIB, size_in
 
 
 def memory_section(record: PlanRecord) -> str:
     """A bar for each stage, or for each pipeline rank where it holds several."""
-    held, stages, walls = record.chosen.predicted.peak_bytes, record.chosen.stages, walls_of(record)
+    held, stages, memory_limits = record.chosen.predicted.peak_bytes, record.chosen.stages, memory_limits_of(record)
     kinds = stage_kinds(record)
     place = "rank" if len(held) < len(stages) else "stage"
-    most = max(*(memory.total for memory in held), *walls)
+    most = max(*(memory.total for memory in held), *memory_limits)
     unit, name = (GIB, "GiB") if most >= GIB // 10 else (MIB, "MiB")
     scale, rows = Scale(0.0, 1.02 * most / unit), []
     for number, memory in enumerate(held):
@@ -27,10 +27,10 @@ def memory_section(record: PlanRecord) -> str:
                     f"<title>{text(label)}</title></rect>"
                 )
             begun += size
-        wall = percent(scale(walls[number] / unit))
-        parts.append(f'<line class="limit" x1="{wall}" x2="{wall}" y1="0" y2="100%" data-limit="{walls[number]}"/>')
+        limit, at = memory_limits[number], percent(scale(memory_limits[number] / unit))
+        parts.append(f'<line class="limit" x1="{at}" x2="{at}" y1="0" y2="100%" data-limit="{limit}"/>')
         holds = "; ".join(stage_text(record, stage) for stage in stages[number :: len(held)])
-        share = f"{size_in(unit, memory.total)} {name}, {100 * memory.total / walls[number]:.0f}%"
+        share = f"{size_in(unit, memory.total)} {name}, {100 * memory.total / limit:.0f}%"
         host = f", {size_in(unit, memory.host)} {name} on the host" if memory.host else ""
         device = f"{kinds[number]}: " if kinds else ""
         rows.append(
@@ -38,7 +38,7 @@ def memory_section(record: PlanRecord) -> str:
             f'<svg class="bar" role="img" aria-label="{text(f"{place} {number}: {share}")}">{"".join(parts)}</svg>'
             f'<span class="after">{text(share + host)}</span><span class="holds">{text(device + holds)}</span></div>'
         )
-    limits = ", ".join(dict.fromkeys(f"{size_in(unit, wall)} {name}" for wall in walls))
+    limits = ", ".join(dict.fromkeys(f"{size_in(unit, memory_limit)} {name}" for memory_limit in memory_limits))
     keys = legend([*((f"mem-{kind}", kind) for kind in KINDS), ("limit", f"limit, {limits} a device")])
     under = f'<div class="row"><span class="name"></span>{axis(scale, f"memory of one device, {name}", plain)}</div>'
     body = f'<div class="readable rows">{"".join(rows)}{under}<output></output></div>{keys}'

@@ -15,9 +15,9 @@ from autoplan.report.html.rehearsed import rehearsal_section
 from autoplan.report.html.time_bar import collectives_table, time_section
 from autoplan.report.html.timeline import timeline_section
 from autoplan.report.notes import notes_of
-from autoplan.report.prices import search_lines
-from autoplan.report.program import blocks_section
-from autoplan.report.text import summary_fields
+from autoplan.report.price_tables import search_lines
+from autoplan.report.program_tables import blocks_section
+from autoplan.report.text_report import summary_fields
 from autoplan.report.words import headline
 from autoplan.search.breakdown import breakdown
 

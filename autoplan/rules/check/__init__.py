@@ -4,9 +4,9 @@ A rule is a claim: that parts, computed apart and put together as their layouts 
 rule for an operator that has none, by trying splits.
 
 Order: `case` (one call with real tensors), `simulate` (the ranks of a mesh in one process), `differ` (ranks against one
-device), `keeps` (what autograd saves), `report` (the result as a table), `faults` (the error of a wrong strategy),
-`check` (`check_rule`), `shapes` (which dims change together), `suggest` (a rule by trying), `lacking`
-(the pass over a traced model that misses no rule).
+device), `keeps` (what autograd saves), `report` (the result as a table), `counterexamples` (the error of a wrong
+strategy), `check` (`check_rule`), `shapes` (which dims change together), `suggest` (a rule by trying), `lacking` (the
+pass over a traced model that misses no rule).
 """
 
 from autoplan.rules.check.check import check_rule

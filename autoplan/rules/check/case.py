@@ -14,7 +14,7 @@ from autoplan.rules.operator_names import OWN, known_overload
 from autoplan.rules.registry import Rule, rule_of
 from autoplan.rules.strategies import Strategy, strategies
 from autoplan.runtime import ops
-from autoplan.runtime.ops.random import dropout, step_keys, uniform
+from autoplan.runtime.ops.global_random import dropout, step_keys, uniform
 from autoplan.trace.builder import torch_argument, type_of
 
 KEY = step_keys(1, 2, 1)[0]

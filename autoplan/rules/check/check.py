@@ -12,8 +12,8 @@ from autoplan.errors import NoRuleError, RuleError
 from autoplan.ir.graph import Argument, DType
 from autoplan.ir.mesh import TENSOR, Mesh
 from autoplan.rules.check.case import Case, Sample
+from autoplan.rules.check.counterexamples import Fault, compared, fault_of, found_differences
 from autoplan.rules.check.differ import Difference
-from autoplan.rules.check.faults import Fault, compared, fault_of, found_differences
 from autoplan.rules.check.keeps import keeping_note
 from autoplan.rules.check.report import Row, RuleReport, states_text
 from autoplan.rules.check.simulate import (

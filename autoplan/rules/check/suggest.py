@@ -14,7 +14,7 @@ from autoplan.ir.graph import Argument, Node, TensorType, map_refs
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.check.case import Case, Sample
 from autoplan.rules.check.check import TOLERANCES
-from autoplan.rules.check.faults import found_differences
+from autoplan.rules.check.counterexamples import found_differences
 from autoplan.rules.check.shapes import Factors, Shape, find_factors, notation_of
 from autoplan.rules.check.simulate import gradient_of, run_whole
 from autoplan.rules.notation import Rule

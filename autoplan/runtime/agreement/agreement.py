@@ -26,7 +26,7 @@ from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.objects import from_all, unforeseen
 from autoplan.runtime.data.microbatches import Given
-from autoplan.runtime.spec import DATA
+from autoplan.runtime.program_spec import DATA
 
 NOBODY = -(1 << 63)  # in the place of another data rank
 CALLS = (

@@ -18,8 +18,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint import plain_values
-from autoplan.runtime.checkpoint.files import CheckpointState, check_keep, complete, latest_checkpoint, latest_other
-from autoplan.runtime.checkpoint.fit import check, new_optimizer_state, take_moments, tell_conversions
+from autoplan.runtime.checkpoint.compatibility import check, new_optimizer_state, take_moments, tell_conversions
 from autoplan.runtime.checkpoint.groups import saved_groups, take
 from autoplan.runtime.checkpoint.index import REMEDY, read_index
 from autoplan.runtime.checkpoint.keys import (
@@ -34,6 +33,13 @@ from autoplan.runtime.checkpoint.keys import (
 )
 from autoplan.runtime.checkpoint.plain_state import schedule_data, taken_plain_parts
 from autoplan.runtime.checkpoint.saving import Saver, failures
+from autoplan.runtime.checkpoint.state_json import (
+    CheckpointState,
+    check_keep,
+    complete,
+    latest_checkpoint,
+    latest_other,
+)
 from autoplan.runtime.checkpoint.store import CheckpointReader
 from autoplan.runtime.collectives.objects import from_all, together
 

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoplan.errors import CheckpointError, WeightsError
-from autoplan.runtime.checkpoint.files import (
+from autoplan.runtime.checkpoint.index import TENSORS, plain_name
+from autoplan.runtime.checkpoint.state_json import (
     FORMAT,
     NUMBERED,
     STATE,
@@ -36,8 +37,7 @@ from autoplan.runtime.checkpoint.files import (
     unsealed,
     write_synced,
 )
-from autoplan.runtime.checkpoint.index import TENSORS, plain_name
-from autoplan.runtime.elastic.messages import note
+from autoplan.runtime.elastic.stderr_messages import note
 
 WRITING, REMOVING = "writing.json", "removing.json"
 MANIFESTS = (STATE, REMOVING, WRITING)

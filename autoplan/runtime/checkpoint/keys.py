@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
 from autoplan.runtime.parallel.whole_tensors import Storage
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 
 @dataclasses.dataclass(frozen=True)

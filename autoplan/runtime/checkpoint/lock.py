@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from autoplan.errors import CheckpointError
-from autoplan.runtime.elastic.messages import note
+from autoplan.runtime.elastic.stderr_messages import note
 
 PATIENCE_S = 10.0  # for a process on another machine whose end the file server hasn't seen yet
 PAUSE_S = 0.1

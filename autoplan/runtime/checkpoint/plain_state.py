@@ -14,10 +14,10 @@ import torch.distributed as dist
 from autoplan.errors import AutoplanError, WeightsError
 from autoplan.options import LRSchedule, Training
 from autoplan.runtime.checkpoint import plain_values
-from autoplan.runtime.checkpoint.files import CheckpointState
 from autoplan.runtime.checkpoint.groups import Options, changes, restored
 from autoplan.runtime.checkpoint.keys import Snapshot
-from autoplan.runtime.elastic.messages import note
+from autoplan.runtime.checkpoint.state_json import CheckpointState
+from autoplan.runtime.elastic.stderr_messages import note
 
 
 def taken_plain_parts(snapshot: Snapshot, state: CheckpointState, source: Path) -> list[Options]:

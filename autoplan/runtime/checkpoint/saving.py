@@ -20,9 +20,9 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.checkpoint.staging import AsyncStager
 
 from autoplan.errors import CheckpointError
-from autoplan.runtime.checkpoint.files import CheckpointState
 from autoplan.runtime.checkpoint.folders import Lineage, begin, clear, lock_file, staging, tidy
 from autoplan.runtime.checkpoint.lock import FolderLock
+from autoplan.runtime.checkpoint.state_json import CheckpointState
 from autoplan.runtime.checkpoint.store import CheckpointWriter
 from autoplan.runtime.collectives.objects import from_all, from_first, together
 from autoplan.runtime.elastic.rendezvous import ranks_text

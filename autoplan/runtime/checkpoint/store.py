@@ -22,7 +22,6 @@ from torch.futures import Future
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.checkpoint.bytes import PIECE_BYTES, TensorFile, check_chunk, read_chunk
-from autoplan.runtime.checkpoint.files import STATE, CheckpointState, bytes_of, state_text, sync_folder, write_synced
 from autoplan.runtime.checkpoint.folders import WRITING, Lineage, make_way, prune, put_in_place, rank_file
 from autoplan.runtime.checkpoint.index import (
     TENSORS,
@@ -33,6 +32,14 @@ from autoplan.runtime.checkpoint.index import (
     digest,
     index_text,
     metadata,
+)
+from autoplan.runtime.checkpoint.state_json import (
+    STATE,
+    CheckpointState,
+    bytes_of,
+    state_text,
+    sync_folder,
+    write_synced,
 )
 
 

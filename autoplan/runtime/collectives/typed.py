@@ -15,7 +15,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.autograd import Function
 
-from autoplan.runtime.collectives import exchange as exchanging
+from autoplan.runtime.collectives import point_to_point as exchanging
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from autoplan.errors import InputsError
 from autoplan.runtime.data.microbatches import Batch, named
 from autoplan.runtime.elastic.launch import device_of
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 
 class Batches:

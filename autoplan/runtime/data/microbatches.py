@@ -13,11 +13,11 @@ from torch import Tensor
 
 from autoplan.errors import InputsError
 from autoplan.ir.mesh import MICROBATCH
-from autoplan.ir.typed import TypedValue
+from autoplan.ir.typed_program import TypedValue
 from autoplan.runtime import host
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.boxes import part_of
-from autoplan.runtime.spec import DATA, ProgramSpec
+from autoplan.runtime.parallel.own_box import part_of
+from autoplan.runtime.program_spec import DATA, ProgramSpec
 
 Batch = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from autoplan.errors import InputsError
 from autoplan.ir.graph import Ref, TensorType, walk_refs
-from autoplan.ir.typed import Compute, Lowered, LoweredBlock, Move
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.ir.typed_program import Compute, Lowered, LoweredBlock, Move
+from autoplan.runtime.program_spec import ProgramSpec
 
 BYTES = 256
 LOOKUPS = ("aten.embedding.default", "autoplan.embedding_bag", "autoplan.ragged_bag")

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from autoplan.errors import AutoplanError, InputsError, LaunchError
 from autoplan.ir.mesh import Mesh
-from autoplan.runtime.elastic.messages import tell_once, wait_for_words
 from autoplan.runtime.elastic.rendezvous import RankInfo, connect, wait_for_ranks
+from autoplan.runtime.elastic.stderr_messages import tell_once, wait_for_words
 from autoplan.runtime.elastic.watchdog import Watchdog
 
 TIMEOUT_S = 1800.0  # a rank may compile or read weights for long while the others wait

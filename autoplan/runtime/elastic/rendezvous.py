@@ -25,7 +25,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from autoplan.errors import LaunchError, LostRankError
-from autoplan.runtime.elastic.messages import PATIENCE_S
+from autoplan.runtime.elastic.stderr_messages import PATIENCE_S
 
 PAUSE_S = 0.02  # between two looks at the store
 

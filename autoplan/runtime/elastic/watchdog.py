@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 from autoplan.errors import LostRankError
 from autoplan.runtime.elastic.hang_report import Heartbeat, lost_rank, stack_position
-from autoplan.runtime.elastic.messages import PATIENCE_S, tell
 from autoplan.runtime.elastic.rendezvous import read
+from autoplan.runtime.elastic.stderr_messages import PATIENCE_S, tell
 
 EXIT = 3               # status of all processes where one hangs
 BEATS = 40             # in a timeout

@@ -17,14 +17,14 @@ from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.randomness import random_operators
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, microbatches
-from autoplan.runtime.inference.given import gathered, planned_rows, whole_batch
+from autoplan.runtime.inference.agreed_batch import gathered, planned_rows, whole_batch
 from autoplan.runtime.inference.lending import Loan, lent, loans
 from autoplan.runtime.inference.lockstep import Lockstep
-from autoplan.runtime.ops.random import step_keys
+from autoplan.runtime.ops.global_random import step_keys
 from autoplan.runtime.parallel.counting import whole_counts
 from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.parallel.zero import fsdp_modules
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 RANDOM_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
 
@@ -56,7 +56,7 @@ class Forward:
     def run(self, batch: Batch, seed: int = 0, step: int = 0) -> Tensor:
         """The whole result of a batch, the same on every rank.
 
-        batch       the whole of it, 1 to as many rows as planned, or this rank's rows (``runtime.inference.given``)
+        batch       the whole of it, 1 to as many rows as planned, or this rank's rows (``agreed_batch``)
         seed, step  what a model that draws numbers in evaluation, too, draws them from
         InputsError for another batch; ParallelismError where that many rows can't be computed. Both on every rank.
         """

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from autoplan.ir.typed import Lowered
+from autoplan.ir.typed_program import Lowered
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.parameters import Made, Parameters
 from autoplan.runtime.parallel.stages import StageModule
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 META = torch.device("meta")
 

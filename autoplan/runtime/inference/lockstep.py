@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.stages import StageModule
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 Activations = tuple[Tensor, ...]
 

@@ -5,11 +5,10 @@ others differ from rank to rank. They take the operator's arguments, local tenso
 split them, outermost first. Given operands in the states of their strategy, they return the result in its state; the
 backward does the same for the dual states (`autoplan.ir.layout`).
 
-Order: `random` (dropout by element, not by rank), `affine` (products with a bias), `column_linear` (column-parallel
-products, whose backward overlaps), `attention` (attention over split
-rows or heads), `embedding` (look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm`
-(batch norm), `batch_moves` (rows gathered, sums made whole), `scan` (running sums), `spatial` (windows over a
-split dim).
+Order: `global_random` (dropout by element, not by rank), `affine` (products with a bias), `column_linear`
+(column-parallel products, whose backward overlaps), `attention` (attention over split rows or heads), `embedding`
+(look-ups in split tables), `loss` (cross-entropy), `experts` (mixtures of experts), `norm` (batch norm), `batch_moves`
+(rows gathered, sums made whole), `scan` (running sums), `spatial` (windows over a split dim).
 """
 
 from autoplan.ops.recurrence import recurrence
@@ -26,8 +25,9 @@ from autoplan.runtime.ops.embedding.vocab_parallel import (
     vocab_parallel_embedding_bag,
     vocab_parallel_ragged_bag,
 )
-from autoplan.runtime.ops.experts.local import experts, local_experts, scattered, top_indices
+from autoplan.runtime.ops.experts.own_experts import experts, local_experts, scattered, top_indices
 from autoplan.runtime.ops.experts.routed import routed_experts
+from autoplan.runtime.ops.global_random import dropout, uniform
 from autoplan.runtime.ops.loss.cross_entropy import (
     count_classes,
     count_valid,
@@ -36,7 +36,6 @@ from autoplan.runtime.ops.loss.cross_entropy import (
 )
 from autoplan.runtime.ops.loss.vocab_parallel import vocab_parallel_cross_entropy, vocab_parallel_weighted_cross_entropy
 from autoplan.runtime.ops.norm import batch_norm, sync_batch_norm
-from autoplan.runtime.ops.random import dropout, uniform
 from autoplan.runtime.ops.scan import running_extreme, split_cumprod, split_cumsum, split_logcumsumexp
 from autoplan.runtime.ops.spatial.pooling import adaptive_avg_pool, adaptive_max_pool
 from autoplan.runtime.ops.spatial.windows import (

@@ -1,9 +1,9 @@
 """The optimizer and what surrounds its step: accumulation, clipping, loss scale, learning rate, averaging.
 
-Order: `accumulation` (which batches the gradients are of), `clip` (the global norm), `grouping` (parameter groups),
-`lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `optimizer_options` (which optimizers there are, and
-what each takes), `lr_scheduler` (torch's schedulers), `masters` (float32 values beside half-precision parameters, and
-the update on the host, ZeRO-Offload), `optimizer` (the optimizer over this rank's parameters),
+Order: `accumulation` (which batches the gradients are of), `clip` (the global norm), `parameter_group` (parameter
+groups), `lamb` (LAMB), `gathered_optimizer` (optimizers of whole matrices), `optimizer_options` (which optimizers there
+are, and what each takes), `lr_scheduler` (torch's schedulers), `masters` (float32 values beside half-precision
+parameters, and the update on the host, ZeRO-Offload), `optimizer` (the optimizer over this rank's parameters),
 `loss_scaling` (float16's loss scale), `updates` (around each update), `local_sgd` (replicas averaged every few steps),
 `weight_stashing` (PipeDream-2BW's two versions).
 """

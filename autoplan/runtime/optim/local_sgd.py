@@ -18,7 +18,7 @@ from autoplan.ir.buckets import cut
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.masters import publish
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter, local
-from autoplan.runtime.spec import DATA, ProgramSpec
+from autoplan.runtime.program_spec import DATA, ProgramSpec
 
 
 def replica_axes(spec: ProgramSpec) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from autoplan.errors import ParallelismError
 from autoplan.options import SHAPES, LRSchedule, Training
-from autoplan.runtime.optim.grouping import DEFAULT
 from autoplan.runtime.optim.optimizer_options import options_text, refused, unknown
+from autoplan.runtime.optim.parameter_group import DEFAULT
 
 NOT_DATA = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
 """Classes that take functions or other schedulers, which plan.json doesn't hold."""

@@ -21,14 +21,14 @@ from autoplan.runtime.optim.gathered_optimizer import (
     gathered_parameters,
     split_dtensors,
 )
-from autoplan.runtime.optim.grouping import names_of, number_of, titles
 from autoplan.runtime.optim.lamb import Lamb, squares_over_ranks
 from autoplan.runtime.optim.lr_scheduler import LearningRates
 from autoplan.runtime.optim.masters import attach
 from autoplan.runtime.optim.optimizer_options import group_options, optimizer_class, options, options_beside_muon
+from autoplan.runtime.optim.parameter_group import names_of, number_of, titles
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 PLAIN = ("rprop",)
 """Elementwise optimizers that assign by masks, which DTensors don't know: their parts are updated one by one."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 
 def whole_counts(

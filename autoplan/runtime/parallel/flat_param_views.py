@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from autoplan.ir.graph import Member
-from autoplan.ir.typed import StoredParameter
-from autoplan.runtime.parallel.boxes import Part
+from autoplan.ir.typed_program import StoredParameter
+from autoplan.runtime.parallel.own_box import Part
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from autoplan.ir.buckets import cut
-from autoplan.ir.typed import StoredParameter
+from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 ALIGNMENT_BYTES = 64  # of each gradient in its bucket, so that vectorised kernels need no odd beginning
 REDUCED = {"fp32": torch.float32, "bf16": torch.bfloat16}

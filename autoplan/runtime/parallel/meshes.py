@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 
 def reordered(spec: ProgramSpec, device_type: str, order: Sequence[str]) -> DeviceMesh:

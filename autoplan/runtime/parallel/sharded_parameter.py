@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from autoplan.ir.typed import StoredParameter
+from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.boxes import Part, part_of, rows_of
-from autoplan.runtime.spec import DATA, PIPELINE, ProgramSpec
+from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
+from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 
 @dataclass(frozen=True)

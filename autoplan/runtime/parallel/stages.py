@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.parameters import Made, Parameters, leaf
 from autoplan.runtime.parallel.zero import shard_stages, stored
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 StageEntry = Callable[[Parameters, Mapping[str, MeshAxis]], nn.Module]
 Place = tuple[nn.Module, str]

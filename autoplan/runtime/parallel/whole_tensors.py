@@ -10,11 +10,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from autoplan.ir.mesh import whole_axis
-from autoplan.ir.typed import StoredParameter
+from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.parallel.flat_param_views import matrices
 from autoplan.runtime.parallel.meshes import reordered, sharded_meshes
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 
 class Storage:

@@ -32,7 +32,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import Shard
 
 from autoplan.errors import ParallelismError
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 
 def shard_stages(

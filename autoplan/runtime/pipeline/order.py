@@ -1,7 +1,7 @@
 """The order of a rank's actions: the one by which the search prices the schedule (``cost_models.pipeline``)."""
 
 from autoplan.errors import ParallelismError
-from autoplan.runtime.spec import PIPELINE, ProgramSpec
+from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 from cost_models.pipeline.order import Action, actions
 
 ONE_STAGE = {"gpipe": "gpipe", "1f1b": "1f1b", "pipedream-2bw": "1f1b"}

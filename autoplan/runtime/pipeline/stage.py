@@ -15,7 +15,7 @@ from autoplan.runtime.optim.loss_scaling import Scale, unscaled
 from autoplan.runtime.parallel.stages import StageModule
 from autoplan.runtime.parallel.zero import before_microbatch, reduce_gradients
 from autoplan.runtime.pipeline.split_backward import Halves, backward_inputs, backward_weights
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 
 Message = tuple[Tensor, ...]
 

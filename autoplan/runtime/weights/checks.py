@@ -10,11 +10,11 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.runtime.collectives.objects import from_all, together
-from autoplan.runtime.parallel.boxes import Part
+from autoplan.runtime.parallel.own_box import Part
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.weights.experts import StackedExperts
-from autoplan.runtime.weights.files import Safetensors
 from autoplan.runtime.weights.manifest import Manifest, check_chosen, identity, manifest_of, verify
+from autoplan.runtime.weights.safetensors_files import Safetensors
 
 REMEDY = "give a state dict or safetensors files of this very model"
 NOT_FINITE = "holds NaN or infinity"

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from autoplan.runtime.parallel.boxes import Part
+from autoplan.runtime.parallel.own_box import Part
 
 EXPERT = re.compile(r"(?P<mixture>.+)\.experts\.(?P<number>\d+)\.(?P<what>\w+)\.weight")
 ABOVE = (("gate_up_proj", ("w1", "w3")), ("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("w2",)),

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from autoplan.errors import WeightsError
 from autoplan.ir.start import InitRecipe
-from autoplan.ir.typed import StoredParameter
+from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.checkpoint.plain_values import path_of
 from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.parallel import flat_param_views
-from autoplan.runtime.parallel.boxes import whole
+from autoplan.runtime.parallel.own_box import whole
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.weights.checks import (
     REMEDY,
     Found,
@@ -29,8 +29,8 @@ from autoplan.runtime.weights.checks import (
     put_back,
 )
 from autoplan.runtime.weights.experts import StackedExperts, Weights
-from autoplan.runtime.weights.files import Safetensors, told_names
-from autoplan.runtime.weights.names import WeightNames
+from autoplan.runtime.weights.safetensors_files import Safetensors, told_names
+from autoplan.runtime.weights.weight_names import WeightNames
 from autoplan.trace.initialise import is_random, replay
 
 

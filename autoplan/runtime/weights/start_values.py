@@ -14,8 +14,8 @@ from autoplan.errors import PlanFileError, WeightsError
 from autoplan.ir.checksums import file_hash
 from autoplan.ir.graph import Model
 from autoplan.ir.start import FOLDER, Start, StoredFile
-from autoplan.runtime.parallel.boxes import whole
-from autoplan.runtime.weights.files import INDEX, Safetensors, weight_files
+from autoplan.runtime.parallel.own_box import whole
+from autoplan.runtime.weights.safetensors_files import INDEX, Safetensors, weight_files
 from autoplan.runtime.weights.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
 from autoplan.runtime.weights.writing import MAX_FILE_BYTES, WeightFile, index_of, split
 

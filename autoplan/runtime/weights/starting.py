@@ -11,7 +11,7 @@ from autoplan.errors import WeightsError
 from autoplan.ir.start import RESETS, Start
 from autoplan.runtime.collectives.objects import from_all, together
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
-from autoplan.runtime.spec import ProgramSpec
+from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.weights.loading import draw, load, makes, own_parameters
 from autoplan.runtime.weights.start_values import check_values
 

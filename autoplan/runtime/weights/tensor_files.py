@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from autoplan.errors import WeightsError
-from autoplan.runtime.parallel.boxes import Part
+from autoplan.runtime.parallel.own_box import Part
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,

@@ -19,19 +19,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.errors import CheckpointError, InputsError
-from autoplan.ir.typed import StoredParameter
+from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.checkpoint.plain_values import path_of
 from autoplan.runtime.collectives.objects import from_all, from_first, together
-from autoplan.runtime.parallel.boxes import Part, whole
 from autoplan.runtime.parallel.flat_param_views import box_of, sources_of, values_of
+from autoplan.runtime.parallel.own_box import Part, whole
 from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
 from autoplan.runtime.parallel.whole_tensors import Storage, gathered, whole_buffers
-from autoplan.runtime.spec import ProgramSpec
-from autoplan.runtime.weights.files import INDEX
-from autoplan.runtime.weights.folder import SavePlace, beside, told, with_dtype
+from autoplan.runtime.program_spec import ProgramSpec
 from autoplan.runtime.weights.loading import own_parameters
 from autoplan.runtime.weights.manifest import SAVE, described
+from autoplan.runtime.weights.safetensors_files import INDEX
 from autoplan.runtime.weights.tensor_files import CODES, FileTensor, header_bytes, write_at, write_box
+from autoplan.runtime.weights.weights_folder import SavePlace, beside, told, with_dtype
 
 MAX_FILE_BYTES = 5 * 10**9  # as save_pretrained had it for long: files that can be fetched again when one breaks
 

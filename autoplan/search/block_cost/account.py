@@ -15,7 +15,7 @@ from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
 from autoplan.ir.layout import Layout, R
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
 from autoplan.search.block_cost.saved_tensors import kept_bytes, kept_values

@@ -63,7 +63,7 @@ class BlockBounds:
         loads, chain, prices = self.loads, self.loads.chain, self.rates
         rows = {b: [self.floor(b, Weights(0.0, float(p))) for p in prices] for b in dict.fromkeys(self.blocks)}
         floor, price = np.array([rows[b] for b in self.blocks]), prices[None, :]
-        repeats, asked = chain.repeated[:, None], loads.setting.recompute
+        repeats, asked = chain.repeated[:, None], loads.candidate.recompute
         least = np.where(repeats & (asked not in ("auto", "none")), np.inf, floor)
         for kind, again_s, kept in (("full", "forward_s", "inputs"), ("selective", "again_s", "selective")):
             other = floor[:, :1] + self.least(again_s)[:, None] + price * self.least(kept)[:, None]

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.cost.interleaved import least_held, runs_rounds
+from autoplan.cost.interleaved import is_interleaved, least_held
 from autoplan.search.bounds.block_bounds import BlockBounds
 from autoplan.search.inter_op.stage_model import StageModel, least_share, parameter_share
 
@@ -107,7 +107,7 @@ def knapsack_bound(known: BlockBounds, memory_limit: float, unlimited_s: float) 
 
 def short_of_bytes(loads: StageModel, memory_limit: float) -> bool:
     """Whether some rank's even share of the chain, nothing recomputed, comes near the memory limit."""
-    chain, ranks = loads.chain, loads.setting.pp
+    chain, ranks = loads.chain, loads.candidate.pp
     states = float(chain.owned.sum()) * parameter_share(loads.data, loads.states)
     most = (states + float(chain.kept.sum()) * max(flights(loads))) / ranks
     most += float(chain.working.max() + chain.parameters.max() * sum(loads.data.gathered_segments))
@@ -116,9 +116,9 @@ def short_of_bytes(loads: StageModel, memory_limit: float) -> bool:
 
 def flights(loads: StageModel) -> tuple[int, ...]:
     """Microbatches that each rank holds at once, at least, of all its segments."""
-    setting = loads.setting
-    if runs_rounds(setting.schedule):
-        return least_held(setting.schedule, setting.pp, setting.microbatches)
+    candidate = loads.candidate
+    if is_interleaved(candidate.schedule):
+        return least_held(candidate.schedule, candidate.pp, candidate.microbatches)
     return loads.in_flight
 
 
@@ -126,7 +126,7 @@ def beside(loads: StageModel) -> float:
     """Bytes that a rank holds beside states and what is kept, at least, whatever it has of the chain."""
     chain, account = loads.chain, loads.memory_account
     each = float(chain.working.min() + chain.parameters.min() * sum(loads.data.gathered_segments))
-    message = float(account.message[1:].min(initial=np.inf)) if loads.setting.stages > 1 else 0.0
+    message = float(account.message[1:].min(initial=np.inf)) if loads.candidate.stages > 1 else 0.0
     return each + account.messages * message
 
 
@@ -174,11 +174,11 @@ def least_kept(known: BlockBounds) -> np.ndarray:
 def rounds_of(loads: StageModel) -> tuple[float, np.ndarray, float]:
     """(times that a rank's seconds of a microbatch count, times that its forward of one is hidden, seconds once through
     the chain beside)."""
-    setting, chain = loads.setting, loads.chain
-    hidden = np.zeros(setting.pp)
-    if runs_rounds(setting.schedule) or setting.pp == 1:
-        return float(setting.microbatches), hidden, 0.0
-    more = setting.microbatches - 1
-    if setting.schedule == "1f1b":
-        hidden = np.minimum(more, np.arange(setting.pp)[::-1]).astype(float)
+    candidate, chain = loads.candidate, loads.chain
+    hidden = np.zeros(candidate.pp)
+    if is_interleaved(candidate.schedule) or candidate.pp == 1:
+        return float(candidate.microbatches), hidden, 0.0
+    more = candidate.microbatches - 1
+    if candidate.schedule == "1f1b":
+        hidden = np.minimum(more, np.arange(candidate.pp)[::-1]).astype(float)
     return float(more), hidden, float((chain.forward_s + chain.backward_s).sum()) + loads.least_messages_s

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.interleaved import is_interleaved
 from autoplan.cost.prices import STREAMED
 from autoplan.cost.step import sharing_of
 from autoplan.search.bounds.block_bounds import BlockBounds, leanest_of, rates_of
@@ -20,14 +20,14 @@ from autoplan.search.bounds.knapsack import knapsack_bound, short_of_bytes
 from autoplan.search.candidate_costs import CandidateCosts, exposed
 from autoplan.search.inter_op.byte_prices import steep
 from autoplan.search.inter_op.stage_model import StageModel
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.pareto import kept_alone, states_alone
-from autoplan.search.intra_op.plan import IntraOpPlan
 from autoplan.search.intra_op.solve import FloorOf, Weights
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.heterogeneous import devices_of, pace
 from autoplan.solver.engines import Infeasible
 
-MOST_ALIKE = 6  # doublings of the microbatches, beyond which all settings' shares of it are said to be alike
+MOST_ALIKE = 6  # doublings of the microbatches, beyond which all candidates' shares of it are said to be alike
 
 
 @dataclass
@@ -44,112 +44,112 @@ class LowerBounds:
     unlimited: dict[Candidate, float] = field(default_factory=dict)
     limited: dict[tuple[Candidate, float], float] = field(default_factory=dict)
 
-    def of_point_s(self, setting: Candidate, point: IntraOpPlan) -> float:
+    def of_point_s(self, candidate: Candidate, point: IntraOpPlan) -> float:
         """Seconds of a step with these operators, were the chain cut at will and nothing recomputed. What happens once
         a step takes at least a stage's even share of what it takes for the whole chain on one."""
-        if (setting, point) not in self.of_points:
-            self.of_points[setting, point] = self.evenly_s(setting, point)
-        return self.of_points[setting, point]
+        if (candidate, point) not in self.of_points:
+            self.of_points[candidate, point] = self.evenly_s(candidate, point)
+        return self.of_points[candidate, point]
 
-    def unlimited_s(self, setting: Candidate) -> float:
+    def unlimited_s(self, candidate: Candidate) -> float:
         """Seconds of a step of the fastest operators, less their solver's gap, with no limit on bytes; on several kinds
         of device, what their own operators take at least."""
-        if setting not in self.unlimited:
-            self.unlimited[setting] = self.by_operators_s(setting)
-        return self.unlimited[setting]
+        if candidate not in self.unlimited:
+            self.unlimited[candidate] = self.by_operators_s(candidate)
+        return self.unlimited[candidate]
 
-    def limited_s(self, setting: Candidate, memory_limit: float) -> float:
+    def limited_s(self, candidate: Candidate, memory_limit: float) -> float:
         """Seconds of a step under a memory limit, by what pipeline ranks can hold of the chain in a given time;
         infinite where nothing fits. Takes as long for many layers as for few."""
-        key = (setting, memory_limit)
+        key = (candidate, memory_limit)
         if key not in self.limited:
-            self.limited[key] = max(self.unlimited_s(setting), self.by_bytes_s(setting, memory_limit))
+            self.limited[key] = max(self.unlimited_s(candidate), self.by_bytes_s(candidate, memory_limit))
         return self.limited[key]
 
-    def evenly_s(self, setting: Candidate, point: IntraOpPlan) -> float:
+    def evenly_s(self, candidate: Candidate, point: IntraOpPlan) -> float:
         operators = self.costs.operators
-        devices = devices_of(operators.topology, setting)
+        devices = devices_of(operators.topology, candidate)
         if not devices:
-            loads = self.costs.loads(setting, point)
+            loads = self.costs.loads(candidate, point)
             return self.spread_s(loads, exposed(*loads.once_s((0, len(loads.chain)))))
         chain_s = sum(n * (point.prices[b].forward_s + point.prices[b].backward_s) for b, n in self.uses.items())
         own = {d: [p.forward_s + p.backward_s for p in point.on(d)] for d in dict.fromkeys(devices)}
         slowest_s = [p.forward_s + p.backward_s for p in point.prices]
-        return chain_s * uneven_rounds(setting, operators, [pace(own[d], slowest_s) for d in devices])
+        return chain_s * uneven_rounds(candidate, operators, [pace(own[d], slowest_s) for d in devices])
 
     def spread_s(self, loads: StageModel, once_s: float) -> float:
         """Seconds of a step of a chain that is spread evenly, with what all of it takes once a step."""
-        return (self.line_s(loads) + once_s / loads.setting.pp) * self.costs.slowdown
+        return (self.line_s(loads) + once_s / loads.candidate.pp) * self.costs.slowdown
 
     def line_s(self, loads: StageModel) -> float:
         """Of these those of the schedule. Messages that run beside compute are waited for by the first microbatch; in
         1F1B by one of each ``pp`` that follow one another, too (``local_search.least_line_s``)."""
-        setting, operators, chain = loads.setting, self.costs.operators, loads.chain
+        candidate, operators, chain = loads.candidate, self.costs.operators, loads.chain
         chain_s, messages_s = float((chain.forward_s + chain.backward_s).sum()), loads.least_messages_s
         if not loads.ahead:
-            return (chain_s + messages_s) * rounds(setting, operators) / setting.pp
-        if runs_rounds(setting.schedule):
-            return chain_s * rounds(setting, operators) / setting.pp
-        whole_s = chain_s * rounds(setting, operators) / setting.pp + messages_s
-        trips, left = divmod(setting.microbatches - 1, setting.pp)
-        if setting.schedule != "1f1b" or not trips:
+            return (chain_s + messages_s) * rounds(candidate, operators) / candidate.pp
+        if is_interleaved(candidate.schedule):
+            return chain_s * rounds(candidate, operators) / candidate.pp
+        whole_s = chain_s * rounds(candidate, operators) / candidate.pp + messages_s
+        trips, left = divmod(candidate.microbatches - 1, candidate.pp)
+        if candidate.schedule != "1f1b" or not trips:
             return whole_s
-        rest_s = chain_s * rounds(replace(setting, microbatches=left + 1), operators) / setting.pp + messages_s
+        rest_s = chain_s * rounds(replace(candidate, microbatches=left + 1), operators) / candidate.pp + messages_s
         return max(whole_s, trips * (chain_s + messages_s) + rest_s)
 
-    def by_operators_s(self, setting: Candidate) -> float:
+    def by_operators_s(self, candidate: Candidate) -> float:
         operators = self.costs.operators
-        if devices_of(operators.topology, setting):
-            return lower_bound(operators, setting)
-        fastest = operators.fastest(setting)
-        if setting.offload != "none":  # which operators are the fastest is asked at the device's own pace
-            known = self.known(setting, short=False)
-            return self.spread_s(known.loads, known.once_s) * (1 - fastest.gap) - self.apart_s(setting)
-        known_s, other = self.of_point_s(setting, fastest) * (1 - fastest.gap), self.costs.together(setting)
+        if devices_of(operators.topology, candidate):
+            return lower_bound(operators, candidate)
+        fastest = operators.fastest(candidate)
+        if candidate.offload != "none":  # which operators are the fastest is asked at the device's own pace
+            known = self.known(candidate, short=False)
+            return self.spread_s(known.loads, known.once_s) * (1 - fastest.gap) - self.apart_s(candidate)
+        known_s, other = self.of_point_s(candidate, fastest) * (1 - fastest.gap), self.costs.together(candidate)
         if other is None:
             return known_s
-        lean = operators.priced(setting, states_alone(fastest.solution))
-        data_s = min(self.reduced_s(setting, point) for point in (fastest, lean))
-        return min(known_s, (other.least_s * setting.microbatches + data_s) / setting.pp * self.costs.slowdown)
+        lean = operators.priced(candidate, states_alone(fastest.solution))
+        data_s = min(self.reduced_s(candidate, point) for point in (fastest, lean))
+        return min(known_s, (other.least_s * candidate.microbatches + data_s) / candidate.pp * self.costs.slowdown)
 
-    def reduced_s(self, setting: Candidate, point: IntraOpPlan) -> float:
+    def reduced_s(self, candidate: Candidate, point: IntraOpPlan) -> float:
         """Seconds of a step that the data axis takes beside what is hidden."""
-        loads = self.costs.loads(setting, point)
+        loads = self.costs.loads(candidate, point)
         spent_s, hidden_s, _, _ = loads.once_s((0, len(loads.chain)))
-        return spent_s - hidden_s + setting.microbatches * float(loads.chain.exposed_s.sum())
+        return spent_s - hidden_s + candidate.microbatches * float(loads.chain.exposed_s.sum())
 
-    def apart_s(self, setting: Candidate) -> float:
+    def apart_s(self, candidate: Candidate) -> float:
         """Seconds of a step by which bounds that take the fastest operators for the least may be too high."""
-        other = self.costs.together(setting)
-        return 0.0 if other is None else other.apart_s * setting.microbatches * self.costs.slowdown
+        other = self.costs.together(candidate)
+        return 0.0 if other is None else other.apart_s * candidate.microbatches * self.costs.slowdown
 
-    def by_bytes_s(self, setting: Candidate, memory_limit: float) -> float:
+    def by_bytes_s(self, candidate: Candidate, memory_limit: float) -> float:
         """The knapsack bound; 0 where it says nothing: ranks share devices or are of several kinds, nothing can be
         recomputed, or bytes aren't short."""
         operators, costs = self.costs.operators, self.costs
-        shared = sharing_of(operators.topology.device, setting.pp, setting.stage_devices).gain != 1
-        if shared or devices_of(operators.topology, setting) or self.keeps_everything(setting):
+        shared = sharing_of(operators.topology.device, candidate.pp, candidate.stage_devices).gain != 1
+        if shared or devices_of(operators.topology, candidate) or self.keeps_everything(candidate):
             return 0.0
-        fastest = operators.fastest(setting)
-        if not np.isfinite(memory_limit) or not short_of_bytes(costs.loads(setting, fastest), memory_limit):
+        fastest = operators.fastest(candidate)
+        if not np.isfinite(memory_limit) or not short_of_bytes(costs.loads(candidate, fastest), memory_limit):
             return 0.0
-        known = self.known(setting)
-        once_s = known.once_s / setting.pp
-        slowed = costs.slowdown * (1 - fastest.gap if runs_rounds(setting.schedule) else 1.0)
-        schedule_s = knapsack_bound(known, memory_limit, max(self.unlimited_s(setting) / slowed - once_s, 0.0))
-        return (schedule_s + once_s) * slowed - self.apart_s(setting)
+        known = self.known(candidate)
+        once_s = known.once_s / candidate.pp
+        slowed = costs.slowdown * (1 - fastest.gap if is_interleaved(candidate.schedule) else 1.0)
+        schedule_s = knapsack_bound(known, memory_limit, max(self.unlimited_s(candidate) / slowed - once_s, 0.0))
+        return (schedule_s + once_s) * slowed - self.apart_s(candidate)
 
-    def keeps_everything(self, setting: Candidate) -> bool:
+    def keeps_everything(self, candidate: Candidate) -> bool:
         """Whether nothing at all can be recomputed, of one stage with a tensor axis."""
-        again = self.costs.operators.prepared.training and setting.recompute != "none" and max(self.uses.values()) > 1
-        return self.costs.rigid(setting) and not again
+        again = self.costs.operators.prepared.training and candidate.recompute != "none" and max(self.uses.values()) > 1
+        return self.costs.rigid(candidate) and not again
 
-    def known(self, setting: Candidate, *, short: bool = True) -> BlockBounds:
+    def known(self, candidate: Candidate, *, short: bool = True) -> BlockBounds:
         """What is known of a candidate's operators on one kind of device; ``short`` of bytes, perhaps."""
         operators = self.costs.operators
-        points = self.points(setting, short=short)
-        fastest, each = points[0], [self.costs.loads(setting, point) for point in points]
-        rate, chain, floor = adding_rate(each[0]), each[0].chain, operators.floor(setting)
+        points = self.points(candidate, short=short)
+        fastest, each = points[0], [self.costs.loads(candidate, point) for point in points]
+        rate, chain, floor = adding_rate(each[0]), each[0].chain, operators.floor(candidate)
         if not operators.fuses:
             kept = [min(price.kept_bytes for price in alike) for alike in zip(*(p.prices for p in points), strict=True)]
             floor = partial(with_kept, floor, kept)
@@ -163,19 +163,19 @@ class LowerBounds:
         forward_s = np.maximum.reduce([found.chain.forward_s for found in each])
         return BlockBounds(loads, lean, own[0], self.blocks, floor, rates, forward_s, once_s)
 
-    def points(self, setting: Candidate, *, short: bool = True) -> list[IntraOpPlan]:
+    def points(self, candidate: Candidate, *, short: bool = True) -> list[IntraOpPlan]:
         """The fastest operators, and those that hold least: of everything, of parameters, of what is kept; and, where
         bytes are short, altogether."""
         operators = self.costs.operators
-        fastest = operators.fastest(setting)
-        if setting.operator_ways == 1:
+        fastest = operators.fastest(candidate)
+        if candidate.operator_ways == 1:
             return [fastest]
-        steeply = steep(fastest.solution, self.costs.loads(setting, fastest))
+        steeply = steep(fastest.solution, self.costs.loads(candidate, fastest))
         prices = (steeply, states_alone(fastest.solution), kept_alone(fastest.solution))
-        points = [fastest, *(operators.priced(setting, weights) for weights in prices)]
-        if short and self.costs.rigid(setting):
+        points = [fastest, *(operators.priced(candidate, weights) for weights in prices)]
+        if short and self.costs.rigid(candidate):
             with suppress(Infeasible):  # the solver was out of time
-                points.append(operators.taken(setting, self.costs.joint(setting).leanest))
+                points.append(operators.taken(candidate, self.costs.joint(candidate).leanest))
         return points
 
     def own_s(self, point: IntraOpPlan, rate: float) -> np.ndarray:
@@ -201,8 +201,8 @@ def adding(floor: FloorOf, rate: float, block: int, weights: Weights) -> float:
 
 def adding_rate(loads: StageModel) -> float:
     """Seconds for each byte of a segment's parameters in which its gradients are added up, a microbatch's share of a
-    step: those of every microbatch but the first, of whose share as much is said as many settings have alike."""
-    data, many = loads.data, loads.setting.microbatches
+    step: those of every microbatch but the first, of whose share as much is said as many candidates have alike."""
+    data, many = loads.data, loads.candidate.microbatches
     share = 1 - 2.0 ** -min(math.floor(math.log2(many)), MOST_ALIKE)
     each_s = (data.accumulate_s(2 * STREAMED) - data.accumulate_s(STREAMED)) / STREAMED
     return share * each_s if data.prices.training else 0.0

@@ -16,11 +16,11 @@ from dataclasses import replace
 from autoplan.errors import ParallelismError
 from autoplan.ir.choice import Alternative, PricedCollective
 from autoplan.options import Parallelism
+from autoplan.search.chosen import parallelism_of
 from autoplan.search.driver import fastest
 from autoplan.search.evaluate import Evaluated
 from autoplan.search.explain.pins import unpinned
 from autoplan.search.predict import bubble_of, collectives
-from autoplan.search.result import parallelism_of
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.systems import ASYNCHRONOUS, CLASSICAL, SYSTEMS, resolve
 from autoplan.search.space.tensor_axes import SYSTEMS as GRIDS
@@ -79,7 +79,7 @@ def named(
     if own.operators is work.operators and pinned.tensor_system is None:
         found = fastest(own, possible, memory_limit)
     else:
-        found = fastest(own, likeliest(own, possible, best.setting), memory_limit)
+        found = fastest(own, likeliest(own, possible, best.candidate), memory_limit)
         found = found or fastest(own, leanest(own, possible), memory_limit)
     if found is None:
         own.check_some_lie(possible)
@@ -90,7 +90,7 @@ def named(
 
 
 def likeliest(work: SearchState, possible: Sequence[Candidate], best: Candidate) -> list[Candidate]:
-    """The settings with the microbatch that fills a device about as the best plan's does, of those over which rows
+    """The candidates with the microbatch that fills a device about as the best plan's does, of those over which rows
     divide, whatever else they differ in: one operator problem."""
     tp = min(s.tp for s in possible)
     wanted = math.log(best.micro_batch * tp / best.tp)
@@ -109,14 +109,14 @@ def runners_up(work: SearchState, best: Evaluated) -> Iterator[Alternative]:
     best_of: dict[tuple, Evaluated] = {}
     for found in work.found.values():
         if found is not None:
-            s = found.setting
+            s = found.candidate
             kind = mesh_of(s)
             if kind not in best_of or found.step_s < best_of[kind].step_s:
                 best_of[kind] = found
-    b = best.setting
+    b = best.candidate
     best_of.pop(mesh_of(b), None)
     for found in sorted(best_of.values(), key=lambda e: e.step_s)[:RUNNERS_UP]:
-        s = found.setting
+        s = found.candidate
         name = f"{s.sizes_text} zero={s.zero}" + f" offload={s.offload}" * (s.offload != "none")
         yield priced(work, name, found, 0)
 

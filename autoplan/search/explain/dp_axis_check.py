@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from autoplan.cost import Prices
 from autoplan.ir.choice import tensor_mesh
 from autoplan.rules.strategies import Strategy
-from autoplan.search.intra_op.inputs import OperatorInputs
-from autoplan.search.intra_op.options import formulate
+from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.problem import Problem, build
+from autoplan.search.intra_op.problem_inputs import OperatorInputs
 from autoplan.search.intra_op.solve import Infeasible, Solution, Solver
 from autoplan.search.operator_problems import OperatorProblems
 from autoplan.search.space.candidates import Candidate
@@ -55,38 +55,38 @@ class DataCheck:
         return f"with the data axis free: {saved:.1%} less in the operators of a microbatch, with {names} off the batch"
 
 
-def check_data_axis(operators: OperatorProblems, setting: Candidate, spent_s: float) -> str:
+def check_data_axis(operators: OperatorProblems, candidate: Candidate, spent_s: float) -> str:
     """The check in a sentence; "" where there is no data axis, or the batch can't be on it.
 
     spent_s  by the search until here: where the check would take more than a tenth of it, it is left out
     """
-    beside = setting.tensor_system or setting.folding.axes or setting.cp > 1
-    if setting.dp == 1 or beside or operators.prepared.batch[DATA].reason:
+    beside = candidate.tensor_system or candidate.folding.axes or candidate.cp > 1
+    if candidate.dp == 1 or beside or operators.prepared.batch[DATA].reason:
         return ""
     start = time.perf_counter()
-    pinned_form, shared = operators.form(single_steps(operators, setting), operators.split_weights)
+    pinned_form, shared = operators.form(single_steps(operators, candidate), operators.split_weights)
     problem = build(pinned_form, shared.of(pinned_form))
     pinned = Solver(problem, time_limit_s=LIMIT_S).solve()
-    each_s, members = time.perf_counter() - start, setting.stage_devices
+    each_s, members = time.perf_counter() - start, candidate.stage_devices
     if each_s * (1 + SLOWER * max(1.0, members / PAIRED) ** 2) > SHARE * spent_s:
         return (
             f"with the data axis free: not checked, {problem.variables} variables become about "
             f"{GROWTH * problem.variables}, more than a tenth of the search's time"
         )
-    return str(checked(pinned_form, pinned, freed(operators, setting)))
+    return str(checked(pinned_form, pinned, freed(operators, candidate)))
 
 
-def freed(operators: OperatorProblems, setting: Candidate) -> OperatorInputs:
+def freed(operators: OperatorProblems, candidate: Candidate) -> OperatorInputs:
     """The plan's problem on its own mesh with the data axis free."""
-    prices, split = single_steps(operators, setting), operators.split_weights
+    prices, split = single_steps(operators, candidate), operators.split_weights
     return formulate(
         operators.prepared, prices.mesh, prices, split_weights=split, sequence=operators.sequence, free=DATA
     )
 
 
-def single_steps(operators: OperatorProblems, setting: Candidate) -> Prices:
+def single_steps(operators: OperatorProblems, candidate: Candidate) -> Prices:
     """The price list of the plan's own mesh, by single steps."""
-    return replace(operators.prices(tensor_mesh(setting.mesh), setting.schedule), direct=True)
+    return replace(operators.prices(tensor_mesh(candidate.mesh), candidate.schedule), direct=True)
 
 
 def checked(pinned_form: OperatorInputs, pinned: Solution, form: OperatorInputs) -> DataCheck:

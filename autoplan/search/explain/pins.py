@@ -29,7 +29,7 @@ def unpinned(work: SearchState, best: Evaluated, pinned: Parallelism) -> tuple[s
     """The fastest plan with neither pinned fields nor constraints: the alternative's name, the search that it is of,
     and the plan, ``best`` itself where the pins cost nothing. None where nothing is pinned.
 
-    Only settings whose bound is below what the pinned plan takes are priced: no other can be quicker.
+    Only candidates whose bound is below what the pinned plan takes are priced: no other can be quicker.
     """
     constraints = work.prepared.constraints
     if not pinned.pinned() and not constraints:

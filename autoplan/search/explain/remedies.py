@@ -1,8 +1,8 @@
 """What would make a plan fit, each change planned before it is named.
 
-A change is looked for by bounds first (``least_bytes``: what no plan of a setting goes below), then by a few settings
-of which one has to fit. What is found is planned by a search of its own, so that the step time that is told is the one
-that planning the change gives.
+A change is looked for by bounds first (``least_bytes``: what no plan of a candidate goes below), then by a few
+candidates of which one has to fit. What is found is planned by a search of its own, so that the step time that is told
+is the one that planning the change gives.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.graph import Model, batch_rows
 from autoplan.options import Parallelism, Training
 from autoplan.search.bounds.floors import lower_bound
+from autoplan.search.chosen import parallelism_of
 from autoplan.search.driver import best_plan
 from autoplan.search.evaluate import Evaluated, Evaluator
 from autoplan.search.inter_op.stage_model import data_axis
 from autoplan.search.predict import units
-from autoplan.search.result import parallelism_of
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.space.pinned_checks import check_offload
 from autoplan.search.state import SearchState, begin, candidates
 from autoplan.trace.rescale import rescale
 
 MOST_NODES = 64  # times the nodes given, beyond which more nodes are no remedy
-TRIES = 12  # settings that are priced for one remedy
-FAILED_TRIES = 6  # settings of which none fitting says that none will
+TRIES = 12  # candidates that are priced for one remedy
+FAILED_TRIES = 6  # candidates of which none fitting says that none will
 PLANNED_NODES = 8  # counts of nodes for which a plan is sought, from the fewest that bounds allow
 HALVINGS = 6  # of the sequence, beyond which it is another task
 SIZES = ("dp", "dp_replicate", "tp", "pp", "cp", "ep", "etp", "cp_attention", "tensor", "tensor_system")
@@ -86,50 +86,50 @@ def remedy(
 
 
 def quick(work: SearchState, pinned: Parallelism) -> Evaluated | None:
-    """A plan that fits, the best of a few settings; None where none of them does.
+    """A plan that fits, the best of a few candidates; None where none of them does.
 
     They are taken in turn from those that may be fastest, which fit where memory is ample, and from those that need
     least, which fit where it is not.
     """
-    small, wall = list(fitting(work, pinned)), work.cluster.usable_bytes
-    bounds_s = {setting: lower_bound(work.operators, setting) for _, setting in small}
+    small, memory_limit = list(fitting(work, pinned)), work.cluster.usable_bytes
+    bounds_s = {candidate: lower_bound(work.operators, candidate) for _, candidate in small}
     turns = zip((s for _, s in sorted(small)), sorted(bounds_s, key=lambda s: (bounds_s[s], s)), strict=True)
     best: Evaluated | None = None
-    for number, setting in enumerate(itertools.islice(dict.fromkeys(itertools.chain.from_iterable(turns)), TRIES)):
+    for number, candidate in enumerate(itertools.islice(dict.fromkeys(itertools.chain.from_iterable(turns)), TRIES)):
         if best is None and number >= FAILED_TRIES:
             break
         limit_s = math.inf if best is None else best.step_s
-        found = work.evaluate(setting, wall, limit_s) if bounds_s[setting] < limit_s else None
+        found = work.evaluate(candidate, memory_limit, limit_s) if bounds_s[candidate] < limit_s else None
         best = found if found is not None and found.step_s < limit_s else best
     return best
 
 
 def fits(work: SearchState, pinned: Parallelism) -> bool:
-    """Whether some setting may fit, as far as bounds tell."""
+    """Whether some candidate may fit, as far as bounds tell."""
     return next(fitting(work, pinned), None) is not None
 
 
 def fitting(work: SearchState, pinned: Parallelism) -> Iterator[tuple[float, Candidate]]:
-    """(bytes at the least, setting) of those that may fit; none where what is pinned can't be there."""
+    """(bytes at the least, candidate) of those that may fit; none where what is pinned can't be there."""
     try:
         check_offload(pinned, work.cluster, work.training)
         possible = candidates(work.limits, pinned)
     except ParallelismError:
         return
-    for setting in possible:
-        least = work.least_bytes(setting) if within_host(work, setting) else math.inf
-        if least <= work.cluster.usable_bytes and work.obstacle(setting) is None:
-            yield least, setting
+    for candidate in possible:
+        least = work.least_bytes(candidate) if within_host(work, candidate) else math.inf
+        if least <= work.cluster.usable_bytes and work.obstacle(candidate) is None:
+            yield least, candidate
 
 
-def within_host(work: SearchState, setting: Candidate) -> bool:
-    """Whether an even share of what a setting offloads is no more than the host has."""
+def within_host(work: SearchState, candidate: Candidate) -> bool:
+    """Whether an even share of what a candidate offloads is no more than the host has."""
     host = work.operators.topology.device.host
-    if setting.offload == "none" or host is None:
+    if candidate.offload == "none" or host is None:
         return True
-    prices = work.operators.prices(tensor_mesh(setting.mesh))
-    data = data_axis(setting, prices, optimizer_states(work.training))
-    bytes = sum(p.type.bytes for p in work.prepared.model.parameters) / (setting.tp * setting.pp)
+    prices = work.operators.prices(tensor_mesh(candidate.mesh))
+    data = data_axis(candidate, prices, optimizer_states(work.training))
+    bytes = sum(p.type.bytes for p in work.prepared.model.parameters) / (candidate.tp * candidate.pp)
     return bytes * data.host_share(optimizer_states(work.training)) <= host.memory_bytes
 
 

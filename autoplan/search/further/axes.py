@@ -36,7 +36,7 @@ def wants_context(work: SearchState, best: Evaluated | None) -> bool:
 
 
 def in_context(work: SearchState, pinned: Parallelism) -> list[Candidate]:
-    """Every setting with a context axis; none where one is pinned, or another system on the tensor axes, or no
+    """Every candidate with a context axis; none where one is pinned, or another system on the tensor axes, or no
     attention runs over a sequence."""
     said = (pinned.cp, pinned.ep, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
     tokens = work.limits.tokens
@@ -48,10 +48,10 @@ def in_context(work: SearchState, pinned: Parallelism) -> list[Candidate]:
     return work.lying([s for s in found if is_worth(s, tokens)])
 
 
-def is_worth(setting: Candidate, tokens: int) -> bool:
+def is_worth(candidate: Candidate, tokens: int) -> bool:
     """Whether a device is left enough of a row, and gathers no more keys and values than is sensible."""
-    ways, gathers = setting.cp * setting.tp, setting.cp_attention == "rows"
-    return tokens % ways == 0 and tokens // ways >= LEAST_TOKENS and (setting.cp <= MOST_GATHERED or not gathers)
+    ways, gathers = candidate.cp * candidate.tp, candidate.cp_attention == "rows"
+    return tokens % ways == 0 and tokens // ways >= LEAST_TOKENS and (candidate.cp <= MOST_GATHERED or not gathers)
 
 
 def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
@@ -62,14 +62,14 @@ def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None)
         return []
     sizes = [ep for ep in divisors(math.gcd(work.limits.devices, work.limits.experts)) if ep > 1]
     found = (s for ep in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=pinned.tp or 1)))
-    rows = 1.0 if best is None else best.setting.micro_batch / best.setting.operator_ways
+    rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
     return work.lying(likeliest(found, rows))
 
 
 def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
     """Settings with the quickest experts' axis beside a tensor axis, folded over it or not, likewise; none for a model
     of many operators, or where either axis is pinned."""
-    alone = [setting for setting in work.bounds if setting.folding.axes]
+    alone = [candidate for candidate in work.bounds if candidate.folding.axes]
     said = (pinned.ep, pinned.tp)
     many = work.prepared.many > work.budget.folded_operators
     if work.budget.quick or many or any(field is not None for field in said) or not alone:
@@ -79,7 +79,7 @@ def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None
     ep = min(known_s, key=lambda s: (known_s[s], s)).sizes["ep"]
     sizes = [tp for tp in divisors(work.limits.node) if tp > 1]
     beside = (s for tp in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=tp)))
-    rows = 1.0 if best is None else best.setting.micro_batch / best.setting.operator_ways
+    rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
     return work.lying(likeliest(beside, rows))
 
 
@@ -98,6 +98,6 @@ def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
 
 def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> list[Candidate]:
     """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
-    sizes = found.setting.sizes
+    sizes = found.candidate.sizes
     same = replace(pinned, ep=sizes["ep"], etp=sizes["etp"], tp=sizes["tp"])
     return work.lying([s for s in settings(work.limits, same) if s not in work.found])

@@ -22,7 +22,7 @@ from autoplan.options import Parallelism
 from autoplan.rules.strategies import axis_strategies
 from autoplan.search.bounds.floors import lower_bound
 from autoplan.search.evaluate import Evaluated
-from autoplan.search.intra_op.inputs import Prepared
+from autoplan.search.intra_op.problem_inputs import Prepared
 from autoplan.search.operator_problems import uses_tensor_axis
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState
@@ -32,16 +32,16 @@ TABLES = "vocab-parallel"
 
 
 def refined(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
-    """The best plan, or the same setting on a factored tensor axis where that is quicker."""
-    one_axis = not best.setting.tensor and not best.setting.folding.axes and best.setting.cp == 1
+    """The best plan, or the same candidate on a factored tensor axis where that is quicker."""
+    one_axis = not best.candidate.tensor and not best.candidate.folding.axes and best.candidate.cp == 1
     if pinned.tensor is not None or pinned.tensor_system is not None or not one_axis:
         return best
-    one_axis_s = lower_bound(work.operators, best.setting)
-    for setting in factored(work.prepared, best.setting):
+    one_axis_s = lower_bound(work.operators, best.candidate)
+    for candidate in factored(work.prepared, best.candidate):
         saves = 1 - work.budget.tolerance
-        limit_s, stands = best.step_s * saves, work.obstacle(setting) is None
-        if stands and lower_bound(work.operators, setting) < min(limit_s, one_axis_s * saves):
-            found = work.evaluate(setting, memory_limit, limit_s)
+        limit_s, stands = best.step_s * saves, work.obstacle(candidate) is None
+        if stands and lower_bound(work.operators, candidate) < min(limit_s, one_axis_s * saves):
+            found = work.evaluate(candidate, memory_limit, limit_s)
             best = found if found is not None and found.step_s < limit_s else best
     return beside_whole_weights(work, best, pinned, memory_limit)
 
@@ -49,23 +49,23 @@ def refined(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limi
 def beside_whole_weights(work: SearchState, best: Evaluated, pinned: Parallelism, memory_limit: float) -> Evaluated:
     """The best plan, or, where that is quicker, its mesh with tables split alone."""
     asked = pinned.tensor is not None or pinned.tensor_system is not None
-    if asked or uses_tensor_axis(pinned) or best.setting.tp == 1 or best.setting.tensor or best.setting.pp > 1:
+    if asked or uses_tensor_axis(pinned) or best.candidate.tp == 1 or best.candidate.tensor or best.candidate.pp > 1:
         return best
     limit_s = best.step_s * (1 - work.budget.tolerance)
     try:
         own = work.pinned_to(replace(pinned, tensor_system=TABLES))
-        found = own.evaluate(replace(best.setting, tensor_system=TABLES), memory_limit, limit_s)
+        found = own.evaluate(replace(best.candidate, tensor_system=TABLES), memory_limit, limit_s)
     except ParallelismError:  # there is no table, or its rows don't divide
         return best
     return found if found is not None and found.step_s < limit_s else best
 
 
-def factored(prepared: Prepared, setting: Candidate) -> Iterator[Candidate]:
-    """The setting on two tensor axes, for every part of its tensor axis over which something more divides."""
-    parts = sorted({part for part in parts_that_divide(prepared, setting.tp)})
+def factored(prepared: Prepared, candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate on two tensor axes, for every part of its tensor axis over which something more divides."""
+    parts = sorted({part for part in parts_that_divide(prepared, candidate.tp)})
     for part in parts:
-        for tensor in dict.fromkeys(((setting.tp // part, part), (part, setting.tp // part))):
-            yield replace(setting, tensor=tensor)
+        for tensor in dict.fromkeys(((candidate.tp // part, part), (part, candidate.tp // part))):
+            yield replace(candidate, tensor=tensor)
 
 
 def parts_that_divide(prepared: Prepared, tp: int) -> Iterator[int]:

@@ -14,7 +14,7 @@ from autoplan.search.state import SearchState
 
 
 def hosted(work: SearchState, pinned: Parallelism) -> list[Candidate]:
-    """Every setting that offloads; none where something is pinned, or devices have no host with memory of its own."""
+    """Every candidate that offloads; none where something is pinned, or devices have no host with memory of its own."""
     host = work.cluster.profile()[0].host
     if pinned.pinned() or isinstance(work.training, Inference) or host is None or host.own:
         return []

@@ -15,9 +15,9 @@ from autoplan.search.state import SearchState
 
 
 def in_other_rounds(work: SearchState, pinned: Parallelism, best: Evaluated) -> list[Candidate]:
-    """The best plan's setting with more than half as many stages on a rank, and fewer than twice as many; none where
+    """The best plan's candidate with more than half as many stages on a rank, and fewer than twice as many; none where
     their number is pinned, or it isn't interleaved."""
-    s = best.setting
+    s = best.candidate
     if s.schedule != "interleaved" or pinned.virtual_stages is not None:
         return []
     most = min(2 * s.virtual_stages, VIRTUAL_STAGES[-1])

@@ -26,7 +26,7 @@ EASING = 1 / 8  # by which prices come down between the leanest and the fastest
 
 def steep(fastest: Solution, loads: StageModel, ease: float = 1.0) -> Weights:
     """Prices under which bytes count as much as time, or less by a factor; of bytes of parameters and of those kept
-    as a setting holds them, to a power of two, so that many settings ask for the same."""
+    as a candidate holds them, to a power of two, so that many candidates ask for the same."""
     exact = parameter_share(loads.data, loads.states) / max(loads.in_flight)
     share = 2.0 ** round(math.log2(exact)) if exact > 0 else 0.0  # 0: all of it is the host's
     held = share * fastest.state_bytes + fastest.kept_bytes

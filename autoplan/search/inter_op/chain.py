@@ -98,7 +98,7 @@ class Chain:
 
 
 def chain_of(
-    model: Model, blocks: Sequence[BlockCost], setting: Candidate, data: DataAxis, held: HeldParameters
+    model: Model, blocks: Sequence[BlockCost], candidate: Candidate, data: DataAxis, held: HeldParameters
 ) -> Chain:
     """Lays the prices of the blocks along the chain."""
     blocks = [on_host(price, data) for price in blocks] if data.offload == "activations" else blocks
@@ -118,7 +118,7 @@ def chain_of(
     def along(values: Iterable[float]) -> np.ndarray:
         return np.array(list(values), dtype=float)[order]
 
-    halves = along(b.live.halves * splits(setting.schedule) for b in blocks)
+    halves = along(b.live.halves * splits(candidate.schedule) for b in blocks)
     return Chain(
         forward_s=along(b.forward_s for b in blocks) + along(waits_f) + along(f for f, _ in copies),
         backward_s=along(b.backward_s for b in blocks)
@@ -133,7 +133,7 @@ def chain_of(
         constants=along(b.constant_bytes for b in blocks),
         working=along(b.working_bytes for b in blocks),
         parameters=along(sizes),
-        owned=held.owned(setting.pp),
+        owned=held.owned(candidate.pp),
         elsewhere=data.elsewhere * held.dense(data.wide).bytes,
         repeated=np.array([uses[block] > 1 for block in order]),
         selective=along(b.selective.kept_bytes for b in blocks),

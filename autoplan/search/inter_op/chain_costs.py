@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, CriticalPath, Rounds, split_backward, splits
+from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, CriticalPath, InterleavedSchedule, split_backward, splits
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
 from autoplan.search.inter_op.rank_memory import SegmentBytes, prefix
@@ -105,7 +105,7 @@ class ChainCosts:
     virtual_stages: int
     microbatches: int
     memory_limit: float
-    rounds: Rounds
+    rounds: InterleavedSchedule
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -230,9 +230,9 @@ class ChainCosts:
 
 def pieces_of(loads: StageModel, memory_limit: float) -> ChainCosts:
     """The chain of a candidate, as its schedule runs it."""
-    chain, setting = loads.chain, loads.setting
+    chain, candidate = loads.chain, loads.candidate
     (backward_s, weights_s), (whole_s, _) = (divided_backward(loads, first=first) for first in (False, True))
-    messages = np.tile([loads.border_s(rank)[:-1] for rank in range(setting.pp)], (setting.virtual_stages, 1))
+    messages = np.tile([loads.border_s(rank)[:-1] for rank in range(candidate.pp)], (candidate.virtual_stages, 1))
     messages[0] = 0.0
     assert loads.rounds is not None
     return ChainCosts(
@@ -244,11 +244,11 @@ def pieces_of(loads: StageModel, memory_limit: float) -> ChainCosts:
         part_s=chain.again_s,
         messages_s=messages,
         memory=loads.memory_account,
-        recompute=setting.recompute,
-        schedule=setting.schedule,
-        ranks=setting.pp,
-        virtual_stages=setting.virtual_stages,
-        microbatches=setting.microbatches,
+        recompute=candidate.recompute,
+        schedule=candidate.schedule,
+        ranks=candidate.pp,
+        virtual_stages=candidate.virtual_stages,
+        microbatches=candidate.microbatches,
         memory_limit=memory_limit,
         rounds=loads.rounds,
     )
@@ -257,7 +257,7 @@ def pieces_of(loads: StageModel, memory_limit: float) -> ChainCosts:
 def divided_backward(loads: StageModel, *, first: bool) -> tuple[np.ndarray, np.ndarray]:
     """(seconds of each segment's backward, of these for its parameters' gradients) on the first stage, or a later."""
     chain = loads.chain
-    if not splits(loads.setting.schedule):
+    if not splits(loads.candidate.schedule):
         return chain.backward_s, np.zeros(len(chain))
     fuses = loads.data.prices.fuses
     pairs = [
@@ -278,17 +278,17 @@ def backwards_of(loads: StageModel, stages: Sequence[StageChoice]) -> tuple[list
         at, own = (s.first, s.last), loads.at(number)
         again_s = own.backward_s(at, s.recompute, s.selective) - own.backward_s(at, 0)
         whole_s.append(float(backward_s[run].sum()) + again_s)
-        waits_s.append(float(weights_s[run].sum()) + again_s * (splits(loads.setting.schedule) and number == 0))
+        waits_s.append(float(weights_s[run].sum()) + again_s * (splits(loads.candidate.schedule) and number == 0))
     return whole_s, waits_s
 
 
 def unties(loads: StageModel, stages: Sequence[StageChoice]) -> bool:
     """Whether ZeRO would hold as two a parameter that two stages of one rank read (``runtime.parallel.zero``)."""
-    setting = loads.setting
+    candidate = loads.candidate
     ends, read = np.array([stage.last for stage in stages]), [places for places, _ in loads.chain.held.ties]
     readers = ({int(np.searchsorted(ends, at, side="right")) for at in places} for places in read)
-    apart = any(len({k % setting.pp for k in on}) < len(on) for on in readers)
-    return bool(loads.data.zero) and setting.virtual_stages > 1 and apart
+    apart = any(len({k % candidate.pp for k in on}) < len(on) for on in readers)
+    return bool(loads.data.zero) and candidate.virtual_stages > 1 and apart
 
 
 def fitted(pieces: ChainCosts, division: Division, *, late: bool = False) -> Division | None:

@@ -69,10 +69,10 @@ class Bound:
     known: dict[tuple[int, Interval], tuple[float, float, float]] = field(default_factory=dict)
 
     def step_s(self, runs: Runs) -> float:
-        setting, loads = self.loads.setting, self.loads
+        candidate, loads = self.loads.candidate, self.loads
         times = [self.times(stage, at) for stage, at in enumerate(runs)]
         read_s = 2 * sum(loads.message_s(stage, at[0]) for stage, at in enumerate(runs) if stage) if loads.ahead else 0
-        line_s = least_line_s(setting, [f for f, _, _ in times], [b for _, b, _ in times], read_s) / self.gain
+        line_s = least_line_s(candidate, [f for f, _, _ in times], [b for _, b, _ in times], read_s) / self.gain
         return (line_s + max(once for _, _, once in times)) * self.slower
 
     def times(self, stage: int, at: Interval) -> tuple[float, float, float]:
@@ -82,7 +82,7 @@ class Bound:
             forward_s, whole_s = loads.at(stage).forward_s(at), float(self.seconds[stage][at])
             enters_s = loads.message_s(stage, at[0]) if stage else 0.0
             if loads.ahead:
-                leaves_s = loads.message_s(stage + 1, at[1]) if stage + 1 < loads.setting.stages else 0.0
+                leaves_s = loads.message_s(stage + 1, at[1]) if stage + 1 < loads.candidate.stages else 0.0
                 whole_s -= enters_s + leaves_s
             else:
                 forward_s += enters_s
@@ -91,21 +91,21 @@ class Bound:
 
 
 def least_line_s(
-    setting: Candidate, forward_s: Sequence[float], backward_s: Sequence[float], messages_s: float = 0.0
+    candidate: Candidate, forward_s: Sequence[float], backward_s: Sequence[float], messages_s: float = 0.0
 ) -> float:
     """Seconds from the first forward to the last backward that stages with these times need at least.
 
     messages_s  of a microbatch, there and back, where they run beside compute
     """
-    more, stages = setting.microbatches - 1, len(forward_s)
+    more, stages = candidate.microbatches - 1, len(forward_s)
     whole = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
     once_s = sum(whole) + messages_s
-    if setting.virtual_stages > 1:
-        return setting.microbatches * max(sum(whole[rank :: setting.pp]) for rank in range(setting.pp))
-    if setting.schedule == "gpipe":
+    if candidate.virtual_stages > 1:
+        return candidate.microbatches * max(sum(whole[rank :: candidate.pp]) for rank in range(candidate.pp))
+    if candidate.schedule == "gpipe":
         return once_s + more * (max(forward_s) + max(backward_s))
-    if setting.schedule != "1f1b":
-        return setting.microbatches * max(whole)
+    if candidate.schedule != "1f1b":
+        return candidate.microbatches * max(whole)
     sums = list(itertools.accumulate(whole))
 
     def line_s(more: int) -> float:

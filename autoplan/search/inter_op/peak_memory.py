@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.interleaved import is_interleaved
 from autoplan.cost.zero_costs import DataAxis
 from autoplan.ir.choice import StageChoice, StageMemory
 from autoplan.search.inter_op.stage_model import StageModel
@@ -66,7 +66,7 @@ def rank_peak(loads: StageModel, stages: Sequence[StageChoice], rank: int, count
     (need,), whole = loads.memory_of(stages, (loads.moments[rank],)), loads.needs(stages).by_rank(1)
     ahead = whole.buffers.item() * (1 - 1 / account.messages)  # beside the one that is read
     ahead += halves_bytes(loads, stages, rank)
-    parts = [stage_peaks(loads, stage, rank + k * loads.setting.pp, count) for k, stage in enumerate(stages)]
+    parts = [stage_peaks(loads, stage, rank + k * loads.candidate.pp, count) for k, stage in enumerate(stages)]
     if data.prices.training:
         total, elsewhere = account.once(whole).item(), account.elsewhere_once(whole).item()
         moments = [with_messages(moment, ahead) for moment in running(loads, stages, rank, parts, total, elsewhere)]
@@ -192,8 +192,8 @@ def bucketed(loads: StageModel, stages: Sequence[StageChoice], total: float) -> 
 def in_flight(loads: StageModel, rank: int) -> Iterator[tuple[tuple[int, ...], int, bool]]:
     """(microbatches in flight of each of a rank's stages, the one that acts, whether a backward came before) at the
     moments at which they are most."""
-    many, moments = loads.setting.microbatches, loads.moments[rank]
-    if runs_rounds(loads.setting.schedule):
+    many, moments = loads.candidate.microbatches, loads.moments[rank]
+    if is_interleaved(loads.candidate.schedule):
         yield from ((tuple(row), acting, many > 1) for row in moments.tolist() for acting, n in enumerate(row) if n)
         return
     most = int(moments.max())

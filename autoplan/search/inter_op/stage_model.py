@@ -11,7 +11,7 @@ import numpy as np
 
 from autoplan.cost import update_bytes
 from autoplan.cost.gathered_optimizer import WholeCost
-from autoplan.cost.interleaved import Rounds, runs_rounds, splits
+from autoplan.cost.interleaved import InterleavedSchedule, is_interleaved, splits
 from autoplan.cost.prices import Prices
 from autoplan.cost.step import held_microbatches, receives_ahead, update_s
 from autoplan.cost.zero_costs import DataAxis
@@ -29,7 +29,7 @@ FULL, PART = "full", "selective"
 
 @dataclass(frozen=True)
 class StageModel:
-    """What a stage costs, for one setting.
+    """What a stage costs, for one candidate.
 
     states   elements of optimizer state for each parameter element
     passes   of the optimizer over a parameter's bytes
@@ -41,18 +41,18 @@ class StageModel:
     """
 
     chain: Chain
-    setting: Candidate
+    candidate: Candidate
     data: DataAxis
     states: float
     passes: float
-    rounds: Rounds | None = None
+    rounds: InterleavedSchedule | None = None
     spare: float = 0.0
     ranks: tuple[StageModel, ...] = ()
     whole: WholeCost | None = None
 
     def at(self, stage: int) -> StageModel:
         """The loads on the devices that a stage is on."""
-        return self.ranks[stage % self.setting.pp] if self.ranks else self
+        return self.ranks[stage % self.candidate.pp] if self.ranks else self
 
     @cached_property
     def ahead(self) -> int:
@@ -62,10 +62,10 @@ class StageModel:
     @cached_property
     def moments(self) -> tuple[np.ndarray, ...]:
         """For each pipeline rank [moments, stages on it]: microbatches in flight of each, when most are."""
-        if runs_rounds(self.setting.schedule):
+        if is_interleaved(self.candidate.schedule):
             assert self.rounds is not None
             return self.rounds.held
-        held = held_microbatches(self.setting.schedule, self.setting.pp, self.setting.microbatches)
+        held = held_microbatches(self.candidate.schedule, self.candidate.pp, self.candidate.microbatches)
         return tuple(np.array([[most]]) for most in held)
 
     @cached_property
@@ -76,7 +76,7 @@ class StageModel:
     @cached_property
     def memory_account(self) -> SegmentBytes:
         """What each segment adds to its rank's memory."""
-        chain, data, setting = self.chain, self.data, self.setting
+        chain, data, candidate = self.chain, self.data, self.candidate
         unkept = np.maximum(chain.inputs - chain.kept_inputs, 0.0)
         reduced = chain.parameters * (data.prices.stored if data.zero and data.prices.training else 0.0)
         return SegmentBytes(
@@ -95,7 +95,8 @@ class StageModel:
             repeated=chain.repeated,
             ties=chain.held.ties,
             ties_elsewhere=chain.held.ties_elsewhere(data.elsewhere, data.wide),
-            messages=2 + most_sending(setting.schedule, setting.pp, setting.microbatches, setting.virtual_stages),
+            messages=2
+            + most_sending(candidate.schedule, candidate.pp, candidate.microbatches, candidate.virtual_stages),
             state_share=parameter_share(data, self.states),
             update_share=float(self.updates(1.0, 0.0)),
             shard_share=shard_share(data, self.states),
@@ -106,7 +107,7 @@ class StageModel:
         """[N+1, N+1] by first and last segment: what a stage needs, recomputed as far as that is pinned."""
         account = self.memory_account
         counts = np.maximum(account.index[None, :] - account.index[:, None], 0)
-        pinned = self.setting.recompute
+        pinned = self.candidate.recompute
         places = np.arange(len(self.chain) + 1)
         return account.stages(places[:, None], places[None, :], counts * (pinned == FULL), counts * (pinned == PART))
 
@@ -130,7 +131,7 @@ class StageModel:
         over = account.running(self.runs) + flight * self.runs.flight - memory_limit
         mix = self.pinned_mix(begin, np.maximum(count, 0))
         mix.seconds[over > 0] = np.inf
-        if self.setting.recompute == "auto":
+        if self.candidate.recompute == "auto":
             most = self.savings.most_bytes
             saved = (most[np.maximum(begin + count, 0)] - most[begin]) * flight
             tight = possible & (over > 0) & (over <= saved)
@@ -143,7 +144,7 @@ class StageModel:
 
     def pinned_mix(self, begin: np.ndarray, count: np.ndarray) -> RecomputeMix:
         """Every repeated segment recomputed as is pinned; none where nothing is."""
-        none, pinned = np.zeros_like(count), self.setting.recompute
+        none, pinned = np.zeros_like(count), self.candidate.recompute
         if pinned not in (FULL, PART):
             return RecomputeMix(np.zeros(count.shape), none, none.copy())
         spent_s = self.savings.all_of(pinned, begin, count)[1]
@@ -295,10 +296,10 @@ class StageModel:
     def tied_s(self, at: Interval) -> float:
         """Seconds of that sum: between two ranks an all-reduce sends the bytes once each way, here as far as from the
         last pipeline rank to the first, which embeddings tie."""
-        size, ranks = self.tied_bytes(at), self.setting.pp
+        size, ranks = self.tied_bytes(at), self.candidate.pp
         if not size or ranks == 1:
             return 0.0
-        return self.data.prices.message_s(size, ranks - 1, self.setting.stage_devices, 0)
+        return self.data.prices.message_s(size, ranks - 1, self.candidate.stage_devices, 0)
 
     def unit_bytes(self, at: Interval) -> list[dict[tuple[str, ...], float]]:
         """Bytes of the parameters that each segment is the first to read, where it is the first to read any, by the
@@ -313,12 +314,12 @@ class StageModel:
         last = len(self.chain) - 1 if not self.chain.repeated[-1] else -1
         read = sum(kind.first_read(at) for kind in self.chain.held.kinds.values())
         places = (at[0] + n for n, size in enumerate(np.atleast_1d(read)) if size)
-        return [self.data.gathers(self.setting.microbatches, place == last) for place in places]
+        return [self.data.gathers(self.candidate.microbatches, place == last) for place in places]
 
     def messages_s(self, stage: int) -> np.ndarray:
         """[N+1, N+1] or 0: what a stage reads in each microbatch, by its first and last segment: the activations that
         enter it, and the gradients of those that leave it."""
-        last = self.setting.stages - 1
+        last = self.candidate.stages - 1
         enters = self.border_s(stage) if stage > 0 else 0.0
         leaves = self.border_s(stage + 1) if stage < last else 0.0
         return np.reshape(enters, (-1, 1)) + np.reshape(leaves, (1, -1))
@@ -327,10 +328,10 @@ class StageModel:
         """[N+1, N+1] or 0: what may be hidden of a stage's seconds and messages for each microbatch after the first.
         The forwards that warm a stage of 1F1B up, one for each stage behind it, run while the first microbatch goes on
         to the end and comes back (``local_search.least_line_s``); and messages beside compute."""
-        setting, more = self.setting, self.setting.microbatches - 1
-        warm = min(more, setting.pp - 1 - stage)
+        candidate, more = self.candidate, self.candidate.microbatches - 1
+        warm = min(more, candidate.pp - 1 - stage)
         beside = self.messages_s(stage) if self.ahead else 0.0
-        if setting.schedule != "1f1b" or not warm:
+        if candidate.schedule != "1f1b" or not warm:
             return beside
         total = prefix(self.chain.forward_s)
         enters = self.border_s(stage) if stage > 0 and not self.ahead else 0.0
@@ -339,12 +340,12 @@ class StageModel:
     @cached_property
     def least_messages_s(self) -> float:
         """Of one microbatch's messages at least: one each way over every border."""
-        setting = self.setting
-        if setting.pp == 1:
+        candidate = self.candidate
+        if candidate.pp == 1:
             return 0.0
         size = float(self.chain.inputs[1:].min(initial=np.inf))
-        shortest_s = min(self.sent_s(rank, size) for rank in range(1, setting.pp)) if np.isfinite(size) else 0.0
-        return 2 * (setting.stages - 1) * shortest_s
+        shortest_s = min(self.sent_s(rank, size) for rank in range(1, candidate.pp)) if np.isfinite(size) else 0.0
+        return 2 * (candidate.stages - 1) * shortest_s
 
     def border_s(self, stage: int) -> np.ndarray:
         """[N+1]: one message to a stage from the one before, by the segment in front of which the border lies."""
@@ -357,17 +358,17 @@ class StageModel:
 
     def sent_s(self, stage: int, bytes: float) -> float:
         """To the pipeline rank that has the stage, from the one that has the stage before."""
-        ranks, width = self.setting.pp, self.setting.stage_devices
+        ranks, width = self.candidate.pp, self.candidate.stage_devices
         return self.data.prices.message_s(bytes, stage % ranks, width, (stage - 1) % ranks)
 
 
-def data_axis(setting: Candidate, prices: Prices, states: float) -> DataAxis:
-    """A setting's data axis; ``states``: elements of optimizer state for each parameter element."""
-    axes = setting.shard_axes
+def data_axis(candidate: Candidate, prices: Prices, states: float) -> DataAxis:
+    """A candidate's data axis; ``states``: elements of optimizer state for each parameter element."""
+    axes = candidate.shard_axes
     return DataAxis(
-        setting.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, setting.pp > 1, setting.offload,
-        late=splits(setting.schedule), local_steps=setting.local_steps, averaged=1.0 + states,
-        versions=setting.versions, axis=",".join(axes), wide=setting.wide, replicas=setting.dp_replicate,
+        candidate.zero, math.prod(prices.mesh.size(axis) for axis in axes), prices, candidate.pp > 1, candidate.offload,
+        late=splits(candidate.schedule), local_steps=candidate.local_steps, averaged=1.0 + states,
+        versions=candidate.versions, axis=",".join(axes), wide=candidate.wide, replicas=candidate.dp_replicate,
     )  # fmt: skip
 
 

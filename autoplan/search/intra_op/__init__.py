@@ -2,9 +2,9 @@
 
 In the order in which a problem is made, solved and read:
 
-    classes           decisions that several places of a model share, and operators that are alike
-    inputs            what a problem is made of: a model, a mesh, what each operator may do, a price list
-    options           what each operator may do: its strategies, less what constraints and named systems rule out
+    shared_decisions  decisions that several places of a model share, and operators that are alike
+    problem_inputs    what a problem is made of: a model, a mesh, what each operator may do, a price list
+    operator_options  what each operator may do: its strategies, less what constraints and named systems rule out
     flows             where a value may go from its producer to its consumers: redistributions, as arcs
     template          the problem without prices, shared by meshes on which the same divides
     hidden            what weights' gradients hide of the redistributions of what their products read
@@ -12,6 +12,6 @@ In the order in which a problem is made, solved and read:
     milp              the equations as arrays; a memory limit is one more row
     solve             the arrays solved: at prices of bytes, or under a limit
     pareto            prices of bytes that lead to leaner and to faster solutions
-    plan              a solution as layouts, strategies and redistributions of each block, priced
+    intra_op_plan     a solution as layouts, strategies and redistributions of each block, priced
     operator_problem  one problem with every answer to it
 """

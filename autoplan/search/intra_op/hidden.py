@@ -10,9 +10,9 @@ import numpy as np
 from autoplan.ir.layout import Layout
 from autoplan.redistribution.hidden import STEPS
 from autoplan.rules.strategies import Strategy
-from autoplan.search.intra_op.classes import OperatorKey
 from autoplan.search.intra_op.flows import LayoutPaths
-from autoplan.search.intra_op.inputs import OperatorInputs
+from autoplan.search.intra_op.problem_inputs import OperatorInputs
+from autoplan.search.intra_op.shared_decisions import OperatorKey
 from autoplan.search.intra_op.template import Value
 
 

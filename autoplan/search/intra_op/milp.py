@@ -14,7 +14,7 @@ import numpy as np
 
 from autoplan.search.intra_op.problem import Problem, Tensor
 from autoplan.solver.arrays import ArrayProgram
-from autoplan.solver.program import Program
+from autoplan.solver.integer_program import Program
 
 
 @dataclass(frozen=True)

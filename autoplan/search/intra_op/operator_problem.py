@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autoplan.cost import Device
-from autoplan.search.intra_op.classes import readers
-from autoplan.search.intra_op.inputs import OperatorInputs, Options
+from autoplan.search.intra_op.intra_op_plan import IntraOpPlan, block_choices, priced_plan, with_steps
 from autoplan.search.intra_op.milp import HeldBytes, Memory, Weights
-from autoplan.search.intra_op.plan import IntraOpPlan, block_choices, priced_plan, with_steps
 from autoplan.search.intra_op.problem import Problem, Seconds, build, operators_s, updated_together, working_bytes
+from autoplan.search.intra_op.problem_inputs import OperatorInputs, Options
+from autoplan.search.intra_op.shared_decisions import readers
 from autoplan.search.intra_op.solve import Solution, Solver
 from autoplan.search.intra_op.template import Template, template_of
 

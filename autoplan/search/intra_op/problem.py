@@ -42,10 +42,10 @@ from autoplan.cost.prices import layout_bytes
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
-from autoplan.search.intra_op.classes import GroupKey
 from autoplan.search.intra_op.flows import ArcPrices, LayoutPaths, ways
 from autoplan.search.intra_op.hidden import HiddenSums
-from autoplan.search.intra_op.inputs import OperatorInputs
+from autoplan.search.intra_op.problem_inputs import OperatorInputs
+from autoplan.search.intra_op.shared_decisions import GroupKey
 from autoplan.search.intra_op.template import Decision, Template, Value, template_of
 
 

@@ -17,9 +17,9 @@ from autoplan.ir.graph import Block, TensorType
 from autoplan.ir.layout import I, Layout, P, R, S, State
 from autoplan.redistribution.hidden import read_by_products
 from autoplan.rules.strategies import Strategy
-from autoplan.search.intra_op.classes import GroupKey
 from autoplan.search.intra_op.flows import LayoutPaths, Step, divides, states_on, ways_of
-from autoplan.search.intra_op.inputs import SEQUENCE, OperatorInputs, has_sequence
+from autoplan.search.intra_op.problem_inputs import SEQUENCE, OperatorInputs, has_sequence
+from autoplan.search.intra_op.shared_decisions import GroupKey
 
 RESULT = -1  # in place of an operand's number
 

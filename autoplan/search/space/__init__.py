@@ -7,7 +7,7 @@
     axis_systems       what a candidate asks of its operator axes, each axis for itself
     candidates         every combination of mesh, microbatch, schedule, ZeRO level, recomputation and offload
     pinned_checks      the errors for what a user pins and can't be
-    text, systems      a parallelism as a user writes it, and the named systems as sets of pinned fields
+    one_line, systems  a parallelism as a user writes it, and the named systems as sets of pinned fields
     heterogeneous      clusters of several kinds of device: which kind each pipeline rank is on
     coverage           what of all this a search tried, and what it left out
     sizes              bytes of a whole model that bound what any candidate holds

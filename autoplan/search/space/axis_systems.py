@@ -85,8 +85,9 @@ class AxisSystems:
 
 @dataclass(frozen=True)
 class FoldedExperts:
-    """On tensor axes, beside an experts' axis: experts are split over those in ``axes``, each over the others, if at
-    all. Whatever else an operator does is free."""
+    """On tensor axes, beside an experts' axis: experts are split over some, each expert over the others.
+
+    Whatever else an operator does is free."""
 
     folded: tuple[str, ...]
     others: tuple[str, ...]

@@ -1,7 +1,7 @@
 """What a search tried, and what it left out, in words.
 
-What it left out is asked of the rules that list its candidates (``settings``). A value that a user could pin, and that
-these rules then allow, is left out if no candidate has it.
+What it left out is asked of the rules that list its candidates (``candidates``). A value that a user could pin, and
+that these rules then allow, is left out if no candidate has it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from autoplan.cost import Device, Topology
-from autoplan.cost.interleaved import runs_rounds
+from autoplan.cost.interleaved import is_interleaved
 from autoplan.search.space.candidates import Candidate
 
 
@@ -29,14 +29,14 @@ def kinds_of(topology: Topology) -> tuple[Device, ...]:
     return kinds if len(kinds) > 1 else ()
 
 
-def devices_of(topology: Topology, setting: Candidate) -> tuple[Device, ...]:
+def devices_of(topology: Topology, candidate: Candidate) -> tuple[Device, ...]:
     """What each pipeline rank is priced on; none where all have the pace of the slowest."""
-    return rank_devices(topology, setting.pp, setting.stage_devices, setting.schedule)
+    return rank_devices(topology, candidate.pp, candidate.stage_devices, candidate.schedule)
 
 
 def rank_devices(topology: Topology, ranks: int, width: int, schedule: str) -> tuple[Device, ...]:
     """The same of so many pipeline ranks, each of ``width`` devices."""
-    if ranks == 1 or runs_rounds(schedule) or not kinds_of(topology):
+    if ranks == 1 or is_interleaved(schedule) or not kinds_of(topology):
         return ()
     found = tuple(topology.among(rank * width, width) for rank in range(ranks))
     return found if any(device != topology.device for device in found) else ()

@@ -14,10 +14,10 @@ from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
 from autoplan.search.space.context_parallel import ROW_SYSTEMS
+from autoplan.search.space.one_line import read_text
 from autoplan.search.space.pinned_checks import check_offload, check_product, check_supported
 from autoplan.search.space.tensor_axes import SYSTEMS as TENSOR_LAYOUTS
 from autoplan.search.space.tensor_axes import system_factors
-from autoplan.search.space.text import read_text
 
 
 def data_parallel(zero: int) -> Callable[[ClusterSpec], Parallelism]:
@@ -130,7 +130,7 @@ CLASSICAL = (("plain data parallel", "ddp"), ("ZeRO-3", "zero3"), ("tensor paral
 
 
 def read(text: str, what: str = "parallelism") -> str | Parallelism:
-    """A named system's name, or the Parallelism of "dp=2 tp=2": whatever ``search.space.text`` reads."""
+    """A named system's name, or the Parallelism of "dp=2 tp=2": whatever ``search.space.one_line`` reads."""
     return read_text(text, SYSTEMS, what)
 
 

@@ -7,7 +7,7 @@ from autoplan.ir.graph import Argument, Block, Buffer, Model, Node, Parameter, R
 from autoplan.trace.blocks.beside import beside_layers
 from autoplan.trace.blocks.cut import Piece, cut
 from autoplan.trace.blocks.flat import Flat
-from autoplan.trace.blocks.names import block_name, constant_names, stem, unique
+from autoplan.trace.blocks.value_names import block_name, constant_names, stem, unique
 
 COUNTED = ("autoplan.count_valid", "autoplan.count_classes")  # over the whole batch, before its first microbatch
 

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from autoplan.errors import AutoplanError, TraceError
 from autoplan.trace.capture import capture
 from autoplan.trace.checks.observed import Observed, is_fake
-from autoplan.trace.initialise.compare import with_values
+from autoplan.trace.initialise.recipe_check import with_values
 
 MOST, MOST_WORK = 1 << 28, 1 << 38  # elements that forwards are tried on, and times those of the batch
 

@@ -11,11 +11,18 @@ from torch import nn
 from autoplan.errors import InputsError, WeightsError
 from autoplan.ir.start import CONSTRUCTOR, FACTORY, RESETS, InitRecipe, Start
 from autoplan.models.inputs import users_own
-from autoplan.trace.initialise.compare import described, differing, named_tensors, same_bits, too_large, with_values
+from autoplan.trace.initialise.constructor_recorder import Recorder, Unrecordable, recording
 from autoplan.trace.initialise.generators import left_alone
 from autoplan.trace.initialise.lifting import lifted
 from autoplan.trace.initialise.making import constructed_again, constructor_recipe, recipe_of, resets_recipe
-from autoplan.trace.initialise.recorder import Recorder, Unrecordable, recording
+from autoplan.trace.initialise.recipe_check import (
+    described,
+    differing,
+    named_tensors,
+    same_bits,
+    too_large,
+    with_values,
+)
 
 SEED = 0  # under which a factory's values are made, to be compared or kept: that of ``init_weights()``
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from autoplan.errors import WeightsError
 from autoplan.ir.start import EMPTY, InitRecipe
-from autoplan.trace.initialise.compare import described, named_tensors, with_values
-from autoplan.trace.initialise.recorder import Recorder, Unrecordable, key_of, recording
+from autoplan.trace.initialise.constructor_recorder import Recorder, Unrecordable, key_of, recording
+from autoplan.trace.initialise.recipe_check import described, named_tensors, with_values
 from autoplan.trace.initialise.replay import replay
 
 

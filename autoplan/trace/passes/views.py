@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from autoplan.ir.graph import Argument, Node, Ref, TensorType
-from autoplan.redistribution.refinement import refine
+from autoplan.redistribution.common_refinement import refine
 from autoplan.trace.blocks import renamed
 from autoplan.trace.builder import Builder
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from autoplan.ir.graph import Argument, Node, Ref, TensorType
 from autoplan.rules.registry import Rule, factor_sizes, rule_of
+from autoplan.trace.rescale.dim_sizes import Equation, Product, Repeat, Slice, Sum, aligned
 from autoplan.trace.rescale.dims import Dims, Key
-from autoplan.trace.rescale.solve import Equation, Product, Repeat, Slice, Sum, aligned
 
 KEEPS_SIZES = (
     "aten.cumsum.default", "aten.flip.default", "aten.roll.default", "aten.tril.default", "aten.triu.default",

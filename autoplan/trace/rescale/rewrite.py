@@ -6,8 +6,8 @@ from dataclasses import replace
 from autoplan.errors import RescaleError
 from autoplan.ir.graph import Argument, Node, Ref, TensorType
 from autoplan.rules.registry import Rule, factor_sizes, rule_of
+from autoplan.trace.rescale.dim_sizes import Slice, moved
 from autoplan.trace.rescale.dims import REMEDY, Dims
-from autoplan.trace.rescale.solve import Slice, moved
 
 Args = list[Argument]
 SCALES = ("aten.mul.Tensor", "aten.div.Tensor", "aten.div.Tensor_mode", "aten.floor_divide.default")

@@ -12,8 +12,8 @@ from autoplan.export.folder import program_spec
 from autoplan.ir.record import PlanRecord
 from autoplan.options import Parallelism
 from autoplan.rehearsal import rehearse
-from autoplan.rehearsal.classes import rank_classes
-from autoplan.rehearsal.pricing.plan import PlanPrices
+from autoplan.rehearsal.pricing.priced_plan import PlanPrices
+from autoplan.rehearsal.rank_classes import rank_classes
 from autoplan.rehearsal.records import RankClass, RankTrace
 from tests.support.planning import parallelize_alone
 from tests.support.rehearsed_llama import LENGTH, ROWS, TRAINING, llama, mixtral

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode  # the documented way to see every operator
 from torch.utils._pytree import tree_iter
 
-from autoplan.ops.experts.operator import _backward, _experts
+from autoplan.ops.experts.mixture import _backward, _experts
 from autoplan.runtime.ops.experts.routed import _backward as _backward_routed
 from autoplan.runtime.ops.experts.routed import _routed
 

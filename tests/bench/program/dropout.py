@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from autoplan.runtime.ops.random import dropout, step_keys
+from autoplan.runtime.ops.global_random import dropout, step_keys
 
 P, COLUMNS, ROUNDS = 0.1, 1000, 15
 SIZES = (10**5, 10**6, 10**7)

@@ -16,9 +16,9 @@ from autoplan.models.inputs import resolve_inputs
 from autoplan.models.named import resolve_model
 from autoplan.options import Training
 from autoplan.report.words import choice_text
+from autoplan.search.chosen import choose
 from autoplan.search.driver import fastest
-from autoplan.search.explain.fit import leanest, needs
-from autoplan.search.result import choose
+from autoplan.search.explain.does_not_fit import leanest, needs
 from autoplan.search.space.batch_moves import with_batch_moves
 from autoplan.search.state import begin, candidates
 from autoplan.trace.initialise import given

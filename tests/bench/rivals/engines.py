@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autoplan.ir.graph import DTYPE_BYTES, TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution import UNIFORM, Links, Planner
 from autoplan.redistribution.apply import Tensor
 from autoplan.redistribution.exchange.boxes import Dims

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.exchange.boxes import Dims, boxes, intersections, volumes
 
 Sizes = Mapping[str, int]

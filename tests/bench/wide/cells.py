@@ -22,8 +22,8 @@ from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.trace.batch_binding import WithLoss, bind
 from autoplan.verify.local_ranks import RankPool
-from autoplan.verify.result import Verification
 from autoplan.verify.sharded import in_pool, on_local_ranks
+from autoplan.verify.verification import Verification
 from tests.bench.wide.model import Batch, Brought
 from tests.bench.wide.split import split_share
 from tests.support.planning import alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autoplan.cost.operators.operator import price_operator
+from autoplan.cost.operators.operator_seconds import price_operator
 from autoplan.ir.choice import tensor_mesh
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.ir.mesh import Mesh
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from tests.oracles.redistribution.group import OPERATORS, Call, Parts, Work
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoplan.ir.typed import Collective
+from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.exchange.boxes import boxes
 from autoplan.redistribution.exchange.messages import Box, parse_spec, reverse_spec, senders
 from tests.oracles.redistribution.messages import messages

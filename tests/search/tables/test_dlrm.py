@@ -11,7 +11,7 @@ import torch
 import autoplan
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import DoesNotFitError
-from autoplan.search.tables.driver import recommends
+from autoplan.search.tables.placed_search import recommends
 from autoplan.trace.pipeline import trace
 from tests.support import zoo
 

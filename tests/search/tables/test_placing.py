@@ -11,9 +11,9 @@ from torch.nn import functional
 
 import autoplan
 from autoplan.errors import ParallelismError
-from autoplan.ir.typed import Compute
-from autoplan.search.tables.driver import choices
+from autoplan.ir.typed_program import Compute
 from autoplan.search.tables.place import Choice
+from autoplan.search.tables.placed_search import choices
 from tests.support.planning import parallelize_alone
 
 pytestmark = pytest.mark.usefixtures("verified_in_pool")
@@ -54,7 +54,8 @@ def batch() -> tuple[Tensor, ...]:
 def planned(chosen: tuple[Choice, ...] | None = None, **pinned: object) -> autoplan.Plan:
     """On four devices; ``chosen``: where each table lies, else as is cheapest."""
     asked = autoplan.Parallelism(tensor_system="table-parallel", **pinned)  # type: ignore[arg-type]
-    with patch("autoplan.search.tables.driver.choices", side_effect=choices if chosen is None else lambda *_: chosen):
+    picked = choices if chosen is None else lambda *_: chosen
+    with patch("autoplan.search.tables.placed_search.choices", side_effect=picked):
         return parallelize_alone(Recommender(), "1x4 cpu", batch(), parallelism=asked)
 
 

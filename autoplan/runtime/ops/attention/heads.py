@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, index_over
-from autoplan.runtime.ops.random import dropout
+from autoplan.runtime.ops.global_random import dropout
 
 
 def grouped_attention(

@@ -1,4 +1,5 @@
 """A mixture's experts on the ranks that have them, and the all-to-all of their tokens.
 
-Order: `local` (all experts, or a rank's own), `routing` (tokens sent and returned), `routed` (experts over ranks).
+Order: `own_experts` (all experts, or a rank's own), `routing` (tokens sent and returned), `routed` (experts over
+ranks).
 """

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autoplan.ops.experts.operator import run_backward, run_forward
+from autoplan.ops.experts.mixture import run_backward, run_forward
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.ops.experts.routing import Journey, Peers
 

@@ -1,6 +1,6 @@
 """Attention stays one operator, with every argument spelled out; a mask of zeros, which is added, is none."""
 
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 
 @form("aten.scaled_dot_product_attention.default")

@@ -1,7 +1,7 @@
 """Bags of a table's rows: of one length each, whose rows of the batch can be split, or as offsets say."""
 
 from autoplan.ir.graph import TensorType
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 MODES = ("sum", "mean", "max")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 
 def several(numbers: int | Sequence[int], count: int) -> tuple[int, ...]:

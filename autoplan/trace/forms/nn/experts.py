@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from autoplan.ir.graph import TensorType
-from autoplan.trace.table import Builder, Ref, form, positive
+from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 
 
 @form("autoplan.experts.default")

@@ -1,6 +1,7 @@
 """Losses: cross-entropy divided by a count that is known before the first microbatch; the others spelled out."""
 
 from autoplan.ir.graph import TensorType
+from autoplan.trace.canonical_forms import Builder, Ref, form
 from autoplan.trace.forms.nn.penalties import (
     MEAN,
     NONE,
@@ -11,7 +12,6 @@ from autoplan.trace.forms.nn.penalties import (
     row_losses,
     soft_cross_entropy,
 )
-from autoplan.trace.table import Builder, Ref, form
 
 
 @form("aten.cross_entropy_loss.default")

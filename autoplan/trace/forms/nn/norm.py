@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from autoplan.errors import TraceError
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 
 @form("aten.layer_norm.default")

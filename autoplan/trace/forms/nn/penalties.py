@@ -1,7 +1,7 @@
 """Losses of single elements or rows, and their sum or mean."""
 
 from autoplan.ir.graph import TensorType
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 NONE, MEAN, SUM = 0, 1, 2  # ATen's enumeration of reductions
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from autoplan.ir.graph import TensorType
+from autoplan.trace.canonical_forms import Builder, Ref, form
 from autoplan.trace.forms.nn.convolution import several
-from autoplan.trace.table import Builder, Ref, form
 
 DIMS = (1, 2, 3)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 NEAREST = tuple(f"aten.{name}{n}d.vec" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3))
 LINEAR = (

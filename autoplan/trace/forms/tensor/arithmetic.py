@@ -1,8 +1,8 @@
 """Arithmetic: scalars stay Python numbers, factors of add and sub are multiplications of their own."""
 
 from autoplan.ir.graph import DType
+from autoplan.trace.canonical_forms import Builder, Ref, form, renamed
 from autoplan.trace.forms.nn.idioms import gelu_tanh, rms_norm
-from autoplan.trace.table import Builder, Ref, form, renamed
 
 
 def unchanged(b: Builder, x: Ref, number: object, neutral: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoplan.ir.graph import DType
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 
 @form("aten.arange.default")

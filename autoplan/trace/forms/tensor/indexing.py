@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autoplan.errors import TraceError
 from autoplan.rules.registry import broadcast_shape
-from autoplan.trace.table import Builder, Ref, form, positive
+from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 
 Place = tuple[str, int]  # ("x", dim of the tensor that is read) or ("i", dim of the indices' common shape)
 

@@ -6,8 +6,8 @@ A split contraction leaves a partial sum; the bias is added once, after the redu
 from collections.abc import Callable
 
 from autoplan.errors import TraceError
-from autoplan.redistribution.refinement import refine
-from autoplan.trace.table import Builder, Ref, form
+from autoplan.redistribution.common_refinement import refine
+from autoplan.trace.canonical_forms import Builder, Ref, form
 
 
 def unflattened(b: Builder, x: Ref) -> Ref:

@@ -3,7 +3,7 @@
 import string
 from collections.abc import Sequence
 
-from autoplan.trace.table import Builder, Ref, form, renamed
+from autoplan.trace.canonical_forms import Builder, Ref, form, renamed
 
 renamed("aten.matmul.default", "aten.mv.default", "aten.dot.default")
 

@@ -1,4 +1,4 @@
-"""Random operators as functions of numbers hashed from each element's place: ``autoplan.uniform`` (runtime.ops.random).
+"""Random operators as functions of numbers hashed from each element's place: ``autoplan.uniform`` (``global_random``).
 
 So shards draw differently, replicas alike, and what is recomputed or resumed draws the same again. A shape to be
 filled is a tensor of zeros whose places are drawn for. What draws in another way is refused (``convert.as_it_is``).
@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 
 from autoplan.ir.graph import DType
+from autoplan.trace.canonical_forms import Builder, Ref, form
 from autoplan.trace.forms.tensor.sorting import order
-from autoplan.trace.table import Builder, Ref, form
 
 WIDE = "float64"  # holds the 32 bits that are drawn
 

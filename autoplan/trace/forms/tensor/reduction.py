@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from autoplan.ir.graph import DType
-from autoplan.trace.table import Builder, Ref, form, positive, positives
+from autoplan.trace.canonical_forms import Builder, Ref, form, positive, positives
 
 
 def to_dtype(b: Builder, x: Ref, dtype: DType | None) -> Ref:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from autoplan.trace.table import Builder, Ref, form, positive
+from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 
 
 @form("aten.copy.default")

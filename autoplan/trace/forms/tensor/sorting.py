@@ -3,8 +3,8 @@
 import math
 
 from autoplan.ir.graph import TensorType
+from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 from autoplan.trace.forms.nn.experts import picked, topk
-from autoplan.trace.table import Builder, Ref, form, positive
 
 
 def order(b: Builder, x: Ref, dim: int, descending: bool) -> Ref:

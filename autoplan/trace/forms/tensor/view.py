@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from autoplan.trace.table import Builder, Ref, form, positive
+from autoplan.trace.canonical_forms import Builder, Ref, form, positive
 
 
 @form("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.view_copy.default")

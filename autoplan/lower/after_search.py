@@ -1,0 +1,29 @@
+"""The passes that follow the search: lower, typecheck, replicas that step alone, microbatches with their own losses."""
+
+from autoplan.ir.choice import Chosen
+from autoplan.ir.graph import Model
+from autoplan.ir.record import PlanRecord
+from autoplan.ir.typed_program import Lowered
+from autoplan.lower.apart import each_apart
+from autoplan.lower.lowering import lower
+from autoplan.lower.replicas import on_their_own
+from autoplan.lower.typecheck import typecheck
+
+
+def typed_program(model: Model, chosen: Chosen, apart: bool = False) -> Lowered:
+    """The typed program of a choice, its layouts proven.
+
+    apart  each microbatch has its own statistics (``Training.statistics``)
+
+    Raises LayoutError where the layouts don't follow from one another, ParallelismError where replicas are to step
+    alone (``local_steps``) and an operator joins their rows.
+    """
+    program, every = lower(model, chosen), chosen.parallelism.local_steps
+    typecheck(program, apart)
+    program = on_their_own(program, every) if every is not None and every > 1 else program
+    return each_apart(program) if apart else program
+
+
+def program_of(record: PlanRecord) -> Lowered:
+    """The typed program of a plan."""
+    return typed_program(record.model, record.chosen, record.training.apart)

@@ -1,0 +1,223 @@
+"""The operators that a rehearsed rank launched against the statements of the plan's blocks, which have the prices.
+
+A line of a block's class in program.py is a statement of the typed block, or a step of one: the emitter writes them in
+their order. Of a segment that is rehearsed as a compiled one no lines are known, but which segment it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autoplan.emit.column_products import Lines
+from autoplan.emit.naming import with_class_names
+from autoplan.emit.program_text import RESERVED
+from autoplan.emit.stage_classes import runs_of
+from autoplan.errors import RehearsalError
+from autoplan.ir.typed_program import Lowered, LoweredBlock, Move
+from autoplan.rehearsal.pricing.priced_plan import PlanPrices
+from autoplan.rehearsal.records import Call, RankTrace
+
+LINE = re.compile(r"program\.py:(\d+)( \(backward\))?$")
+FORWARD, BACKWARD, AGAIN = "forward", "backward", "again"
+LAUNCHED = ("operator", "copy")
+ATTENTION = "attention"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the plan a line of program.py stands.
+
+    block      its number; None: of a stage, which computes constants of the batch anew
+    statement  the name of its value, "" where a whole segment is called
+    """
+
+    block: int | None
+    statement: str = ""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A call of a trace, placed.
+
+    phase  FORWARD, BACKWARD, or AGAIN: a forward that runs again in the backward
+    """
+
+    call: Call
+    place: Place
+    phase: str
+
+
+def places_of(program: str, lowered: Lowered) -> Mapping[int, Place]:
+    """The place of each line of a program's classes, by its number; RehearsalError where the text isn't that of the
+    typed program."""
+    named = with_class_names(lowered, RESERVED)
+    numbers = {block.name: index for index, block in enumerate(named.blocks)}
+    stages = {f"Stage{number}": number for number in range(len(lowered.stages))}
+    found: dict[int, Place] = {}
+    for node in ast.parse(program).body:
+        if isinstance(node, ast.ClassDef) and node.name in numbers:
+            index = numbers[node.name]
+            found |= block_lines(forward_of(node), index, lowered.blocks[index])
+        elif isinstance(node, ast.ClassDef) and node.name in stages:
+            found |= stage_lines(forward_of(node), lowered, stages[node.name])
+    return found
+
+
+def forward_of(node: ast.ClassDef) -> ast.FunctionDef:
+    return next(each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "forward")
+
+
+def block_lines(forward: ast.FunctionDef, index: int, block: LoweredBlock) -> dict[int, Place]:
+    lines = [each for each in forward.body if isinstance(each, ast.Assign)]
+    names = list(emitted_names(block))
+    if len(lines) != len(names):
+        raise RehearsalError(
+            "program.py",
+            f"{block.name} has {len(lines)} statements there, {len(names)} in the plan: edited, or of another release",
+            "plan and export again; what the lines cost is known of the plan's own alone",
+        )  # fmt: skip
+    return {
+        line: Place(index, name)
+        for each, name in zip(lines, names, strict=True)
+        for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+    }
+
+
+def emitted_names(block: LoweredBlock) -> Iterator[str]:
+    """The value that each line of a block's forward is a step of."""
+    shared = Lines.of(block)
+    for statement in block.body:
+        name = statement.value.name
+        if name in shared.column:
+            yield shared.column[name].results[0]
+        elif name in shared.elsewhere:
+            continue
+        elif isinstance(statement, Move):
+            yield from [name] * max(1, len(statement.collectives))
+        else:
+            yield name
+
+
+def stage_lines(forward: ast.FunctionDef, lowered: Lowered, number: int) -> dict[int, Place]:
+    """Constants, and the calls of segments."""
+    blocks = {run.attribute: lowered.segments[run.first].block for run in runs_of(lowered, lowered.stages[number])}
+    found: dict[int, Place] = {}
+    for node in forward.body:
+        called = re.findall(r"self\.(\w+)", ast.unparse(node.iter if isinstance(node, ast.For) else node))
+        block = next((blocks[name] for name in called if name in blocks), None)
+        found |= dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), Place(block))
+    return found
+
+
+def launched(trace: RankTrace, places: Mapping[int, Place]) -> list[Launched]:
+    """Operators and copies of a trace's forwards and backwards. Those without a line of the program, as a function's
+    own backward has them, belong to the segment that ran before, or comes next."""
+    found: list[Launched] = []
+    waiting: list[tuple[int, Call]] = []
+    last: dict[str, int] = {}
+    for call in trace.calls:
+        phase = call.during.split(" ")[0]
+        if call.kind not in LAUNCHED or phase not in (FORWARD, BACKWARD):
+            continue
+        match = LINE.match(call.line)
+        place = places.get(int(match[1])) if match else None
+        if match and not match[2] and phase == BACKWARD:
+            phase = AGAIN
+        if place is not None and place.block is not None:
+            last[call.during] = place.block
+            for at, other in waiting:
+                if other.during == call.during:
+                    found[at] = Launched(other, Place(place.block), found[at].phase)
+            waiting = [each for each in waiting if each[1].during != call.during]
+        elif place is None:
+            place = Place(last.get(call.during))
+            if place.block is None:
+                waiting.append((len(found), call))
+        found.append(Launched(call, place, phase))
+    return found
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Of the products of one line in one run of its block, forward.
+
+    statement  the values that they give, "q_proj, k_proj, v_proj" where one call gives several
+    priced   that its price is for; of causal attention the pairs above the diagonal are left out
+    counted  by torch's formulas, which count them; None of an operator for which it has none, as of a mixture's experts
+    """
+
+    block: str
+    statement: str
+    priced: float
+    counted: float | None
+    causal: bool
+
+    @property
+    def differ(self) -> bool:
+        if self.counted is None:
+            return False
+        least = self.counted / 2 if self.causal else self.counted
+        return not least <= self.priced * (1 + 1e-9) <= self.counted * (1 + 2e-9)
+
+
+@dataclass(frozen=True)
+class OperatorAccount:
+    """One rank's operators.
+
+    unpriced  (line, operators, bytes that they move) of lines that belong to no statement of a block
+    unrun     statements that have a price, of which no operator was seen: (block, statement, seconds)
+    flops     of every statement that multiplies
+    """
+
+    unpriced: tuple[tuple[str, int, int], ...]
+    unrun: tuple[tuple[str, str, float], ...]
+    flops: tuple[Flops, ...]
+
+    @property
+    def differences(self) -> tuple[Flops, ...]:
+        return tuple(each for each in self.flops if each.differ)
+
+
+def operator_account(plan: PlanPrices, trace: RankTrace, program: str) -> OperatorAccount:
+    """The operators of a rank that was rehearsed eagerly, statement by statement."""
+    share, places = plan.share(trace), places_of(program, plan.lowered)
+    uses, _, _ = share.uses()
+    calls = launched(trace, places)
+    beside: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    counted: Counter[tuple[int, str]] = Counter()
+    seen = set()
+    for each in calls:
+        block = each.place.block
+        if block is None:
+            beside[each.call.line][0] += 1
+            beside[each.call.line][1] += each.call.moved
+            continue
+        seen.add((block, each.place.statement))
+        if each.phase == FORWARD:
+            counted[block, each.place.statement] += each.call.flops
+    flops, unrun = [], []
+    for block in sorted(uses):
+        name, runs = plan.lowered.blocks[block].name, uses[block] * share.microbatches
+        line_of = Lines.of(plan.lowered.blocks[block]).line_of
+        lines: dict[str, list[str]] = defaultdict(list)
+        strategies = plan.record.chosen.blocks[block].strategies
+        costs = {value: share.prices.operator(plan.operators[block][value], s) for value, s in strategies}
+        for value in costs:
+            lines[line_of.get(value, value)].append(value)
+        for line, values in lines.items():
+            products = [value for value in values if costs[value].flops] or [line]
+            priced = sum(costs[value].flops for value in values)
+            if priced or counted[block, line]:
+                rules = [plan.operators[block][value] for value in products]
+                causal = any(operator.rule.cost == ATTENTION for operator in rules)
+                known = counted[block, line] or all(operator.node.op.startswith("aten.") for operator in rules)
+                count = counted[block, line] / runs if known else None
+                flops.append(Flops(name, ", ".join(products), priced, count, causal))
+            if (block, line) not in seen:
+                unrun += [(name, value, costs[value].forward_s) for value in values if costs[value].seconds]
+    unpriced = tuple((line, count, size) for line, (count, size) in beside.items())
+    return OperatorAccount(unpriced, tuple(unrun), tuple(flops))

@@ -1,0 +1,143 @@
+"""Whether a checkpoint is one of this plan's model and optimizer; and memory for the optimizer's state that it holds.
+
+The precision that values are stored in may be another: they are converted as they are read, the optimizer's to what it
+would keep of this plan's parameters.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from autoplan.errors import WeightsError
+from autoplan.options import Training
+from autoplan.runtime.checkpoint.keys import Snapshot
+from autoplan.runtime.checkpoint.state_json import CheckpointState
+from autoplan.runtime.elastic.stderr_messages import note
+from autoplan.runtime.optim.optimizer import build_optimizer
+from autoplan.runtime.parallel.sharded_parameter import ShardedParameter
+
+OF_THIS_MODEL = "give a checkpoint of this model"
+
+
+def check(snapshot: Snapshot, state: CheckpointState, saved: Mapping[str, object], source: Path) -> None:
+    """WeightsError where the checkpoint isn't one of this model and optimizer.
+
+    Every rank asks for everything, its own or not.
+    """
+    lowered = snapshot.spec.lowered
+    wanted = {f"parameters/{p.name}": p.type.shape for p in lowered.parameters}
+    wanted |= {f"buffers/{b.name}": b.type.shape for b in lowered.buffers}
+    unread = {f"unread/{u.name}": u.type.shape for u in snapshot.spec.unread}
+    wanted |= {key: shape for key, shape in unread.items() if key in saved}
+    for key, shape in wanted.items():
+        what, name = key.split("/", 1)
+        entry = saved.get(key)
+        if not isinstance(entry, TensorStorageMetadata):
+            raise WeightsError(source, f"it lacks {name}, one of the {what}", OF_THIS_MODEL)
+        if tuple(entry.size) != tuple(shape):
+            raise WeightsError(source, f"{name} has shape {tuple(entry.size)} there, here {shape}", OF_THIS_MODEL)
+    wanted_kind = snapshot.spec.training.optimizer
+    if state.optimizer != wanted_kind:
+        said = f"its optimizer is {state.optimizer!r}, the plan's {wanted_kind!r}"
+        raise WeightsError(source, said, "plan with the same")
+    check_moments(snapshot, saved, source)
+    check_dtypes(snapshot, saved, source)
+    lacking = snapshot.states.keys() - state.states.keys()
+    if lacking:
+        raise WeightsError(
+            source, f"it holds no state of the {sorted(lacking)[0]}", "plan with the precision and schedule that it had"
+        )
+
+
+def check_dtypes(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
+    """WeightsError where a value is stored as something that this plan's isn't made of: integers for floats."""
+    for key, here in own_dtypes(snapshot).items():
+        entry = saved.get(key)
+        there = entry.properties.dtype if isinstance(entry, TensorStorageMetadata) else here
+        if there != here and not (there.is_floating_point and here.is_floating_point):
+            raise WeightsError(source, f"{key.split('/', 1)[1]} is {there} there, here {here}", OF_THIS_MODEL)
+
+
+def own_dtypes(snapshot: Snapshot) -> dict[str, torch.dtype]:
+    """How this rank stores parameters and buffers, by their keys."""
+    found = {f"parameters/{held.name}": held.values.dtype for held in snapshot.held}
+    return found | {f"buffers/{name}": value.dtype for name, value in snapshot.buffers.items()}
+
+
+def tell_conversions(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
+    """The first rank tells where values are stored in another precision there."""
+    for key, here in own_dtypes(snapshot).items():
+        entry = saved.get(key)
+        if isinstance(entry, TensorStorageMetadata) and entry.properties.dtype != here and dist.get_rank() == 0:
+            said = f"{key.split('/', 1)[1]} is {entry.properties.dtype} there, here {here}"
+            note(f"{source}: {said}: such values, and the optimizer's, are converted")
+            return
+
+
+def check_moments(snapshot: Snapshot, saved: Mapping[str, object], source: Path) -> None:
+    """WeightsError where the optimizer, by its options, keeps more of a parameter than the checkpoint has."""
+    found: dict[str, set[str]] = {}
+    for name, field, _ in saved_moments(saved):
+        found.setdefault(name, set()).add(field)
+    dims = {p.name: len(p.type.shape) for p in snapshot.spec.lowered.parameters}
+    kept = {n: fields_kept(snapshot.spec.training, n) for n in {dims[name] for name in found if name in dims}}
+    for name, fields in found.items():
+        lacking = sorted(kept[dims[name]].keys() - fields) if name in dims else []
+        if lacking:
+            remedy = "plan with the optimizer_options that it had"
+            raise WeightsError(source, f"it has no {lacking[0]} of {name}", remedy)
+
+
+def fields_kept(training: Training, dims: int, dtype: torch.dtype = torch.float32) -> dict[str, torch.dtype]:
+    """What the planned optimizer has of a parameter of so many dims after an update, and in which dtype."""
+    parameter = nn.Parameter(torch.zeros((2,) * dims, dtype=dtype))
+    optimizer = build_optimizer([parameter], replace(training, lr_schedule=None))
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    state = optimizer.state[parameter]
+    return {field: value.dtype for field, value in state.items() if isinstance(value, Tensor)}
+
+
+def new_optimizer_state(snapshot: Snapshot, saved: Mapping[str, object]) -> dict[str, dict[str, Tensor]]:
+    """Memory for the optimizer state that a checkpoint holds of this rank's parameters, by name and field."""
+    by_name = {h.name: h for h in snapshot.held if h.stored.trainable}
+    moments: dict[str, dict[str, Tensor]] = {}
+    kept: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
+    for name, field, entry in saved_moments(saved):
+        if name in by_name:
+            held = by_name[name]
+            kind = len(held.stored.type.shape), held.updated.dtype
+            if kind not in kept:
+                kept[kind] = fields_kept(snapshot.spec.training, *kind)
+            dtype = kept[kind].get(field, entry.properties.dtype)
+            moments.setdefault(name, {})[field] = memory_for(held, field, entry, dtype)
+    return moments
+
+
+def saved_moments(saved: Mapping[str, object]) -> Iterator[tuple[str, str, TensorStorageMetadata]]:
+    for key, entry in saved.items():
+        if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
+            name, field = key.removeprefix("optimizer/").rsplit("/", 1)
+            yield name, field, entry
+
+
+def memory_for(held: ShardedParameter, field: str, entry: TensorStorageMetadata, dtype: torch.dtype) -> Tensor:
+    if entry.size == torch.Size(held.stored.type.shape) and field != "step":
+        return torch.zeros_like(held.updated, dtype=dtype, requires_grad=False)
+    return torch.zeros(entry.size, dtype=dtype)
+
+
+def take_moments(snapshot: Snapshot, moments: Mapping[str, dict[str, Tensor]], saved: Mapping[str, object]) -> None:
+    """Gives the optimizer the state that was read, and parameters of two versions their older one."""
+    for held in snapshot.held:
+        if held.name in moments:
+            snapshot.optimizer.state[held.updated] = moments[held.name]
+        else:  # the checkpoint is of before its first update
+            snapshot.optimizer.state.pop(held.updated, None)
+        if held.name in snapshot.stale and f"stale/{held.name}" not in saved:  # of a plan that has one version
+            snapshot.stale[held.name].copy_(held.values)

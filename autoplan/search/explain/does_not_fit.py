@@ -1,0 +1,104 @@
+"""When nothing fits: what is needed, on which stage, what dominates there, and the nearest remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+from autoplan.errors import DoesNotFitError, ParallelismError
+from autoplan.ir.choice import StageMemory
+from autoplan.options import Parallelism, Training
+from autoplan.search.evaluate import Evaluated
+from autoplan.search.explain.remedies import Remedy, remedies
+from autoplan.search.space.heterogeneous import spare_bytes
+from autoplan.search.state import SearchState, candidates
+
+NOTHING_NEAR = "Nothing near fits: give a smaller model, or devices with more memory"
+GB = 1e9
+
+
+def does_not_fit(work: SearchState, pinned: Parallelism) -> DoesNotFitError | ParallelismError:
+    """The error for a model, cluster and pinned fields of which no plan fits; or of which none is more than the same on
+    fewer devices."""
+    nearest = leanest(work, pinned)
+    found = remedies(work, pinned)
+    if nearest.over_bytes(work.cluster.usable_bytes) == 0 and not nearest.exceeds_host:
+        return only_idle(nearest, pinned, found)
+    remedy = f"Nearest that fits: {', or '.join(map(str, found))}" if found else NOTHING_NEAR
+    return DoesNotFitError(work.prepared.model.name, f"does not fit: {needs(work, nearest)}", remedy)
+
+
+def only_idle(nearest: Evaluated, pinned: Parallelism, found: Sequence[Remedy]) -> ParallelismError:
+    """The error where memory suffices, but what fits has a tensor axis that nobody asked for, and that splits
+    nothing."""
+    s = nearest.candidate
+    told = " ".join(f"{name}={value}" for name, value in pinned.pinned().items()) or f"tp={s.tp}"
+    mesh = s.sizes_text
+    cause = f"what is left has a tensor axis that splits nothing ({mesh}): fewer devices do the same"
+    others = "".join(f", or {one}" for one in found)
+    return ParallelismError(told, cause, f"pin tp={s.tp} to have it split the weights{others}")
+
+
+def leanest(work: SearchState, pinned: Parallelism) -> Evaluated:
+    """The plan that needs least of its fullest device: candidates by a bound, until none can need less."""
+    sized = sorted((work.least_bytes(s), s) for s in candidates(work.limits, pinned))
+    best: Evaluated | None = None
+    tried = 0
+    for least, candidate in sized:
+        if best is not None and (tried == work.budget.last_resorts or least >= best.over_bytes(0.0)):
+            break
+        found = work.evaluator.leanest(candidate) if work.obstacle(candidate) is None else None
+        if found is None:
+            continue
+        tried += 1
+        if best is None or found.over_bytes(0.0) < best.over_bytes(0.0):
+            best = found
+    if best is None:
+        raise never_runs(pinned)
+    return best
+
+
+def never_runs(pinned: Parallelism) -> ParallelismError:
+    """The error where no candidate runs whatever the memory: its ranks read a parameter on several of their stages."""
+    told = " ".join(f"{name}={value}" for name, value in pinned.pinned().items())
+    cause = "ZeRO would hold as two a parameter that two stages of one rank read"
+    return ParallelismError(told, cause, "pin virtual_stages=1, or zero=0")
+
+
+def needs(work: SearchState, nearest: Evaluated) -> str:
+    """What the leanest plan needs where it needs most, and of what; of the host where that is what lacks."""
+    cluster, s, stage = work.cluster, nearest.candidate, nearest.fullest
+    memory, memory_limit = nearest.memory[stage], cluster.usable_bytes + nearest.loads.at(stage).spare
+    kind, size = max(kinds(memory), key=lambda pair: pair[1])
+    states = sum((m.parameters + m.gradients + m.optimizer) * s.stage_devices for m in nearest.memory)
+    host = work.operators.topology.device.host
+    if memory.total <= memory_limit and host is not None:
+        return (
+            f"{model_text(work)} with offload={s.offload!r} needs {max(m.host for m in nearest.memory) / GB:.1f} GB of "
+            f"the host's memory for a device, and {cluster} has {host.memory_bytes / GB:.1f} GB for each"
+        )
+    return (
+        f"{model_text(work)} needs {memory.total / GB:.1f} GB on a device at the least "
+        f"({s.sizes_text}, ZeRO-{s.zero}, stage {stage}), of which {size / GB:.1f} GB are {kind}, and "
+        f"each of {cluster} offers {memory_limit / GB:.1f} GB; its states take {states / GB:.0f} GB of the cluster's "
+        f"{sum(usable * count for usable, count in offered(work)) / GB:.0f} GB"
+    )
+
+
+def kinds(memory: StageMemory) -> Iterator[tuple[str, int]]:
+    """What a device's bytes are of."""
+    return ((f.name, getattr(memory, f.name)) for f in fields(memory) if f.name != "host")
+
+
+def offered(work: SearchState) -> Iterator[tuple[int, int]]:
+    """(bytes that may be filled of a device, devices) of each kind."""
+    topology, least = work.operators.topology, work.cluster.usable_bytes
+    return ((least + spare_bytes(topology, device), count) for device, count in topology.kinds)
+
+
+def model_text(work: SearchState) -> str:
+    elements = sum(p.type.elements for p in work.prepared.model.parameters)
+    count = f"{elements / 1e9:.1f} billion" if elements >= 1e9 else f"{elements / 1e6:.1f} million"
+    training = work.training
+    with_what = f" with {training.optimizer} in {training.precision}" if isinstance(training, Training) else ""
+    return f"{count} parameters{with_what}"

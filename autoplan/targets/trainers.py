@@ -1,0 +1,28 @@
+"""Trainers by name."""
+
+from collections.abc import Callable, Mapping
+
+from autoplan.errors import InputsError
+from autoplan.ir.record import PlanRecord
+from autoplan.targets.accelerate import accelerate
+from autoplan.targets.config import ExportedConfig
+from autoplan.targets.deepspeed import deepspeed
+from autoplan.targets.megatron import megatron
+from autoplan.targets.nanotron import nanotron
+from autoplan.targets.plan_figures import Values, values_of
+from autoplan.targets.torchtitan import torchtitan
+
+KINDS: Mapping[str, Callable[[Values], ExportedConfig]] = {
+    "megatron": megatron,
+    "torchtitan": torchtitan,
+    "deepspeed": deepspeed,
+    "accelerate": accelerate,
+    "nanotron": nanotron,
+}
+
+
+def config_of(record: PlanRecord, kind: str) -> ExportedConfig:
+    """The plan in a trainer's words, not priced yet. InputsError for a trainer that isn't known."""
+    if kind not in KINDS:
+        raise InputsError(f"kind={kind!r}", "no such trainer is known", f"give one of {', '.join(KINDS)}")
+    return KINDS[kind](values_of(record))
