@@ -45,7 +45,8 @@ GB = 1e9
 class Row:
     """One job, rehearsed.
 
-    off        of the class whose predicted memory is furthest from what was rehearsed, as a share of it
+    off        of the class whose predicted memory is furthest from what was rehearsed, as a share of it; None where
+               all broke off
     unpriced   collectives and messages that the plan and the program don't have in common
     simulated  the step by the order of all calls, over the predicted; None where not all microbatches ran
     memory_gb  of the largest process
@@ -57,7 +58,7 @@ class Row:
     devices: int
     classes: int
     run: str
-    off: float
+    off: float | None
     mismatches: int
     unpriced: int
     simulated: float | None
@@ -67,9 +68,10 @@ class Row:
     def cells(self) -> list[str]:
         """Of the table, but for the date."""
         by_order = "" if self.simulated is None else f"{self.simulated:.3f}"
+        off = "" if self.off is None else f"{self.off:+.1%}"
         return [
             self.job, f"`{self.plan}`", "yes" if self.passed else "NO", f"{self.devices:,}", str(self.classes),
-            self.run, f"{self.off:+.1%}", str(self.mismatches), str(self.unpriced), by_order, f"{self.seconds:.0f}",
+            self.run, off, str(self.mismatches), str(self.unpriced), by_order, f"{self.seconds:.0f}",
             f"{self.memory_gb:.1f}",
         ]  # fmt: skip
 
@@ -125,7 +127,7 @@ def measured(job: str, system: str) -> Row:
     return Row(
         named(job, system), found.name, found.passed, found.devices,
         len(found.classes) + len(found.failed), f"{found.run} of {found.microbatches}",
-        max((one.off for one in found.classes), key=abs, default=0.0), len(found.together.mismatches or ()),
+        max((one.off for one in found.classes), key=abs, default=None), len(found.together.mismatches or ()),
         sum(len(one.differences) for one in found.balances),
         None if by_order is None else by_order / found.predicted_s, found.seconds,
         max(children, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024 / GB,

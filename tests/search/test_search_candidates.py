@@ -6,7 +6,7 @@ import pytest
 
 from autoplan.errors import ParallelismError
 from autoplan.options import Parallelism
-from autoplan.search.space.candidates import SpaceLimits, settings
+from autoplan.search.space.candidates import SpaceLimits, batch_ways, settings
 from autoplan.search.state import candidates
 
 
@@ -69,3 +69,8 @@ def test_zero_bubble_has_to_be_asked_for() -> None:
 def test_a_chain_that_is_too_short_is_named(pinned: Parallelism, said: str) -> None:
     with pytest.raises(ParallelismError, match=said):
         candidates(SpaceLimits(devices=8, node=8, rows=16, segments=10), pinned)
+
+
+def test_a_system_that_is_no_layout_splits_no_rows_further() -> None:
+    """Tables are placed by a system of their own, on a tensor axis that auto has found before."""
+    assert batch_ways(Parallelism(tp=4, tensor=(4,), tensor_system="table-parallel")) == 1
