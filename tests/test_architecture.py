@@ -175,8 +175,8 @@ ONE_IDEA = set(
     "huggingface indexing interleaved lookups loss matmul norm one_line pooling recurrence reduction ring scan scatter "
     "selective sorting start view vocab_parallel windows".split()
 )
-"""Names of several modules that mean the same in each of their rooms: an operator's rule and its canonical form, a price
-and what runs at it, what is found and how it is told."""
+"""Names of several modules that mean the same in each of their rooms: an operator's rule and its canonical form, a
+price and what runs at it, what is found and how it is told."""
 
 
 def module_name(path: Path) -> str:
