@@ -24,6 +24,8 @@
 # make bench-plan   seconds to plan Llama-3-70B for 8x8 h100-sxm
 # make bench-search seconds, memory and plans of whole searches, from a ResNet to Llama-3.1-405B on 16,384 devices
 # make bench-jobs   the same of 60 further searches, drawn once; AGAINST=before.json shows both and their ratios
+# make bench-laws   200 random pins, and laws of the search, over 6 models and their clusters; goes on with what was found
+#                   (build/laws.json), LAWS="--laws" or LAWS="--pins 20" tries some
 # make bench-live   plans run on four processes against their predicted times: a section of appendix/accuracy.md
 # make bench-program  the emitted program beside the module and beside ways by hand, its dropout beside torch's:
 #                   appendix/program.md
@@ -53,7 +55,7 @@ export PYTHONPYCACHEPREFIX = $(CURDIR)/build/bytecode
 export TOKENIZERS_PARALLELISM = false
 export HF_HUB_OFFLINE = 1
 
-.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
+.PHONY: venv lint test test-all starts correctness systems zoo zoo-wide attacks corruptions test-kill mutations rehearsals two-nodes validate prices plans recipes rules reference docs demo bench-plan bench-search bench-jobs bench-laws bench-live bench-memory bench-checkpoint gpu bench-program bench-redistribution clean
 
 venv: $(DEV)
 
@@ -148,6 +150,10 @@ bench-search: $(RUN)
 # WRITE and AGAINST name files of measurements.
 bench-jobs: $(DEV)
 	$(BIN)/python -m tests.bench.search_jobs $(if $(WRITE),--write $(WRITE)) $(if $(AGAINST),--against $(AGAINST))
+
+LAWS ?= --pins 200 --laws
+bench-laws: $(DEV)
+	$(BIN)/python -W ignore -m tests.bench.laws $(LAWS)
 
 # Two nodes are made of one machine by a tool that lies outside: TWO_NODES names it, ip and tc have to be there.
 TWO_NODES ?= ../shared/tools/two-nodes

@@ -5,6 +5,8 @@ Sizes are elements, times seconds. Every size may be a number, a NumPy array or 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cost_models.arithmetic import Number, ceil, maximum, minimum, where_positive
 from cost_models.errors import ProfileError
 from cost_models.hardware import Device
@@ -41,29 +43,73 @@ def matmul_bytes(m: Number, n: Number, k: Number, batch: Number, dtype: str) -> 
     return DTYPE_BYTES[dtype] * batch * (1.0 * m * k + 1.0 * k * n + 1.0 * m * n)
 
 
+LEAST_K = 128
+"""Steps of k that are worth a multiprocessor of their own where a tile's sum is shared out."""
+
+FIX_UP_BYTES = 24
+"""Bytes for each element of a partial tile: written in float32, read, and the sum over them waited for. One value that
+serves A100, H100 and B200 (fitted alone: 16 to 24)."""
+
+
 def matmul_seconds(m: Number, n: Number, k: Number, batch: Number, dtype: str, device: Device) -> Number:
     """Time of ``batch`` products [m, k] @ [k, n], in seconds.
 
-    launch + max(tile-quantised FLOPs / (peak · efficiency · sustained), bytes / achieved bandwidth). 0 where any extent
-    is 0.
+    launch + (busy⁴ + moved⁴)^¼: of the multiprocessors and the memory whichever takes longer, and somewhat more where
+    both take alike. 0 where any extent is 0. Roofline: Williams et al. 2009; ``moved``: each operand read once, the
+    result written once, at the achieved bandwidth.
+    """
+    busy_s = tiled_seconds(m, n, k, batch, dtype, device)
+    moved_s = streaming_seconds(matmul_bytes(m, n, k, batch, dtype), device)
+    return _product_s(m, n, k, batch, busy_s, moved_s, device)
 
-    Roofline: Williams et al. 2009. Quantisation: the result is cut into tiles that run in waves of one tile a
-    multiprocessor, and a last wave that is not full takes as long as a full one (NVIDIA, Matrix Multiplication
-    Background User's Guide, sections 3.1 and 3.2); each tile also fills its pipeline once, worth ``matmul_ramp_k``
-    steps of k. The library is taken to choose the best of the profile's tiles.
+
+def repeated_matmul_seconds(m: Number, n: Number, k: Number, batch: Number, dtype: str, device: Device) -> Number:
+    """Time of the same products when nothing else runs, again and again, as benchmarks have them, in seconds.
+
+    Operands that fit into the cache are there already, and clocks are at their greatest for a short product: under the
+    power limit a long one is slower by up to ``Repeated.throttle``. Without ``Device.repeated`` as in a training, but
+    at the full clocks (``matmul_sustained`` 1).
+    """
+    alone = replace(device, matmul_sustained=1.0)
+    busy_s = tiled_seconds(m, n, k, batch, dtype, alone)
+    bytes = matmul_bytes(m, n, k, batch, dtype)
+    seen = device.repeated
+    if seen is not None:
+        busy_s = busy_s * (1 + seen.throttle * busy_s / (busy_s + seen.throttle_s))
+    return _product_s(m, n, k, batch, busy_s, cached_seconds(bytes, device), alone)
+
+
+def _product_s(
+    m: Number, n: Number, k: Number, batch: Number, busy_s: Number, moved_s: Number, device: Device
+) -> Number:
+    together_s = (busy_s**4 + moved_s**4) ** 0.25
+    return where_positive(matmul_flops(m, n, k, batch), device.kernel_launch_s + together_s)
+
+
+def tiled_seconds(m: Number, n: Number, k: Number, batch: Number, dtype: str, device: Device) -> Number:
+    """Time of the multiprocessors in such products, in seconds, whatever the memory takes.
+
+    The result is cut into tiles, each of which fills its pipeline once, worth ``matmul_ramp_k`` steps of k. The library
+    is taken to choose the best of the profile's tiles, and of two ways to hand them out:
+
+    whole   in waves of one tile a multiprocessor; a last wave that is not full takes as long as a full one (NVIDIA,
+            Matrix Multiplication Background User's Guide, sections 3.1 and 3.2)
+    spread  all multiprocessors have the same share of all tiles' steps of k, no less than ``LEAST_K``; partial sums
+            of tiles are exchanged and added (split-K; Osama et al. 2023, Stream-K)
     """
     share = dict(device.matmul_shares).get(dtype, 1.0)
     peak = peak_flops_per_s(device, dtype) * device.matmul_efficiency * share * device.matmul_sustained
-    per_multiprocessor = peak / device.multiprocessors
-    tiled_s = []
+    count = device.multiprocessors
+    ways = []
     for rows, columns, share in device.matmul_tiles:
         tiles = ceil(m / rows) * ceil(n / columns) * batch
-        waves = ceil(tiles / device.multiprocessors)
-        flops_per_tile = 2.0 * rows * columns * (k + device.matmul_ramp_k)
-        tiled_s.append(waves * flops_per_tile / (per_multiprocessor * share))
-    moved_s = streaming_seconds(matmul_bytes(m, n, k, batch, dtype), device)
-    busy_s = maximum(minimum(*tiled_s), moved_s)
-    return where_positive(matmul_flops(m, n, k, batch), device.kernel_launch_s + busy_s)
+        step_s = 2.0 * rows * columns / (peak / count * share)
+        ramp_s = device.matmul_ramp_k * step_s
+        ways.append(ceil(tiles / count) * (k * step_s + ramp_s))
+        fix_up_s = cached_seconds(FIX_UP_BYTES * rows * columns * maximum(tiles, count), device)
+        spread_s = maximum(tiles * k / count, LEAST_K) * step_s + maximum(tiles / count, 1) * ramp_s
+        ways.append(spread_s + device.kernel_launch_s + fix_up_s)
+    return minimum(*ways)
 
 
 def achieved_bytes_per_s(device: Device) -> float:
@@ -85,6 +131,18 @@ def many_kernels_seconds(bytes: Number, device: Device) -> Number:
     ``Device.cache_bytes``), in seconds: launch + bytes / the bandwidth that such kernels achieve. 0 for 0 bytes."""
     rate = device.cache_bandwidth_bytes_per_s if device.cache_bytes else achieved_bytes_per_s(device)
     return where_positive(bytes, device.kernel_launch_s + bytes / rate)
+
+
+def cached_seconds(bytes: Number, device: Device) -> Number:
+    """Time of ``bytes`` that were touched just before, in seconds: at the cache's rate as far as they fit, at the
+    memory's where they don't, since what is read in turns is gone each time. Without ``Device.repeated`` as they
+    stream."""
+    seen = device.repeated
+    if seen is None:
+        return streaming_seconds(bytes, device)
+    missed = minimum(1.0, maximum(0.0, (bytes / seen.cache_bytes - 0.8) / 0.4))  # none up to 0.8, all from 1.2
+    slower = minimum(seen.cache_bytes_per_s, achieved_bytes_per_s(device))
+    return bytes * ((1 - missed) / seen.cache_bytes_per_s + missed / slower)
 
 
 def memory_bound_seconds(bytes: Number, device: Device) -> Number:

@@ -235,10 +235,10 @@ class DataAxis:
         """
         if not self.shared and self.offload != "parameters":
             return 0.0, 0.0
-        if self.zero == 0:
-            return self.summed_s([self.by_group(size) for size in sizes], backward_s)
         counted = Counter(tuple(held.items()) if isinstance(held, Mapping) else (((), held),) for held in sizes)
         alike = [(dict(held), count) for held, count in counted.items()]
+        if self.zero == 0:
+            return self.summed_s([(self.by_group(held), count) for held, count in alike], backward_s)
         gather_s = sum(count * self.gather_s(held) for held, count in alike) if self.zero < 3 else 0.0
         scatter_s = 0.0
         if not self.scatters_each:
@@ -248,17 +248,20 @@ class DataAxis:
         hidden_s = self.hidden_s(forward_s, gather_s) + self.hidden_s(0.0 if self.late else backward_s, scatter_s)
         return gather_s + scatter_s, hidden_s
 
-    def summed_s(self, sizes: Sequence[Mapping[str, float]], backward_s: float) -> tuple[float, float]:
+    def summed_s(
+        self, sizes: Sequence[tuple[Mapping[str, float], int]], backward_s: float
+    ) -> tuple[float, float]:
         """(seconds, of these hidden) of the gradients' all-reduces in buckets: all but the first bucket's time of the
         last microbatch's backward is there to hide them, and the last bucket, or the first segment's gradients where
         these are more (an embedding's), begins when it ends. Of local SGD a step's share of the average, in the open.
 
-        sizes  bytes of each segment's parameters, by the group that sums their gradients; the first to read a batch
-               first
+        sizes  (bytes of a segment's parameters, by the group that sums their gradients; how many segments are alike);
+               the first to read a batch first
         """
-        totals = Counter[str]()
-        for size in sizes:
-            totals.update(size)
+        totals = dict[str, float]()
+        for held, count in sizes:
+            for axes, size in held.items():
+                totals[axes] = totals.get(axes, 0.0) + count * size
         total = sum(totals.values())
         if not total:
             return 0.0, 0.0
@@ -268,7 +271,7 @@ class DataAxis:
         spent_s = sum(self.buckets_s(summed * size, axes) for axes, size in totals.items())
         first = min(sum(bucket_bytes(summed * size) for size in totals.values()) / summed, total)
         beside_s = backward_s * (1 - first / total)
-        early_s = spent_s * (1 - max(first, sum(sizes[0].values())) / total)
+        early_s = spent_s * (1 - max(first, sum(sizes[0][0].values())) / total)
         slowdown = self.prices.device.overlap_slowdown
         return spent_s, 0.0 if self.late else float(hidden_seconds(beside_s, early_s, slowdown))
 

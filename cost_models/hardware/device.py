@@ -9,6 +9,7 @@ from cost_models.errors import ProfileError
 from cost_models.figures import Figures
 from cost_models.hardware.accuracy import read_accuracy
 from cost_models.hardware.host import Host, read_host
+from cost_models.hardware.repeated import Repeated, read_repeated
 
 SHARED = ("shared",)                 # the table that only devices have which share processors
 SHARES = ("shares",)                 # the table that only devices have whose dtypes reach different shares of the peak
@@ -60,6 +61,7 @@ class Device:
     alone                         how many times as fast one of them computes while the others wait
     host                          its share of the host's memory and the link there; None: the profile doesn't know
     accuracy                      measured over predicted step time, from and to, of published steps; None: none was met
+    repeated                      what kernels meet that run again and again; None: it wasn't measured
     """
 
     name: str
@@ -93,6 +95,7 @@ class Device:
     alone: float = 1.0
     host: Host | None = None
     accuracy: tuple[float, float] | None = None
+    repeated: Repeated | None = None
 
     @property
     def usable_bytes(self) -> int:
@@ -145,6 +148,7 @@ def read_device(name: str, figures: Figures) -> Device:
         alone=figures.positive(*SHARED, "alone", measures="count") if figures.has(*SHARED) else 1.0,
         host=read_host(figures, capacity - reserved, rate * memory_efficiency),
         accuracy=read_accuracy(figures),
+        repeated=read_repeated(figures),
     )
 
 

@@ -56,6 +56,7 @@ PROFILE = Table(
         ),
         "shared": Table(("devices", "alone")),
         "accuracy": Table(("low", "high")),
+        "repeated": Table(("cache", "cache_bandwidth", "throttle", "throttle_time")),
         "host": Table(("memory", "link", "bandwidth", "own")),
         "machine": Table(
             ("node", "network", "cards_per_node", "devices_per_node", "domain", "devices_per_switch", "through_host",

@@ -45,6 +45,7 @@ def symbolic_device() -> Device:
         kernel_launch_s=symbol("launch"),
         dispatch_s=symbol("dispatch"),
         straggler_per_doubling=symbol("g"),
+        repeated=None,
     )
 
 

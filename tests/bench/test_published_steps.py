@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autoplan.cluster.interval import interval_of
@@ -82,6 +83,14 @@ def test_rows_that_ran_out_of_memory_are_counted_apart() -> None:
     assert "| out of memory |" not in printed(asked)
     mended = [replace(one, plan=replace(one.plan, fits=not one.plan.fits)) for one in asked]
     assert "Of 1 rows that ran 0 don't fit; of 1 that ran out of memory 0 fit." in printed(mended)
+
+
+def test_an_interval_is_what_rows_of_a_device_were_off_by() -> None:
+    """From the 10th to the 90th percentile, whichever side of 1 they lie on; rows of other programs are left out."""
+    row = Published("family", 1, "one", "7B", "h100-sxm", job_on(GPT, MEGATRON, ONE_NODE), 10.0, 11.0)
+    rows = [Answered(row, Planned("tp=2", 10.0 / ratio, 4, 3, True)) for ratio in np.linspace(0.8, 0.9, 11)]
+    other = Answered(replace(row, family="megatron_core"), Planned("tp=2", 1.0, 4, 3, True))
+    assert "- h100-sxm: 0.81 to 0.89, of 11 rows" in printed([*rows, other])
 
 
 def test_rows_are_counted_by_family_and_half() -> None:

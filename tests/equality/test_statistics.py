@@ -23,17 +23,20 @@ from tests.support.planning import parallelize_alone
 
 EQUAL, STEPS, APART = 1e-10, 2, Training(statistics="microbatch")
 FOUR = [
-    ("mixtral", {"ep": 2, "pp": 2, "micro_batch": 2}),
+    ("mixtral", {"dp": 2, "pp": 2, "ep": 2, "micro_batch": 1}),
     ("qwen3", {"dp": 2, "tp": 2, "micro_batch": 1}),
-    ("qwen2", {"ep": 4, "micro_batch": 1}),
+    ("qwen2", {"dp": 4, "ep": 4, "micro_batch": 1}),
 ]
 SLOW = [
-    ("qwen3", {"ep": 2, "pp": 2, "micro_batch": 2}),
-    ("qwen2", {"ep": 2, "pp": 2, "micro_batch": 1, "zero": 1}),
+    ("qwen3", {"dp": 2, "pp": 2, "ep": 2, "micro_batch": 1}),
+    ("qwen2", {"dp": 2, "pp": 2, "ep": 2, "micro_batch": 1, "zero": 1}),
     ("mixtral", {"dp": 2, "pp": 2, "micro_batch": 1, "recompute": "full"}),
-    ("mixtral", {"ep": 2, "dp": 2, "micro_batch": 1, "zero": 3}),
+    ("mixtral", {"dp": 4, "ep": 2, "micro_batch": 1, "zero": 3}),
 ]
-EIGHT = [("qwen2", {"ep": 8, "micro_batch": 1}), ("qwen2", {"ep": 4, "pp": 2, "micro_batch": 1})]
+EIGHT = [
+    ("qwen2", {"dp": 4, "tp": 2, "ep": 8, "etp": 1, "micro_batch": 1}),
+    ("qwen2", {"dp": 4, "pp": 2, "ep": 4, "micro_batch": 1}),
+]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from autoplan.ir.graph import Model
 from autoplan.options import Parallelism, Training
 from autoplan.search import search
 from autoplan.search.space.systems import read, resolve
+from tests.bench.laws.laws import pinned_of
 from tests.support.hand_made import llama
 from tests.support.planning import alone
 
@@ -44,6 +45,21 @@ def test_more_memory_and_more_devices_are_never_slower(name: str) -> None:
     assert seconds(model(), more) <= TOLERANCE * alone_s
     tight = replace(cluster, memory_bytes=cluster.usable_bytes // 20)
     assert alone_s <= TOLERANCE * seconds(model(), tight)
+
+
+@pytest.mark.parametrize("name", [CLUSTERS[1], pytest.param(CLUSTERS[0], marks=pytest.mark.slow)])
+def test_more_bandwidth_is_never_slower(name: str) -> None:
+    cluster = ClusterSpec.parse(name)
+    assert seconds(model(), replace(cluster, bandwidth=2.0)) <= TOLERANCE * seconds(model(), cluster)
+
+
+@pytest.mark.parametrize("name", [CLUSTERS[1], pytest.param(CLUSTERS[0], marks=pytest.mark.slow)])
+def test_no_pin_at_random_is_quicker(name: str) -> None:
+    """`make bench-laws` tries more of them, on larger models."""
+    found = list(pinned_of(model(), ClusterSpec.parse(name), ("llama", name), ("dp", "tp", "pp", "cp"), 6, 0))
+    assert len(found) == 6
+    for one in found:
+        assert one.holds, one
 
 
 PINS = (

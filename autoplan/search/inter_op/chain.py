@@ -81,6 +81,12 @@ class Chain:
         return at if self.shares else self.weighing[slice(*at)].tobytes()
 
     @cached_property
+    def onces(self) -> dict[Hashable, tuple[float, float, float, float]]:
+        """What ``StageModel.once_s`` was of runs of segments that are alike: schedules and what is recomputed change
+        nothing of it."""
+        return {}
+
+    @cached_property
     def distinct_inputs(self) -> tuple[list[float], np.ndarray]:
         """(sizes of what enters segments, each once; the number of each segment's among them)."""
         sizes, places = np.unique(self.inputs, return_inverse=True)

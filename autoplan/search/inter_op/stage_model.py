@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 
@@ -256,14 +256,9 @@ class StageModel:
         if not self.data.prices.training:
             return 0.0, 0.0, 0.0, 0.0
         alike = self.chain.alike(at)
-        if alike not in self.onces:
-            self.onces[alike] = self.priced_once_s(at)
-        return self.onces[alike]
-
-    @cached_property
-    def onces(self) -> dict[Hashable, tuple[float, float, float, float]]:
-        """What ``once_s`` was of runs of segments that are alike."""
-        return {}
+        if alike not in self.chain.onces:
+            self.chain.onces[alike] = self.priced_once_s(at)
+        return self.chain.onces[alike]
 
     def priced_once_s(self, at: Interval) -> tuple[float, float, float, float]:
         parameters = self.parameter_bytes(at)

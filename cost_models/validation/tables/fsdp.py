@@ -23,7 +23,7 @@ def _mpt(row: Row) -> tuple[Case, ...]:
     Gradients are reduced in 16 bit (llm-foundry's PURE mixed precision). Not compiled. The backward's gathers don't
     run ahead (BACKWARD_POST, Composer's default). Attention is the Triton kernel of that time, priced as one that
     leaves no masked pair out: that is the rate of the rows of long sequences, which are nearly all attention. The
-    loss is FlashAttention's fused cross-entropy on 16-bit logits (the default of llmfoundry/models/mpt/modeling_mpt.py).
+    loss is FlashAttention's fused cross-entropy, on 16-bit logits (llmfoundry/models/mpt/modeling_mpt.py's default).
     Shapes are recalled from MPT's configurations; with biases in linears and norms they make exactly the stated
     parameters."""
     if row["gpu"] not in MPT_DEVICES or row["sharding"] not in ZERO_OF or row["precision"] not in PRECISIONS:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from cost_models.validation.metrics import Errors, Point, errors_of
 from cost_models.validation.report import percent, rank
 from tests.bench.published_steps.price import Planned
@@ -15,6 +17,9 @@ HEADINGS = (
     "family", "device", "rows", "mean", "median", "max", "bias", "mean, fitted rows", "rank within a size",
     "closed form: mean", "max", "don't fit",
 )  # fmt: skip
+
+UNLIKE = ("sc21_zero3", "megatron_core")
+"""Families whose programs no price is of: time spent in Python, and deterministic kernels."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,22 @@ def printed(answered: Sequence[Answered]) -> str:
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     reasons = Counter((one.row.family, one.plan.reason) for one in answered if not one.is_planned)
     told = [f"- {family}: {count} rows not planned: {short(reason)}" for (family, reason), count in reasons.items()]
-    return "\n\n".join(part for part in (table, "\n".join(told), memory(answered), worst(answered)) if part)
+    parts = (table, "\n".join(told), memory(answered), intervals(answered), worst(answered))
+    return "\n\n".join(part for part in parts if part)
+
+
+def intervals(answered: Sequence[Answered]) -> str:
+    """Of each device what its profile's [accuracy] is taken from: the 10th and 90th percentile of measured over
+    predicted step time, of all rows that ran a program like ours, the fitted ones too."""
+    like = [one for one in answered if one.is_planned and one.row.ran and not one.row.rank]
+    like = [one for one in like if one.row.family not in UNLIKE]
+    lines = []
+    for device in dict.fromkeys(one.row.device for one in like):
+        ratios = [1 / (1 + one.point.error) for one in like if one.row.device == device]
+        low, high = np.percentile(ratios, (10, 90))
+        lines.append(f"- {device}: {low:.2f} to {high:.2f}, of {len(ratios)} rows")
+    told = "Measured over predicted, the 10th and 90th percentile of each device (its profile's `[accuracy]`):"
+    return f"{told}\n\n" + "\n".join(lines) if lines else ""
 
 
 def memory(answered: Sequence[Answered]) -> str:
