@@ -128,8 +128,7 @@ FORWARDS: tuple[tuple[str, str, Callable, dict[str, Any], tuple[str, ...]], ...]
         Bodies.drawing_by_its_own, {"random": random.Random(3)}, ("random",),
     ),
     ("draws from a torch.Generator", "other numbers than its", Bodies.drawing_by_a_generator, {}, ("Generator",)),
-    ("weight.data in forward", "the weight's first value for ever", Bodies.past_the_gradient, {}, (".detach()",)),
-    ("weight.data.clamp_() in forward", "a weight that isn't clamped", Bodies.clamping, {}, (".data",)),
+    ("weight.data.clamp_() in forward", "a weight that isn't clamped", Bodies.clamping, {}, ("weight", "in place")),
 )  # fmt: skip
 
 
@@ -145,6 +144,11 @@ def body_attack(body: Callable, attributes: dict[str, Any], words: tuple[str, ..
 
 for forward_name, forward_guards, forward_body, forward_attributes, forward_words in FORWARDS:
     attack(forward_name, forward_guards)(body_attack(forward_body, forward_attributes, forward_words))
+
+
+@attack("weight.data in forward", "the weight's first value for ever, or a gradient")
+def past_the_gradient(_: Place) -> str:
+    return as_one_device(Two(Bodies.past_the_gradient))
 
 
 @attack("a buffer that forward replaces", "its first value for ever")
