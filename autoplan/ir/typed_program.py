@@ -17,6 +17,11 @@ JOINED = ("routed_experts",)
 """Bodies that communicate over all their axes as one group."""
 
 
+def groups_of(body: str, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """What a body over these axes is told of: each of them, or all as the one group over which it communicates."""
+    return (",".join(axes),) if body in JOINED else axes
+
+
 @dataclass(frozen=True)
 class Collective:
     """One step of a redistribution.
@@ -96,7 +101,7 @@ class Compute:
     @property
     def body_groups(self) -> tuple[str, ...]:
         """What the body is told of: its axes, or all of them as the one group over which it communicates, "ep,tp"."""
-        return (",".join(self.body_axes),) if self.body in JOINED else self.body_axes
+        return groups_of(self.body, self.body_axes)
 
 
 @dataclass(frozen=True)

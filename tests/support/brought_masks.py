@@ -55,6 +55,20 @@ def masked_mse() -> Made:
     return MaskedMse(), (hidden(ROWS, LENGTH, WIDTH), hidden(ROWS, LENGTH, WIDTH, seed=2)), None
 
 
+class MaskedGreatest(MaskedMse):
+    """Scaled by the greatest of what is kept."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        seen = target > 0
+        kept = self.body(x)[seen]
+        return F.mse_loss(kept, target[seen]) / kept.max().detach().abs() + 0.1 * kept.max()
+
+
+@model
+def masked_greatest() -> Made:
+    return MaskedGreatest(), (hidden(ROWS, LENGTH, WIDTH), hidden(ROWS, LENGTH, WIDTH, seed=2)), None
+
+
 class MaskedRows(nn.Module):
     """A semi-supervised node classifier: out[train_mask]."""
 

@@ -29,3 +29,4 @@ def rehearsing() -> Iterator[Apart]:
 
         yield apart
         process.stdin.close()
+        process.kill()  # ranks that were forked meanwhile hold its pipe open: it never reads the end

@@ -23,6 +23,7 @@ from tests.support.simulate import (
     Outcome,
     check,
     everywhere,
+    joint_groups,
     localise,
     run_local,
     run_whole,
@@ -64,7 +65,8 @@ def verify_on_ranks(pool: RankPool, chosen: Sequence[tuple[Case, Strategy]], mes
 def run_on_ranks(rank: int, size: int, mesh: Mesh, jobs: list[dict[Coordinates, Local]]) -> list[Outcome]:
     """This rank's part of each job."""
     shape, names = tuple(a.size for a in mesh.axes), mesh.names
-    axes = mesh_axes(mesh, init_device_mesh("cpu", shape, mesh_dim_names=names))
+    groups = joint_groups(next(iter(job.values())).strategy for job in jobs)
+    axes = mesh_axes(mesh, init_device_mesh("cpu", shape, mesh_dim_names=names), groups)
     at = tuple(axes[name].rank for name in names)
     return [run_local(job[at], axes) for job in jobs]
 

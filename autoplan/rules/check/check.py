@@ -23,6 +23,7 @@ from autoplan.rules.check.simulate import (
     communicates,
     everywhere,
     gradient_of,
+    joint_groups,
     localise,
     run_local,
     run_whole,
@@ -184,8 +185,8 @@ def run_all(
 
 def run_on_ranks(rank: int, size: int, mesh: Mesh, jobs: list[dict[Coordinates, Local]]) -> list[Outcome]:
     """This rank's part of each job."""
-    names = mesh.names
-    axes = mesh_axes(mesh, init_device_mesh("cpu", tuple(a.size for a in mesh.axes), mesh_dim_names=names))
+    names, groups = mesh.names, joint_groups(next(iter(job.values())).strategy for job in jobs)
+    axes = mesh_axes(mesh, init_device_mesh("cpu", tuple(a.size for a in mesh.axes), mesh_dim_names=names), groups)
     at = tuple(axes[name].rank for name in names)
     return [run_local(job[at], axes) for job in jobs]
 

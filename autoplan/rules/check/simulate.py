@@ -2,7 +2,7 @@
 computed, and the parts are put together as the layouts say."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from autoplan.ir.graph import Node
 from autoplan.ir.layout import PMAX, P, State
 from autoplan.ir.mesh import Mesh
+from autoplan.ir.typed_program import groups_of
 from autoplan.rules.check.case import DRAWN, KEY, Case, arguments, call_whole, copies
 from autoplan.rules.operator_names import OWN
 from autoplan.rules.strategies import Strategy, local_arguments
@@ -45,15 +46,27 @@ class Outcome:
 def call_local(local: Local, tensors: Sequence[Tensor], axes: Mapping[str, MeshAxis]) -> Tensor:
     """Runs a node's operator, or its strategy's body, on one rank's parts."""
     namespace, name = local.node.op.split(".")[:2]
-    used = [(axes[a], s.body) for a, s in local.strategy.axes if s.body]
+    body, groups = body_of(local.strategy)
     drawn = namespace == OWN and name in DRAWN
-    if not used and not drawn:
+    if not body and not drawn:
         return call_whole(local.node, tensors)
     args, kwargs = arguments(local.node, tensors)
-    if used:
-        return getattr(ops, used[0][1])(*args, **kwargs, axes=tuple(axis for axis, _ in used))
+    if body:
+        return getattr(ops, body)(*args, **kwargs, axes=tuple(axes[group] for group in groups))
     dims = tuple(tuple(axes[a] for a in names) for names in local.dims)
     return DRAWN[name](*args, key=KEY, call=1, dims=dims)  # type: ignore[arg-type]
+
+
+def body_of(strategy: Strategy) -> tuple[str, tuple[str, ...]]:
+    """The body that runs in the operator's place, "" for none, and the groups of axes that it is told of."""
+    axes = tuple(axis for axis, s in strategy.axes if s.body)
+    body = next((s.body for _, s in strategy.axes if s.body), "")
+    return body, groups_of(body, axes)
+
+
+def joint_groups(strategies: Iterable[Strategy]) -> list[tuple[str, ...]]:
+    """Groups over several axes that bodies of these strategies need, in the order of first use."""
+    return list(dict.fromkeys(tuple(g.split(",")) for s in strategies for g in body_of(s)[1] if "," in g))
 
 
 def run_local(local: Local, axes: Mapping[str, MeshAxis]) -> Outcome:
