@@ -94,12 +94,13 @@ def fitting(
     own = apart_strategies(known) if apart else known
     axes = [(axis, alike(strategy, own if axis == MICROBATCH else known)) for axis, strategy in planned.axes]
     whole = AxisStrategy(tuple(R for _ in operands), R)
-    for axis, strategy in reversed(axes.copy()):
-        if fits(rule, axes, operands, node.type, mesh):
-            break
-        if strategy != whole:
-            axes[[name for name, _ in axes].index(axis)] = (axis, whole)
-    return Strategy(tuple(axes))
+    if fits(rule, axes, operands, node.type, mesh):
+        return Strategy(tuple(axes))
+    found = [(axis, whole) for axis, _ in axes]
+    for place, one in enumerate(axes):  # outermost first, as ``dividing`` goes
+        tried = [*found[:place], one, *found[place + 1 :]]
+        found = tried if fits(rule, tried, operands, node.type, mesh) else found
+    return Strategy(tuple(found))
 
 
 def alike(planned: AxisStrategy, known: Sequence[AxisStrategy]) -> AxisStrategy:

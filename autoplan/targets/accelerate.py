@@ -13,6 +13,7 @@ def accelerate(values: Values) -> ExportedConfig:
     if losses.parallelism.zero == 1:
         losses.instead("FSDP2 shards gradients, too", zero=2)
     losses.without("local_steps")
+    losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     if p.recompute == "selective":

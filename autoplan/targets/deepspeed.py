@@ -12,6 +12,7 @@ def deepspeed(values: Values) -> ExportedConfig:
     training, losses, devices = values.training, Losses(values.parallelism), values.record.cluster.devices
     losses.all_data(devices, "of a model as it is the configuration alone splits the data")
     losses.without("local_steps")
+    losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     zero: dict[str, object] = {"stage": p.zero or 0}

@@ -28,6 +28,7 @@ def megatron(values: Values) -> ExportedConfig:
         "expert-tensor-parallel-size": p.etp if (p.ep or 1) > 1 else None,
         "sequence-parallel": bool(p.sequence_parallel),
         "use-distributed-optimizer": p.zero == 1,
+        "num-distributed-optimizer-instances": p.dp_replicate if p.zero == 1 and (p.dp_replicate or 1) > 1 else None,
         "overlap-grad-reduce": (p.dp or 1) > 1,
         "overlap-param-gather": p.zero == 1 and (p.dp or 1) > 1,  # it wants the other overlap beside it
         "recompute-granularity": p.recompute if p.recompute in ("full", "selective") else None,

@@ -14,6 +14,7 @@ def nanotron(values: Values) -> ExportedConfig:
     if values.parallelism.recompute == "selective":
         losses.instead("it recomputes whole layers", recompute="full")
     losses.without("offload", "tensor", "tensor_system", "local_steps")
+    losses.instead("it shards over all of dp", dp_replicate=1)
     mixed_recompute(values.record, losses)
     p = losses.parallelism
     config = {

@@ -89,7 +89,16 @@ class Losses:
             said = ", ".join(f"{name}={size}" for name, size in sizes.items() if size)
             self.lost.append(f"{said} ({why}): dp={devices}, with microbatch and recomputation found anew")
             self.parallelism = Parallelism(
-                dp=devices, tp=1, pp=1, cp=1, ep=1, etp=1, zero=p.zero, offload=p.offload, local_steps=p.local_steps
+                dp=devices,
+                tp=1,
+                pp=1,
+                cp=1,
+                ep=1,
+                etp=1,
+                zero=p.zero,
+                offload=p.offload,
+                local_steps=p.local_steps,
+                dp_replicate=p.dp_replicate,
             )
 
 

@@ -21,6 +21,8 @@ def torchtitan(values: Values) -> ExportedConfig:
         losses.instead("it offloads parameters and the optimizer together", offload="parameters")
     if values.parallelism.offload == "activations":
         losses.without("offload")
+    if (values.parallelism.ep or 1) > 1:
+        losses.instead("it doesn't split an expert", etp=1)
     losses.without("tensor", "tensor_system", "local_steps")
     mixed_recompute(values.record, losses)
     p = losses.parallelism
@@ -64,10 +66,10 @@ def training(values: Values, losses: Losses) -> dict[str, object]:
 def parallelism(values: Values, losses: Losses) -> dict[str, object]:
     """The parallelism's section. Stages are of as many layers each, where that goes."""
     p = losses.parallelism
-    shards, replicates = (values.replicas, 1) if p.zero else (1, values.replicas)
+    replicates = (p.dp_replicate or 1) if p.zero else values.replicas
     options: dict[str, object] = {
         "data_parallel_replicate_degree": replicates,
-        "data_parallel_shard_degree": shards,
+        "data_parallel_shard_degree": values.replicas // replicates,
         "fsdp_reshard_after_forward": "always" if p.zero == 3 else "never",
         "tensor_parallel_degree": p.tp or 1,
         "context_parallel_degree": p.cp or 1,

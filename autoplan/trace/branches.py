@@ -40,11 +40,13 @@ class Branches(TorchFunctionMode):
         self.known: dict[int, tuple[Tensor, bool]] = {}  # the tensor is held, so that its id stays its own
         self.assumed: set[int] = set()  # those of ``known`` that follow from finite numbers
         self.uniform: dict[int, Tensor] = {}  # draws from 0 to below 1
+        self.versions: dict[int, int] = {}  # of the tensors of both: what is changed in place since is known no more
 
     def __torch_function__(
         self, func: Callable, types: Collection[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
+        self.forget(args)
         if name in ("__bool__", "item") and isinstance(args[0], Tensor) and args[0].numel() == 1:
             value = self.decided(args[0], asks=name == "__bool__")
             if value is not None:
@@ -53,11 +55,22 @@ class Branches(TorchFunctionMode):
         if isinstance(result, Tensor):
             if name in ("rand", "rand_like"):
                 self.uniform[id(result)] = result
+                self.versions[id(result)] = version(result)
             truth = self.compared(name, args) if name.strip("_") in COMPARED else self.truth(name, args)
             if truth is not None:
                 self.known[id(result)] = result, truth
+                self.versions[id(result)] = version(result)
                 self.assumed |= {id(result)} if name in MEANT or not self.assumed.isdisjoint(map(id, args)) else set()
         return result
+
+    def forget(self, args: tuple) -> None:
+        """What was known of operands that were changed in place."""
+        for key in map(id, args):
+            tensor = self.uniform.get(key, self.known[key][0] if key in self.known else None)
+            if tensor is not None and version(tensor) != self.versions[key]:
+                for told in (self.uniform, self.known, self.versions):
+                    told.pop(key, None)
+                self.assumed.discard(key)
 
     def compared(self, name: str, args: tuple) -> bool | None:
         """A draw against a number that none, or all, are below."""
@@ -91,6 +104,11 @@ class Branches(TorchFunctionMode):
         if value is not None:
             self.noted[f"{told}: {CHECK}"] = None
         return value
+
+
+def version(tensor: Tensor) -> int:
+    """How often it was changed in place, through views too; 0 where torch doesn't count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def asking_line() -> tuple[FrameType, str] | None:

@@ -45,7 +45,10 @@ def test_both_ways_beside_a_tensor_axis_are_tried() -> None:
         ({"etp": 1}, "etp=1: .*where experts are over ep. give ep too"),
         ({"ep": 4, "etp": 3, "tp": 4}, "etp=3: it is a part of tp=4"),
         ({"ep": 16, "etp": 4, "pp": 2}, "ep=16 etp=4: they multiply to 64, and a stage has 16 devices. give ep=4"),
-        ({"ep": 2, "etp": 1, "tp": 4, "dp": 8, "pp": 1}, "ep=2 etp=1: experts lie over.* dp=8 cp=1 tp=4. give ep=4"),
+        ({"ep": 2, "etp": 1, "tp": 4, "dp": 8, "pp": 1}, "ep=2 etp=1: experts lie over.* dp=8 tp=4 pp=1. give ep=4"),
+        ({"ep": 2, "etp": 1, "tp": 4, "pp": 1}, "ep=2 etp=1: experts lie over.* tp=4 pp=1. give ep=4"),
+        ({"ep": 2, "etp": 1, "tp": 32}, "ep=2 etp=1: experts lie over.* tp=32. leave ep and etp out"),
+        ({"ep": 8, "dp": 8, "tp": 1, "dp_replicate": 2, "zero": 3}, "dp_replicate=2 with ep=8: .*smaller ep"),
         ({"ep": 4, "etp": 1, "tp": 4, "tensor_system": "ulysses"}, "tensor_system='ulysses': ulysses says what all"),
     ],
 )

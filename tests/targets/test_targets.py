@@ -87,6 +87,24 @@ def test_what_is_not_said_is_told(kind: str, pinned: Parallelism) -> None:
         assert before == after or f"{name}={before}" in told or anew or before in (None, "none", 1), (name, told)
 
 
+def test_replicas_are_said_or_told() -> None:
+    """HSDP where the trainer has it; elsewhere that it shards over all of dp."""
+    plan = record(Parallelism(dp=4, tp=1, pp=1, zero=2, dp_replicate=2, micro_batch=1))
+    titan, one = flags(config_of(plan, "torchtitan").text), flags(config_of(plan, "megatron").text)
+    degrees = [titan[f"parallelism.data_parallel_{name}_degree"] for name in ("replicate", "shard")]
+    assert degrees == ["2", "2"] and one["num-distributed-optimizer-instances"] == "2"
+    for kind in ("nanotron", "deepspeed", "accelerate"):
+        config = config_of(plan, kind)
+        assert config.parallelism.dp_replicate == 1 and "dp_replicate=2" in " ".join(config.lost)
+
+
+def test_torchtitan_splits_no_expert() -> None:
+    plan = record(WAYS[0])
+    chosen = replace(plan.chosen, parallelism=replace(plan.chosen.parallelism, ep=2, etp=2))
+    config = config_of(replace(plan, chosen=chosen), "torchtitan")
+    assert config.parallelism.etp == 1 and any(line.startswith("etp=2") for line in config.lost)
+
+
 def test_a_gpipe_plan_is_one_f_one_b_in_megatron() -> None:
     config = config_of(record(WAYS[1]), "megatron")
     assert config.parallelism.pipeline_schedule == "1f1b"

@@ -124,8 +124,28 @@ def named_first(net: nn.Module, x: Tensor) -> Tensor:
     return net.fc(x).sum()
 
 
-@pytest.mark.parametrize("forward", [branches, raises_both_ways, finite_or_large, drops_some,
-                                     in_a_list, named_first])  # fmt: skip
+def finite_and_then_large(net: nn.Module, x: Tensor) -> Tensor:
+    y = net.fc(x)
+    good = torch.isfinite(y).all()
+    good &= (x > 5).any()
+    return y.sum() if good else y.mean()
+
+
+def nan_or_written(net: nn.Module, x: Tensor) -> Tensor:
+    y = net.fc(x)
+    bad = torch.isnan(y)
+    bad[0] = x[0] > 5
+    return y.mean() if bad.any() else y.sum()
+
+
+def drawn_around_zero(net: nn.Module, x: Tensor) -> Tensor:
+    drawn = torch.rand([])
+    drawn.mul_(2).sub_(1)
+    return net.fc(x).sum() if drawn < 0 else x.sum()
+
+
+@pytest.mark.parametrize("forward", [branches, raises_both_ways, finite_or_large, drops_some, in_a_list, named_first,
+                                     finite_and_then_large, nan_or_written, drawn_around_zero])  # fmt: skip
 def test_what_only_values_tell_is_refused(forward: Forward) -> None:
     with pytest.raises(TraceError, match="depends on a tensor's values"):
         traced(forward)

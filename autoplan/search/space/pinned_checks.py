@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
-from autoplan.ir.folding import fold
+from autoplan.ir.folding import Folding
+from autoplan.ir.mesh import CONTEXT
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 
@@ -147,28 +148,42 @@ def check_experts(limits: SpaceLimits, pinned: Parallelism) -> None:
         raise ParallelismError(f"{text} with tensor_system={pinned.tensor_system!r}", cause, "leave one of them out")
     if etp is not None and tp is not None and tp % etp:
         raise ParallelismError(f"etp={etp}", f"it is a part of tp={tp}, and doesn't divide it", "give a divisor of tp")
-    if any(True for _ in foldings(limits, replace(pinned, micro_batch=None))):
-        return
-    stage = limits.devices // (pinned.pp or 1)
-    if stage % (ep * (etp or 1)):
-        cause = f"they multiply to {ep * (etp or 1)}, and a stage has {stage} devices"
-        raise ParallelismError(text, cause, f"give ep={math.gcd(stage // (etp or 1), ep)}")
-    if pinned.dp is not None and tp is not None:
-        raise unfolded(pinned, text)
+    found = list(foldings(limits, replace(pinned, micro_batch=None)))
+    if not found:
+        raise unfolded(limits, pinned, text)
+    check_shared(pinned, text, [(dp // folding.data, cp, folding) for (_, dp, cp, _), (_, folding) in found])
 
 
-def unfolded(pinned: Parallelism, text: str) -> ParallelismError:
-    """The error where the dense layers' axes are pinned, and experts can't lie over ep of their ranks."""
-    dp, cp, tensor = pinned.dp or 1, pinned.cp or 1, pinned.tensor_sizes
-    tp, wanted = math.prod(tensor), pinned.ep or 1
-    ways = (tp, 1) if pinned.etp is None else (pinned.etp,)
-    possible = [ep for ep in divisors(dp * cp * tp) for etp in ways if ep > 1 and fold(dp, cp, tensor, ep, etp)]
-    cause = (
-        f"experts lie over the tensor ranks beyond etp, all of cp or none, and a part of dp: so they can't over "
-        f"dp={dp} cp={cp} tp={tp}"
-    )
+def unfolded(limits: SpaceLimits, pinned: Parallelism, text: str) -> ParallelismError:
+    """The error where experts can't lie over ep of the ranks that the dense layers' axes leave."""
+    sizes = {name: size for name in ("dp", "cp", "tp", "pp") if (size := getattr(pinned, name)) is not None}
+    stage, ways, wanted = limits.devices // (pinned.pp or 1), (pinned.ep or 1) * (pinned.etp or 1), pinned.ep or 1
+    if stage % ways:
+        cause = f"they multiply to {ways}, and a stage has {stage} devices"
+    else:
+        cause = "experts lie over the tensor ranks beyond etp, all of cp or none, and a part of dp: so they can't over "
+        cause += " ".join(f"{name}={size}" for name, size in sizes.items()) or f"{stage} devices"
+    others = (ep for ep in divisors(limits.experts) if ep > 1)
+    possible = [ep for ep in others if any(True for _ in foldings(limits, replace(pinned, ep=ep, micro_batch=None)))]
     near = min(possible, key=lambda ep: (abs(math.log(ep / wanted)), ep), default=0)
-    return ParallelismError(text, cause, f"give ep={near}" if near else "leave ep out")
+    return ParallelismError(text, cause, f"give ep={near}" if near else "leave ep and etp out")
+
+
+def check_shared(pinned: Parallelism, text: str, found: list[tuple[int, int, Folding]]) -> None:
+    """Replicas of what ZeRO shards have to divide the data ranks that have the same experts.
+
+    found  these ranks, cp and the folding of each mesh
+    """
+    replicas = pinned.dp_replicate or 1
+    left = [(dp, 1 if CONTEXT in folding.beside else cp) for dp, cp, folding in found]
+    if replicas == 1 or any(dp % replicas == 0 and dp // replicas * around > 1 for dp, around in left):
+        return
+    most = max(dp for dp, _ in left)
+    ranks = "1 data rank" if most == 1 else f"{most} data ranks"
+    cause = f"experts over ep leave {ranks} with the same, which replicas and what shards within one divide among them"
+    possible = [n for n in range(1, replicas) for dp, around in left if dp % n == 0 and dp // n * around > 1]
+    remedy = f"give dp_replicate={max(possible, default=1)}, or a smaller ep"
+    raise ParallelismError(f"dp_replicate={replicas} with {text}", cause, remedy)
 
 
 def check_batch(limits: SpaceLimits, pinned: Parallelism) -> None:
