@@ -26,7 +26,7 @@ class SearchBudget:
     micro_batches   sizes of microbatches, the smallest, that are tried beside the largest; in the second place where
                     the best plan recomputes or offloads, or none fits. None: all sizes.
     glances         candidates with several stages on a rank, those of the least bounds, whose stages are cut without a
-                    search before any is searched. By then the best plan is among them, or close to one that is.
+                    search before any is searched. What they take is a limit that is near the best plan's time.
     near            candidates within this many times the best of a quick search get operators of their own
     near_meshes     the most meshes for which that is done, the best plan's included
     many_operators  of all blocks, beyond which a full search is quick, too, but for the sizes of microbatches and its

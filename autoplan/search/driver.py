@@ -76,8 +76,7 @@ def best_first(
 
     The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
     hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
-    then given up. A glance at the first gives a plan of each, whose time limits the others; the one that looks best is
-    evaluated first.
+    then given up. A glance at the first gives a plan of each, whose time limits all others.
     """
     tight = FLOOR if not work.budget.quick else LIMITED
     queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
@@ -100,8 +99,6 @@ def best_first(
                 glanced = quicker(under_s, glanced, work.glance(candidate, memory_limit, limit_s))
         else:
             best = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s))
-    if glanced is not None:
-        waiting.sort(key=lambda candidate: candidate != glanced.candidate)
     for candidate in waiting:
         limit_s = worth_s(work, under_s, best, glanced)
         if work.bounds[candidate] < limit_s:
