@@ -50,6 +50,8 @@ FOUR = [
     slow(("mixtral", {"dp": 4, "ep": 4, "zero": 3})),
     ("mixtral", {"dp": 2, "pp": 2, "ep": 2, "zero": 1}),
     ("llama", {"dp": 4, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
+    ("mixtral", {"dp": 4, "ep": 2, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
+    slow(("mixtral", {"dp": 4, "ep": 2, "dp_replicate": 2, "zero": 1})),
     slow(("llama", {"dp": 2, "cp": 2, "dp_replicate": 2, "zero": 1, "cp_attention": "rows"})),
 ]
 EIGHT = [
@@ -74,6 +76,7 @@ EIGHT = [
     ("gpt2", {"dp": 8, "dp_replicate": 4, "zero": 2, "micro_batch": 1}),
     ("llama", {"dp": 4, "pp": 2, "dp_replicate": 2, "zero": 1, "micro_batch": 1}),
     ("mixtral", {"dp": 8, "ep": 2, "dp_replicate": 2, "zero": 3}),
+    ("mixtral", {"dp": 8, "ep": 4, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
 ]
 
 
