@@ -89,7 +89,7 @@ class ProgramSpec:
         data = replicated(self.size(DATA), self.replicas)[1] if self.replicas > 1 else DATA
         found = tuple(axis for axis in (data, *(a for a in whole if a != DATA)) if self.size(axis) > 1)
         alone = self.parallelism.offload == "parameters" or any(axis in split for axis in shared)
-        return found or ((DATA,) if alone else ())
+        return found or ((data,) if alone else ())
 
     @cached_property
     def expert_axes(self) -> tuple[str, ...]:
