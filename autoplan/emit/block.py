@@ -87,12 +87,15 @@ def emit_body(
 
 def emit_column(call: ColumnProducts, scope: Scope, indent: int) -> list[str]:
     """What each result is, and the call that gives them."""
-    step, results = call.move.collectives[0], [scope(name) for name in call.results]
-    said = f"backward: {step.backward} {size_text(step.backward_bytes)}, under the weights' gradients"
+    said, axis, results = "", "", [scope(name) for name in call.results]
+    if call.move is not None:
+        step = call.move.collectives[0]
+        said = f"backward: {step.backward} {size_text(step.backward_bytes)}, under the weights' gradients"
+        axis = axis_source(step.axis)
     pairs = zip(results, call.products, strict=True)
     notes = [f"{' ' * indent}# {name} {scope.comment(product.value)}" for name, product in pairs]
     targets = ", ".join(results) if len(results) > 1 else f"({results[0]},)"
-    return [*notes, commented(f"{targets} = {call.source(scope, axis_source(step.axis))}", said, indent)]
+    return [*notes, commented(f"{targets} = {call.source(scope, axis)}", said, indent)]
 
 
 def emit_again(statement: Statement, scope: Scope, indent: int, gathered: bool = False) -> str:
@@ -174,14 +177,15 @@ def emit_block(
     names, ranks = block_names(block, attributes, reserved | {KEY})
     scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)), inside)
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
-    lines += emit_init(block, attributes, live, most_dropouts(lowered))
+    shared = Lines.of(block)
+    lines += emit_init(block, attributes, live, most_dropouts(lowered), shared)
     entering = (*block.inputs, *block.externals)
     again = frozenset(block.again if any(stage.selective for stage in lowered.stages) else ())
     key = [KEY] if random_operators(block) else []
     arguments = ", ".join(["self", *(scope(v.name) for v in entering), *key])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
-    lines += emit_body(block.body, scope, 8, Lines.of(block), again)
+    lines += emit_body(block.body, scope, 8, shared, again)
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines
 
@@ -213,14 +217,18 @@ def local_names(
 
 
 def emit_init(
-    block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str], most_dropouts: int
-) -> list[str]:
+    block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str], most_dropouts: int,
+    shared: Lines = NO_LINES,
+) -> list[str]:  # fmt: skip
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, MeshAxis]) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in block_axes(block, live)]
     if random_operators(block):
         code = f"self.{FIRST} = {most_dropouts} * parameters.number"
         lines.append(commented(code, "so that no two segments drop alike", 8))
+    for names in (names for call in shared.column.values() for names in call.side_by_side):
+        quoted = ", ".join(f'"{name}"' for name in names)
+        lines.append(f"        parameters.side_by_side({quoted})")
     for value in block.parameters:
         code = f'self.{attributes[value.name]} = parameters("{value.name}")'
         lines.append(commented(code, parameter_comment(value, live), 8))

@@ -2,6 +2,7 @@
 
 `typecheck` then proves the program without knowing how it was made.
 
-Order: `lowering` (choice to typed program), `typecheck` (the proof), `replicas` (replicas that step alone, for local
-SGD), `apart` (microbatches with losses of their own), `after_search` (all of these).
+Order: `joined` (products that run as one), `lowering` (choice to typed program), `typecheck` (the proof), `replicas`
+(replicas that step alone, for local SGD), `apart` (microbatches with losses of their own), `after_search` (all of
+these).
 """
