@@ -143,7 +143,8 @@ def test_a_copied_result_is_kept_without_the_others() -> None:
 def test_what_lies_otherwise_is_not_taken_for_side_by_side() -> None:
     weights = lying([(n, WIDTH) for n in COLUMNS], True, torch.float64, 0)
     assert side_by_side(weights) is not None
-    for other in (weights[::-1], [weights[0], weights[2]], [*weights[:2], weights[1]], [*weights[:2], None], weights[:1]):
+    first, second, third = weights
+    for other in ([third, second, first], [first, third], [first, second, second], [first, second, None], [first]):
         assert side_by_side(other) is None
     assert side_by_side([weights[0], weights[1].clone()]) is None
     assert side_by_side([weights[0].t(), weights[1].t()]) is None

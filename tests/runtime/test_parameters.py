@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from autoplan.ir.layout import Layout, S
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Training
-from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
 from autoplan.runtime.ops.column_linear import side_by_side
+from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
 from autoplan.runtime.parallel.parameters import Made, Parameters
 from tests.fixtures import tiny_program as tiny
 
