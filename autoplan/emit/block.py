@@ -77,7 +77,7 @@ def emit_body(
         elif name in again:
             lines.append(emit_again(statement, scope, indent, name in shared.gathered))
         elif isinstance(statement, Move):
-            lines += emit_move(statement, scope, indent, name in shared.gathered)
+            lines += emit_move(statement, scope, indent, name in shared.gathered, name in shared.in_place)
         elif name in shared.fused:
             lines.append(emit_compute(biased(statement, statements, shared.fused), scope, indent))
         else:
@@ -136,10 +136,13 @@ def expression(compute: Compute, scope: Scope) -> str:
     return f"{source if whole else f'({source})'} / {compute.divisor}"
 
 
-def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> list[str]:
+def emit_move(
+    move: Move, scope: Scope, indent: int, gathered: bool = False, in_place: bool = False
+) -> list[str]:
     """One line for each collective; a relabelling that needs none is an assignment.
 
     gathered  for products that sum the gradient themselves (``ColumnProducts``)
+    in_place  the first may take its source's memory (``Lines``)
     """
     target, source = scope(move.value.name), scope(move.source)
     if not move.collectives:
@@ -148,15 +151,16 @@ def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> 
     for number, step in enumerate(move.collectives):
         last = number == len(move.collectives) - 1
         said = [collective_comment(step, there_alone=gathered), shape_comment(move.value, scope.live) if last else ""]
-        code = f"{target} = {collective_source(step, source)}"
+        code = f"{target} = {collective_source(step, source, in_place and number == 0)}"
         lines.append(commented(code, "; ".join(s for s in said if s), indent))
         source = target
     return lines
 
 
-def collective_source(step: Collective, source: str) -> str:
+def collective_source(step: Collective, source: str, in_place: bool = False) -> str:
     arguments = [*step.dims, *([step.shape] if step.shape else []), *([step.spec] if step.spec else [])]
-    return f"{step.op}({source}, {''.join(f'{a!r}, ' for a in arguments)}{axis_source(step.axis)})"
+    last = ", in_place=True" if in_place else ""
+    return f"{step.op}({source}, {''.join(f'{a!r}, ' for a in arguments)}{axis_source(step.axis)}{last})"
 
 
 def emit_block(

@@ -3,6 +3,7 @@ that value's gradient where it was redistributed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,8 @@ from autoplan.emit.biased_products import fused_biases
 from autoplan.ir.graph import Ref
 from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement
 
-GATHER = "all_gather"
+GATHER, REDUCE = "all_gather", "all_reduce"
+PRODUCTS = ("aten.linear.default", "aten.matmul.default")
 
 
 @dataclass(frozen=True)
@@ -76,16 +78,19 @@ def tuple_of(sources: Iterable[str]) -> str:
 class Lines:
     """Which statements of a block's body share a line of the program.
 
-    fused   sums that are written with the product that they add a bias to, and this product
-    column  products that one call computes, by the first of them
+    fused     sums that are written with the product that they add a bias to, and this product
+    column    products that one call computes, by the first of them
+    in_place  sums over an axis that are taken where the product lies: nobody else reads it
     """
 
     fused: Mapping[str, str]
     column: Mapping[str, ColumnProducts]
+    in_place: frozenset[str] = frozenset()
 
     @staticmethod
     def of(block: LoweredBlock) -> Lines:
-        return Lines(fused_biases(block), column_products(block))
+        column = column_products(block)
+        return Lines(fused_biases(block), column, reduced_in_place(block, column.values()))
 
     @cached_property
     def line_of(self) -> dict[str, str]:
@@ -132,6 +137,21 @@ def column_products(block: LoweredBlock) -> dict[str, ColumnProducts]:
             apart = group.apart if group is not None and whole else ()
             found[names[0]] = ColumnProducts(move, column, biases, results, whole, apart)
     return found
+
+
+def reduced_in_place(block: LoweredBlock, calls: Iterable[ColumnProducts]) -> frozenset[str]:
+    """Sums over an axis of products that nothing else reads: no backward reads a product's own result."""
+    readers = Counter(name for statement in block.body for name in statement.reads)
+    readers.update(value.name for value in block.outputs)
+    parts = {product.value.name for call in calls for product in call.products}  # of one memory
+    alone = {
+        s.value.name for s in block.body
+        if isinstance(s, Compute) and s.op in PRODUCTS and not s.body and readers[s.value.name] == 1
+    } - parts  # fmt: skip
+    return frozenset(
+        s.value.name for s in block.body
+        if isinstance(s, Move) and s.source in alone and [c.op for c in s.collectives[:1]] == [REDUCE]
+    )  # fmt: skip
 
 
 def bias_of(add: Statement) -> str:

@@ -4,6 +4,10 @@ Queries, keys and values, or gate and up, become one product of each rank's colu
 input's gradient and one for the weights'. Weights that lie [k, n], as GPT-2's, join where all are of one size. Each
 result is then a part of one tensor, and the backward, where it reads a part, would keep the whole: so where it reads
 some and not others, those that it reads are copied.
+
+One product is fewer calls, and less narrow where an axis has cut the columns; but its parts are read in strides, and
+their gradients joined by a copy. So weights that are whole stay apart, as their author has them, unless they are pieces
+of one: a fused projection stays one product.
 """
 
 from collections import Counter
@@ -40,10 +44,17 @@ def joined_products(
         names = tuple(product.value.name for product in products)
         weights = [matrices[product.reads[1]] for product in products]
         alike = {(w.type.dtype, w.local_shape if op == MATMUL else w.local_shape[1:]) for w in weights}
-        if len(names) > 1 and len(alike) == 1 and together.get(value, names) == names and not again & set(names):
+        fits = len(names) > 1 and len(alike) == 1 and together.get(value, names) == names
+        if fits and worth_joining(weights) and not again & set(names):
             read = [place for place, name in enumerate(names) if name in kept]
             groups.append(JoinedProducts(names, tuple(read) if len(read) < len(names) else ()))
     return tuple(groups)
+
+
+def worth_joining(weights: Sequence[TypedValue]) -> bool:
+    """Whether they are narrow, or pieces of one of the user's (``ir.graph.Parameter``)."""
+    cut = all(w.local_shape != w.type.shape for w in weights)
+    return cut or len({w.name.partition("[")[0] for w in weights}) == 1
 
 
 def joins(compute: Compute) -> bool:

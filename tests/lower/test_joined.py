@@ -43,9 +43,27 @@ def layer(lowered: Lowered) -> LoweredBlock:
     return lowered.blocks[1]
 
 
+def pieces(model: Model) -> Model:
+    """Queries, keys and values are pieces of one projection."""
+    layer = model.blocks[1]
+    renamed = {"q.weight": "qkv.weight[0:64]", "k.weight": "qkv.weight[64:96]", "v.weight": "qkv.weight[96:128]"}
+    nodes = tuple(
+        replace(n, args=tuple(map_refs(a, lambda ref: Ref(renamed.get(ref.name, ref.name))) for a in n.args))
+        for n in layer.nodes
+    )
+    parameters = tuple(replace(p, name=renamed.get(p.name, p.name)) for p in layer.parameters)
+    blocks = (model.blocks[0], replace(layer, nodes=nodes, parameters=parameters), *model.blocks[2:])
+    return replace(model, blocks=blocks)
+
+
 def test_queries_keys_and_values_are_one_product_and_gate_and_up_another() -> None:
-    for pinned in ({}, {"dp": 4, "tp": 1, "zero": 0}, {"sequence_parallel": True}):
+    for pinned in ({}, {"sequence_parallel": True}):
         assert layer(program_of(record(llama(), **pinned))).joined == (JoinedProducts(("q", "k", "v")), GATES)
+
+
+def test_whole_weights_stay_apart_unless_they_are_pieces_of_one() -> None:
+    assert not layer(program_of(record(llama(), dp=4, tp=1, zero=0))).joined
+    assert layer(program_of(record(pieces(llama()), dp=4, tp=1, zero=0))).joined == (JoinedProducts(("q", "k", "v")),)
 
 
 def test_values_are_copied_where_queries_and_keys_are_not_read_again() -> None:
@@ -70,9 +88,16 @@ def test_a_split_backward_takes_the_gradients_of_each_product_apart() -> None:
 
 
 def test_the_program_says_what_lies_side_by_side_and_what_one_call_gives() -> None:
-    source = emit_program(program_of(record(turned(llama()), dp=4, tp=1, zero=0)), "a plan")
+    source = emit_program(program_of(record(turned(llama()))), "a plan")
     assert 'parameters.side_by_side("q.weight", "k.weight", "v.weight")' in source
     assert 'parameters.side_by_side("gate.weight", "up.weight")' in source
-    assert "q, k, v = joined_linear(" in source and "apart=(2,))" in source
-    assert "gate, up = joined_linear(" in source
+    assert "q, k, v = column_linear(" in source and "apart=(2,))" in source
+    assert "gate, up = column_linear(" in source
     assert source.index("side_by_side(") < source.index('parameters("q.weight")')
+
+
+def test_products_without_a_sum_over_ranks_are_one_call_too() -> None:
+    source = emit_program(program_of(record(pieces(llama()), dp=4, tp=1, zero=0)), "a plan")
+    assert 'parameters.side_by_side("qkv.weight[0:64]", "qkv.weight[64:96]", "qkv.weight[96:128]")' in source
+    assert "q, k, v = joined_linear(n1, (" in source
+    assert "gate = F.linear(" in source

@@ -113,35 +113,35 @@ class _Products(Function):
         count = len(operands) // 2
         weights, biases = [w for w in operands[:count] if w is not None], operands[count:]
         rows = x if whole is None else whole
-        ctx.save_for_backward(rows, *weights)
-        ctx.transposed, ctx.dim, ctx.axis = transposed, dim, axis
         joined, bias = together(weights, transposed, axis), side_by_side(biases)
+        ctx.save_for_backward(rows, *(weights if joined is None else [joined]))
+        ctx.transposed, ctx.dim, ctx.axis, ctx.count = transposed, dim, axis, count
+        ctx.sizes = None if joined is None else [w.shape[0] for w in weights]
         if joined is None or (bias is None and any(b is not None for b in biases)):
             return tuple(multiply(rows, w, b, transposed) for w, b in zip(weights, biases, strict=True))
         if transposed:
             results = of_batch(rows, joined.view(count, *weights[0].shape), bias)
         else:
-            results = functional.linear(rows, joined, bias).split([w.shape[0] for w in weights], -1)
+            results = functional.linear(rows, joined, bias).split(ctx.sizes, -1)
         copied = torch.contiguous_format
         return tuple(r.clone(memory_format=copied) if i in apart else r for i, r in enumerate(results))
 
     @staticmethod
     def backward(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
-        weigh, add = ctx.needs_input_grad[6 : 6 + len(weights)], ctx.needs_input_grad[6 + len(weights) :]
-        whole = all(weigh) and len(set(add)) == 1
-        joined = together(weights, ctx.transposed, ctx.axis) if whole else None
-        whole, rounded = joined is not None, rounds(x, ctx.axis)
-        joined = None if ctx.transposed or rounded else joined
+        weigh, add = ctx.needs_input_grad[6 : 6 + ctx.count], ctx.needs_input_grad[6 + ctx.count :]
+        rounded = rounds(x, ctx.axis)
+        whole = ctx.sizes if all(weigh) and len(set(add)) == 1 else None
+        joined = weights[0] if whole and not ctx.transposed and not rounded else None
+        weights = weights[0].split(ctx.sizes) if ctx.sizes and joined is None else weights
         rows = flat(gradients) if joined is None else [torch.cat(gradients, -1).view(-1, joined.shape[0])]
-        coming = None
+        summand = coming = None
         if ctx.needs_input_grad[0]:
-            matrices = weights if joined is None else [joined]
-            summand = summed(rows, [m.t() if ctx.transposed else m for m in matrices], rounded).view(x.shape)
-            coming = summand if ctx.axis is None else raw.start_sum(summand, ctx.dim, ctx.axis)
-            del summand
-        found = of_weights(x.reshape(-1, x.shape[-1]), rows, weights, ctx.transposed, weigh, add, whole)
-        arrived = coming if coming is None or ctx.axis is None else raw.wait(coming)
+            summand = summed(rows, [w.t() if ctx.transposed else w for w in weights], rounded).view(x.shape)
+        if summand is not None and ctx.axis is not None:
+            coming, summand = raw.start_sum(summand, ctx.dim, ctx.axis), None
+        found = of_weights(x.reshape(-1, x.shape[-1]), rows, ctx.transposed, weigh, add, whole)
+        arrived = summand if coming is None else coming()
         return (arrived, None, None, None, None, None, *found)
 
 
@@ -154,22 +154,23 @@ def of_batch(x: Tensor, weights: Tensor, bias: Tensor | None) -> Sequence[Tensor
 
 
 def of_weights(
-    x: Tensor, rows: Sequence[Tensor], weights: Sequence[Tensor], transposed: bool, weigh: Sequence[bool],
-    add: Sequence[bool], whole: bool,
+    x: Tensor, rows: Sequence[Tensor], transposed: bool, weigh: Sequence[bool], add: Sequence[bool],
+    whole: Sequence[int] | None,
 ) -> list[Tensor | None]:  # fmt: skip
-    """Gradients of the weights, then of their biases, from x [rows, k] and the results' gradients, joined or not;
-    ``whole``: of all weights, and of all biases or none, as one product."""
-    if not whole:
+    """Gradients of the weights, then of their biases, from x [rows, k] and the results' gradients, joined or not.
+
+    whole  the weights' first dims, where one product gives the gradients of all, and of all biases or none
+    """
+    if whole is None:
         pairs = [(x, gradient) if transposed else (gradient, x) for gradient in rows]
         found = [a.t() @ b if needed else None for (a, b), needed in zip(pairs, weigh, strict=True)]
         return [*found, *(g.sum(0) if needed else None for g, needed in zip(rows, add, strict=True))]
+    nothing = [None] * len(whole)
     if transposed:
         gradient = torch.stack(list(rows))
-        biases = gradient.sum(1).unbind() if add[0] else [None] * len(weights)
-        return [*(x.t() @ gradient).unbind(), *biases]
+        return [*(x.t() @ gradient).unbind(), *(gradient.sum(1).unbind() if add[0] else nothing)]
     gradient = rows[0] if len(rows) == 1 else torch.cat(list(rows), -1)
-    sizes = [w.shape[0] for w in weights]
-    return [*(gradient.t() @ x).split(sizes), *(gradient.sum(0).split(sizes) if add[0] else [None] * len(weights))]
+    return [*(gradient.t() @ x).split(whole), *(gradient.sum(0).split(whole) if add[0] else nothing)]
 
 
 def flat(tensors: Sequence[Tensor]) -> list[Tensor]:
