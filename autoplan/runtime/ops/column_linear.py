@@ -93,17 +93,6 @@ def side_by_side(tensors: Given) -> Tensor | None:
     return first.as_strided((sum(t.shape[0] for t in tensors if t is not None), *first.shape[1:]), first.stride())
 
 
-def together(weights: Sequence[Tensor], transposed: bool, axis: MeshAxis | None) -> Tensor | None:
-    """The weights as one, where they are multiplied as one."""
-    return None if transposed and rounds(weights[0], axis) else side_by_side(weights)
-
-
-def rounds(x: Tensor, axis: MeshAxis | None) -> bool:
-    """Whether products are to be rounded as autograd rounds them: in half precision, where no sum over ranks follows.
-    Rows of joined weights are; kernels for a batch of matrices round otherwise."""
-    return axis is None and x.dtype.itemsize == 2
-
-
 class _Products(Function):
     @staticmethod
     def forward(
@@ -113,7 +102,7 @@ class _Products(Function):
         count = len(operands) // 2
         weights, biases = [w for w in operands[:count] if w is not None], operands[count:]
         rows = x if whole is None else whole
-        joined, bias = together(weights, transposed, axis), side_by_side(biases)
+        joined, bias = side_by_side(weights), side_by_side(biases)
         ctx.save_for_backward(rows, *(weights if joined is None else [joined]))
         ctx.transposed, ctx.dim, ctx.axis, ctx.count = transposed, dim, axis, count
         ctx.sizes = None if joined is None else [w.shape[0] for w in weights]
@@ -130,7 +119,8 @@ class _Products(Function):
     def backward(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
         weigh, add = ctx.needs_input_grad[6 : 6 + ctx.count], ctx.needs_input_grad[6 + ctx.count :]
-        rounded = rounds(x, ctx.axis)
+        # in half precision each product is rounded as autograd rounds it, where no sum over ranks follows
+        rounded = ctx.axis is None and x.dtype.itemsize == 2
         whole = ctx.sizes if all(weigh) and len(set(add)) == 1 else None
         joined = weights[0] if whole and not ctx.transposed and not rounded else None
         weights = weights[0].split(ctx.sizes) if ctx.sizes and joined is None else weights
