@@ -113,6 +113,7 @@ ORDER = (
     "search.explain",
     "search.entry",
     "search",
+    "lower.joined",
     "lower.lowering",
     "lower.typecheck",
     "lower.replicas",

@@ -84,7 +84,7 @@ def emit_body(
         elif name in again:
             lines.append(emit_again(statement, scope, indent, name in shared.gathered))
         elif isinstance(statement, Move):
-            lines += emit_move(statement, scope, indent, name in shared.gathered)
+            lines += emit_move(statement, scope, indent, name in shared.gathered, name in shared.in_place)
         elif name in shared.fused:
             lines.append(emit_compute(biased(statement, statements, shared.fused), scope, indent))
         else:
@@ -94,12 +94,15 @@ def emit_body(
 
 def emit_column(call: ColumnProducts, scope: Scope, indent: int) -> list[str]:
     """What each result is, and the call that gives them."""
-    step, results = call.move.collectives[0], [scope(name) for name in call.results]
-    said = f"backward: {step.backward} {size_text(step.backward_bytes)}, under the weights' gradients"
+    said, axis, results = "", "", [scope(name) for name in call.results]
+    if call.move is not None:
+        step = call.move.collectives[0]
+        said = f"backward: {step.backward} {size_text(step.backward_bytes)}, under the weights' gradients"
+        axis = axis_source(step.axis)
     pairs = zip(results, call.products, strict=True)
     notes = [f"{' ' * indent}# {name} {scope.comment(product.value)}" for name, product in pairs]
     targets = ", ".join(results) if len(results) > 1 else f"({results[0]},)"
-    return [*notes, commented(f"{targets} = {call.source(scope, axis_source(step.axis))}", said, indent)]
+    return [*notes, commented(f"{targets} = {call.source(scope, axis)}", said, indent)]
 
 
 def emit_again(statement: Statement, scope: Scope, indent: int, gathered: bool = False) -> str:
@@ -140,10 +143,13 @@ def expression(compute: Compute, scope: Scope) -> str:
     return f"{source if whole else f'({source})'} / {operand(scope.literal(compute.divisor))}"
 
 
-def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> list[str]:
+def emit_move(
+    move: Move, scope: Scope, indent: int, gathered: bool = False, in_place: bool = False
+) -> list[str]:
     """One line for each collective; a relabelling that needs none is an assignment.
 
     gathered  for products that sum the gradient themselves (``ColumnProducts``)
+    in_place  the first may take its source's memory (``Lines``)
     """
     target, source = scope(move.value.name), scope(move.source)
     if not move.collectives:
@@ -152,15 +158,16 @@ def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> 
     for number, step in enumerate(move.collectives):
         last = number == len(move.collectives) - 1
         said = [collective_comment(step, there_alone=gathered), shape_comment(move.value, scope.live) if last else ""]
-        code = f"{target} = {collective_source(step, source, scope)}"
+        code = f"{target} = {collective_source(step, source, scope, in_place and number == 0)}"
         lines.append(commented(code, "; ".join(s for s in said if s), indent))
         source = target
     return lines
 
 
-def collective_source(step: Collective, source: str, scope: Scope) -> str:
+def collective_source(step: Collective, source: str, scope: Scope, in_place: bool = False) -> str:
     arguments = [*step.dims, *([step.shape] if step.shape else []), *([step.spec] if step.spec else [])]
-    return f"{step.op}({source}, {''.join(f'{scope.literal(a)}, ' for a in arguments)}{axis_source(step.axis)})"
+    last = ", in_place=True" if in_place else ""
+    return f"{step.op}({source}, {''.join(f'{scope.literal(a)}, ' for a in arguments)}{axis_source(step.axis)}{last})"
 
 
 def emit_block(
@@ -185,12 +192,13 @@ def emit_block(
     count = literal(lowered.mesh.size(MICROBATCH), names.__getitem__, sizes)
     scope = Scope(names, ranks, live, random_arguments(block, live, count), inside, sizes)
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
-    lines += emit_init(block, attributes, live, most_dropouts(lowered))
+    shared = Lines.of(block)
+    lines += emit_init(block, attributes, live, most_dropouts(lowered), shared)
     again = frozenset(block.again if any(stage.selective for stage in lowered.stages) else ())
     arguments = ", ".join(["self", *(scope(v.name) for v in entering), *keywords_of(lowered, block)])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
-    body = emit_body(block.body, scope, 8, Lines.of(block), again)
+    body = emit_body(block.body, scope, 8, shared, again)
     lines += [*sizes.lines(8), *body]
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines
@@ -231,14 +239,18 @@ def local_names(
 
 
 def emit_init(
-    block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str], most_dropouts: int
-) -> list[str]:
+    block: LoweredBlock, attributes: Mapping[str, str], live: frozenset[str], most_dropouts: int,
+    shared: Lines = NO_LINES,
+) -> list[str]:  # fmt: skip
     lines = ["    def __init__(self, parameters: Parameters, mesh: dict[str, MeshAxis]) -> None:"]
     lines.append("        super().__init__()")
     lines += [f'        {axis_source(axis)} = mesh["{axis}"]' for axis in block_axes(block, live)]
     if random_operators(block):
         code = f"self.{FIRST} = {most_dropouts} * parameters.number"
         lines.append(commented(code, "so that no two segments drop alike", 8))
+    for names in (names for call in shared.column.values() for names in call.side_by_side):
+        quoted = ", ".join(f'"{name}"' for name in names)
+        lines.append(f"        parameters.side_by_side({quoted})")
     for value in block.parameters:
         code = f'self.{attributes[value.name]} = parameters("{value.name}")'
         lines.append(commented(code, parameter_comment(value, live), 8))

@@ -1,8 +1,10 @@
-"""Products that read one redistributed value, as one call whose backward hides the sum of that value's gradient."""
+"""Products that read one value, as one call: as one product where their weights lie side by side, and hiding the sum of
+that value's gradient where it was redistributed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,56 +12,85 @@ from autoplan.emit.biased_products import fused_biases
 from autoplan.ir.graph import Ref
 from autoplan.ir.typed_program import Compute, LoweredBlock, Move, Statement
 
-GATHER = "all_gather"
+GATHER, REDUCE = "all_gather", "all_reduce"
+PRODUCTS = ("aten.linear.default", "aten.matmul.default")
 
 
 @dataclass(frozen=True)
 class ColumnProducts:
     """``q, k, v = column_linear(x, (q_weight, k_weight, v_weight), self.tp)`` (``runtime.ops.column_linear``).
 
-    move      the redistribution; one that gathers is a line of its own before
+    move      the redistribution; one that gathers is a line of its own before; None: ``joined_linear``
     products  in the order of the program
     biases    of each, None where it has none
     results   the value that each gives: itself, or the sum with its bias
+    joined    whether the weights, and the biases, lie side by side
+    apart     places of results that are copied out of the joined product
     """
 
-    move: Move
+    move: Move | None
     products: tuple[Compute, ...]
     biases: tuple[str | None, ...]
     results: tuple[str, ...]
+    joined: bool = False
+    apart: tuple[int, ...] = ()
 
     @property
     def gathers(self) -> bool:
-        return self.move.collectives[0].op == GATHER
+        return self.move is not None and self.move.collectives[0].op == GATHER
+
+    @property
+    def side_by_side(self) -> tuple[tuple[str, ...], ...]:
+        """Parameters that lie one after another in one memory."""
+        if not self.joined:
+            return ()
+        weights = tuple(product.reads[1] for product in self.products)
+        biases = tuple(bias for bias in self.biases if bias is not None)
+        return (weights, biases) if biases else (weights,)
+
+    @property
+    def called(self) -> str:
+        return "joined_linear" if self.move is None else "gathered_linear" if self.gathers else "column_linear"
 
     def source(self, name_of: Callable[[str], str], axis: str) -> str:
         """The call, without what it is assigned to."""
-        step = self.move.collectives[0]
-        weights = ", ".join(name_of(product.reads[1]) for product in self.products)
-        given = [name_of(self.move.source), *([name_of(self.move.value.name)] if self.gathers else [])]
-        given += [f"({weights}{',' * (len(self.products) == 1)})", *(map(repr, step.dims)), axis]
+        weights = tuple_of(name_of(product.reads[1]) for product in self.products)
+        if self.move is None:
+            given = [name_of(self.products[0].reads[0]), weights]
+        else:
+            given = [name_of(self.move.source), *([name_of(self.move.value.name)] if self.gathers else [])]
+            given += [weights, *(map(repr, self.move.collectives[0].dims)), axis]
         if any(self.biases):
-            biases = ", ".join("None" if bias is None else name_of(bias) for bias in self.biases)
-            given.append(f"biases=({biases}{',' * (len(self.biases) == 1)})")
+            given.append(f"biases={tuple_of('None' if bias is None else name_of(bias) for bias in self.biases)}")
         if self.products[0].op == "aten.matmul.default":
             given.append("transposed=True")
-        return f"{'gathered_linear' if self.gathers else 'column_linear'}({', '.join(given)})"
+        if self.apart:
+            given.append(f"apart={self.apart}")
+        return f"{self.called}({', '.join(given)})"
+
+
+def tuple_of(sources: Iterable[str]) -> str:
+    given = list(sources)
+    return f"({', '.join(given)}{',' * (len(given) == 1)})"
 
 
 @dataclass(frozen=True)
 class Lines:
     """Which statements of a block's body share a line of the program.
 
-    fused   sums that are written with the product that they add a bias to, and this product
-    column  products that one call computes, by the first of them
+    fused     sums that are written with the product that they add a bias to, and this product
+    column    products that one call computes, by the first of them
+    in_place  sums over an axis that are taken where the product lies: nobody else reads it
     """
 
     fused: Mapping[str, str]
     column: Mapping[str, ColumnProducts]
+    in_place: frozenset[str] = frozenset()
 
     @staticmethod
     def of(block: LoweredBlock) -> Lines:
-        return Lines(fused_biases(block), column_products(block))
+        column = column_products(block)
+        return Lines(fused_biases(block), column, reduced_in_place(block, column.values()))
 
     @cached_property
     def line_of(self) -> dict[str, str]:
@@ -67,7 +98,8 @@ class Lines:
         found = {name: add for add, product in self.fused.items() for name in (add, product)}
         for call in self.column.values():
             names = [*(p.value.name for p in call.products), *call.results]
-            found |= dict.fromkeys([*names, *([] if call.gathers else [call.move.value.name])], call.results[0])
+            moved = [] if call.move is None or call.gathers else [call.move.value.name]
+            found |= dict.fromkeys([*names, *moved], call.results[0])
         return found
 
     @cached_property
@@ -79,26 +111,47 @@ class Lines:
     @cached_property
     def gathered(self) -> frozenset[str]:
         """Values that are gathered for products which sum the gradient themselves."""
-        return frozenset(call.move.value.name for call in self.column.values() if call.gathers)
+        moves = (call.move for call in self.column.values() if call.gathers)
+        return frozenset(move.value.name for move in moves if move is not None)
 
 
 NO_LINES = Lines({}, {})
 
 
 def column_products(block: LoweredBlock) -> dict[str, ColumnProducts]:
-    """The calls of a block (``LoweredBlock.hidden``), by the value of their first line."""
+    """The calls of a block (``LoweredBlock.hidden``, ``LoweredBlock.joined``), by the value of their first line."""
     fused = {product: add for add, product in fused_biases(block).items()}
     statements: dict[str, Statement] = {s.value.name: s for s in block.body}
+    joined = {group.products: group for group in block.joined}
+    moves = {names: statements[moved] for moved, names in block.hidden}
     found = {}
-    for moved, names in block.hidden:
-        move, products = statements[moved], [statements[name] for name in names]
-        assert isinstance(move, Move)
-        column = tuple(p for p in products if isinstance(p, Compute))
+    for names in dict.fromkeys((*moves, *joined)):
+        move, group = moves.get(names), joined.get(names)
+        assert move is None or isinstance(move, Move)
+        column = tuple(p for p in map(statements.__getitem__, names) if isinstance(p, Compute))
         adds = [fused.get(p.value.name) for p in column]
         results = tuple(a or p.value.name for a, p in zip(adds, column, strict=True))
         biases = tuple(bias_of(statements[a]) if a else None for a in adds)
-        found[column[0].value.name] = ColumnProducts(move, column, biases, results)
+        whole = group is not None and (None not in biases or not any(biases))
+        if move is not None or whole:
+            apart = group.apart if group is not None and whole else ()
+            found[names[0]] = ColumnProducts(move, column, biases, results, whole, apart)
     return found
+
+
+def reduced_in_place(block: LoweredBlock, calls: Iterable[ColumnProducts]) -> frozenset[str]:
+    """Sums over an axis of products that nothing else reads: no backward reads a product's own result."""
+    readers = Counter(name for statement in block.body for name in statement.reads)
+    readers.update(value.name for value in block.outputs)
+    parts = {product.value.name for call in calls for product in call.products}  # of one memory
+    alone = {
+        s.value.name for s in block.body
+        if isinstance(s, Compute) and s.op in PRODUCTS and not s.body and readers[s.value.name] == 1
+    } - parts  # fmt: skip
+    return frozenset(
+        s.value.name for s in block.body
+        if isinstance(s, Move) and s.source in alone and [c.op for c in s.collectives[:1]] == [REDUCE]
+    )  # fmt: skip
 
 
 def bias_of(add: Statement) -> str:

@@ -132,12 +132,25 @@ def needed(statements: Sequence[Statement], wanted: Iterable[str], given: Iterab
 
 
 @dataclass(frozen=True)
+class JoinedProducts:
+    """Products of one value with weights that lie side by side in memory, as one product.
+
+    products  their values, in the order of the program
+    apart     places of those that are copied out of it: the backward reads them, and not all of the others
+    """
+
+    products: tuple[str, ...]
+    apart: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class LoweredBlock:
     """A block with layouts; ``parameters`` are in the layout in which they are used.
 
     again   the values of its body that a segment computes again where it recomputes selectively
     hidden  redistributed values whose gradient is summed under weights' gradients, and the products that read them
             (``redistribution.hidden``)
+    joined  products that run as one (``lower.joined``)
     """
 
     name: str
@@ -149,6 +162,7 @@ class LoweredBlock:
     outputs: tuple[TypedValue, ...]
     again: tuple[str, ...] = ()
     hidden: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    joined: tuple[JoinedProducts, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from autoplan.ir.typed_program import (
     TypedValue,
     needed,
 )
+from autoplan.lower.joined import joined_products
 from autoplan.redistribution import follow, redistribute, simplify
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.rules.registry import rule_of
@@ -43,8 +44,8 @@ def lower(model: Model, chosen: Chosen) -> Lowered:
     batch = tuple(typed_value(t.name, t.type, x, mesh) for t, x in zip(model.batch, chosen.batch, strict=True))
     buffers = tuple(whole_value(b.name, b.type, mesh) for b in model.buffers)
     constants = lower_constants(model, chosen, (*batch, *buffers), mesh)
-    hides = not chosen.parallelism.splits_backward
-    blocks = tuple(lower_block(b, c, mesh, hides) for b, c in zip(model.blocks, chosen.blocks, strict=True))
+    hides, selects = not chosen.parallelism.splits_backward, any(stage.selective for stage in chosen.stages)
+    blocks = tuple(lower_block(b, c, mesh, hides, selects) for b, c in zip(model.blocks, chosen.blocks, strict=True))
     hosts = chosen.parallelism.offload == "activations"
     stages = tuple(lower_stage(model, blocks, stage, constants, hosts) for stage in chosen.stages)
     return Lowered(
@@ -147,9 +148,13 @@ class Body:
         return value
 
 
-def lower_block(block: Block, choice: BlockChoice, mesh: Mesh, hides: bool = True) -> LoweredBlock:
-    """``hides``: a product's backward may give its input's gradient before its weight's; no autograd that is asked for
-    either alone may."""
+def lower_block(
+    block: Block, choice: BlockChoice, mesh: Mesh, hides: bool = True, selects: bool = False
+) -> LoweredBlock:
+    """hides    a product's backward may give its input's gradient before its weight's, and that of several products at
+                once; no autograd that is asked for either alone may
+    selects  some stage recomputes selectively
+    """
     types = block.types()
     inputs = tuple(typed_value(t.name, t.type, x, mesh) for t, x in zip(block.inputs, choice.inputs, strict=True))
     externals = tuple(typed_value(n, types[n], x, mesh) for n, x in choice.externals)
@@ -167,7 +172,9 @@ def lower_block(block: Block, choice: BlockChoice, mesh: Mesh, hides: bool = Tru
         for number, hop in enumerate(choice.hops) if number in hidden
     )  # fmt: skip
     statements = tuple(body.statements)
-    return LoweredBlock(block.name, inputs, externals, parameters, buffers, statements, outputs, again, moved)
+    computed = frozenset(again if selects else ())
+    joined = joined_products(block, statements, parameters, computed, moved) if hides else ()
+    return LoweredBlock(block.name, inputs, externals, parameters, buffers, statements, outputs, again, moved, joined)
 
 
 def lower_constants(

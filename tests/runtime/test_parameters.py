@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from autoplan.ir.layout import Layout, S
 from autoplan.ir.mesh import Mesh
 from autoplan.options import Training
+from autoplan.runtime.ops.column_linear import side_by_side
 from autoplan.runtime.parallel.own_box import Part, part_of, rows_of
 from autoplan.runtime.parallel.parameters import Made, Parameters
 from tests.fixtures import tiny_program as tiny
@@ -66,6 +67,24 @@ def test_precision_says_in_which_dtypes_parameters_are_held_and_updated(
     gradient = updated if several or updated == weight.dtype else None  # None: a gradient is taken as it comes
     assert (weight.dtype, weight.grad_dtype) == (getattr(torch, held), gradient)
     assert spec.storage_dtype(spec.lowered.parameters[0].type) == updated
+
+
+def test_parameters_lie_side_by_side_where_they_are_asked_to_before_they_are_made() -> None:
+    store = Made(tiny.spec(tp=2), CPU, CPU)
+    layer = Parameters(store).segment(1)
+    layer.side_by_side("gate", "up")
+    gate, up = layer("gate"), layer("up")
+    assert side_by_side([gate, up]) is not None and gate.is_leaf and gate.requires_grad
+    assert gate.shape == (tiny.HIDDEN // 2, tiny.WIDTH) and up is store.parameter("layers.0.gate_up.weight[6:12]")
+    layer.side_by_side("gate", "up")  # as a tied one's other segment asks
+    assert layer("gate") is gate
+
+
+def test_what_zero_gathers_is_not_laid_side_by_side() -> None:
+    """It has memory of its own, which comes and goes."""
+    store = Made(tiny.spec(dp=2, zero=1), torch.device("meta"), CPU)
+    store.side_by_side(["layers.0.gate_up.weight[0:6]", "layers.0.gate_up.weight[6:12]"])
+    assert not store.parameters
 
 
 @pytest.mark.parametrize("zero", [1, 3])

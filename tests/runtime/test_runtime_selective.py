@@ -79,7 +79,7 @@ class Counted(TorchDispatchMode):
         self.collectives, self.products = 0, 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.collectives += func.namespace == "_c10d_functional" and "reduce" in func.__name__
+        self.collectives += func.namespace in ("_c10d_functional", "c10d") and "reduce" in func.__name__
         self.products += func.__name__ in ("mm.default", "addmm.default")
         return func(*args, **(kwargs or {}))
 

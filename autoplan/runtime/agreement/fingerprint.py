@@ -46,7 +46,7 @@ class Fingerprint:
         given = list(tensors)
         if all(tensor.device.type == "cpu" for tensor in given):
             weights = self.weights(torch.device("cpu")).numpy()
-            each = [row for tensor in given for row in rows_of(words_of(tensor).numpy(), weights)]
+            each = [row for tensor in given for row in rows_of(words_in_memory(tensor), weights)]
             joined = np.concatenate(each) if each else np.empty(0, np.int64)
             found = int(mixed(joined + GOLDEN * np.arange(1, len(joined) + 1)).sum())
             return torch.tensor(found & POSITIVE, dtype=torch.int64, device=self.device)
@@ -64,6 +64,13 @@ def rows_of(words: Words, weights: Words) -> Iterator[Words]:
         yield from ((rows[i : i + AT_ONCE] * weights).sum(1) for i in range(0, whole, AT_ONCE))
     rest = words[whole * WORDS :]
     yield (rest * weights[: len(rest)]).reshape(1, -1).sum(1)
+
+
+def words_in_memory(tensor: Tensor) -> np.ndarray:
+    """The same of a tensor in the host's memory, by NumPy alone where it has the dtype."""
+    if tensor.dtype not in (torch.int64, torch.int32, torch.float32, torch.float64):
+        return words_of(tensor).numpy()
+    return np.ascontiguousarray(tensor.numpy(force=True)).reshape(-1).view(np.int32)
 
 
 def words_of(tensor: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ and, where something crossed, contiguous.
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 
 import torch
 from torch import Tensor
+from torch.distributed import Work
 from torch.nn import functional
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
@@ -43,6 +44,17 @@ def mask(x: Tensor, axis: MeshAxis) -> Tensor:
 @_in_pairs
 def all_reduce_sum(x: Tensor, axis: MeshAxis) -> Tensor:
     return _wire.wait_tensor(_wire.all_reduce(x.contiguous(), "sum", _group(axis)))
+
+
+def sums_in_place(x: Tensor) -> bool:
+    """Whether ``sum_in_place`` takes it: a compiler decides itself what is written where."""
+    return x.is_contiguous() and not x.is_complex() and not torch.compiler.is_compiling()
+
+
+def sum_in_place(x: Tensor, axis: MeshAxis) -> Work:
+    """Starts the sum over the axis in x's own memory, which nobody reads before it is waited for."""
+    assert axis.group is not None, f"axis {axis.name} of size {axis.size} has no process group"
+    return axis.group.allreduce([x])
 
 
 def all_reduce_max(x: Tensor, axis: MeshAxis) -> Tensor:
@@ -154,12 +166,19 @@ def start_shift(x: Tensor, places: int, axis: MeshAxis) -> Tensor:
     return _wire.all_to_all_single(x.contiguous(), received, sent, _group(axis))
 
 
-def start_sum(x: Tensor, dim: int | None, axis: MeshAxis) -> Tensor:
-    """Starts the sum of the members' tensors, of real numbers; this member's part of it along ``dim``, or all of it
-    where that is None. In flight until ``wait``: what is computed meanwhile hides it."""
+def start_sum(x: Tensor, dim: int | None, axis: MeshAxis) -> Callable[[], Tensor]:
+    """Starts the sum of the members' tensors, of real numbers and in memory that nobody else reads; this member's part
+    of it along ``dim``, or all of it where that is None. What is computed until the result is asked for hides it."""
+    if dim is None and sums_in_place(x):
+        return partial(_arrived, sum_in_place(x, axis), x)
     if dim is None:
-        return _wire.all_reduce(x.contiguous(), "sum", _group(axis))
-    return _wire.reduce_scatter_tensor(_stacked(x, dim, axis), "sum", axis.size, _group(axis))
+        return partial(wait, _wire.all_reduce(x.contiguous(), "sum", _group(axis)))
+    return partial(wait, _wire.reduce_scatter_tensor(_stacked(x, dim, axis), "sum", axis.size, _group(axis)))
+
+
+def _arrived(work: Work, x: Tensor) -> Tensor:
+    work.wait()
+    return x
 
 
 def wait(x: Tensor) -> Tensor:

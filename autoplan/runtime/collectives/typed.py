@@ -55,9 +55,26 @@ _ExchangeInvariant = _pair(exchanging.fetch, exchanging.fetch_back)
 _ExchangeSum = _pair(exchanging.collect, exchanging.fetch_back)
 
 
-def all_reduce(x: Tensor, axis: MeshAxis) -> Tensor:
-    """P -> I: the sum over the axis. Forward all-reduce, backward nothing (Megatron's *g*)."""
-    return x if axis.size == 1 else _AllReduce.apply(x, (), axis)
+class _AllReduceInPlace(Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, axis: MeshAxis) -> Tensor:
+        ctx.mark_dirty(x)
+        raw.sum_in_place(x, axis).wait()
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+def all_reduce(x: Tensor, axis: MeshAxis, in_place: bool = False) -> Tensor:
+    """P -> I: the sum over the axis. Forward all-reduce, backward nothing (Megatron's *g*).
+
+    in_place  x is nobody's but the result's: no product of another reads it, and no backward
+    """
+    if axis.size == 1:
+        return x
+    return _AllReduceInPlace.apply(x, axis) if in_place and raw.sums_in_place(x) else _AllReduce.apply(x, (), axis)
 
 
 def all_reduce_to_replicate(x: Tensor, axis: MeshAxis) -> Tensor:

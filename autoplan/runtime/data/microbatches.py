@@ -17,7 +17,7 @@ from autoplan.ir.typed_program import TypedValue
 from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime import host
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.own_box import part_of
+from autoplan.runtime.parallel.own_box import Part, part_of
 from autoplan.runtime.program_spec import DATA, ProgramSpec
 
 Batch = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
@@ -175,9 +175,19 @@ def in_dtype(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torch
 
 def parts(spec: ProgramSpec, value: TypedValue, tensor: Tensor, known: Mapping[str, int]) -> Tensor:
     """One input's microbatches: the parts that the rank with these coordinates has of them, stacked; a view where
-    there is one alone."""
+    there is one alone, and where they are all of the tensor."""
     shape, mesh = tuple(tensor.shape), spec.lowered.mesh
     if spec.microbatches == 1:
         return tensor[part_of(shape, value.layout, mesh, {**known, MICROBATCH: 0}).slices].unsqueeze(0)
     boxes = [part_of(shape, value.layout, mesh, {**known, MICROBATCH: j}) for j in range(spec.microbatches)]
+    if tensor.is_contiguous() and consecutive(boxes, shape):
+        return tensor.view(spec.microbatches, *boxes[0].shape)
     return torch.stack([tensor[box.slices] for box in boxes])
+
+
+def consecutive(boxes: Sequence[Part], shape: tuple[int, ...]) -> bool:
+    """Whether boxes are all of a tensor's rows, one after another, and each as many."""
+    rows = boxes[0].shape[0] if shape else 0
+    return rows * len(boxes) == sum(shape[:1]) and all(
+        box.shape == (rows, *shape[1:]) and box.start[0] == rows * j for j, box in enumerate(boxes)
+    )

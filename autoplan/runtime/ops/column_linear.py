@@ -1,9 +1,13 @@
-"""Column-parallel products whose weights' gradients are computed while the gradient of their input is summed.
+"""Products of one tensor with several weights, as one product where the weights lie side by side in memory.
 
-Each rank has some columns of every weight, so what it computes of the input's gradient is a summand. The backward
-gives that first, starts the sum over the axis (an all-reduce, or a reduce-scatter where the input was gathered), and
-computes the weights' gradients meanwhile (Megatron-LM's ``LinearWithGradAccumulationAndAsyncCommunication``; Shoeybi et
-al. 2019). Autograd's own product gives both at once, so that a redistribution of its own would wait for both.
+Column-parallel ones besides hide a sum: each rank has some columns of every weight, so what it computes of the input's
+gradient is a summand. The backward gives that first, starts the sum over the axis (an all-reduce, or a reduce-scatter
+where the input was gathered), and computes the weights' gradients meanwhile (Megatron-LM's
+``LinearWithGradAccumulationAndAsyncCommunication``; Shoeybi et al. 2019). Autograd's own product gives both at once, so
+that a redistribution of its own would wait for both.
+
+``Parameters.side_by_side`` has weights lie so. Where they don't, because ZeRO gathers each into memory of its own, or a
+compiler is to see each as it is, the results are the same, of as many products as there are weights.
 """
 
 from collections.abc import Sequence
@@ -19,77 +23,158 @@ from autoplan.runtime.collectives.mesh_axes import MeshAxis
 Given = Sequence[Tensor | None]
 
 
-def column_linear(
-    x: Tensor, weights: Sequence[Tensor], axis: MeshAxis, biases: Given = (), transposed: bool = False
+def joined_linear(
+    x: Tensor, weights: Sequence[Tensor], biases: Given = (), transposed: bool = False, apart: Sequence[int] = ()
 ) -> tuple[Tensor, ...]:
+    """x [.., k], weights [n_i, k] -> x @ weight_iᵀ (+ bias_i [n_i]) for each, [.., n_i].
+
+    biases      of all of them, or none
+    transposed  weights lie [k, n], all of one size: one product of a batch of them
+    apart       results that are copied out of the one product, by their places: those that the backward reads, where
+                it would keep the whole product for them
+    """
+    return products(x, None, weights, biases, transposed, None, None, apart)
+
+
+def column_linear(
+    x: Tensor, weights: Sequence[Tensor], axis: MeshAxis, biases: Given = (), transposed: bool = False,
+    apart: Sequence[int] = (),
+) -> tuple[Tensor, ...]:  # fmt: skip
     """x [.., k] I on the axis, weights [n_i, k] S(0) -> x @ weight_iᵀ (+ bias_i [n_i]) for each, [.., n_i].
 
     biases      of some or all of them, None where there is none
     transposed  weights lie [k, n_i], S(1)
+    apart       as of ``joined_linear``
     As products of ``to_replicate(x)``; backward an all-reduce of x's gradient, under the weights' gradients.
     """
-    return products(x, None, weights, biases, transposed, None, axis)
+    return products(x, None, weights, biases, transposed, None, axis, apart)
 
 
 def gathered_linear(
     x: Tensor, whole: Tensor, weights: Sequence[Tensor], dim: int, axis: MeshAxis, biases: Given = (),
-    transposed: bool = False,
+    transposed: bool = False, apart: Sequence[int] = (),
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The same of x [.., s, .., k] S(dim), and what ``all_gather(x, dim, axis)`` made of it, [.., n·s, .., k].
 
     As products of ``whole``; backward a reduce-scatter, under the weights' gradients.
     """
-    return products(x, whole.detach(), weights, biases, transposed, dim, axis)
+    return products(x, whole.detach(), weights, biases, transposed, dim, axis, apart)
 
 
 def products(
     x: Tensor, whole: Tensor | None, weights: Sequence[Tensor], biases: Given, transposed: bool, dim: int | None,
-    axis: MeshAxis,
+    axis: MeshAxis | None, apart: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """``whole``: what the weights multiply; None: x itself."""
+    """``whole``: what the weights multiply; None: x itself. ``axis``: whose sum there is; None: there is none."""
     given = (*biases, *[None] * (len(weights) - len(biases)))
-    if axis.size == 1:
-        rows = x if whole is None else whole
-        return tuple(multiply(rows, w, b, transposed) for w, b in zip(weights, given, strict=True))
-    return _Products.apply(x, whole, transposed, dim, axis, *weights, *given)
+    if axis is not None and axis.size == 1:
+        x, whole, axis = x if whole is None else whole, None, None
+    return _Products.apply(x, whole, transposed, dim, axis, tuple(apart), *weights, *given)
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
     return functional.linear(x, weight.t() if transposed else weight, bias)
 
 
+def side_by_side(tensors: Given) -> Tensor | None:
+    """All of them joined along their first dim, as a view of the memory in which they lie one after another; None
+    where they don't."""
+    first = tensors[0]
+    if first is None or len(tensors) == 1 or torch.compiler.is_compiling():
+        return None
+    memory, place = first.untyped_storage(), first.storage_offset()
+    for tensor in tensors:
+        if (
+            tensor is None or tensor.untyped_storage() is not memory or tensor.storage_offset() != place
+            or tensor.dtype != first.dtype or tensor.shape[1:] != first.shape[1:] or not tensor.is_contiguous()
+        ):  # fmt: skip
+            return None
+        place += tensor.numel()
+    return first.as_strided((sum(t.shape[0] for t in tensors if t is not None), *first.shape[1:]), first.stride())
+
+
 class _Products(Function):
     @staticmethod
     def forward(
-        ctx, x: Tensor, whole: Tensor | None, transposed: bool, dim: int | None, axis: MeshAxis,
-        *operands: Tensor | None,
+        ctx, x: Tensor, whole: Tensor | None, transposed: bool, dim: int | None, axis: MeshAxis | None,
+        apart: tuple[int, ...], *operands: Tensor | None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         count = len(operands) // 2
-        weights = [w for w in operands[:count] if w is not None]
+        weights, biases = [w for w in operands[:count] if w is not None], operands[count:]
         rows = x if whole is None else whole
-        ctx.save_for_backward(rows, *weights)
+        joined, bias = side_by_side(weights), side_by_side(biases)
+        ctx.save_for_backward(rows, *(weights if joined is None else [joined]))
         ctx.transposed, ctx.dim, ctx.axis, ctx.count = transposed, dim, axis, count
-        return tuple(multiply(rows, w, b, transposed) for w, b in zip(weights, operands[count:], strict=True))
+        ctx.sizes = None if joined is None else [w.shape[0] for w in weights]
+        if joined is None or (bias is None and any(b is not None for b in biases)):
+            return tuple(multiply(rows, w, b, transposed) for w, b in zip(weights, biases, strict=True))
+        if transposed:
+            results = of_batch(rows, joined.view(count, *weights[0].shape), bias)
+        else:
+            results = functional.linear(rows, joined, bias).split(ctx.sizes, -1)
+        copied = torch.contiguous_format
+        return tuple(r.clone(memory_format=copied) if i in apart else r for i, r in enumerate(results))
 
     @staticmethod
     def backward(ctx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
-        rows = [gradient.reshape(-1, gradient.shape[-1]) for gradient in gradients]
-        coming = None
+        weigh, add = ctx.needs_input_grad[6 : 6 + ctx.count], ctx.needs_input_grad[6 + ctx.count :]
+        # in half precision each product is rounded as autograd rounds it, where no sum over ranks follows
+        rounded = ctx.axis is None and x.dtype.itemsize == 2
+        whole = ctx.sizes if all(weigh) and len(set(add)) == 1 else None
+        joined = weights[0] if whole and not ctx.transposed and not rounded else None
+        weights = weights[0].split(ctx.sizes) if ctx.sizes and joined is None else weights
+        rows = flat(gradients) if joined is None else [torch.cat(gradients, -1).view(-1, joined.shape[0])]
+        summand = coming = None
         if ctx.needs_input_grad[0]:
-            summand = None
-            for gradient, weight in zip(rows, weights, strict=True):
-                matrix = weight.t() if ctx.transposed else weight
-                summand = gradient @ matrix if summand is None else torch.addmm(summand, gradient, matrix)
-            assert summand is not None
-            coming = raw.start_sum(summand.view(x.shape), ctx.dim, ctx.axis)
-            del summand
-        needed = ctx.needs_input_grad[5:]
-        given = x.reshape(-1, x.shape[-1])
-        found: list[Tensor | None] = []
-        for gradient, weighs in zip(rows, needed[: ctx.count], strict=True):
-            pair = (given, gradient) if ctx.transposed else (gradient, given)
-            found.append(pair[0].t() @ pair[1] if weighs else None)
-        found += [g.sum(0) if adds else None for g, adds in zip(rows, needed[ctx.count :], strict=True)]
-        arrived = raw.wait(coming) if coming is not None else None
-        return (arrived, None, None, None, None, *found)
+            summand = summed(rows, [w.t() if ctx.transposed else w for w in weights], rounded).view(x.shape)
+        if summand is not None and ctx.axis is not None:
+            coming, summand = raw.start_sum(summand, ctx.dim, ctx.axis), None
+        found = of_weights(x.reshape(-1, x.shape[-1]), rows, ctx.transposed, weigh, add, whole)
+        arrived = summand if coming is None else coming()
+        return (arrived, None, None, None, None, None, *found)
+
+
+def of_batch(x: Tensor, weights: Tensor, bias: Tensor | None) -> Sequence[Tensor]:
+    """x [.., k] times each of weights [count, k, n], with biases [count · n] behind one another: each [.., n]."""
+    count, _, columns = weights.shape
+    rows = x.reshape(-1, x.shape[-1]).expand(count, -1, -1)
+    found = rows @ weights if bias is None else torch.baddbmm(bias.view(count, 1, columns), rows, weights)
+    return found.view(count, *x.shape[:-1], columns).unbind()
+
+
+def of_weights(
+    x: Tensor, rows: Sequence[Tensor], transposed: bool, weigh: Sequence[bool], add: Sequence[bool],
+    whole: Sequence[int] | None,
+) -> list[Tensor | None]:  # fmt: skip
+    """Gradients of the weights, then of their biases, from x [rows, k] and the results' gradients, joined or not.
+
+    whole  the weights' first dims, where one product gives the gradients of all, and of all biases or none
+    """
+    if whole is None:
+        pairs = [(x, gradient) if transposed else (gradient, x) for gradient in rows]
+        found = [a.t() @ b if needed else None for (a, b), needed in zip(pairs, weigh, strict=True)]
+        return [*found, *(g.sum(0) if needed else None for g, needed in zip(rows, add, strict=True))]
+    nothing = [None] * len(whole)
+    if transposed:
+        gradient = torch.stack(list(rows))
+        return [*(x.t() @ gradient).unbind(), *(gradient.sum(1).unbind() if add[0] else nothing)]
+    gradient = rows[0] if len(rows) == 1 else torch.cat(list(rows), -1)
+    return [*(gradient.t() @ x).split(whole), *(gradient.sum(0).split(whole) if add[0] else nothing)]
+
+
+def flat(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
+
+
+def summed(rows: Sequence[Tensor], weights: Sequence[Tensor], rounded: bool) -> Tensor:
+    """Σ rows_i @ weight_i, [rows, k]; ``rounded``: each product first, the last one before, as autograd adds up."""
+    if rounded:
+        *others, last = [gradient @ weight for gradient, weight in zip(rows, weights, strict=True)]
+        for other in reversed(others):
+            last += other
+        return last
+    found = rows[0] @ weights[0]
+    for gradient, weight in zip(rows[1:], weights[1:], strict=True):
+        found = torch.addmm(found, gradient, weight)
+    return found

@@ -70,5 +70,5 @@ def publish(held: Iterable[ShardedParameter]) -> None:
     """The masters' values to the parameters: after an update, and once something else has set them."""
     behind = [h for h in held if h.master is not None]
     if behind:
-        parameters = [local(h.parameter.detach()) for h in behind]
-        torch._foreach_copy_(parameters, [h.values for h in behind], non_blocking=True)  # public only one by one
+        parameters, masters = [local(h.parameter) for h in behind], [local(h.updated) for h in behind]
+        torch._foreach_copy_(parameters, masters, non_blocking=True)  # public only one by one

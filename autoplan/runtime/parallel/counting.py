@@ -22,7 +22,8 @@ def whole_counts(
     alone  whether each replica has its own, at least one: without a valid token its loss is zero. None: as it steps
     """
     m, local = spec.microbatches, spec.parallelism.steps_locally if alone is None else alone
-    each = [module.counts(**{name: x[j] for name, x in inputs.items()}) for j in range(m)]
+    parts = {name: x.unbind() for name, x in inputs.items()}
+    each = [module.counts(**{name: microbatches[j] for name, microbatches in parts.items()}) for j in range(m)]
     whole = {}
     for name in spec.lowered.counts:
         layout = next(c.value.layout for c in spec.lowered.constants if c.value.name == name)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from autoplan.ir.typed_program import StoredParameter
 from autoplan.runtime.program_spec import ProgramSpec
 
 
@@ -28,12 +30,29 @@ class Made:
 
     def parameter(self, name: str) -> nn.Parameter:
         if name not in self.parameters:
-            stored = next(p for p in self.spec.lowered.parameters if p.name == name)
+            stored = self.stored(name)
             dtype = self.spec.parameter_dtype(stored)
-            values = torch.empty(stored.local_shape, dtype=dtype, device=self.parameter_device)
-            alone = self.uses[name] == 1 and not self.spec.parallelism.splits_backward
-            self.parameters[name] = leaf(values, stored.trainable, self.spec.storage_dtype(stored.type), alone)
+            self.make(stored, torch.empty(stored.local_shape, dtype=dtype, device=self.parameter_device))
         return self.parameters[name]
+
+    def side_by_side(self, names: Sequence[str]) -> None:
+        """Makes parameters of one dtype that lie one after another in one memory; not those that ZeRO gathers into
+        memory of its own, nor where one is made already."""
+        given = [self.stored(name) for name in names]
+        dtypes = {self.spec.parameter_dtype(stored) for stored in given}
+        if len(dtypes) > 1 or any(self.spec.shard_axes(p) or p.name in self.parameters for p in given):
+            return
+        sizes = [math.prod(stored.local_shape) for stored in given]
+        memory = torch.empty(sum(sizes), dtype=dtypes.pop(), device=self.parameter_device)
+        for stored, values in zip(given, memory.split(sizes), strict=True):
+            self.make(stored, values.view(stored.local_shape))
+
+    def stored(self, name: str) -> StoredParameter:
+        return next(p for p in self.spec.lowered.parameters if p.name == name)
+
+    def make(self, stored: StoredParameter, values: Tensor) -> None:
+        alone = self.uses[stored.name] == 1 and not self.spec.parallelism.splits_backward
+        self.parameters[stored.name] = leaf(values, stored.trainable, self.spec.storage_dtype(stored.type), alone)
 
     @cached_property
     def uses(self) -> Counter[str]:
@@ -81,6 +100,11 @@ class Parameters:
     def __call__(self, name: str) -> nn.Parameter:
         """This rank's part on the tensor axes, whole on the data axis."""
         return self._made.parameter(name if self._names is None else self._names[name])
+
+    def side_by_side(self, *names: str) -> None:
+        """Has these lie one after another in one memory, so that their products are one (``runtime.ops``): before they
+        are asked for."""
+        self._made.side_by_side(names if self._names is None else [self._names[name] for name in names])
 
     def buffer(self, name: str) -> Tensor:
         """A buffer, whole on every rank."""

@@ -107,14 +107,17 @@ def added(rows: Tensor, lengths: Sequence[int], places: Sequence[Tensor], count:
 
 
 def packed(parts: Sequence[Tensor]) -> Tensor:
-    """[rows, width] each -> [rows, bytes]"""
-    rows = [part.contiguous().view(BYTE) for part in parts]
-    return torch.cat(rows, 1) if len(rows) > 1 else rows[0]
+    """[rows, width] each -> [rows, bytes]; one alone as it is."""
+    if len(parts) == 1:
+        return parts[0].contiguous()
+    return torch.cat([part.contiguous().view(BYTE) for part in parts], 1)
 
 
 def unpacked(message: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors that ``packed`` made one, with the dtypes and widths of these. Each is copied out even where it is
     one row, which counts as contiguous wherever it begins, so that it begins where its dtype may."""
+    if len(like) == 1:
+        return (message,)
     widths = [math.prod(x.shape[1:]) * x.element_size() for x in like]
     apart = [part.clone(memory_format=torch.contiguous_format) for part in message.split(widths, 1)]
     return tuple(part.view(x.dtype) for part, x in zip(apart, like, strict=True))

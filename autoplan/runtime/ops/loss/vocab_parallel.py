@@ -64,93 +64,111 @@ class _VocabParallel(Function):
         for axis in axes:
             greatest = all_reduce_max(greatest, axis)
         sums = greatest.new_empty(3 if smoothing else 2, *greatest.shape)
-        local, mine = _local_targets(target, index, size)
-        for rows in _pieces(logits, greatest, local, mine, *sums):
+        local, elsewhere = _local_targets(target, index, size)
+        for rows in _pieces(logits, greatest, local, elsewhere, *sums.unbind()):
             _sum_up(own_weights, *rows)
         for axis in axes:
-            sums = all_reduce(sums, axis)
+            sums = all_reduce(sums, axis, in_place=True)
 
-        log_sum, valid = sums[0].log(), target != ignore_index
-        picked, spread = _weights_of(weight, target, valid, size * ways, wide)
-        losses = (1 - smoothing) * picked * (log_sum - sums[1])
+        exponentials, own, *spreads = sums.unbind()
+        log_sum, ignored = exponentials.log(), target == ignore_index
+        losses = log_sum - own
+        if smoothing or weight is not None:
+            picked, spread = _weights_of(weight, target, ignored, size * ways, wide)
+            losses = (1 - smoothing) * picked * losses
         if smoothing:
-            losses = losses + smoothing / (size * ways) * (spread * log_sum - sums[2])
+            losses = losses + smoothing / (size * ways) * (spread * log_sum - spreads[0])
         ctx.save_for_backward(logits, target, weight, total, greatest, log_sum)
         ctx.given = ignore_index, smoothing, index, size * ways
-        return (losses.masked_fill(~valid, 0.0).sum() / total).to(logits.dtype)
+        return (losses.masked_fill_(ignored, 0.0).sum() / total).to(logits.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None, None]:
         logits, target, weight, total, greatest, log_sum = ctx.saved_tensors
         ignore_index, smoothing, index, classes = ctx.given
-        size, wide, valid = logits.shape[-1], greatest.dtype, target != ignore_index
-        picked, spread = _weights_of(weight, target, valid, classes, wide)
-        scale = (gradient.to(wide) / total.to(wide)) * valid
-        flat = scale * (smoothing / classes)
-        hit = (1 - smoothing) * scale * picked
-        local, mine = _local_targets(target, index, size)
-        own_weights = weight[index * size : (index + 1) * size].to(wide) if weight is not None else None
-        result = torch.empty_like(logits)
-        each = (greatest, log_sum, hit + flat * spread, hit * mine, local, flat)
-        for out, x, *rows in _pieces(result, logits, *each):
-            out.copy_(_gradient(own_weights if smoothing else None, bool(smoothing), x, *rows))
+        size, wide, ignored = logits.shape[-1], greatest.dtype, target == ignore_index
+        scale = (gradient.to(wide) / total.to(wide)).expand(target.shape).masked_fill(ignored, 0.0)
+        factor = hit = scale
+        given, own_weights = [], None
+        if smoothing or weight is not None:
+            picked, spread = _weights_of(weight, target, ignored, classes, wide)
+            hit = (1 - smoothing) * scale * picked
+            flat = scale * (smoothing / classes)
+            factor, given = hit + flat * spread, [flat] if smoothing else []
+        if smoothing and weight is not None:
+            own_weights = weight[index * size : (index + 1) * size].to(wide)
+        local, elsewhere = _local_targets(target, index, size)
+        each = (greatest, log_sum, factor, hit.masked_fill(elsewhere, 0.0).neg_(), local, *given)
+        if _rows_at_once(logits) is None:
+            result = _gradient(own_weights, logits, *each).to(logits.dtype)
+        else:
+            result = torch.empty_like(logits)
+            for out, x, *rows in _pieces(logits, *each, beside=(result,)):
+                out.copy_(_gradient(own_weights, x, *rows))
         return result, None, None, None, None, None, None
 
 
-def _pieces(*tensors: Tensor) -> Iterator[list[Tensor]]:
-    """A few rows of each at a time: tensors [.., v] or [..], the first of which is of the logits' size. A compiler
-    makes one kernel of all rows, which needs no pieces."""
-    first = tensors[0]
-    rows = first.shape[:-1]
-    if not rows:
-        yield [t.unsqueeze(0) for t in tensors]
-        return
+def _rows_at_once(logits: Tensor) -> tuple[int, int] | None:
+    """(the dim that has most rows, how many of them are taken at a time); None where all are. A compiler makes one
+    kernel of all rows, which needs no pieces."""
+    rows = logits.shape[:-1]
+    if not rows or torch.compiler.is_compiling():
+        return None
     dim = max(range(len(rows)), key=lambda d: rows[d])
-    count = min(PIECES, rows[dim], max(1, first.numel() * first.element_size() // PIECE_BYTES))
-    step = rows[dim] if torch.compiler.is_compiling() else -(-rows[dim] // max(1, count))
-    for start in range(0, rows[dim], max(1, step)):
-        yield [t.narrow(dim, start, min(step, rows[dim] - start)) for t in tensors]
+    count = min(PIECES, rows[dim], logits.numel() * logits.element_size() // PIECE_BYTES)
+    return None if count <= 1 else (dim, -(-rows[dim] // count))
+
+
+def _pieces(logits: Tensor, *others: Tensor, beside: Sequence[Tensor] = ()) -> Iterator[list[Tensor]]:
+    """A few rows of each at a time, or all: logits [.., v] and others [..]; ``beside``: of the logits' size, first."""
+    tensors, cut = (*beside, logits, *others), _rows_at_once(logits)
+    if cut is None:
+        yield list(tensors)
+        return
+    dim, step = cut
+    for start in range(0, logits.shape[dim], step):
+        yield [t.narrow(dim, start, min(step, t.shape[dim] - start)) for t in tensors]
 
 
 def _local_targets(target: Tensor, index: int, size: int) -> tuple[Tensor, Tensor]:
-    """The target's place among this rank's classes, 0 where another rank has it; where this one has it."""
+    """The target's place among this rank's classes, 0 where another rank has it; where another one has it."""
     local = target - index * size
-    mine = (local >= 0) & (local < size)
-    return local.masked_fill_(~mine, 0), mine
+    elsewhere = (local < 0) | (local >= size)
+    return local.masked_fill_(elsewhere, 0), elsewhere
 
 
 def _weights_of(
-    weight: Tensor | None, target: Tensor, valid: Tensor, classes: int, dtype: torch.dtype
+    weight: Tensor | None, target: Tensor, ignored: Tensor, classes: int, dtype: torch.dtype
 ) -> tuple[Tensor | float, Tensor | float]:
     """The weight of each row's target, and what all weights add up to."""
     if weight is None:
         return 1.0, float(classes)
     weight = weight.to(dtype)
-    return weight[target.masked_fill(~valid, 0)], weight.sum()
+    return weight[target.masked_fill(ignored, 0)], weight.sum()
 
 
 def _sum_up(
-    weights: Tensor | None, logits: Tensor, greatest: Tensor, local: Tensor, mine: Tensor, total: Tensor, own: Tensor,
-    *rest: Tensor,
+    weights: Tensor | None, logits: Tensor, greatest: Tensor, local: Tensor, elsewhere: Tensor, total: Tensor,
+    own: Tensor, *rest: Tensor,
 ) -> None:  # fmt: skip
     """Fills in some rows' sum of exponentials, target's logit and, where labels are smoothed, (weighted) sum of
     logits, each less the greatest."""
     shifted = logits - greatest.unsqueeze(-1)  # wide: the greatest is
-    own.copy_(shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill(~mine, 0.0))
+    own.copy_(shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill_(elsewhere, 0.0))
     if rest:
         rest[0].copy_(shifted.sum(-1) if weights is None else shifted @ weights)
     total.copy_(shifted.exp_().sum(-1))
 
 
 def _gradient(
-    weights: Tensor | None, smoothed: bool, logits: Tensor, greatest: Tensor, log_sum: Tensor, factor: Tensor,
-    hit: Tensor, local: Tensor, flat: Tensor,
+    weights: Tensor | None, logits: Tensor, greatest: Tensor, log_sum: Tensor, factor: Tensor, missed: Tensor,
+    local: Tensor, flat: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Of some rows."""
+    """Of some rows; ``missed``: what their targets' own classes lack; ``flat``: where labels are smoothed."""
     result = (logits - greatest.unsqueeze(-1)).sub_(log_sum.unsqueeze(-1)).exp_().mul_(factor.unsqueeze(-1))
-    result.scatter_add_(-1, local.unsqueeze(-1), -hit.unsqueeze(-1))
-    if weights is not None:
+    result.scatter_add_(-1, local.unsqueeze(-1), missed.unsqueeze(-1))
+    if flat is not None and weights is not None:
         result.addcmul_(flat.unsqueeze(-1), weights, value=-1)
-    elif smoothed:
+    elif flat is not None:
         result.sub_(flat.unsqueeze(-1))
     return result
