@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -97,9 +97,12 @@ def plan_of(
     read |= {name for p in traced.parameters for name in (p.source, *p.aliases)}
     made = source.made
     record = compile_model(traced, cluster, training, asked, made.recipe, made.start.among(read))
+    plain = replace(training, statistics="batch") if isinstance(training, Training) else training
     known = Given(
-        made.module, source.inputs, traced, lambda other: source.traced(training, other, evaluated=True)
-    )
+        made.module, source.inputs, traced,
+        retrace=lambda other: source.traced(training, other, evaluated=True),
+        retrain=lambda other: source.traced(plain, other),
+    )  # fmt: skip
     return Plan(record, module=made.module, loss_fn=source.loss_fn, given=known)
 
 

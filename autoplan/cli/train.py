@@ -21,7 +21,8 @@ def train_command(options: argparse.Namespace) -> None:
 
     torchrun itself ends with a traceback of its own whenever a process fails, and a process can't keep it from that.
     """
-    ranks = load(options.folder).record.chosen.mesh.devices
+    told_once = bool({"-h", "--help"} & set(options.rest))  # by one process, not by each
+    ranks = 1 if told_once else load(options.folder).record.chosen.mesh.devices
     script = next((path for name in SCRIPTS if (path := Path(options.folder) / name).is_file()), None)
     if script is None:
         raise PlanFileError(options.folder, "there is no train.py", "export the plan again")

@@ -10,6 +10,7 @@ from autoplan.emit.column_products import NO_LINES, ColumnProducts, Lines
 from autoplan.emit.naming import module_attributes
 from autoplan.emit.random_arguments import FIRST, KEY, dropout_axes, most_dropouts, random_arguments, random_function
 from autoplan.emit.readable import readable_names
+from autoplan.emit.size_names import Names, Size, Sized
 from autoplan.emit.source import (
     collective_comment,
     commented,
@@ -20,11 +21,12 @@ from autoplan.emit.source import (
     shape_text,
     size_text,
 )
-from autoplan.emit.spelling import spell
-from autoplan.ir.graph import free_name
+from autoplan.emit.spelling import operand, spell
+from autoplan.ir.graph import Argument, free_name
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.randomness import is_random, random_operators
 from autoplan.ir.typed_program import Collective, Compute, Lowered, LoweredBlock, Move, Statement, TypedValue
+from autoplan.runtime.inference.forward import MICROBATCHES
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Scope:
 
     names   value name -> source ("self.q_weight", "hidden")
     ranks   value name -> number of dims
+    sizes   literals that follow the inputs' sizes, as source
     live    axes that comments speak of
     random  value name -> further arguments of an operator that drops elements
     inside  value name -> what the operator that gives it sends, as a comment
@@ -43,6 +46,7 @@ class Scope:
     live: frozenset[str]
     random: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     inside: Mapping[str, str] = field(default_factory=dict)
+    sizes: Names = field(default_factory=lambda: Names((), ()))
 
     def comment(self, value: TypedValue) -> str:
         """What is sent inside the value's operator, and how the value lies."""
@@ -51,6 +55,9 @@ class Scope:
 
     def __call__(self, name: str) -> str:
         return self.names[name]
+
+    def literal(self, argument: Argument) -> str:
+        return literal(argument, self, self.sizes)
 
 
 def axis_source(axis: str) -> str:
@@ -101,7 +108,7 @@ def emit_again(statement: Statement, scope: Scope, indent: int, gathered: bool =
     if isinstance(statement, Move):
         source = scope(statement.source)
         for step in statement.collectives:
-            source = collective_source(step, source)
+            source = collective_source(step, source, scope)
         said = [*(collective_comment(step, there_alone=gathered) for step in statement.collectives), *said]
     else:
         source = expression(statement, scope)
@@ -116,8 +123,8 @@ def emit_compute(compute: Compute, scope: Scope, indent: int) -> str:
 
 
 def expression(compute: Compute, scope: Scope) -> str:
-    args = [literal(a, scope) for a in compute.args]
-    kwargs = {key: literal(value, scope) for key, value in compute.kwargs}
+    args = [scope.literal(a) for a in compute.args]
+    kwargs = {key: scope.literal(value) for key, value in compute.kwargs}
     operands = compute.reads
     rank = scope.ranks[operands[0]] if operands else 0
     if is_random(compute):
@@ -130,7 +137,7 @@ def expression(compute: Compute, scope: Scope) -> str:
     if compute.divisor == 1:
         return source
     whole = isinstance(ast.parse(source, mode="eval").body, ast.Call)
-    return f"{source if whole else f'({source})'} / {compute.divisor}"
+    return f"{source if whole else f'({source})'} / {operand(scope.literal(compute.divisor))}"
 
 
 def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> list[str]:
@@ -145,20 +152,20 @@ def emit_move(move: Move, scope: Scope, indent: int, gathered: bool = False) -> 
     for number, step in enumerate(move.collectives):
         last = number == len(move.collectives) - 1
         said = [collective_comment(step, there_alone=gathered), shape_comment(move.value, scope.live) if last else ""]
-        code = f"{target} = {collective_source(step, source)}"
+        code = f"{target} = {collective_source(step, source, scope)}"
         lines.append(commented(code, "; ".join(s for s in said if s), indent))
         source = target
     return lines
 
 
-def collective_source(step: Collective, source: str) -> str:
+def collective_source(step: Collective, source: str, scope: Scope) -> str:
     arguments = [*step.dims, *([step.shape] if step.shape else []), *([step.spec] if step.spec else [])]
-    return f"{step.op}({source}, {''.join(f'{a!r}, ' for a in arguments)}{axis_source(step.axis)})"
+    return f"{step.op}({source}, {''.join(f'{scope.literal(a)}, ' for a in arguments)}{axis_source(step.axis)})"
 
 
 def emit_block(
     lowered: Lowered, index: int, where: str, live: frozenset[str], reserved: frozenset[str],
-    inside: Mapping[str, str],
+    inside: Mapping[str, str], programs: Sequence[Sized] = (),
 ) -> list[str]:  # fmt: skip
     """The class of a block.
 
@@ -167,23 +174,34 @@ def emit_block(
     live          axes that comments speak of
     reserved      names that local variables may not take: the functions that the program imports
     inside        what its operators send, by the value that they give
+    programs      at which sizes were told
     """
     block = lowered.blocks[index]
     axes = map(axis_source, block_axes(block, live))
     attributes = module_attributes([v.name for v in (*block.parameters, *block.buffers)], axes)
     names, ranks = block_names(block, attributes, reserved | {KEY})
-    scope = Scope(names, ranks, live, random_arguments(block, live, lowered.mesh.size(MICROBATCH)), inside)
+    entering = (*block.inputs, *block.externals)
+    sizes = Names(programs, [(names[v.name], v.local_shape) for v in entering])
+    count = literal(lowered.mesh.size(MICROBATCH), names.__getitem__, sizes)
+    scope = Scope(names, ranks, live, random_arguments(block, live, count), inside, sizes)
     lines = [f"class {block.name}(nn.Module):", f'    """{where}."""', ""]
     lines += emit_init(block, attributes, live, most_dropouts(lowered))
-    entering = (*block.inputs, *block.externals)
     again = frozenset(block.again if any(stage.selective for stage in lowered.stages) else ())
-    key = [KEY] if random_operators(block) else []
-    arguments = ", ".join(["self", *(scope(v.name) for v in entering), *key])
+    arguments = ", ".join(["self", *(scope(v.name) for v in entering), *keywords_of(lowered, block)])
     lines += ["", f"    def forward({arguments}):"]
     lines += [f"        # {scope(v.name)} {shape_comment(v, live)}" for v in entering]
-    lines += emit_body(block.body, scope, 8, Lines.of(block), again)
+    body = emit_body(block.body, scope, 8, Lines.of(block), again)
+    lines += [*sizes.lines(8), *body]
     lines.append(f"        return {', '.join(scope(v.name) for v in block.outputs)}")
     return lines
+
+
+def keywords_of(lowered: Lowered, block: LoweredBlock) -> list[str]:
+    """What a stage tells a block beside its values: the key of random numbers, how many microbatches there are."""
+    random = bool(random_operators(block))
+    divided = any(isinstance(s, Compute) and isinstance(s.divisor, Size) for s in block.body)
+    counted = divided or (random and isinstance(lowered.mesh.size(MICROBATCH), Size))
+    return [*([KEY] if random else []), *([MICROBATCHES] if counted else [])]
 
 
 def block_names(

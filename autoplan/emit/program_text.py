@@ -7,6 +7,7 @@ from inspect import isfunction
 from autoplan.emit.block import emit_block
 from autoplan.emit.naming import REST, stage_class, with_class_names
 from autoplan.emit.program_notes import inside_comments, step_notes
+from autoplan.emit.size_names import Sized, together
 from autoplan.emit.source import live_axes, path_text
 from autoplan.emit.stage_classes import emit_counts, emit_stage, stage_key
 from autoplan.ir.choice import Chosen
@@ -15,6 +16,7 @@ from autoplan.ir.typed_program import Lowered, LoweredBlock, LoweredStage
 from autoplan.rules.extensions import Extension
 from autoplan.runtime import ops
 from autoplan.runtime.collectives import typed
+from autoplan.runtime.inference.forward import MICROBATCHES
 
 MODULES = {
     "autoplan.runtime.ops": tuple(ops.__all__),
@@ -28,27 +30,41 @@ MODULES = {
 """The functions that a program may import, by module."""
 RESERVED = frozenset(
     name for names in MODULES.values() for name in names
-) | {"torch", "F", "nn", "checkpoint", "Parameters", "MeshAxis", "self", REST, "layer", "float", "i", "partial"}
+) | {
+    "torch", "F", "nn", "checkpoint", "Parameters", "MeshAxis", "self", REST, "layer", "float", "i", "partial",
+    "b", "s", "n", MICROBATCHES,
+}  # fmt: skip
+
+
+SIZED = [
+    "Sizes of the batch are read off what enters: b rows of a microbatch, s tokens of a row. Comments give the",
+    "planned ones.",
+]
 
 
 def emit_program(
-    lowered: Lowered, headline: str, extensions: Sequence[Extension] = (), chosen: Chosen | None = None
-) -> str:
+    lowered: Lowered, headline: str, extensions: Sequence[Extension] = (), chosen: Chosen | None = None,
+    programs: Sequence[Sized] = (),
+) -> str:  # fmt: skip
     """The source of program.py.
 
     headline    the plan in one line, for the docstring
     extensions  operators of users, and the modules that define them
     chosen      whose prices tell what no line shows: collectives inside operators and of once a step, the schedule
+    programs    this one and the same at other sizes: what differs between them is read off the inputs
+    UnsizedError where that isn't said by the sizes of what enters.
     """
     inside = inside_comments(chosen, lowered) if chosen is not None else {}
     notes = step_notes(chosen, lowered) if chosen is not None else []
+    notes += SIZED if programs else []
+    lowered = together(programs) if programs else lowered
     lowered, live = with_class_names(lowered, RESERVED), live_axes(lowered.mesh)
     indices = range(len(lowered.blocks))
     own = [{name: text for (number, name), text in inside.items() if number == i} for i in indices]
-    parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED, own[i]) for i in indices]
-    classes, entries = stage_classes(lowered)
+    parts = [emit_block(lowered, i, block_place(lowered, i), live, RESERVED, own[i], programs) for i in indices]
+    classes, entries = stage_classes(lowered, programs)
     parts += classes
-    body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED)])
+    body = "\n\n\n".join("\n".join(part) for part in [*parts, emit_counts(lowered, RESERVED, programs)])
     stages = "\n".join(f"    {entry}," for entry in entries)
     tail = f"STAGES = (\n{stages}\n)\n"
     return f"{header(lowered, headline, body + tail, extensions, notes)}\n\n\n{body}\n\n\n{tail}"
@@ -116,7 +132,7 @@ def what_it_holds(block: LoweredBlock) -> str:
     return ", ".join(dict.fromkeys(names)) or "no parameters"
 
 
-def stage_classes(lowered: Lowered) -> tuple[list[list[str]], list[str]]:
+def stage_classes(lowered: Lowered, programs: Sequence[Sized]) -> tuple[list[list[str]], list[str]]:
     """The classes of the distinct kinds of stages, and for each stage the entry of STAGES that builds it."""
     kinds: dict[tuple, str] = {}
     classes: list[list[str]] = []
@@ -126,7 +142,8 @@ def stage_classes(lowered: Lowered) -> tuple[list[list[str]], list[str]]:
         if key not in kinds:
             kinds[key] = stage_class(number)
             alike = [i for i, other in enumerate(keys) if other == key]
-            classes.append(emit_stage(lowered, stage, kinds[key], stage_place(lowered, stage, alike), RESERVED))
+            where = stage_place(lowered, stage, alike)
+            classes.append(emit_stage(lowered, stage, kinds[key], where, RESERVED, programs))
         entries.append(f"partial({kinds[key]}, first={stage.first})")
     return classes, entries
 

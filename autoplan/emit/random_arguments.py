@@ -24,9 +24,9 @@ def most_dropouts(lowered: Lowered) -> int:
 
 
 def random_arguments(
-    block: LoweredBlock, live: frozenset[str], microbatches: int
+    block: LoweredBlock, live: frozenset[str], microbatches: str
 ) -> Mapping[str, Mapping[str, str]]:
-    """For each such operator its further arguments, as source."""
+    """For each such operator its further arguments, as source; so is ``microbatches``."""
     found = {}
     for number, compute in enumerate(random_operators(block)):
         call = f"self.{FIRST} + {number}" if number else f"self.{FIRST}"
@@ -36,7 +36,7 @@ def random_arguments(
         source = ", ".join("(" + "".join(f"self.{axis}, " for axis in axes).rstrip() + ")" for axes in dims)
         arguments = {"key": KEY, "call": call, "dims": f"({source}{',' if len(dims) == 1 else ''})"}
         if batch := [d for d, axes in enumerate(compute.value.layout.dims) if MICROBATCH in axes]:
-            arguments |= {"microbatch_dim": str(batch[0]), "microbatches": str(microbatches)}
+            arguments |= {"microbatch_dim": str(batch[0]), "microbatches": microbatches}
         found[compute.value.name] = arguments
     return found
 

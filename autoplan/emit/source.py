@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+from autoplan.emit.size_names import Size
 from autoplan.ir.graph import Argument, DType, Ref, Segment
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
@@ -34,14 +35,16 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def literal(argument: Argument, name_of: Callable[[str], str]) -> str:
+def literal(argument: Argument, name_of: Callable[[str], str], size_of: Callable[[Size], str] = repr) -> str:
     """An argument as Python source."""
     if isinstance(argument, Ref):
         return name_of(argument.name)
     if isinstance(argument, DType):
         return f"torch.{argument.name}"
+    if isinstance(argument, Size):
+        return size_of(argument)
     if isinstance(argument, tuple):
-        items = [literal(item, name_of) for item in argument]
+        items = [literal(item, name_of, size_of) for item in argument]
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
     if isinstance(argument, float) and not math.isfinite(argument):
         return f'float("{argument}")'

@@ -41,7 +41,7 @@ def spell(op: str, args: Sequence[str], kwargs: Mapping[str, str], rank: int) ->
     if namespace == "aten" and special is not None:
         return special(args, kwargs, rank)
     if namespace == "aten" and name in SIGNS and len(args) == 2 and not kwargs:
-        return f"{args[0]} {SIGNS[name]} {args[1]}"
+        return f"{operand(args[0])} {SIGNS[name]} {operand(args[1])}"
     if namespace == "aten" and name in CREATION:
         return call(f"torch.{name}", args, {**kwargs, "device": "device"})
     if namespace == "aten" and name in METHODS and is_value(args[0]):
@@ -54,7 +54,12 @@ def spell(op: str, args: Sequence[str], kwargs: Mapping[str, str], rank: int) ->
 
 def is_value(source: str) -> bool:
     """Whether the source names a tensor, and so has methods: a number stands first in 2 ** x."""
-    return source[0].isalpha() or source[0] == "_"
+    return source.replace(".", "_").isidentifier()
+
+
+def operand(source: str) -> str:
+    """As an operand of a sign: a product of sizes is one number."""
+    return f"({source})" if " " in source else source
 
 
 def call(function: str, args: Sequence[str], kwargs: Mapping[str, str]) -> str:

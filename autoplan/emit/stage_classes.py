@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from autoplan.emit.block import Scope, axes_used, emit_body, local_names
+from autoplan.emit.block import Scope, axes_used, emit_body, keywords_of, local_names
 from autoplan.emit.naming import REST, keyword_arguments
-from autoplan.emit.random_arguments import KEY
+from autoplan.emit.size_names import Names, Sized
 from autoplan.emit.source import commented, identifier, live_axes, shape_comment, snake_case
 from autoplan.ir.graph import Segment, free_name
-from autoplan.ir.randomness import random_operators
 from autoplan.ir.typed_program import Compute, Lowered, LoweredStage, Statement, needed
 
 
@@ -81,9 +80,12 @@ def stage_reads(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
     return tuple(v.name for v in lowered.batch if v.name in wanted) + tuple(n for n in lowered.counts if n in wanted)
 
 
-def emit_stage(lowered: Lowered, stage: LoweredStage, name: str, where: str, reserved: frozenset[str]) -> list[str]:
+def emit_stage(
+    lowered: Lowered, stage: LoweredStage, name: str, where: str, reserved: frozenset[str],
+    programs: Sequence[Sized] = (),
+) -> list[str]:  # fmt: skip
     """The class of a kind of stage; ``first`` is the segment that it begins with."""
-    scope = stage_scope(lowered, stage, reserved)
+    scope = stage_scope(lowered, stage, reserved, programs)
     runs = runs_of(lowered, stage)
     lines = [f"class {name}(nn.Module):", f'    """{where}."""', ""]
     lines += stage_init(lowered, stage, runs)
@@ -95,12 +97,17 @@ def stage_statements(lowered: Lowered, stage: LoweredStage) -> tuple[Statement, 
     return tuple(s for s in lowered.constants if s.value.name in stage.constants)
 
 
-def stage_scope(lowered: Lowered, stage: LoweredStage, reserved: frozenset[str]) -> Scope:
+def stage_scope(
+    lowered: Lowered, stage: LoweredStage, reserved: frozenset[str], programs: Sequence[Sized]
+) -> Scope:
     names = {b.name: f"self.{identifier(b.name)}" for b in lowered.buffers}
     produced = [*lowered.batch, *(s.value for s in lowered.constants)]
     words = local_names([v.name for v in produced], reserved | {"device"} | set(activation_names(lowered, stage)))
     ranks = {v.name: len(v.local_shape) for v in (*produced, *lowered.buffers)}
-    return Scope({**words, **names}, ranks, live_axes(lowered.mesh))
+    entering = list(zip(activation_names(lowered, stage), stage.inputs, strict=False))
+    entering += [(words[v.name], v) for v in lowered.batch if v.name in stage_reads(lowered, stage)]
+    sizes = Names(programs, [(name, value.local_shape) for name, value in entering])
+    return Scope({**words, **names}, ranks, live_axes(lowered.mesh), sizes=sizes)
 
 
 def buffers_read(lowered: Lowered, stage: LoweredStage) -> tuple[str, ...]:
@@ -180,8 +187,8 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
     entering = activation_names(lowered, stage) if stage.inputs else ()
     read = stage_reads(lowered, stage)
     keywords, renamed = keyword_arguments(read, scope.names, 8)
-    if any(random_operators(lowered.blocks[s.block]) for s in lowered.segments[stage.first : stage.last]):
-        keywords.append(KEY)
+    blocks = [lowered.blocks[s.block] for s in lowered.segments[stage.first : stage.last]]
+    keywords += dict.fromkeys(word for block in blocks for word in keywords_of(lowered, block))
     arguments = ", ".join(["self", *entering, *(["*", *keywords] if keywords else []), f"**{REST}"])
     lines = [f"    def forward({arguments}):"]
     lines += [f"        # {n} {shape_comment(v, scope.live)}" for n, v in zip(entering, stage.inputs, strict=False)]
@@ -190,7 +197,8 @@ def stage_forward(lowered: Lowered, stage: LoweredStage, runs: Sequence[Run], sc
     if any(isinstance(s, Compute) and not s.reads for s in statements):
         source = (*entering, *map(scope, read), "next(self.parameters())")[0]
         lines.append(f"        device = {source}.device")
-    lines += emit_body(statements, scope, 8)
+    body = emit_body(statements, scope, 8)
+    lines += [*scope.sizes.lines(8), *body]
     current = entering
     for run, (again, _, _) in zip(runs, recomputed(lowered, stage, runs), strict=True):
         step, current = emit_run(lowered, run, scope, current, again)
@@ -204,8 +212,7 @@ def emit_run(
 ) -> tuple[list[str], tuple[str, ...]]:
     """The lines that run a run of segments, the first ``again`` of which run again in the backward; what they give."""
     block = lowered.blocks[lowered.segments[run.first].block]
-    key = [KEY] if random_operators(block) else []
-    arguments = ", ".join([*current, *(scope(n) for n in run.externals), *key])
+    arguments = ", ".join([*current, *(scope(n) for n in run.externals), *keywords_of(lowered, block)])
     after = chained(lowered, len(block.outputs))
     target = ", ".join(after)
     comment = shape_comment(block.outputs[0], scope.live) if len(block.outputs) == 1 else ""
@@ -231,7 +238,7 @@ def checkpointed(module: str, arguments: str) -> str:
     return f"checkpoint({module}, {arguments}, use_reentrant=False)"
 
 
-def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
+def emit_counts(lowered: Lowered, reserved: frozenset[str], programs: Sequence[Sized] = ()) -> list[str]:
     """The function that counts what denominators need, for one microbatch on one rank."""
     counting = needed(lowered.constants, lowered.counts)
     wanted = set(lowered.counts).union(*(statement.reads for statement in counting))
@@ -240,7 +247,8 @@ def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
     names = local_names([*read, *(s.value.name for s in counting)], reserved | {"device"})
     keywords, renamed = keyword_arguments(read, names, 4)
     values = [*lowered.batch, *(s.value for s in counting)]
-    scope = Scope(names, {v.name: len(v.local_shape) for v in values}, live_axes(lowered.mesh))
+    sizes = Names(programs, [(names[v.name], v.local_shape) for v in lowered.batch if v.name in wanted])
+    scope = Scope(names, {v.name: len(v.local_shape) for v in values}, live_axes(lowered.mesh), sizes=sizes)
     arguments = ", ".join([*(["*", *keywords] if keywords else []), f"**{REST}"])
     lines = [f"def counts({arguments}):"]
     lines.append('    """This rank\'s share of each denominator, of one microbatch; the program sums them up."""')
@@ -248,7 +256,8 @@ def emit_counts(lowered: Lowered, reserved: frozenset[str]) -> list[str]:
     if any(isinstance(s, Compute) and not s.reads for s in counting):
         source = scope(read[0]) if read else f"next(iter({REST}.values()))"  # targets may be made of no input
         lines.append(f"    device = {source}.device")
-    lines += emit_body(counting, scope, 4)
+    body = emit_body(counting, scope, 4)
+    lines += [*sizes.lines(4), *body]
     result = ", ".join(f'"{n}": {scope(n)}' for n in lowered.counts)
     lines.append(f"    return {{{result}}}")
     return lines

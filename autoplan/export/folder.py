@@ -24,7 +24,7 @@ from typing import Any
 from torch import nn
 
 from autoplan.cluster import ClusterSpec, Known
-from autoplan.emit.program_text import emit_program
+from autoplan.emit.sized_program import program_at, program_text
 from autoplan.errors import ClusterError, LayoutError, PlanFileError
 from autoplan.evaluation.form import forms_of
 from autoplan.export.owned_files import (
@@ -190,7 +190,7 @@ def write_folder(
     target = path_of(folder)
     script = RUN if isinstance(record.training, Inference) else TRAIN
     given = {
-        PROGRAM: emit_program(program_of(record), headline, record.extensions, record.chosen),
+        PROGRAM: program_text(record, headline),
         script: resources.files("autoplan.emit").joinpath(f"templates/{script}.txt").read_text(),
         **extra,
     }
@@ -342,6 +342,7 @@ def program_spec(record: PlanRecord, folder: str | os.PathLike | None = None) ->
         init=record.init,
         unread=record.model.unread,
         forms=forms_of(record),
+        resized=lambda sizes: program_at(record, sizes),
         forward_only=isinstance(record.training, Inference),
         start=record.start,
         values=values_of(record.start, folder) if folder is not None else None,

@@ -40,7 +40,7 @@ class RowsOfRank(BatchSampler):
     """The indices of this data rank's rows of each batch, in the program's order of microbatches.
 
     A batch of another size than the program's, the last one say, is split evenly, or whole on all ranks where it can't
-    be: for an evaluation.
+    be, which an evaluation takes.
     """
 
     def __init__(self, batches: Iterable, program: Program, join: int) -> None:

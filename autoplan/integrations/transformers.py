@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,17 @@ class Trainer(transformers.Trainer):
         return planned_rows(self.program.spec)
 
     def get_train_dataloader(self) -> DataLoader:
-        """InputsError where the last batch of the data would be shorter than the plan's."""
+        """InputsError where the last batch of the data has rows that the program doesn't run."""
         rows = planned_rows(self.program.spec)
-        if has_length(self.train_dataset) and len(self.train_dataset) % rows and not self.args.dataloader_drop_last:
-            cause = f"the last batch would have {len(self.train_dataset) % rows} rows of the plan's {rows}"
-            raise InputsError(f"{len(self.train_dataset)} rows of data", cause, "give dataloader_drop_last=True")
+        data: Any = self.train_dataset
+        left = len(data) % rows if has_length(data) else 0
+        if left and not self.args.dataloader_drop_last:
+            try:
+                self.program.steps_at.at(replace(self.program.steps_at.planned, rows=left))
+            except InputsError as error:
+                cause = f"the last batch would have {left} of the plan's {rows}, and {error.cause}"
+                remedy = "give dataloader_drop_last=True"
+                raise InputsError(f"{len(data)} rows of data", cause, remedy) from None
         return super().get_train_dataloader()
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:

@@ -39,6 +39,12 @@ class Folding:
         possible = zero_axes(self.axes)
         return tuple(axis for axis in self.axes if axis in possible)
 
+    def beside_data(self, cp: int) -> int:
+        """Ranks, beside those along the axis ``dp``, over which ZeRO shards dense weights."""
+        if self.shards:
+            return self.data * cp
+        return 1 if CONTEXT in self.beside else cp
+
 
 def fold(dp: int, cp: int, tensor: tuple[int, ...], ep: int, etp: int) -> Folding | None:
     """How experts lie over ep x etp of a stage's dp x cp x tensor ranks; None where they can't.

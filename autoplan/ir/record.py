@@ -10,7 +10,7 @@ from autoplan.options import Inference, Parallelism, Training
 from autoplan.rules.constraints import Constraint
 from autoplan.rules.extensions import Extension
 
-SCHEMA = 12
+SCHEMA = 13
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,28 @@ class Asked:
 
 @dataclass(frozen=True)
 class Evaluable:
-    """What is known of a model's forward alone; "" where nothing stands against it.
+    """What is known of a model's forward alone, and at other sizes of the batch; "" where nothing stands against it.
 
     model  why its graph in evaluation isn't that of a training step without dropout
     rows   why it isn't known for fewer rows than the planned batch has
     least  rows that the model takes at least, where it takes fewer than planned
+    tokens  why neither it nor a training step is known for other numbers of tokens in a row
+    least_tokens  of those that are known
+    training  why a training step isn't known for fewer rows
+    least_trained  rows that a step takes at least
     """
 
     model: str = ""
     rows: str = ""
     least: int = 1
+    tokens: str = ""
+    least_tokens: int = 2
+    training: str = ""
+    least_trained: int = 1
 
 
 UNMET = "the plan was exported without its model, so nothing is known of it in evaluation"
-UNKNOWN = Evaluable(UNMET, UNMET)
+UNKNOWN = Evaluable(UNMET, UNMET, tokens=UNMET, training=UNMET)
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,12 @@ def assumed(record: PlanRecord, operator: Operator, strategy: Strategy) -> str:
     """What a price says of loads that aren't known before a step."""
     travel = travel_of(operator, strategy, record.chosen.mesh)
     assert travel is not None
-    whole = travel.tokens * travel.ways
+    whole, groups = travel.tokens * travel.ways, travel.groups
+    within = f" within {groups.kept} of {groups.count} groups, as the router limits them" if groups.count > 1 else ""
+    busiest, above = 100 * travel.rows / whole, 100 * travel.imbalance
     return (
         f": each goes once to every rank that has any of its experts, and one row comes back; priced as tokens that "
-        f"choose evenly and independently, of which the busiest rank gets {100 * travel.rows / whole:.0f}% of its "
-        f"group's ({100 * travel.imbalance:.0f}% above the mean), {size_text(travel.there_bytes)} in a microbatch. How "
+        f"choose evenly and independently{within}, of which the busiest rank gets {busiest:.0f}% of its group's "
+        f"({above:.0f}% above the mean), {size_text(travel.there_bytes)} in a microbatch. How "
         "many go where is counted in each step"
     )

@@ -7,6 +7,6 @@ collectives and groups), `elastic` (start, hang, restart), `ops` (operators that
 ZeRO, gradient sums), `memory` (recomputation and offload), `optim` (the optimizer), `data` (batches), `agreement`
 (ranks agree before a step), `checkpoint` (sharded checkpoints), `weights` (safetensors), `rank_model` (what programs of
 training and of the forward alone have in common), `inference` (the forward alone), `pipeline` (actions and messages of
-a pipeline's ranks), `engine` (forward and backward of all microbatches), `own_state` (state dicts), `program` (the
-interface).
+a pipeline's ranks), `engine` (forward and backward of all microbatches), `own_state` (state dicts), `sized_steps` (a
+shorter last batch), `program` (the interface).
 """

@@ -1,17 +1,20 @@
 """Forward and backward of all microbatches: a loop on one stage, a schedule's actions on several."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
-from autoplan.runtime.parallel.stages import StageModule
+from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.parallel.zero import before_microbatch
 from autoplan.runtime.pipeline.order import rank_actions
 from autoplan.runtime.pipeline.stage import Message, PipelineStage
-from autoplan.runtime.pipeline.stage_messages import Exchange
+from autoplan.runtime.pipeline.stage_messages import Edge, Exchange
 from autoplan.runtime.program_spec import ProgramSpec
 from cost_models.pipeline.order import Action
 
@@ -22,7 +25,11 @@ class LoopEngine:
     def __init__(self, spec: ProgramSpec, stage: StageModule) -> None:
         self.level, self.count, self.stage = spec.parallelism.zero or 0, spec.microbatches, stage
 
-    def run(self, keywords: Mapping[str, Tensor], scale: Scale = unscaled) -> Tensor:
+    def resized(self, spec: ProgramSpec) -> LoopEngine:
+        """The same at other sizes of the batch."""
+        return LoopEngine(spec, self.stage)
+
+    def run(self, keywords: Keywords, scale: Scale = unscaled) -> Tensor:
         """Adds every microbatch's gradients up; returns the sum of their losses.
 
         keywords  each [microbatches, …]
@@ -40,18 +47,25 @@ class LoopEngine:
 class PipelineEngine:
     """Several stages, by the schedule that was planned; a collective of the whole world to make.
 
-    axis  the pipeline's
+    axis    the pipeline's
+    groups  those of another engine of this rank's; None: they are made
     """
 
     def __init__(
-        self, spec: ProgramSpec, stages: Sequence[StageModule], axis: MeshAxis, device: torch.device
-    ) -> None:
+        self, spec: ProgramSpec, stages: Sequence[StageModule], axis: MeshAxis, device: torch.device,
+        groups: dict[Edge, ProcessGroup] | None = None,
+    ) -> None:  # fmt: skip
+        self.modules, self.axis, self.device = stages, axis, device
         self.actions = rank_actions(spec, axis.rank)
-        self.exchange = Exchange(spec, axis, device)
+        self.exchange = Exchange(spec, axis, device, groups)
         self.stages = {stage.number: PipelineStage(spec, stage) for stage in stages}
         self.no_loss = torch.zeros((), dtype=spec.activation_dtype(spec.lowered.loss.type), device=device)
 
-    def run(self, keywords: Mapping[str, Tensor], scale: Scale = unscaled) -> Tensor:
+    def resized(self, spec: ProgramSpec) -> PipelineEngine:
+        """The same at other sizes of the batch."""
+        return PipelineEngine(spec, self.modules, self.axis, self.device, self.exchange.groups)
+
+    def run(self, keywords: Keywords, scale: Scale = unscaled) -> Tensor:
         """As LoopEngine.run; zero on a rank that doesn't hold the last stage."""
         for stage in self.stages.values():
             stage.begin(scale)
@@ -64,7 +78,7 @@ class PipelineEngine:
         losses = [loss for stage in self.stages.values() for loss in stage.losses]
         return torch.stack(losses).sum() if losses else self.no_loss.clone()
 
-    def act(self, action: Action, received: Message, keywords: Mapping[str, Tensor]) -> Message:
+    def act(self, action: Action, received: Message, keywords: Keywords) -> Message:
         """Runs an action on what it reads; what the next stage, or the one before, is to read."""
         stage, microbatch = self.stages[action.stage], action.microbatch
         if action.kind == "F":

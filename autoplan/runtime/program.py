@@ -14,11 +14,11 @@ from autoplan.runtime.checkpoint import checkpoint
 from autoplan.runtime.checkpoint.saving import Saver
 from autoplan.runtime.collectives.mesh_axes import release
 from autoplan.runtime.collectives.objects import from_first, together
-from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, stacked
+from autoplan.runtime.data.microbatches import Batch, Given, Rows, stacked
 from autoplan.runtime.elastic import launch
 from autoplan.runtime.elastic.hang_report import BETWEEN
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
-from autoplan.runtime.inference.forward import Forward, random_keys
+from autoplan.runtime.inference.forward import MICROBATCHES, Forward, random_keys
 from autoplan.runtime.optim.accumulation import Gradients
 from autoplan.runtime.optim.clip import clip_gradients
 from autoplan.runtime.optim.local_sgd import local_steps, replica_groups, replica_of
@@ -31,8 +31,10 @@ from autoplan.runtime.parallel import whole_tensors, zero
 from autoplan.runtime.parallel.compiled import UNCOMPILED, compile_segments
 from autoplan.runtime.parallel.counting import whole_counts, whole_loss
 from autoplan.runtime.parallel.gradient_buckets import GradientSums, gradient_groups
+from autoplan.runtime.parallel.stages import Keywords
 from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 from autoplan.runtime.rank_model import RankModel
+from autoplan.runtime.sized_steps import Engine, SizedSteps
 
 
 class Program(RankModel):
@@ -67,20 +69,23 @@ class Program(RankModel):
         self.optimizer.register_step_pre_hook(self._stepping)
         self.optimizer.register_step_post_hook(self._stepped)
         self.steps = 0
-        self.engine: LoopEngine | PipelineEngine
+        self.engine: Engine
         if spec.size(PIPELINE) == 1 and len(self.stages.modules) == 1:
             self.engine = LoopEngine(spec, self.stages.modules[0])
         else:
             self.engine = PipelineEngine(spec, self.stages.modules, self.axes[PIPELINE], self.device)
+        self.steps_at = SizedSteps(spec, self.engine)
         self.world.made()
 
     def step(self, batch: Batch, accumulate: bool = False, rows: Rows | None = None) -> Tensor:
         """Forward and backward of one optimizer step: all microbatches, all stages, all gradient sums.
 
-        batch       the whole batch, or this rank's rows of it (see ``runtime.data.microbatches``), by name or in order
+        batch       the whole batch, or this rank's rows of it (see ``runtime.data.microbatches``), by name or in order:
+                    as planned, or with fewer rows or tokens (see ``runtime.sized_steps``)
         accumulate  adds the gradients to those of the batches since the last update, as a backward without zero_grad
                     does; each batch's loss is its own mean. A gradient that overflows in one of them skips the update
-        rows        "whole" or "own": what the batch is said to be; None: its shapes tell
+        rows        "whole" or "own": what the batch is said to be; None: its shapes tell, and one with as many rows as
+                    the plan has for a rank is this rank's own
         Returns the loss of this batch, the same scalar on every rank. Without ``accumulate`` gradients are afterwards
         those of this batch alone, and those that no update has used are never dropped: that is an InputsError, before
         anything is computed. Nothing is updated. Under "fp16-mixed" loss and gradients are divided by the scale again;
@@ -94,9 +99,10 @@ class Program(RankModel):
             name = "step(accumulate=True)" if accumulate else "step"
             call = Call(name, self.steps, self.gradients.batches, own=rows == "own")
             given = self.agreement.on(call, lambda: self._checked(batch, accumulate, rows))
-            inputs = stacked(self.spec, given, self.axes, self.device)
+            spec, engine, given = self.steps_at.settled(batch, given, self.device)
+            inputs = stacked(spec, given, self.axes, self.device)
             with self.gradients.of_another_batch(lambda: self.updates.skipped):
-                loss = self._step(inputs)
+                loss = self._step(inputs, spec, engine)
             if self.spec.parallelism.offload != "optimizer":
                 share_gradients(self.held)  # a script may look at those of what the optimizer updates
             return loss
@@ -104,8 +110,9 @@ class Program(RankModel):
     def evaluate(self, batch: Batch) -> Tensor:
         """The loss of a batch as ``model.eval()`` has it, the same scalar on every rank; nothing is changed or kept.
 
-        batch  1 to as many rows as planned: the whole batch on every rank, or on each its own rows, which are then put
-               together in the order of the data axis. Rows that are alike on all ranks are the whole batch
+        batch  1 to as many rows as planned, of as many tokens or fewer: the whole batch on every rank, or on each its
+               own rows, which are then put together in the order of the data axis. Rows that are alike on all ranks are
+               the whole batch
         Without dropout, batch norm by its running statistics, by the newest weights; of local SGD by the replicas'
         mean, as ``full_state_dict`` has it. A loss that isn't finite is returned as it is. InputsError for another
         batch; ParallelismError where the model computes something else in evaluation, or for that number of rows.
@@ -115,17 +122,18 @@ class Program(RankModel):
 
     def _checked(self, batch: Batch, accumulate: bool, rows: Rows | None) -> Given:
         self.gradients.check(accumulate)
-        return given_batch(self.spec, batch, self.device, rows)
+        return self.steps_at.checked(batch, rows, self.device)
 
-    def _step(self, inputs: dict[str, Tensor]) -> Tensor:
-        self.sums.begin()
+    def _step(self, inputs: dict[str, Tensor], spec: ProgramSpec, engine: Engine) -> Tensor:
+        self.sums.begin(spec.microbatches)
         before = self.gradients.batches
-        counts = whole_counts(self.spec, self.module, inputs, self.axes)
-        keywords = inputs | counts | random_keys(self.spec, self.spec.training.seed, self.steps, self.device, before)
+        counts = whole_counts(spec, self.module, inputs, self.axes)
+        keys = random_keys(spec, spec.training.seed, self.steps, self.device, before)
+        keywords: Keywords = {**inputs, **counts, **keys, MICROBATCHES: (spec.microbatches,) * spec.microbatches}
         with self.versions.computing() if self.versions else nullcontext():
-            loss = self.engine.run(keywords, self.updates.scale)
+            loss = engine.run(keywords, self.updates.scale)
         self.sums.finish()
-        loss = whole_loss(self.spec, loss, self.axes)
+        loss = whole_loss(spec, loss, self.axes)
         self.updates.settle(loss, self.steps + 1, before, counts)
         return loss
 

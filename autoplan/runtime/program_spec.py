@@ -13,6 +13,7 @@ from autoplan.ir.graph import Parameter, TensorType
 from autoplan.ir.mesh import CONTEXT, EXPERT, MICROBATCH, replicated, whole_axis, zero_axes
 from autoplan.ir.start import InitRecipe, Start
 from autoplan.ir.typed_program import Lowered, StoredParameter
+from autoplan.lower.resized import BatchSizes
 from autoplan.options import Parallelism, Training
 
 PIPELINE, DATA = "pp", "dp"
@@ -20,7 +21,7 @@ PIPELINE, DATA = "pp", "dp"
 
 @dataclass(frozen=True)
 class Form:
-    """The program of the forward alone, for one number of rows.
+    """The program of the forward alone, for one size of the batch.
 
     module  as program.py is: STAGES and counts()
     """
@@ -39,7 +40,8 @@ class ProgramSpec:
     start              where training starts from
     values             the folder of the values that the plan comes with; None without any
     unread             parameters and persistent buffers of the user's model that the program never reads
-    forms              the forward alone for a number of rows; None for a program that was made by hand
+    forms              the forward alone for sizes of a batch; None for a program that was made by hand
+    resized            the typed program of a step at other sizes, which program.py runs as it stands; likewise
     forward_only       whether the plan is one of Inference(): ``training`` then says how values are stored, no more
     """
 
@@ -49,7 +51,8 @@ class ProgramSpec:
     transient_buffers: tuple[str, ...] = ()
     init: InitRecipe | None = None
     unread: tuple[Parameter, ...] = ()
-    forms: Callable[[int], Form] | None = field(default=None, compare=False)
+    forms: Callable[[BatchSizes], Form] | None = field(default=None, compare=False)
+    resized: Callable[[BatchSizes], Lowered] | None = field(default=None, compare=False)
     forward_only: bool = False
     start: Start = field(default_factory=Start)
     values: Path | None = None
@@ -89,7 +92,7 @@ class ProgramSpec:
         data = replicated(self.size(DATA), self.replicas)[1] if self.replicas > 1 else DATA
         found = tuple(axis for axis in (data, *(a for a in whole if a != DATA)) if self.size(axis) > 1)
         alone = self.parallelism.offload == "parameters" or any(axis in split for axis in shared)
-        return found or ((DATA,) if alone else ())
+        return found or ((data,) if alone else ())
 
     @cached_property
     def expert_axes(self) -> tuple[str, ...]:

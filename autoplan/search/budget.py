@@ -25,6 +25,8 @@ class SearchBudget:
                     something are left out.
     micro_batches   sizes of microbatches, the smallest, that are tried beside the largest; in the second place where
                     the best plan recomputes or offloads, or none fits. None: all sizes.
+    glances         candidates with several stages on a rank, those of the least bounds, whose stages are cut without a
+                    search before any is searched. What they take is a limit that is near the best plan's time.
     near            candidates within this many times the best of a quick search get operators of their own
     near_meshes     the most meshes for which that is done, the best plan's included
     many_operators  of all blocks, beyond which a full search is quick, too, but for the sizes of microbatches and its
@@ -43,6 +45,7 @@ class SearchBudget:
     memory_budgets: int = 8
     quick: bool = False
     micro_batches: tuple[int, int] | None = None
+    glances: int = 32
     near: float = 1.08
     near_meshes: int = 2
     many_operators: int = 1000

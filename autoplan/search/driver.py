@@ -22,6 +22,9 @@ from autoplan.search.further.rounds import in_other_rounds
 from autoplan.search.space.candidates import Candidate
 from autoplan.search.state import SearchState, candidates
 
+FLOOR, UNLIMITED, LIMITED = range(3)
+"""How tight a bound is: in closed form, by the fastest operators, and under the memory limit."""
+
 
 def best_plan(work: SearchState, parallelism: Parallelism) -> Evaluated | None:
     """The fastest plan that fits on the cluster's devices; None where nothing fits on the devices alone."""
@@ -71,31 +74,48 @@ def best_first(
 ) -> Evaluated | None:
     """The fastest plan of these candidates that takes less than ``under_s``, or ``best``.
 
-    The candidate with the least bound comes next. Its bound is tightened first; if it still comes next, it is
-    evaluated. Until some plan is known to be fast, candidates that are dear to evaluate wait: most are then given up.
+    The candidate with the least bound comes next. Its bound is tightened first, by its operators and then by what ranks
+    hold; if it still comes next, it is evaluated. Those that are dear to evaluate wait for the others, and most are
+    then given up. A glance at the first gives a plan of each, whose time limits all others.
     """
-    queue = [(lower_bound(work.operators, s), s, work.budget.quick) for s in work.lying(possible)]
+    tight = FLOOR if not work.budget.quick else LIMITED
+    queue = [(lower_bound(work.operators, s), s, tight) for s in work.lying(possible)]
     work.bounds |= {candidate: bound_s for bound_s, candidate, _ in queue}
     heapq.heapify(queue)
-    waiting: list[tuple[float, Candidate, bool]] = []
-    waits = True
-    while queue or waiting:
-        if waiting and (best is not None or not queue):
-            queue, waiting, waits = sorted([*queue, *waiting]), [], False
-        bound_s, candidate, is_tight = heapq.heappop(queue)
-        limit_s = under_s if best is None else min(under_s, best.step_s * (1 - work.budget.tolerance))
+    waiting: list[Candidate] = []
+    glanced: Evaluated | None = None
+    while queue:
+        bound_s, candidate, tight = heapq.heappop(queue)
+        limit_s = worth_s(work, under_s, best, glanced)
         if bound_s >= limit_s:
-            queue = []
-        elif not is_tight:
-            work.bounds[candidate] = max(bound_s, work.tightened(candidate, memory_limit, limit_s))
-            heapq.heappush(queue, (work.bounds[candidate], candidate, True))
-        elif best is None and waits and is_dear(candidate):
-            waiting.append((bound_s, candidate, True))
+            break
+        if tight < LIMITED:
+            tighter_s = work.unlimited_s(candidate) if tight == FLOOR else work.limited_s(candidate, memory_limit)
+            work.bounds[candidate] = max(bound_s, tighter_s)
+            heapq.heappush(queue, (work.bounds[candidate], candidate, tight + 1))
+        elif is_dear(candidate):
+            waiting.append(candidate)
+            if len(waiting) <= work.budget.glances:
+                glanced = quicker(under_s, glanced, work.glance(candidate, memory_limit, limit_s))
         else:
-            found = work.evaluate(candidate, memory_limit, limit_s)
-            if found is not None and found.step_s < min(under_s, math.inf if best is None else best.step_s):
-                best = found
-    return best
+            best = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s))
+    for candidate in waiting:
+        limit_s = worth_s(work, under_s, best, glanced)
+        if work.bounds[candidate] < limit_s:
+            best = quicker(under_s, best, work.evaluate(candidate, memory_limit, limit_s))
+    return quicker(under_s, best, glanced)
+
+
+def worth_s(work: SearchState, under_s: float, *known: Evaluated | None) -> float:
+    """Seconds below which another plan is worth a look."""
+    return min([under_s, *(plan.step_s * (1 - work.budget.tolerance) for plan in known if plan is not None)])
+
+
+def quicker(under_s: float, best: Evaluated | None, found: Evaluated | None) -> Evaluated | None:
+    """``found`` where it takes less than the limit and than ``best``."""
+    if found is None or found.step_s >= min(under_s, math.inf if best is None else best.step_s):
+        return best
+    return found
 
 
 def in_two_steps(

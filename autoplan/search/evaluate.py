@@ -128,6 +128,13 @@ class Evaluator:
             return best
         return self.within_limit(candidate, best, memory_limit, limit_s) if self.costs.rigid(candidate) else best
 
+    def glance(self, candidate: Candidate, memory_limit: float, limit_s: float) -> Evaluated | None:
+        """What the fastest operators take with stages that are cut without a search; None as of ``with_point``."""
+        point, quick = self.operators.fastest(candidate), replace(self, budget=replace(self.budget, quick=True))
+        if self.idle(candidate, point):
+            return None
+        return replace(quick, divided={}).with_point(candidate, point, memory_limit, limit_s)
+
     def suffices(self, candidate: Candidate, best: Evaluated | None) -> bool:
         """Whether leaner operators aren't sought for a quick answer beside a plan of some other candidate: they seldom
         win where several stages on a rank have lost, or where those that are fastest needn't recompute."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoplan.cluster import ClusterSpec
@@ -47,14 +47,20 @@ class SearchState:
         """Bytes that the fullest device holds at least."""
         return least_bytes(self.operators, candidate, self.training)
 
-    def tightened(self, candidate: Candidate, memory_limit: float, enough_s: float) -> float:
-        """The tightest lower bound on a candidate's step time, or the first that reaches ``enough_s``; infinite where
-        its operators turn out to have no way to lie on its axes."""
+    def unlimited_s(self, candidate: Candidate) -> float:
+        """The lower bound on a candidate's step time by its fastest operators; infinite where these turn out to have no
+        way to lie on its axes."""
+        return self.bounded_s(candidate, self.evaluator.bounds.unlimited_s)
+
+    def limited_s(self, candidate: Candidate, memory_limit: float) -> float:
+        """The tightest lower bound, under a memory limit."""
+        return self.bounded_s(candidate, lambda s: self.evaluator.bounds.limited_s(s, memory_limit))
+
+    def bounded_s(self, candidate: Candidate, bound: Callable[[Candidate], float]) -> float:
         if self.obstacle(candidate) is not None:
             return math.inf
         try:
-            bound_s = self.evaluator.bounds.unlimited_s(candidate)
-            return bound_s if bound_s >= enough_s else self.evaluator.bounds.limited_s(candidate, memory_limit)
+            return bound(candidate)
         except ParallelismError as error:
             self.obstacles[self.operators.key(candidate)] = error
             return math.inf
@@ -70,6 +76,23 @@ class SearchState:
             return None
         if found is not None and found.exceeds_host:
             found = None
+        glanced = self.found.get(candidate)
+        if glanced is None or (found is not None and found.step_s < glanced.step_s):
+            self.found[candidate] = found
+        return found
+
+    def glance(self, candidate: Candidate, memory_limit: float, limit_s: float) -> Evaluated | None:
+        """A plan of a candidate's fastest operators, its stages cut without a search; None where that doesn't fit or
+        takes far more than ``limit_s``, and in a quick search, whose answers are no dearer than this."""
+        if self.budget.quick:
+            return None
+        try:
+            found = self.evaluator.glance(candidate, memory_limit, limit_s)
+        except ParallelismError as error:
+            self.obstacles[self.operators.key(candidate)] = error
+            return None
+        if found is None or found.exceeds_host:
+            return None
         self.found[candidate] = found
         return found
 

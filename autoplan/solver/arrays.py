@@ -27,15 +27,14 @@ class ArrayProgram:
 
     def add_rows(self, count: int, least: np.ndarray | float, most: np.ndarray | float) -> int:
         """The number of the first of so many rows, which have no entries yet."""
-        self.limits.append((np.broadcast_to(least, count), np.broadcast_to(most, count)))
+        self.limits.append((spread(least, (count,)), spread(most, (count,))))
         self.rows += count
         return self.rows - count
 
     def enter(self, rows: np.ndarray | int, variables: np.ndarray, factors: np.ndarray | float) -> None:
         """Factors of variables, each in its row."""
         shape = np.shape(variables)
-        rows, factors = np.broadcast_to(rows, shape), np.broadcast_to(np.asarray(factors, dtype=float), shape)
-        self.entries.append((rows.ravel(), np.ravel(variables), factors.ravel()))
+        self.entries.append((spread(rows, shape).ravel(), np.ravel(variables), spread(factors, shape).ravel()))
 
     def add(self, constants: np.ndarray | float, *terms: tuple[np.ndarray, np.ndarray | float]) -> None:
         """Rows Σ factors·variables + constants ≥ 0; of each term (variables, factors), its last dim is summed over and
@@ -44,7 +43,7 @@ class ArrayProgram:
         first = self.add_rows(len(least), least, np.inf)
         for variables, factors in terms:
             numbers = np.atleast_2d(variables)
-            values = np.broadcast_to(np.asarray(factors, dtype=float), np.shape(variables)).reshape(numbers.shape)
+            values = spread(factors, np.shape(variables)).reshape(numbers.shape)
             self.enter(first + np.arange(len(numbers))[:, None], numbers, values)
 
     @property
@@ -91,3 +90,10 @@ class ArrayProgram:
             return engine(self.program()).run(cost, relaxed=relaxed, gap=gap)
         except Infeasible:
             return Answer(None, np.inf)
+
+
+def spread(values: np.ndarray | float, shape: tuple[int, ...]) -> np.ndarray:
+    """The values, broadcast to a shape. Programs are made of thousands of small blocks, on which ``np.broadcast_to``
+    would spend more than everything else."""
+    values = np.asarray(values)
+    return values if values.shape == shape else np.full(shape, values)

@@ -88,8 +88,8 @@ def rows_of_kinds(rank: int, world: int) -> bool:
     with program_of("zero3") as program:
         own = cases.share(program, first())
         own = {name: value.int() if rank % 2 else value for name, value in own.items()}
-        whole, rows = whole_batch(program.spec, own, program.axes, program.device)
-        return rows == len(first()["tokens"]) and all(torch.equal(whole[name], x) for name, x in first().items())
+        whole, sizes = whole_batch(program.spec, own, program.axes, program.device)
+        return sizes.rows == len(first()["tokens"]) and all(torch.equal(whole[name], x) for name, x in first().items())
 
 
 def kinds(place: Place) -> str:

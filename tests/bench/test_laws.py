@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from random import Random
 
@@ -16,7 +16,7 @@ from autoplan.options import Parallelism
 from tests.bench.laws import __main__ as bench
 from tests.bench.laws.cells import CLUSTERS, LONG, MIXTURES, SUBJECTS, tried
 from tests.bench.laws.laws import TOLERANCE, Finding, axes_of
-from tests.bench.laws.pins import SIZES, drawn
+from tests.bench.laws.pins import drawn, near
 
 BEST = Parallelism(
     dp=4, tp=2, pp=4, cp=1, ep=1, zero=1, micro_batch=1, pipeline_schedule="interleaved", virtual_stages=2,
@@ -29,11 +29,19 @@ def test_pins_multiply_to_the_devices_and_pin_stages_of_a_pipeline_alone() -> No
     random, many = Random(0), Counter[str]()
     for _ in range(500):
         pins = drawn(random, 32, BEST, ("dp", "tp", "pp", "ep"))
-        assert math.prod(getattr(pins, name) for name in SIZES) == 32 and pins.cp == 1
+        assert math.prod(getattr(pins, name) for name in ("dp", "tp", "pp")) == 32 and pins.cp == 1
+        assert pins.dp % pins.ep == 0  # a part of the data ranks
         assert pins.virtual_stages is None or (pins.pp > 1 and pins.pipeline_schedule in ("interleaved", None))
         many.update(name for name in ("ep", "tp", "pp") if getattr(pins, name) > 1)
         many["near"] += (pins.dp, pins.tp, pins.pp) == (4, 2, 4)
     assert min(many.values()) > 50 and len(many) == 4
+
+
+def test_pins_around_a_plan_whose_experts_lie_on_tensor_ranks_too_keep_its_devices() -> None:
+    best = replace(BEST, dp=4, tp=2, pp=4, ep=8, etp=1)
+    found = [near(Random(seed), 32, best, ("dp", "tp", "pp", "ep")) for seed in range(200)]
+    sizes = {(pins.dp, pins.tp, pins.pp, pins.ep) for pins in found}
+    assert all(dp * tp * pp == 32 for dp, tp, pp, _ in sizes) and (4, 2, 4, 8) in sizes
 
 
 def test_cells_are_dense_mixtures_and_long_and_the_first_ones_differ() -> None:

@@ -81,7 +81,8 @@ def test_every_cluster_is_one_and_no_model_is_both_known_and_unknown() -> None:
     ("shape", "billions"),
     [(nanotron(2048, 8192, 16, 32, True), 1.34), (nanotron(3072, 8192, 28, 24, True), 3.57),
      (nanotron(8192, 28672, 80, 64, False), 80.0), (SHAPES["Nemotron4-340B"], 341), (SHAPES["Kimi K2"], 1027),
-     (SHAPES["Grok1-314B"], 316), (SHAPES["Nemotron_3_Nano"], 31.58), (nemotron(6144, 24576, 32, 48, 8, ""), 15.6)],
+     (SHAPES["Grok1-314B"], 316), (SHAPES["Nemotron_3_Nano"], 31.58), (SHAPES["Nemotron_3_Super"], 120.6),
+     (nemotron(6144, 24576, 32, 48, 8, ""), 15.6)],
 )  # fmt: skip
 def test_shapes_have_as_many_parameters_as_published(shape, billions) -> None:
     model = resolve_model(shape.model, shape.settings, batch=1, seq=128).model

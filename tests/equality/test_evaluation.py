@@ -22,6 +22,7 @@ from autoplan.ir.graph import Model
 from autoplan.ir.layout import Layout, R, S
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import Evaluable
+from autoplan.lower.resized import BatchSizes
 from autoplan.runtime.inference.agreed_batch import Shown, agreed
 from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
@@ -138,13 +139,13 @@ def test_a_model_that_branches_on_training_is_refused_by_name(pool: RankPool, tm
     known = read_folder(plan.folder).evaluable
     assert "its graph in evaluation with 8 rows differs: aten.linear.default of head" in known.model
     with pytest.raises(ParallelismError, match="let forward compute the same in training and in evaluation"):
-        forms_of(read_folder(plan.folder))(8)
+        forms_of(read_folder(plan.folder))(BatchSizes(8))
 
 
 def test_a_number_that_only_looks_like_the_rows_stays(tmp_path: Path) -> None:
     plan = planned(tmp_path / "out", zoo.mlp(), features(), sum_over_eight, dp=1, tp=1, pp=1, cluster="1x1 cpu")
-    assert read_folder(plan.folder).evaluable == Evaluable()
-    assert forms_of(read_folder(plan.folder))(3).lowered.batch[0].type.shape == (3, 16)
+    assert read_folder(plan.folder).evaluable == Evaluable(tokens="the model reads no rows of tokens")
+    assert forms_of(read_folder(plan.folder))(BatchSizes(3)).lowered.batch[0].type.shape == (3, 16)
 
 
 def given(module: nn.Module, loss_fn: object, rows: int = 8) -> Given:
@@ -153,6 +154,7 @@ def given(module: nn.Module, loss_fn: object, rows: int = 8) -> Given:
     return Given(
         module, inputs, traced,
         lambda other: traced_model(module, other, loss_fn, training, evaluated=True),  # type: ignore[arg-type]
+        lambda other: traced_model(module, other, loss_fn, training),  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -169,6 +171,7 @@ def at_one(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def test_a_graph_that_depends_on_the_rows_is_known_for_the_planned_ones_alone(loss_fn: object) -> None:
     found = prove(given(zoo.mlp(), loss_fn))
     assert found.model == "" and "differs" in found.rows
+    assert "differs" in found.training
 
 
 def test_one_and_two_rows_are_proved_too() -> None:

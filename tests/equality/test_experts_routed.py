@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from autoplan.cost.operators.experts import Travel, busiest, share_reached
+from autoplan import Parallelism, forbid
+from autoplan.cost.operators.experts import Groups, Travel, busiest, share_reached
+from autoplan.cost.operators.operator_seconds import operators_of, travel_of
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Compute
+from autoplan.models.inputs import hf_inputs
 from autoplan.ops.experts import experts
 from autoplan.runtime.collectives.mesh_axes import mesh_axes
 from autoplan.runtime.ops.experts.routed import routed_experts
+from autoplan.trace.pipeline import trace
 from autoplan.verify.local_ranks import RankPool
+from tests.equality.test_experts_equality import deepseek_v3
 from tests.support.planning import parallelize_alone
 
 RANKS, EXPERTS, CHOICES, TOKENS, HIDDEN, INNER = 4, 8, 2, 16, 16, 8
@@ -70,6 +75,46 @@ def test_how_likely_a_rank_is_reached_is_the_share_of_choices_that_reach_it() ->
     for count, here, choices in ((8, 2, 2), (6, 3, 1), (6, 2, 4), (4, 4, 2)):
         found = [any(expert < here for expert in chosen) for chosen in combinations(range(count), choices)]
         assert share_reached(count, here, choices) == pytest.approx(sum(found) / len(found))
+
+
+@pytest.mark.parametrize(("count", "kept"), [(4, 2), (4, 1), (3, 2), (6, 3), (1, 1)])
+@pytest.mark.parametrize(("here", "choices"), [(1, 2), (2, 3), (3, 1), (4, 3), (6, 2), (12, 3)])
+def test_a_router_that_keeps_few_groups_reaches_fewer_ranks(count: int, kept: int, here: int, choices: int) -> None:
+    """Counted over all groups that may be kept, all choices within them and all ranks, which may cut groups."""
+    each, reached = 12 // count, []
+    for groups in combinations(range(count), kept):
+        within = [expert for group in groups for expert in range(group * each, (group + 1) * each)]
+        for chosen in combinations(within, choices):
+            reached += [any(e // here == rank for e in chosen) for rank in range(12 // here)]
+    assert Groups(count, kept).share_reached(12, here, choices) == pytest.approx(sum(reached) / len(reached))
+
+
+def test_the_groups_that_a_router_keeps_are_read_off_its_graph() -> None:
+    """DeepSeek-V3's: two groups of four experts, of which a token's two choices are in one. So of two ranks half of the
+    tokens go to each, where three quarters and more would without the limit."""
+    batch = {name: torch.zeros(8, 16, dtype=torch.int64, device="meta") for name in ("input_ids", "labels")}
+    plan = parallelize_alone(
+        deepseek_v3().to("meta"), "1x2 cpu", batch, parallelism=Parallelism(dp=2, tp=1, pp=1, ep=2, zero=0),
+        constraints=[forbid("autoplan.experts", "P", axis="ep")], effort="fast",
+    )  # fmt: skip
+    (travel,) = {
+        travel_of(operator, dict(choice.strategies)[name], plan.record.chosen.mesh)
+        for block, choice in zip(plan.record.model.blocks, plan.record.chosen.blocks, strict=True)
+        for name, operator in operators_of(block, fuses=False).items()
+        if operator.node.op == "autoplan.experts"
+    }
+    assert travel is not None and travel.groups == Groups(2, 1)
+    assert travel.mean_rows == pytest.approx(travel.tokens * 2 / 2) and 1 - 6 / 28 > 0.75
+    told = " ".join(plan.report(verbose=True).split())
+    assert "independently within 1 of 2 groups, as the router limits them, of which" in told
+
+
+def test_a_router_without_groups_has_no_limit() -> None:
+    with torch.device("meta"):
+        model = mixture(8, 2)
+    blocks = trace(model, hf_inputs(model, 2, 16), training=True).blocks
+    mixtures = [o for b in blocks for o in operators_of(b, fuses=False).values() if o.node.op == "autoplan.experts"]
+    assert {operator.groups for operator in mixtures} == {Groups()}
 
 
 def test_rows_are_those_that_even_and_independent_choices_send() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from autoplan import forbid
@@ -18,11 +21,12 @@ from autoplan.options import Parallelism, Training
 from autoplan.plan import Plan
 from autoplan.search import search
 from autoplan.search.space.systems import resolve
-from autoplan.verify.compare import gradient_error, loss_error, parameter_error, zero_gradients
+from autoplan.verify.compare import FLOAT32, gradient_error, loss_error, parameter_error, zero_gradients
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import train_eagerly
 from autoplan.verify.sharded import in_pool, train_on_rank
 from autoplan.verify.variants import in_float64
+from tests.bench.architectures.under_torchrun import gradients_of_folders
 from tests.equality.test_experts_equality import deepseek_v3, gpt_oss
 from tests.ops.test_experts import MODELS as WITH_EXPERTS
 from tests.ops.test_experts import tokens
@@ -50,6 +54,8 @@ FOUR = [
     slow(("mixtral", {"dp": 4, "ep": 4, "zero": 3})),
     ("mixtral", {"dp": 2, "pp": 2, "ep": 2, "zero": 1}),
     ("llama", {"dp": 4, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
+    ("mixtral", {"dp": 4, "ep": 2, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
+    slow(("mixtral", {"dp": 4, "ep": 2, "dp_replicate": 2, "zero": 1})),
     slow(("llama", {"dp": 2, "cp": 2, "dp_replicate": 2, "zero": 1, "cp_attention": "rows"})),
 ]
 EIGHT = [
@@ -74,6 +80,7 @@ EIGHT = [
     ("gpt2", {"dp": 8, "dp_replicate": 4, "zero": 2, "micro_batch": 1}),
     ("llama", {"dp": 4, "pp": 2, "dp_replicate": 2, "zero": 1, "micro_batch": 1}),
     ("mixtral", {"dp": 8, "ep": 2, "dp_replicate": 2, "zero": 3}),
+    ("mixtral", {"dp": 8, "ep": 4, "dp_replicate": 2, "zero": 3, "micro_batch": 1}),
 ]
 
 
@@ -139,6 +146,25 @@ def test_axes_together_equal_one_device(pool: RankPool, name: str, pinned: dict)
 @pytest.mark.parametrize(("name", "pinned"), EIGHT)
 def test_eight_ranks_equal_one_device(eight: RankPool, name: str, pinned: dict) -> None:
     check(eight, name, 8, pinned)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({name for name, _ in EIGHT}))
+def test_eight_ranks_equal_one_device_in_float32_under_torchrun(tmp_path: Path, name: str) -> None:
+    """All plans of a model under one start, as users start them."""
+    plans = [plan_of(name, 8, pinned) for model, pinned in EIGHT if model == name]
+    folders = {str(number): Path(plan.export(tmp_path / f"plan{number}")) for number, plan in enumerate(plans)}
+    module, batch = made(name)
+    assert isinstance(batch, dict)
+    state = {key: value.clone().contiguous() for key, value in module.state_dict().items()}
+    save_file(state, weights := tmp_path / "weights.safetensors")
+    found = gradients_of_folders(8, folders, str(weights), batch)
+    assert not isinstance(found, str), found
+    alone, exact = (train_eagerly(m, None, batch, Training(precision=p), 1)
+                    for m, p in ((module, "fp32"), (copy.deepcopy(module).double(), "fp64")))  # fmt: skip
+    for run in found.values():
+        assert loss_error(run, alone).error < FLOAT32.loss
+        assert gradient_error(run, alone, zero_gradients(exact)).error < FLOAT32.gradients
 
 
 @pytest.mark.parametrize(

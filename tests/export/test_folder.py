@@ -76,7 +76,7 @@ def test_a_failure_leaves_no_half_written_folder(record, tmp_path, monkeypatch):
     def fail(*_: object) -> str:
         raise RuntimeError("no program")
 
-    monkeypatch.setattr(folders, "emit_program", fail)
+    monkeypatch.setattr(folders, "program_text", fail)
     with pytest.raises(RuntimeError):
         write_folder(record, tmp_path / "out", "x", {})
     assert list(tmp_path.iterdir()) == []

@@ -44,11 +44,12 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", ["dp", pytest.param("tp", marks=pytest.mark.slow)])
 def test_the_example_is_one_device_s(way: str, one: Path, tmp_path: Path) -> None:
-    """Losses, norms, rates, evaluations, the count of operations, the best weights; and again from a checkpoint."""
+    """Losses, norms, rates, evaluations, the count of operations, the best weights, also of a short last batch; and
+    again from a checkpoint."""
     plan, script = exported(tmp_path / "plan", WAYS[way]), Path(shutil.copy(loop.__file__, tmp_path))
     ranks, run = str(WAYS[way].get("dp", 1)), tmp_path / "run"
     wanted = json.loads((one / "found.json").read_text())
-    for further, steps in (([], 8), ([str(run / "checkpoint-4")], 4)):
+    for further, steps in (([], 10), ([str(run / "checkpoint-4")], 6)):
         for done in run_ranks(script, 2, [str(run), ranks, str(plan), *further]):
             assert done.returncode == 0, done.stderr
         found = json.loads((run / "found.json").read_text())
@@ -98,13 +99,19 @@ def test_own_losses_and_metrics_are_refused(alone: Path, tmp_path: Path) -> None
 
 @in_fork
 def test_another_optimizer_than_the_plan_s_and_short_batches(
-    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = loop.arguments(str(tmp_path), adam_beta2=0.9, activation_checkpointing=True)
     data = {"train_dataset": loop.Tokens(33, 1), "eval_dataset": loop.Tokens(8, 2)}
     trainer = Trainer(plan=alone, model=loop.small_llama(), args=args, **data)
     assert "activation_checkpointing: the plan says what is recomputed" in capsys.readouterr().err
-    with pytest.raises(InputsError, match="dataloader_drop_last=True"):
+    trainer.get_train_dataloader()  # one row is split over one data rank
+
+    def refused(sizes: object) -> None:
+        raise InputsError(sizes, "rows are split", "give more")
+
+    with monkeypatch.context() as patched, pytest.raises(InputsError, match=r"rows are split.*dataloader_drop_last="):
+        patched.setattr(trainer.program.steps_at, "at", refused)
         trainer.train()
     with pytest.raises(InputsError, match="the loss alone"):
         trainer.predict(loop.Tokens(8, 1))

@@ -191,15 +191,18 @@ def test_dense_weights_and_experts_are_priced_over_groups_of_their_own(tmp_path:
 
 
 @pytest.mark.slow
-def test_experts_axis_alone_shards_what_is_whole_along_it(tmp_path: Path) -> None:
-    """Dense weights are gathered and scattered over ep; of experts each rank has its own, and exchanges nothing."""
-    pinned = Parallelism(dp=4, ep=4, tp=1, pp=1, zero=3, micro_batch=1)
+@pytest.mark.parametrize(("ep", "replicas"), [(4, 1), (2, 2)])
+def test_experts_axis_alone_shards_what_is_whole_along_it(tmp_path: Path, ep: int, replicas: int) -> None:
+    """Dense weights are gathered and scattered over ep; of experts each rank has its own, and exchanges nothing but
+    with replicas, each of which has all."""
+    pinned = Parallelism(dp=4, ep=ep, tp=1, pp=1, zero=3, micro_batch=1, dp_replicate=replicas)
     found = rehearsed(tmp_path / "out", pinned, 4, experts=True)
     (trace,), plan = found.traces.values(), PlanPrices.of(found.record)
     account = balance(plan, trace)
     assert account.holds, str(account)
     rows = [c for c in found.record.chosen.predicted.collectives if c.where in ("gradients", "parameters")]
-    assert {(c.kind, c.axis) for c in rows} == {("all-gather", "ep"), ("reduce-scatter", "ep")}
+    across = {("all-reduce", "dp.outer2")} if replicas == 2 else set()
+    assert {(c.kind, c.axis) for c in rows} == {("all-gather", "ep"), ("reduce-scatter", "ep")} | across
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ EXPERTS = {
     "ep=2 zero1": Parallelism(dp=4, ep=2, tp=1, pp=1, zero=1),
     "ep=4 zero3": Parallelism(dp=4, ep=4, tp=1, pp=1, zero=3),
     "ep=4 etp=1 zero1": Parallelism(dp=2, tp=2, pp=1, ep=4, etp=1, zero=1),
+    "ep=2 two replicas": Parallelism(dp=4, ep=2, dp_replicate=2, tp=1, pp=1, zero=3),
     "ep=2 over cp": Parallelism(dp=2, cp=2, tp=1, pp=1, ep=2, zero=3, cp_attention="rows"),
     "experts whole": Parallelism(dp=4, tp=1, pp=1, zero=0),
 }
@@ -113,7 +114,8 @@ def read(rank: int, world: int, folder: str, checkpoint: str) -> tuple[State, in
         slow(("experts whole", ["ep=2 zero1"])),
         slow(("zero3", ["dp=2 tp=2", SINGLE, "two replicas"])),
         slow(("two replicas", ["zero3", SINGLE])),
-        slow(("ep=4 zero3", ["experts whole", "ep=2 zero1"])),
+        slow(("ep=4 zero3", ["experts whole", "ep=2 zero1", "ep=2 two replicas"])),
+    slow(("ep=2 two replicas", ["experts whole", "ep=4 zero3"])),
         slow(("experts whole", ["ep=4 zero3"])),
         slow(("ep=4 etp=1 zero1", ["ep=2 over cp", "ep=4 zero3"])),
         slow(("ep=2 over cp", ["ep=4 etp=1 zero1", "experts whole"])),

@@ -79,6 +79,14 @@ def test_a_text_s_next_byte_is_the_label(tmp_path: Path, shift: int) -> None:
             assert bytes(labels) == TEXT.encode()[found + shift : found + shift + 3]
 
 
+def test_tokens_in_a_binary_file_are_not_read_as_a_text(tmp_path: Path) -> None:
+    """As nanoGPT writes them, two bytes each."""
+    file = tmp_path / "train.bin"
+    file.write_bytes(torch.arange(65, 100, dtype=torch.int16).numpy().tobytes())
+    with pytest.raises(InputsError, match="byte 1 is 0, so it is no text but numbers"):
+        sources.batch_source(wide_spec(), file, seed=0)
+
+
 def test_text_for_what_reads_none_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("ab")
     with pytest.raises(InputsError, match="none is looked up in a table of at least 256 rows"):

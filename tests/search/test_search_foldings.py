@@ -7,6 +7,7 @@ import math
 import pytest
 
 from autoplan.errors import ParallelismError
+from autoplan.ir.folding import Folding
 from autoplan.options import Parallelism
 from autoplan.report.words import parallelism_parts
 from autoplan.search.space.candidates import SpaceLimits, settings
@@ -36,6 +37,15 @@ def test_both_ways_beside_a_tensor_axis_are_tried() -> None:
     found = {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=8, tp=4, pp=1))}
     assert found == {1, 4}
     assert {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=2, tp=4, pp=1))} == {4}  # fewer than tp
+
+
+def test_replicas_beside_experts_may_have_one_data_rank_each() -> None:
+    """Dense weights are sharded over ep then; without an axis to shard them over there are no such replicas."""
+    found = list(settings(LIMITS, Parallelism(dp=4, ep=2, tp=1, pp=8, dp_replicate=2)))
+    assert {s.zero for s in found} == {1, 3}
+    assert all((s.dp, s.ep, s.dp_replicate, s.wide) == (2, 2, 2, ("ep",)) for s in found)
+    assert Folding(2).beside_data(1) == 2 and Folding(2, ("cp",)).beside_data(4) == 8
+    assert Folding().beside_data(4) == 4 and Folding(1, ("tp",)).beside_data(1) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,25 +21,30 @@ Choice = tuple[int, bool]  # its number, and whether it takes long to price
 
 @dataclass
 class Settings:
-    """Some candidates: what each takes (infinite where it doesn't fit), and two bounds, the second the tighter."""
+    """Some candidates: what each takes (infinite where it doesn't fit), three bounds, each tighter than the one before,
+    and what a glance says (infinite where it finds nothing)."""
 
     true_s: dict[Choice, float]
     first_s: dict[Choice, float]
     second_s: dict[Choice, float]
+    third_s: dict[Choice, float]
+    glanced_s: dict[Choice, float]
 
 
 def some(seed: int) -> Settings:
     chance = random.Random(seed)
-    true_s, first_s, second_s = {}, {}, {}
+    true_s, first_s, second_s, third_s, glanced_s = {}, {}, {}, {}, {}
     for number in range(chance.randint(1, 8)):
         one = (number, chance.random() < 0.5)
         true_s[one] = math.inf if chance.random() < 0.5 else chance.uniform(1, 5)
         most = min(true_s[one], 5.0)
         first_s[one] = most * chance.uniform(0.3, 1)
         second_s[one] = max(first_s[one], most * chance.uniform(0.5, 1))
+        third_s[one] = max(second_s[one], most * chance.uniform(0.7, 1))
         if true_s[one] == math.inf and chance.random() < 0.5:
-            second_s[one] = math.inf
-    return Settings(true_s, first_s, second_s)
+            third_s[one] = math.inf
+        glanced_s[one] = true_s[one] * chance.choice([1.0, 1.1, math.inf])
+    return Settings(true_s, first_s, second_s, third_s, glanced_s)
 
 
 class Stub:
@@ -55,8 +60,15 @@ class Stub:
     def least_bytes(self, candidate: Choice) -> float:
         return 0.0
 
-    def tightened(self, candidate: Choice, memory_limit: float, enough_s: float) -> float:
+    def unlimited_s(self, candidate: Choice) -> float:
         return self.given.second_s[candidate]
+
+    def limited_s(self, candidate: Choice, memory_limit: float) -> float:
+        return self.given.third_s[candidate]
+
+    def glance(self, candidate: Choice, memory_limit: float, limit_s: float) -> Any:
+        taken_s = self.given.glanced_s[candidate]
+        return None if taken_s == math.inf else SimpleNamespace(step_s=taken_s)
 
     def evaluate(self, candidate: Choice, memory_limit: float, limit_s: float = math.inf) -> Any:
         taken_s = self.given.true_s[candidate]

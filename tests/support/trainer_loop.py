@@ -66,7 +66,7 @@ def main(folder: str, ranks: str, plan: str | None = None, checkpoint: str | Non
         own = {"plan": plan}
     steps = Steps()
     trainer = Trainer(
-        model=small_llama(), args=arguments(folder, int(ranks)), train_dataset=Tokens(32, 1),
+        model=small_llama(), args=arguments(folder, int(ranks)), train_dataset=Tokens(36, 1),
         eval_dataset=Tokens(13, 2), callbacks=[steps, EarlyStoppingCallback(5)], **own,
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=checkpoint)

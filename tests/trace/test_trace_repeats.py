@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from autoplan.trace.pipeline import from_repeats
 from autoplan.trace.repeats.finding import find_runs, kept_children
 from autoplan.trace.repeats.per_child import at_both_places
 from tests.support.traced import assert_traced
@@ -68,6 +69,39 @@ class Sisters(nn.Module):
         for layer, activation in zip(self.layers, self.activations, strict=False):
             x = activation(layer(x))
         return x
+
+
+class Handing(nn.Module):
+    """T5's way: each layer hands on what the first one made, and nobody reads what the last one hands on."""
+
+    class Layer(nn.Module):
+        def __init__(self, *, makes: bool) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.bias = nn.Linear(8, 8) if makes else None
+
+        def forward(self, x: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+            bias = torch.relu(self.bias(x)) if bias is None and self.bias is not None else bias
+            return torch.tanh(self.linear(x) + bias), bias
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Handing.Layer(makes=number == 0) for number in range(6))
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None
+        for layer in self.layers:
+            x, bias = layer(x, bias)
+        return self.last(x)
+
+
+def test_the_last_layer_may_hand_on_less() -> None:
+    torch.manual_seed(0)
+    found = from_repeats(Handing(), {"x": torch.randn(4, 8)}, None, False, "float32", False)
+    assert found is not None, "all layers were traced, of which three are enough"
+    assert len({s.block for s in found.segments if s.path.startswith("layers")}) == 3
+    assert_traced(Handing())
 
 
 @pytest.mark.parametrize("kinds", ["rrrt", "rrrtrr", "tttrrr", "rrrtrrrt"])

@@ -8,6 +8,7 @@ import autoplan
 from autoplan.evaluation.form import forms_of
 from autoplan.export.folder import read_folder
 from autoplan.lower.after_search import program_of
+from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.options import Parallelism, Training
 from autoplan.verify.variants import in_float64
 from tests.support import zoo
@@ -36,5 +37,5 @@ def test_an_evaluation_recomputes_nothing(tmp_path: Path) -> None:
     plan = planned("gpt2", dropout=0.1)
     assert any(choice.again for choice in plan.record.chosen.blocks)
     record = read_folder(plan.export(tmp_path / "out"))
-    form = forms_of(record)(2)
+    form = forms_of(record)(BatchSizes(2, planned_sizes(record.model).tokens))
     assert form.lowered.blocks and not any(block.again for block in form.lowered.blocks)

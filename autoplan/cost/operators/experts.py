@@ -3,18 +3,23 @@
 Tokens are taken to choose their experts evenly and each for itself: of tokens · k choices each of E experts gets
 tokens · k / E rows on average. So a split of the experts divides the products and leaves each in its shape, a split of
 the inner dim makes each narrower. Where ranks have different experts all wait for the rank that got most (``busiest``),
-in its products and in what it receives.
+in its products and in what it receives. A router may limit a token's choices to some of several groups of experts,
+which lie together (DeepSeek-AI 2024, arXiv 2412.19437, section 2.1.2): its groups are taken to be chosen likewise.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
-from autoplan.ir.graph import DTYPE_BYTES
+from autoplan.ir.graph import DTYPE_BYTES, Block, Node
 from cost_models.compute import matmul_flops, matmul_seconds, memory_bound_seconds
 from cost_models.hardware import Device
 
+CHOICE = "autoplan.top_indices"
 INDEX_BYTES, COUNT_BYTES = 4, 16  # of an index as it is sent, and of a member's two counts
 PASSES, ADDING = 4, 3  # over a message, written and read at either end; over rows that are added up
 
@@ -31,12 +36,71 @@ def share_reached(experts: int, here: int, choices: int) -> float:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """A router's limit: of ``count`` groups of experts, each next to one another, a token chooses within ``kept``."""
+
+    count: int = 1
+    kept: int = 1
+
+    def share_reached(self, experts: int, here: int, choices: int) -> float:
+        """How likely it is, on average over ranks with ``here`` experts each, that one of them is chosen: the number of
+        a rank's groups that are kept is hypergeometric, and choices are among the experts of all kept groups."""
+        size = experts // self.count
+        starts = Counter(overlaps(start, here, size) for start in range(0, size, math.gcd(here, size)))
+        mean = 0.0
+        for held, times in starts.items():
+            for numbers in product(*(range(have + 1) for _, have in held)):
+                rest = self.count - sum(have for _, have in held), self.kept - sum(numbers)
+                ways = math.comb(*rest) if rest[1] >= 0 else 0
+                ways *= math.prod(math.comb(have, n) for (_, have), n in zip(held, numbers, strict=True))
+                chosen = sum(each * n for (each, _), n in zip(held, numbers, strict=True))
+                likely = ways / math.comb(self.count, self.kept)
+                mean += times * likely * (share_reached(self.kept * size, chosen, choices) if likely else 0.0)
+        return mean / starts.total()
+
+
+NO_LIMIT = Groups()
+
+
+def overlaps(start: int, here: int, size: int) -> tuple[tuple[int, int], ...]:
+    """(experts of a group, how many groups have as many) of a rank that starts so far into a group of ``size``."""
+    ends = (min(start + here, first + size) - max(start, first) for first in range(0, start + here, size))
+    return tuple(sorted(Counter(ends).items()))
+
+
+def groups_of(block: Block, node: Node) -> Groups:
+    """The limit of the router whose choices a mixture's ``index`` is: some of the groups, chosen first, are scattered
+    over a mask of all, which is among what the experts are chosen by."""
+    made = {each.name: each for each in block.nodes}
+    experts, choices = block.types()[node.operands[3]].shape[0], block.types()[node.operands[1]].shape[-1]
+    for mask in ancestors(made, node.operands[1]):
+        chosen = [made[name] for name in mask.operands if name in made and made[name].op == CHOICE]
+        if mask.op.startswith("aten.scatter.") and len(chosen) == 1:
+            count, kept = mask.type.shape[-1], chosen[0].type.shape[-1]
+            if experts % count == 0 and kept < count < experts and kept * experts // count >= choices:
+                return Groups(count, kept)
+    return NO_LIMIT
+
+
+def ancestors(made: Mapping[str, Node], name: str) -> Iterator[Node]:
+    """The nodes that a value is computed from, the nearest first."""
+    found = dict.fromkeys([name])
+    queue = [name]
+    for each in queue:
+        if each in made:
+            yield made[each]
+            queue += [n for n in made[each].operands if n not in found]
+            found |= dict.fromkeys(made[each].operands)
+
+
+@dataclass(frozen=True)
 class Travel:
     """Tokens sent to the ranks that have their experts, each once to each such rank, and one row of results back.
 
     tokens       that each rank has
     ways         ranks, each with as many of the experts
     hidden, out  width of a token and of a result, of ``itemsize`` bytes an element
+    groups       that the router limits a token's choices to
     """
 
     tokens: float
@@ -47,11 +111,13 @@ class Travel:
     out: int
     itemsize: int
     score_bytes: int
+    groups: Groups = NO_LIMIT
 
     @property
     def mean_rows(self) -> float:
         """That a rank receives in one direction on average, its own among them."""
-        return self.tokens * self.ways * share_reached(self.experts, self.experts // self.ways, self.choices)
+        reached = self.groups.share_reached(self.experts, self.experts // self.ways, self.choices)
+        return self.tokens * self.ways * reached
 
     @property
     def rows(self) -> float:

@@ -9,11 +9,11 @@ no less than the framework's dispatch.
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoplan.cost.operators.cost import Cost
 from autoplan.cost.operators.eager import Moved, backward_bytes, calls_seconds, forward_bytes, kernels_of
-from autoplan.cost.operators.experts import Grouped, Travel, busiest
+from autoplan.cost.operators.experts import NO_LIMIT, Grouped, Groups, Travel, busiest, groups_of
 from autoplan.cost.operators.fusion import GATHERING, Traffic, apart, fused
 from autoplan.cost.operators.lookups import Traffic as TableTraffic
 from autoplan.cost.operators.lookups import traffic_of
@@ -44,6 +44,7 @@ class Operator:
     keeps     what autograd keeps of it until the backward: operand positions, and "out" for the result
     terms     of each operand and, last, of the result, as the rule's notation gives them
     sizes     of the rule's factors over the whole tensors
+    groups    of a mixture's experts, those to which its router limits a token's choices
     """
 
     node: Node
@@ -59,6 +60,7 @@ class Operator:
     keeps: tuple[int | str, ...]
     terms: tuple[tuple[Term, ...], ...]
     sizes: Mapping[str, int]
+    groups: Groups = NO_LIMIT
 
 
 def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
@@ -70,12 +72,14 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     dropped = (weights if fuses else own) | {e.name for e in (*block.externals, *block.buffers)}
     joins, keeps = joins_of(block, carries), keeps_of(block, rules, carries, traffic.inside, dropped)
     kept = {(traffic.kernels[n.name], value_of(n, place)) for n in block.nodes for place in keeps[n.name]}
-    return {
+    found = {
         node.name: operator_of(
             node, rules[node.name], types, carries, traffic, keeps[node.name], kept, weights, joins[node.name]
         )
         for node in block.nodes
     }
+    mixtures = [node for node in block.nodes if rules[node.name].cost == "experts"]
+    return found | {node.name: replace(found[node.name], groups=groups_of(block, node)) for node in mixtures}
 
 
 def joins_of(block: Block, carries: frozenset[str]) -> dict[str, tuple[bool, ...]]:
@@ -311,7 +315,7 @@ def travel_of(operator: Operator, strategy: Strategy, mesh: Mesh) -> Travel | No
     (out,) = operator.terms[-1][-1]
     return Travel(
         tokens_of(operator, local), ways, operator.sizes["e"], local["k"], local["h"], local[out],
-        DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype],
+        DTYPE_BYTES[hidden.dtype], DTYPE_BYTES[scores.dtype], operator.groups,
     )  # fmt: skip
 
 

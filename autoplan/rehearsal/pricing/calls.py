@@ -29,7 +29,7 @@ BY_SIZE = ("all-to-all-v", SEND)
 BY_VALUE = (ROUTED, PLACED)
 """Operators whose collectives' sizes follow from the batch's values."""
 WHOLE = "the update of whole matrices"
-AGREED = 7  # int64 in the agreement before a step, beside one for each data rank; sent with their negatives
+AGREED = 8  # int64 in the agreement before a step, beside one for each data rank; sent with their negatives
 INT64, FLOAT64, FLOAT32 = 8, 8, 4
 
 

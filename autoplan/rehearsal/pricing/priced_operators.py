@@ -72,7 +72,7 @@ def forward_of(node: ast.ClassDef) -> ast.FunctionDef:
 
 
 def block_lines(forward: ast.FunctionDef, index: int, block: LoweredBlock) -> dict[int, Place]:
-    lines = [each for each in forward.body if isinstance(each, ast.Assign)]
+    lines = [each for each in forward.body if isinstance(each, ast.Assign) and not reads_sizes(each)]
     names = list(emitted_names(block))
     if len(lines) != len(names):
         raise RehearsalError(
@@ -85,6 +85,12 @@ def block_lines(forward: ast.FunctionDef, index: int, block: LoweredBlock) -> di
         for each, name in zip(lines, names, strict=True)
         for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
     }
+
+
+def reads_sizes(line: ast.Assign) -> bool:
+    """``b, s = x.shape[:2]``: it launches nothing."""
+    read = line.value.value if isinstance(line.value, ast.Subscript) else None
+    return isinstance(read, ast.Attribute) and read.attr == "shape"
 
 
 def emitted_names(block: LoweredBlock) -> Iterator[str]:

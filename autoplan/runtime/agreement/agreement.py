@@ -13,7 +13,7 @@ A batch that is repeated on all ranks alike, or rows that no other rank holds, c
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ CALLS = (
     "step", "step(accumulate=True)", "evaluate", "init_weights", "load_weights", "load_state_dict", "full_state_dict",
     "full_grads", "save_weights", "save_checkpoint", "load_checkpoint", "forward",
 )  # fmt: skip
-FORMS = ("", "whole", "own", "own, as was said")
+FORMS = ("", "whole", "own", "own, as was said", "either")
 
 
 @dataclass(frozen=True)
@@ -73,28 +73,32 @@ class Agreement:
             given = prepare()
         except Exception as error:  # told to all, or the others would wait for this rank
             failed = error
-        if self.alike(call, given):
+        form = self.agreed(call, given)
+        if form is not None:
             assert given is not None
-            return given
+            return given if given.form != "either" else replace(given, form="whole" if form == "whole" else "own")
         raise self.told(call, given, failed)
 
     def called(self, call: Call) -> None:
         """InputsError, on every rank, where they aren't all about to do this: what needs no batch of the plan's."""
         self.on(call, lambda: Given({}, (), None, 0))
 
-    def alike(self, call: Call, given: Given | None) -> bool:
-        """Whether all ranks have the same call and form, and the same values where they are to have them."""
+    def agreed(self, call: Call, given: Given | None) -> str | None:
+        """The form, where all ranks have the same call and form, and the same values where they are to have them; rows
+        that are either are the whole batch where all ranks have the same. None where the ranks disagree."""
         least, greatest = self.extremes(self.numbers(call, given))
         failed, form = greatest[0], FORMS[greatest[-self.ways - 2]]
         hashes = greatest[-self.ways :]
+        if form == "either":
+            form = "whole" if len(set(hashes)) == 1 else "own"
         if failed or least != greatest or (form == "whole" and len(set(hashes)) > 1):
-            return False
-        return form != "own" or not all(hashes.count(one) > 1 for one in hashes)
+            return None
+        return form if form != "own" or not all(hashes.count(one) > 1 for one in hashes) else None
 
     def numbers(self, call: Call, given: Given | None) -> Tensor:
-        """int64: failed, the call, step, added, rows, form, the hash of what all share, and one hash a data rank."""
+        """int64: failed, call, step, added, rows, tokens, form, the hash of what all share, one a data rank."""
         header = [int(given is None), CALLS.index(call.name), call.step, call.added]
-        header += [0, 0] if given is None else [given.rows, FORMS.index(form_of(call, given))]
+        header += [0, 0, 0] if given is None else [given.rows, given.sizes.tokens, FORMS.index(form_of(call, given))]
         numbers = torch.tensor([*header, *[NOBODY] * (1 + self.ways)], dtype=torch.int64, device=self.device)
         if given is not None:
             shared = self.fingerprint.of([v for name, v in given.values.items() if name not in given.split])
@@ -117,7 +121,8 @@ class Agreement:
             each = {name: int(self.fingerprint.of([value])) for name, value in given.values.items()}
             shared = {name: value for name, value in each.items() if name not in given.split}
             split = {name: each[name] for name in given.split}
-            mine = Facts(call.name, call.step, call.added, form_of(call, given), given.rows, self.place, shared, split)
+            form, tokens = form_of(call, given), given.sizes.tokens
+            mine = Facts(call.name, call.step, call.added, form, given.rows, self.place, shared, split, tokens=tokens)
         everyone = from_all(mine)
         return failed or error_of(everyone)
 

@@ -16,6 +16,7 @@ class Facts:
     place               its data rank
     shared, split       hashes by input: of what is the same on all ranks, of what data ranks have rows of
     error               why it can't
+    tokens              in a row
     """
 
     call: str
@@ -27,6 +28,7 @@ class Facts:
     shared: Mapping[str, int] = field(default_factory=dict)
     split: Mapping[str, int] = field(default_factory=dict)
     error: AutoplanError | None = None
+    tokens: int = 0
 
 
 def error_of(ranks: Sequence[Facts]) -> InputsError:
@@ -59,6 +61,9 @@ def of_calls(ranks: Sequence[Facts]) -> InputsError | None:
     if len(groups(ranks, amount)) > 1:
         cause = "rows would be counted twice, or not at all"
         return InputsError(said(ranks, amount), cause, "give every rank the whole batch, or every rank its own rows")
+    if len(groups(ranks, lambda f: f.tokens)) > 1:
+        value = said(ranks, lambda f: f"rows of {f.tokens} tokens")
+        return InputsError(value, "a step computes rows of one length", "pad each batch alike on all ranks")
     return None
 
 
@@ -67,6 +72,7 @@ def amount(facts: Facts) -> str:
         "whole": f"the whole batch of {facts.rows} rows",
         "own": f"{facts.rows} rows of its own",
         "own, as was said": f"{facts.rows} rows of its own with rows='own'",
+        "either": f"{facts.rows} rows",
     }.get(facts.form, "a batch")
 
 
@@ -106,8 +112,8 @@ def of_copies(ranks: Sequence[Facts]) -> InputsError:
         f"the same {ranks[0].rows} rows on {' and on '.join(map(ranks_text, found.values()))}",
         f"the plan takes them as the own rows of {ways} data ranks, and would count them more than once; a short last "
         "batch looks so, and a sampler that doesn't know its rank",
-        "give the whole batch, or each data rank its own rows; leave a short batch out "
-        "(autoplan.runtime.data.loader does); or say program.step(batch, rows='own') where equal rows are meant",
+        "give each data rank its own rows; or say program.step(batch, rows='whole') of a short last batch, and "
+        "rows='own' where equal rows are meant",
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from autoplan.errors import InputsError
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.typed_program import TypedValue
+from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime import host
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.parallel.own_box import part_of
@@ -24,6 +25,9 @@ Batch = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
 
 Rows = Literal["whole", "own"]
 """What a rank is given: the whole batch, or its data-parallel rows of it."""
+Shown = Rows | Literal["either"]
+"""Likewise, before all ranks have shown whether theirs are the same."""
+AS_PLANNED = BatchSizes(0)
 
 
 @dataclass(frozen=True)
@@ -32,14 +36,17 @@ class Given:
 
     values  by name, in the program's dtypes: in the host's memory where they were given there, else on the device
     split   names of those of which each data rank has rows; the others are the same on all
-    form    whether these are whole or the rank's own rows; None where the plan makes no difference
+    form    whether these are whole or the rank's own rows; None where the plan makes no difference. "either" where the
+            ranks' values tell, once all have shown them
     rows    how many rows of them were given, 0 where none is split
+    sizes   of the whole batch; 0 rows where that isn't known yet
     """
 
     values: Mapping[str, Tensor]
     split: tuple[str, ...]
-    form: Rows | None
+    form: Shown | None
     rows: int
+    sizes: BatchSizes = AS_PLANNED
 
 
 def microbatches(
@@ -73,7 +80,38 @@ def given_batch(spec: ProgramSpec, batch: Batch, device: torch.device, rows: Row
         value = f"{wrong} of shape {tuple(values[wrong].shape)}"
         raise InputsError(value, f"it is {what[forms[wrong]]}, and {said}", "give all inputs alike")
     count = values[split[0]].shape[0] if split else 0
-    return Given(values, split, forms[split[0]] if split else None, count)
+    return Given(values, split, forms[split[0]] if split else None, count, planned_sizes(spec.lowered))
+
+
+def unsettled(spec: ProgramSpec, batch: Batch, rows: Rows | None, device: torch.device) -> Given | None:
+    """A batch of which shapes don't tell whether it is whole or a data rank's: rows as the plan has for neither, and
+    nothing said. None for any other."""
+    planned, ways = planned_sizes(spec.lowered).rows, spec.size(DATA)
+    given = sizes_of(spec, batch, "whole")
+    if spec.resized is None or rows is not None or ways == 1 or given.rows in (planned, planned // ways):
+        return None
+    known = named([value.name for value in spec.lowered.batch], batch)
+    values = {v.name: in_dtype(spec, v, known[v.name], device) for v in spec.lowered.batch}
+    split = tuple(v.name for v in spec.lowered.batch if own_rows(spec, v) != tuple(v.type.shape))
+    return Given(values, split, "either", given.rows, BatchSizes(0, given.tokens)) if split else None
+
+
+def sizes_of(spec: ProgramSpec, batch: Batch, rows: Rows | None = None) -> BatchSizes:
+    """The sizes of the whole batch that a rank is given, or given its rows of.
+
+    rows  as of ``given_batch``; where nothing is said, as many rows as the planned batch has for a rank are its own
+    InputsError where a name isn't the plan's. Shapes that are none of the plan's are compared by ``given_batch``.
+    """
+    planned, ways = planned_sizes(spec.lowered), spec.size(DATA)
+    known = named([value.name for value in spec.lowered.batch], batch)
+    with_rows = next((v for v in spec.lowered.batch if v.type.shape[:1] == (planned.rows,)), None)
+    first, shape = spec.lowered.batch[0], tuple(known[spec.lowered.batch[0].name].shape)
+    tokens = shape[1] if planned.tokens and len(shape) == len(first.type.shape) else planned.tokens
+    if with_rows is None or not known[with_rows.name].ndim:
+        return BatchSizes(planned.rows, tokens)
+    count = known[with_rows.name].shape[0]
+    own = rows == "own" or (rows is None and count == own_rows(spec, with_rows)[0])
+    return BatchSizes(count * ways if own else count, tokens)
 
 
 def stacked(
@@ -124,6 +162,11 @@ def converted(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torc
             f"the plan is for a batch of {tuple(value.type.shape)}, of which a rank's rows are {rows}",
             "pass a batch of that size, or plan again with this one as example_inputs",
         )
+    return in_dtype(spec, value, tensor, device)
+
+
+def in_dtype(spec: ProgramSpec, value: TypedValue, tensor: Tensor, device: torch.device) -> Tensor:
+    """One input as the program takes it, of any shape."""
     if tensor.is_floating_point() != value.type.floating:
         raise InputsError(f"{value.name} of {tensor.dtype}", f"the plan has {value.type.dtype}", "convert it first")
     place = tensor.device if tensor.device.type == "cpu" else device

@@ -70,6 +70,9 @@ def read_text(path: Path) -> Tensor:
         named = ", ".join(f"*{suffix}" for suffix in TEXT_SUFFIXES)
         cause = "the file is empty" if path.is_file() else f"there is no text in it: {named}"
         raise InputsError(path, cause, "give a text file, or a directory of them")
+    if (place := content.find(0)) >= 0:
+        cause = f"byte {place} is 0, so it is no text but numbers or an archive, whose bytes are no tokens"
+        raise InputsError(path, cause, "give the text, or edit train.py to read this data")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).long()
 
 

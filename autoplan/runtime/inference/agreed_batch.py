@@ -14,6 +14,7 @@ from torch import Tensor
 
 from autoplan.errors import InputsError
 from autoplan.ir.typed_program import TypedValue
+from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime.agreement.fingerprint import Fingerprint
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.objects import from_all, together
@@ -31,23 +32,24 @@ class Shown:
     rows: int
     digests: Digest
     fixed: Digest
+    tokens: int = 0
 
 
 def whole_batch(
     spec: ProgramSpec, batch: Batch, axes: Mapping[str, MeshAxis], device: torch.device
-) -> tuple[dict[str, Tensor], int]:
-    """The whole batch by name on every rank, and its number of rows.
+) -> tuple[dict[str, Tensor], BatchSizes]:
+    """The whole batch by name on every rank, and its sizes.
 
-    batch  the whole of it, 1 to as many rows as planned, or this rank's rows
+    batch  the whole of it, 1 to as many rows as planned, of as many tokens or fewer; or this rank's rows
     InputsError, on every rank, where names, shapes or dtypes aren't the plan's, where there are too many rows, and
     where the ranks of one replica give different ones.
     """
     given = together(lambda: fitting(spec, batch, device))
-    rows, data = rows_of(spec, given), axes.get(DATA, MeshAxis(DATA, 1, 0))
+    rows, tokens, data = rows_of(spec, given), tokens_of(spec, given), axes.get(DATA, MeshAxis(DATA, 1, 0))
     with_rows, without = [[v for v in spec.lowered.batch if has_rows(spec, v) == kind] for kind in (True, False)]
     of = Fingerprint(device).of
     digests, fixed = (tuple(int(of([given[v.name]])) for v in values) for values in (with_rows, without))
-    shown = from_all(Shown(data.rank, rows, digests, fixed))
+    shown = from_all(Shown(data.rank, rows, digests, fixed, tokens))
     total = agreed(shown)
     planned = planned_rows(spec)
     if total > planned:
@@ -56,15 +58,15 @@ def whole_batch(
         cause = f"the plan is for a batch of {planned} rows, of which all ranks give the same or each its own"
         raise InputsError(f"a batch of {said}", cause, f"give at most {planned} rows in all")
     if len({one.digests for one in shown}) == 1:
-        return given, rows
+        return given, BatchSizes(rows, tokens)
     counts = [one.rows for one in by_replica(shown)]
-    return {v.name: joined(v, given[v.name], counts, data, planned) for v in spec.lowered.batch}, total
+    whole = {v.name: joined(v, given[v.name], counts, data, planned) for v in spec.lowered.batch}
+    return whole, BatchSizes(total, tokens)
 
 
 def planned_rows(spec: ProgramSpec) -> int:
-    """Rows of the planned batch: the first size that most inputs have."""
-    sizes = [v.type.shape[0] for v in spec.lowered.batch if v.type.shape]
-    return max(dict.fromkeys(sizes), key=sizes.count) if sizes else 1
+    """Rows of the planned batch."""
+    return planned_sizes(spec.lowered).rows
 
 
 def has_rows(spec: ProgramSpec, value: TypedValue) -> bool:
@@ -74,12 +76,18 @@ def has_rows(spec: ProgramSpec, value: TypedValue) -> bool:
 def fitting(spec: ProgramSpec, batch: Batch, device: torch.device) -> dict[str, Tensor]:
     """This rank's batch by name, on its device; InputsError where it isn't one of the plan's inputs."""
     given = named([value.name for value in spec.lowered.batch], batch)
+    planned, tokens = planned_sizes(spec.lowered).tokens, tokens_of(spec, given)
+    if tokens > planned:
+        cause = f"the plan's memory is for rows of {planned}"
+        raise InputsError(f"rows of {tokens} tokens", cause, "cut them, or plan again with longer ones")
     for value in spec.lowered.batch:
         tensor, rows = given[value.name], has_rows(spec, value)
-        shape = tuple(tensor.shape)
-        wanted = ("rows", *value.type.shape[1:]) if rows else value.type.shape
-        if len(shape) != len(wanted) or shape[rows:] != tuple(wanted[rows:]) or (rows and not shape[0]):
-            cause = f"the plan's has shape ({', '.join(map(str, wanted))})"
+        shape, wanted = tuple(tensor.shape), list(value.type.shape)
+        if has_tokens(spec, value):
+            wanted[1] = tokens
+        told = ", ".join(["rows", *map(str, wanted[1:])] if rows else map(str, wanted))
+        if len(shape) != len(wanted) or list(shape[rows:]) != wanted[rows:] or 0 in shape:
+            cause = f"the plan's has shape ({told})"
             raise InputsError(f"{value.name} of shape {shape}", cause, "give one of that shape, with at least one row")
         if tensor.is_floating_point() != value.type.floating:
             raise InputsError(f"{value.name} of {tensor.dtype}", f"the plan has {value.type.dtype}", "convert it first")
@@ -95,6 +103,18 @@ def rows_of(spec: ProgramSpec, given: Mapping[str, Tensor]) -> int:
     return next((given[v.name].shape[0] for v in spec.lowered.batch if has_rows(spec, v)), planned_rows(spec))
 
 
+def has_tokens(spec: ProgramSpec, value: TypedValue) -> bool:
+    planned = planned_sizes(spec.lowered).tokens
+    return bool(planned) and value.type.shape[1:2] == (planned,)
+
+
+def tokens_of(spec: ProgramSpec, given: Mapping[str, Tensor]) -> int:
+    """Tokens in a row: of the first input; as planned where it has another number of dims."""
+    first, planned = spec.lowered.batch[0], planned_sizes(spec.lowered).tokens
+    shape = given[first.name].shape
+    return shape[1] if planned and len(shape) == len(first.type.shape) else planned
+
+
 def by_replica(shown: Sequence[Shown]) -> list[Shown]:
     """The first rank's of each replica, in the order of the data axis."""
     firsts: dict[int, Shown] = {}
@@ -107,6 +127,9 @@ def agreed(shown: Sequence[Shown]) -> int:
     """Rows of the whole batch. InputsError where ranks of one replica differ."""
     firsts = by_replica(shown)
     odd = [r for r, one in enumerate(shown) if one != firsts[one.replica] or one.fixed != shown[0].fixed]
+    if len({one.tokens for one in shown}) > 1:
+        lengths = ", ".join(map(str, sorted({one.tokens for one in shown})))
+        raise InputsError(f"rows of {lengths} tokens", "they are of one length on all ranks", "pad them alike")
     if odd:
         first = next((r for r, one in enumerate(shown) if r not in odd and one.replica == shown[odd[0]].replica), 0)
         raise InputsError(

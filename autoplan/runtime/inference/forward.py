@@ -1,4 +1,4 @@
-"""The forward alone of a program, for any number of rows: the whole result on every rank.
+"""The forward alone of a program, for any number of rows and fewer tokens: the whole result on every rank.
 
 Nothing of a training step is touched: no gradient is made or kept, and parameters and buffers are read alone.
 """
@@ -15,23 +15,25 @@ from torch.distributed.device_mesh import DeviceMesh
 from autoplan.errors import ParallelismError
 from autoplan.ir.mesh import MICROBATCH
 from autoplan.ir.randomness import random_operators
+from autoplan.lower.resized import BatchSizes, planned_sizes
 from autoplan.runtime.collectives.mesh_axes import MeshAxis, mesh_axes
 from autoplan.runtime.data.microbatches import Batch, microbatches
-from autoplan.runtime.inference.agreed_batch import gathered, planned_rows, whole_batch
+from autoplan.runtime.inference.agreed_batch import gathered, whole_batch
 from autoplan.runtime.inference.lending import Loan, lent, loans
 from autoplan.runtime.inference.lockstep import Lockstep
 from autoplan.runtime.ops.global_random import step_keys
 from autoplan.runtime.parallel.counting import whole_counts
-from autoplan.runtime.parallel.stages import StageModule
+from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.parallel.zero import fsdp_modules
 from autoplan.runtime.program_spec import DATA, PIPELINE, ProgramSpec
 
 RANDOM_KEY = "dropout_key"  # the keyword by which an exported stage takes its microbatch's key
+MICROBATCHES = "microbatches"  # likewise, how many there are
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The forward for one number of rows, ready to run on this rank's stages."""
+    """The forward for one size of the batch, ready to run on this rank's stages."""
 
     spec: ProgramSpec
     module: ModuleType
@@ -51,20 +53,23 @@ class Forward:
     ) -> None:  # fmt: skip
         self.spec, self.module, self.stages, self.axes = spec, module, tuple(stages), axes
         self.device, self.device_mesh = device, device_mesh
-        self.loaded: dict[int, Loaded] = {}
+        self.loaded: dict[BatchSizes, Loaded] = {}
 
     def run(self, batch: Batch, seed: int = 0, step: int = 0) -> Tensor:
         """The whole result of a batch, the same on every rank.
 
-        batch       the whole of it, 1 to as many rows as planned, or this rank's rows (``agreed_batch``)
+        batch       the whole of it, 1 to as many rows as planned, of as many tokens or fewer; or this rank's rows
+                    (``agreed_batch``)
         seed, step  what a model that draws numbers in evaluation, too, draws them from
         InputsError for another batch; ParallelismError where that many rows can't be computed. Both on every rank.
         """
-        given, rows = whole_batch(self.spec, batch, self.axes, self.device)
-        form = self.form(rows)
+        given, sizes = whole_batch(self.spec, batch, self.axes, self.device)
+        form = self.form(sizes)
         inputs = microbatches(form.spec, given, form.axes, self.device)
         counts = whole_counts(form.spec, form.module, inputs, form.axes, alone=False)
-        keywords = inputs | counts | random_keys(form.spec, seed, step, self.device)
+        count = form.spec.microbatches
+        keys = random_keys(form.spec, seed, step, self.device)
+        keywords: Keywords = {**inputs, **counts, **keys, MICROBATCHES: (count,) * count}
         pipeline = form.axes.get(PIPELINE, MeshAxis(PIPELINE, 1, 0))
         with torch.no_grad(), lent(form.loans):
             try:
@@ -73,24 +78,24 @@ class Forward:
                 self.release()
             return whole_result(form, parts, self.device)
 
-    def form(self, rows: int) -> Loaded:
-        if rows not in self.loaded:
-            self.loaded[rows] = self.load(rows)
-        return self.loaded[rows]
+    def form(self, sizes: BatchSizes) -> Loaded:
+        if sizes not in self.loaded:
+            self.loaded[sizes] = self.load(sizes)
+        return self.loaded[sizes]
 
-    def load(self, rows: int) -> Loaded:
-        """The plan's forward for so many rows; its groups are made where the program has none of them.
+    def load(self, sizes: BatchSizes) -> Loaded:
+        """The plan's forward for such a batch; its groups are made where the program has none of them.
 
-        Of a plan of the forward alone, with the planned rows, it is program.py itself.
+        Of a plan of the forward alone, with the planned batch, it is program.py itself.
         """
-        if self.spec.forward_only and rows == planned_rows(self.spec):
+        if self.spec.forward_only and sizes == planned_sizes(self.spec.lowered):
             return Loaded(self.spec, self.module, self.axes, ())
         if self.spec.forms is None:
             cause = "the program was made by hand, and there is no plan to take its forward from"
             raise ParallelismError(
                 "program.evaluate", cause, "use a program that autoplan.load(folder).program() gives"
             )
-        form = self.spec.forms(rows)
+        form = self.spec.forms(sizes)
         spec = replace(self.spec, lowered=form.lowered)
         lacking = [names for names in form.lowered.groups if ",".join(names) not in self.axes]
         axes = dict(self.axes)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
-from autoplan.runtime.parallel.stages import StageModule
+from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.program_spec import ProgramSpec
 
 Activations = tuple[Tensor, ...]
@@ -32,7 +32,7 @@ class Lockstep:
         self.stages = {stage.number: stage for stage in stages}
         self.last = len(spec.lowered.stages) - 1
 
-    def run(self, keywords: Mapping[str, Tensor]) -> list[Tensor]:
+    def run(self, keywords: Keywords) -> list[Tensor]:
         """What the last stage gives for each microbatch; nothing on a rank that doesn't hold it.
 
         keywords  each [microbatches, …]
@@ -43,8 +43,8 @@ class Lockstep:
             done: dict[int, Activations] = {}
             for number in sorted(self.stages):
                 if self.runs(number, tick):
-                    batch = {name: value[tick - number : tick - number + 1] for name, value in keywords.items()}
-                    found = self.stages[number](*arrived.pop(number, ()), batch=batch)
+                    given = arrived.pop(number, ())
+                    found = self.stages[number](*given, batch=keywords, microbatch=tick - number)
                     done[number] = found if isinstance(found, tuple) else (found,)
             results += done.pop(self.last, ())
             arrived = self.move_on(done, tick)

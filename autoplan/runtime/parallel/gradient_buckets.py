@@ -34,7 +34,7 @@ class Bucket:
 
     held      in the order in which a backward gives them, more or less
     groups    over which they are summed, one after another
-    expected  how many backwards of a step give each a gradient; 0 where no hook sees it
+    expected  how many backwards of a microbatch give each a gradient; 0 where no hook sees it
     dtype     in which they are summed over the first; None: the one in which they are
     """
 
@@ -50,10 +50,11 @@ class Bucket:
         self.views = [self.flat[at : at + v.numel()].view(v.shape) for at, v in zip(places, values, strict=False)]
         self.had = self.flat[places[-1] :]
         self.sent = self.flat if dtype in (None, stored) else torch.empty_like(self.flat, dtype=dtype)
-        self.begin()
+        self.begin(1)
 
-    def begin(self) -> None:
+    def begin(self, microbatches: int) -> None:
         """A new step: nothing has come yet."""
+        self.microbatches = microbatches
         self.came = [0] * len(self.held)
         self.pending = len(self.held)
         self.missing: tuple[int, ...] = ()
@@ -63,7 +64,7 @@ class Bucket:
         """A backward has given a gradient, or added to it."""
         self.keep(place)
         self.came[place] += 1
-        if self.came[place] == self.expected[place]:
+        if self.came[place] == self.expected[place] * self.microbatches:
             self.pending -= 1
 
     def keep(self, place: int) -> None:
@@ -149,11 +150,11 @@ class GradientSums:
             hook.remove()
         self.hooks, self.buckets = [], []
 
-    def begin(self) -> None:
-        """Before the first microbatch, when the gradients of the step before are gone."""
+    def begin(self, microbatches: int) -> None:
+        """Before the first of so many microbatches, when the gradients of the step before are gone."""
         self.started = 0
         for bucket in self.buckets:
-            bucket.begin()
+            bucket.begin(microbatches)
 
     def came(self, bucket: Bucket, place: int, _: Tensor) -> None:
         """Autograd has given a gradient: the sums begin of the next buckets that are complete."""
@@ -226,14 +227,14 @@ def gradient_groups(spec: ProgramSpec) -> tuple[tuple[str, ...], ...]:
 
 
 def backwards(spec: ProgramSpec, held: ShardedParameter, rank: int) -> int:
-    """How many backwards of a step give a parameter on this pipeline rank a gradient, as its hook sees it.
+    """How many backwards of a microbatch give a parameter on this pipeline rank a gradient, as its hook sees it.
 
     0 where fully_shard does, and under a split backward: its second half takes the weights' gradients by autograd.grad
     and adds them up itself (``runtime.pipeline.split_backward``), past every hook.
     """
     if held.sharded or spec.parallelism.pipeline_schedule == "zero-bubble":
         return 0
-    return spec.microbatches * sum(spec.pipeline_rank(stage) == rank for stage in held.stored.stages)
+    return sum(spec.pipeline_rank(stage) == rank for stage in held.stored.stages)
 
 
 def reduce_dtype(spec: ProgramSpec, axes: Sequence[str]) -> torch.dtype | None:

@@ -15,6 +15,8 @@ from autoplan.runtime.program_spec import PIPELINE, ProgramSpec
 
 StageEntry = Callable[[Parameters, Mapping[str, MeshAxis]], nn.Module]
 Place = tuple[nn.Module, str]
+Keywords = Mapping[str, Tensor | Sequence[int]]
+"""What stages take by name, each a value for every microbatch."""
 
 
 class StageModule(nn.Module):
@@ -30,7 +32,7 @@ class StageModule(nn.Module):
         self.stage = stage
 
     def forward(
-        self, *activations: Tensor, batch: Mapping[str, Tensor], microbatch: int = 0
+        self, *activations: Tensor, batch: Keywords, microbatch: int = 0
     ) -> Tensor | tuple[Tensor, ...]:
         result = self.stage(*activations, **{name: value[microbatch] for name, value in batch.items()})
         return tuple(map(leaving, result)) if isinstance(result, tuple) else leaving(result)

@@ -4,7 +4,7 @@ After a forward the graph stays, by the edges at which gradients enter it, and t
 back. The stage's result stays only where the graph itself reads it: it goes once it is sent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from autoplan.runtime.optim.loss_scaling import Scale, unscaled
-from autoplan.runtime.parallel.stages import StageModule
+from autoplan.runtime.parallel.stages import Keywords, StageModule
 from autoplan.runtime.parallel.zero import before_microbatch, reduce_gradients
 from autoplan.runtime.pipeline.split_backward import Halves, backward_inputs, backward_weights
 from autoplan.runtime.program_spec import ProgramSpec
@@ -53,7 +53,7 @@ class PipelineStage:
         self.scale = scale
         self.left = self.count
 
-    def forward(self, microbatch: int, received: Message, keywords: Mapping[str, Tensor]) -> Message:
+    def forward(self, microbatch: int, received: Message, keywords: Keywords) -> Message:
         """What the next stage reads; nothing of the last one, whose losses are collected.
 
         keywords  each [microbatches, …]

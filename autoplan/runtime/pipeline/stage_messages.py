@@ -30,15 +30,18 @@ Edge = tuple[bool, bool]
 
 
 class Exchange:
-    """One rank's messages; a collective of the whole world to make.
+    """One rank's messages; a collective of the whole world to make, but for one with another's groups.
 
-    axis  the pipeline's
+    axis    the pipeline's
+    groups  where they are there already; None: they are made
     """
 
-    def __init__(self, spec: ProgramSpec, axis: MeshAxis, device: torch.device) -> None:
+    def __init__(
+        self, spec: ProgramSpec, axis: MeshAxis, device: torch.device, groups: dict[Edge, ProcessGroup] | None = None
+    ) -> None:
         self.spec, self.axis, self.device = spec, axis, device
         self.stages = len(spec.lowered.stages)
-        self.groups = edge_groups(spec)
+        self.groups = edge_groups(spec) if groups is None else groups
         several = self.stages // axis.size
         self.most = most_sending(schedule_of(spec), axis.size, spec.microbatches, several)
         self.posted: dict[Action, tuple[Message, list[dist.Work]]] = {}

@@ -11,6 +11,7 @@ The operators of every block are chosen before (``intra_op``). What is left are 
     partition          one stage on each rank: the best cuts, by dynamic programming
     local_search       and from there by the schedule's own time
     chain_costs        v stages on each rank, or a split backward: what is to be divided, and what that costs
+    rank_excess        bytes beyond the memory limit of many such divisions at once
     interleaved_milp   its integer program
     tabu_search        its neighbourhoods
     interleaved        its search: the program where it is small, else from neighbour to neighbour

@@ -18,6 +18,7 @@ import numpy as np
 from autoplan.cost.interleaved import SENT_BACK, SENT_FORWARD, CriticalPath, InterleavedSchedule, split_backward, splits
 from autoplan.ir.choice import StageChoice
 from autoplan.search.inter_op.partition import Interval
+from autoplan.search.inter_op.rank_excess import RankExcess, padded
 from autoplan.search.inter_op.rank_memory import SegmentBytes, prefix
 from autoplan.search.inter_op.stage_model import FULL, PART, StageModel
 
@@ -196,17 +197,24 @@ class ChainCosts:
         flying = (held * self.by_rank(each.flight).swapaxes(1, 2)[:, rank]).sum(axis=2)
         return np.concatenate([self.memory.running(ranks)[:, rank] + flying, self.memory.emptied(ranks)], axis=1)
 
+    @cached_property
+    def held_by_rank(self) -> np.ndarray:
+        """[d, moments, v]: the same rows of all ranks side by side."""
+        return padded(self.rounds.held)
+
+    def before_recomputation(self, many: Divisions) -> RankExcess:
+        """What ranks need of these stages, whatever they recompute."""
+        return RankExcess.of(self.memory, self.held_by_rank, many.ends, self.memory_limit)
+
     def excess(self, many: Divisions) -> tuple[np.ndarray, np.ndarray]:
         """[many, d] each: bytes by which each rank exceeds the limit while it runs, less than nothing where it doesn't,
         and with nothing in flight."""
-        ranks, _ = self.held_rows
-        beyond = self.all_moments(many) - self.memory_limit
-        starts = np.searchsorted(ranks, np.arange(self.ranks))
-        return np.maximum.reduceat(beyond[:, : len(ranks)], starts, axis=1), beyond[:, len(ranks) :]
+        ranks = self.before_recomputation(many)
+        return ranks.recomputing(many.full, many.part), ranks.emptied
 
     def most_excess(self, many: Divisions) -> np.ndarray:
         """[many]: bytes by which the fullest rank exceeds the limit."""
-        return self.all_moments(many).max(axis=1) - self.memory_limit
+        return np.maximum(*self.excess(many)).max(axis=1)
 
     def over(self, division: Division) -> float:
         """The same of one division."""

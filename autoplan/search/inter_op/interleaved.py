@@ -116,8 +116,7 @@ class _Search:
         elif not self.done:
             self.polish()
             start, known = self.best or self.last or even, list(self.paths)
-            for mean in means:
-                self.tabu_search(self.best or start, mean)
+            self.tabu_searches(start, means)
             if means and self.best_s < self.limit_s:  # what may be taken is sought on another way from there, too
                 self.paths = known
                 self.tabu_search(start, means[-1])
@@ -132,8 +131,7 @@ class _Search:
         if self.best_s > self.limit_s * NEAR:
             return None
         self.polish()
-        for mean in means:
-            self.tabu_search(self.best or start, mean)
+        self.tabu_searches(start, means)
         return None if self.best is None else ChunkCuts(Cuts(self.best.stages, self.best_s, 0.0), self.best)
 
     def hopeless(self, even: Division, *, searches: bool) -> bool:
@@ -179,6 +177,13 @@ class _Search:
         milp.hold_exceeded(found.division)
         self.take(found.division)
         return True
+
+    def tabu_searches(self, start: Division, means: Sequence[float]) -> None:
+        """One after another, from the best so far, for as long as that comes near the limit."""
+        for number, mean in enumerate(means):
+            if number and self.best_s > self.limit_s * CLOSE:
+                break
+            self.tabu_search(self.best or start, mean)
 
     def tabu_search(self, start: Division, mean: float) -> None:
         """From a division to the best of its neighbours that is new, also where that is slower, for as long as

@@ -32,7 +32,8 @@ def neighbours(pieces: ChainCosts, division: Division, paths: np.ndarray) -> tup
     found = moved(pieces, here, paths, lengths_s)
     if pieces.recompute == "auto" and pieces.repeated.any():
         found = joined(found, recomputed_otherwise(pieces, here, paths, lengths_s))
-        found = joined(fitting(pieces, found, FULL), *([fitting(pieces, found, PART)] if saves(pieces) else []))
+        ways = [fitting(pieces, found, kind) for kind in ((FULL, PART) if saves(pieces) else (FULL,))]
+        return joined(*(way for way, _ in ways)), np.concatenate([beyond for _, beyond in ways])
     return found, pieces.most_excess(found)
 
 
@@ -122,26 +123,26 @@ def again_s(pieces: ChainCosts, paths: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return backward * float(pieces.full_s[places].mean()), backward * float(pieces.part_s[places].mean())
 
 
-def fitting(pieces: ChainCosts, many: Divisions, kind: str) -> Divisions:
+def fitting(pieces: ChainCosts, many: Divisions, kind: str) -> tuple[Divisions, np.ndarray]:
     """The same with a few segments more recomputed, in full or selectively, on ranks that exceed the memory limit, of
-    those stages of which most is held; and fewer, of those of which least is, where they fit without."""
-    if not len(many):
-        return many
+    those stages of which most is held; and fewer, of those of which least is, where they fit without. With it the bytes
+    by which the fullest rank of each then exceeds the limit."""
     most, counts, memory = pieces.most_held.T.ravel(), pieces.counts_of(many), pieces.memory
     more, other = (many.full.copy(), many.part) if kind == FULL else (many.part.copy(), many.full)
     keeps = memory.inputs if kind == FULL else memory.selective
     saved = float((memory.kept - keeps)[pieces.repeated].max())
-    over, _ = pieces.excess(many)
-
-    def now() -> Divisions:
-        return replace(many, full=more) if kind == FULL else replace(many, part=more)
+    ranks = pieces.before_recomputation(many)
+    over = ranks.recomputing(many.full, many.part)
 
     def change(able: np.ndarray, chosen: np.ndarray, which: np.ndarray, by: int) -> bool:
         number, rank = np.nonzero(which & np.isfinite(np.take_along_axis(able, chosen[:, None], axis=1)[:, 0]))
+        if not number.size:
+            return False
         more[number, chosen[number, rank] * pieces.ranks + rank] += by
-        rows = np.unique(number)
-        over[rows] = pieces.excess(now().picked(rows))[0] if rows.size else 0.0
-        return bool(rows.size)
+        rows = np.flatnonzero(np.bincount(number))
+        counted = (more[rows], other[rows]) if kind == FULL else (other[rows], more[rows])
+        over[rows] = ranks.picked(rows).recomputing(*counted)
+        return True
 
     for _ in range(MENDED):
         able = pieces.by_rank(np.where(more + other < counts, most, -np.inf))
@@ -151,4 +152,5 @@ def fitting(pieces: ChainCosts, many: Divisions, kind: str) -> Divisions:
         able = pieces.by_rank(np.where(more > 0, most, np.inf))
         if not change(able, able.argmin(axis=1), over + saved * able.min(axis=1) <= 0, -1):
             break
-    return now()
+    found = replace(many, full=more) if kind == FULL else replace(many, part=more)
+    return found, np.maximum(over, ranks.emptied).max(axis=1)

@@ -322,10 +322,9 @@ def sharings(
     inside = folding.data * cp * tp
     across = dp * inside // limits.node if inside < limits.node < dp * inside and limits.node % inside == 0 else 1
     wanted = (1, across) if pinned.dp_replicate is None else (pinned.dp_replicate,)
-    around = 1 if CONTEXT in folding.beside else cp
-    shards = dp * (folding.data * cp if folding.shards else around)
+    shards = dp * folding.beside_data(cp)
     for zero, replicas in itertools.product(zero_levels(pinned, pp, shards), dict.fromkeys(wanted)):
-        if replicas == 1 or (zero and dp % replicas == 0 and dp // replicas * around > 1):
+        if replicas == 1 or (zero and dp % replicas == 0 and shards // replicas > 1):
             yield zero, replicas
 
 

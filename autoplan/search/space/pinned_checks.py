@@ -14,7 +14,6 @@ from dataclasses import replace
 from autoplan.cluster import ClusterSpec
 from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
-from autoplan.ir.mesh import CONTEXT
 from autoplan.options import Inference, Parallelism, Training
 from autoplan.search.space.candidates import SpaceLimits, divisors, foldings
 
@@ -175,7 +174,7 @@ def check_shared(pinned: Parallelism, text: str, found: list[tuple[int, int, Fol
     found  these ranks, cp and the folding of each mesh
     """
     replicas = pinned.dp_replicate or 1
-    left = [(dp, 1 if CONTEXT in folding.beside else cp) for dp, cp, folding in found]
+    left = [(dp, folding.beside_data(cp)) for dp, cp, folding in found]
     if replicas == 1 or any(dp % replicas == 0 and dp // replicas * around > 1 for dp, around in left):
         return
     most = max(dp for dp, _ in left)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from autoplan.ir.graph import Model, Segment
+from autoplan.ir.graph import Block, Model, Segment
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,9 @@ def alike_but_last(model: Model, run: Run, first: range, second: range) -> bool:
     if len(first) != len(second):
         return False
     before, after = (model.segments[r.start : r.stop] for r in (first, second))
-    moved = [move_segment(segment, mover(run, 1)) for segment in before]
-    one, other = model.blocks[moved[-1].block], model.blocks[after[-1].block]
+    move = mover(run, 1)
+    moved = [move_segment(segment, move) for segment in before]
+    one, other = move_block(model.blocks[moved[-1].block], move), model.blocks[after[-1].block]
     dropped = set(one.outputs) - set(other.outputs)
     passed = {value.name for value in one.inputs}
     moved[-1] = replace(moved[-1], block=after[-1].block)
@@ -113,6 +114,11 @@ def mover(run: Run, times: int) -> Callable[[str], str]:
         return f"{match[1]}{int(match[2]) + times * run.period}{name[match.end() :]}"
 
     return move
+
+
+def move_block(block: Block, move: Callable[[str], str]) -> Block:
+    """The same operators, as of another repeat's modules."""
+    return replace(block, nodes=tuple(replace(node, module=move(node.module)) for node in block.nodes))
 
 
 def move_segment(segment: Segment, move: Callable[[str], str]) -> Segment:

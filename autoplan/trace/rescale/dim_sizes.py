@@ -138,16 +138,18 @@ def unchanged_split(dims: Dims, equations: Sequence[Equation]) -> bool:
 
 
 def come_apart(dims: Dims, equations: Sequence[Equation]) -> bool:
-    """A dim that was flattened from several and is split again into as many, as long, is split into those."""
-    products = [e for e in equations if isinstance(e, Product)]
-    flattened = {dims.find(e.right[0]): e.left for e in products if len(e.right) == 1 < len(e.left)}
+    """A dim that was flattened from several and is split again into as many, as long, is split into those; so are
+    others that were flattened into it, a mask of ones say."""
+    flattened: dict[Key, tuple[Key, ...]] = {}
     found = False
-    for equation in products:
-        parts = flattened.get(dims.find(equation.left[0])) if len(equation.left) == 1 else None
-        if parts is not None and len(equation.right) > 1:
-            for before, after in aligned(dims, parts, equation.right):
-                if len(before) == len(after) == 1:
-                    found |= dims.unite(before[0], after[0])
+    for equation in (e for e in equations if isinstance(e, Product)):
+        one, parts = sorted((equation.left, equation.right), key=len)
+        if len(one) > 1 or len(parts) == 1:
+            continue
+        known = flattened.setdefault(dims.find(one[0]), parts)
+        for before, after in aligned(dims, known, parts):
+            if len(before) == len(after) == 1:
+                found |= dims.unite(before[0], after[0])
     return found
 
 

@@ -176,6 +176,13 @@ def counted(relations: Relations, place: Place) -> None:
     relations.dims.give(place.result(0), place.node.type.shape[0], place.why)
 
 
+def scattered(relations: Relations, place: Place) -> None:
+    """As many sums as the argument says, of experts or of nodes, which may be rows of the batch."""
+    _, _, dim, *_ = place.node.args
+    assert isinstance(dim, int)
+    relations.made.append(place.result(dim % len(place.node.type.shape)))
+
+
 def best(relations: Relations, place: Place) -> None:
     """As many of the largest as the argument says, of however many."""
     _, count, dim, *_ = place.node.args
@@ -195,6 +202,7 @@ SPECIAL: Mapping[str, Callable[[Relations, Place], None]] = {
     "aten.stack.default": stack,
     "aten.repeat.default": repeat,
     "autoplan.count_classes": counted,
+    "autoplan.scattered": scattered,
     "autoplan.top_indices": best,
     "aten.arange.default": arange,
     "aten.arange.start": arange,

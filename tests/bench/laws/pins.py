@@ -32,13 +32,15 @@ def drawn(random: Random, devices: int, best: Parallelism, axes: tuple[str, ...]
 def anywhere(random: Random, devices: int, axes: tuple[str, ...]) -> Parallelism:
     """Sizes that multiply to the devices, and each other field with the odds of ``KEPT``."""
     fields = {name: random.choice(values) for name, values in FIELDS.items() if random.random() > KEPT}
-    return consistent(Parallelism(**sizes(random, devices, axes), **fields))
+    return consistent(Parallelism(**folded(sizes(random, devices, axes)), **fields))
 
 
 def near(random: Random, devices: int, best: Parallelism, axes: tuple[str, ...]) -> Parallelism:
     """What auto chose with a factor moved from one axis to another, or other fields changed; the rest of its fields are
     pinned or left with the odds of ``KEPT``."""
     held = {name: getattr(best, name) or 1 for name in SIZES}
+    inside = math.gcd(held["dp"], held["ep"])  # the data ranks that experts are split over; the rest are tp's and cp's
+    beside, held = held["ep"] // inside, held | {"dp": held["dp"] // inside, "ep": inside}
     if random.random() < 0.5:
         giver = random.choice([name for name in SIZES if held[name] > 1])
         taker = random.choice([name for name in axes if name != giver])
@@ -49,7 +51,13 @@ def near(random: Random, devices: int, best: Parallelism, axes: tuple[str, ...])
     for name in random.sample(list(FIELDS), random.randint(0, CHANGES)):
         fields[name] = random.choice(FIELDS[name])
     assert math.prod(held.values()) == devices
-    return consistent(Parallelism(**held, **fields))
+    return consistent(Parallelism(**folded(held, beside), **fields))
+
+
+def folded(sizes: dict[str, int], beside: int = 1) -> dict[str, int]:
+    """Sizes that multiply to the devices as they are pinned: dp counts all data ranks, those of ep among them, and ep
+    has ``beside`` times as many on other axes."""
+    return sizes | {"dp": sizes["dp"] * sizes["ep"], "ep": sizes["ep"] * beside}
 
 
 def sizes(random: Random, devices: int, axes: tuple[str, ...]) -> dict[str, int]:

@@ -75,6 +75,14 @@ NEMOTRON_3_NANO = nemotron_h(
     intermediate_size=1856, moe_intermediate_size=1856, moe_shared_expert_intermediate_size=3712, n_routed_experts=128,
     num_experts_per_tok=6,
 )  # fmt: skip
+NEMOTRON_3_SUPER = nemotron_h(
+    "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+    "Nemotron3SuperProvider of Megatron-Bridge, its two layers that predict further tokens left out",
+    vocab_size=131072, max_position_embeddings=262144, hidden_size=4096, num_attention_heads=32, num_key_value_heads=2,
+    head_dim=128, mamba_num_heads=128, mamba_head_dim=64, ssm_state_size=128, n_groups=8, intermediate_size=2688,
+    moe_intermediate_size=2688, moe_shared_expert_intermediate_size=5376, moe_latent_size=1024, n_routed_experts=512,
+    num_experts_per_tok=22,
+)  # fmt: skip
 KIMI_K2 = Shape(
     "hf:deepseek_v3",
     settings(num_attention_heads=64, num_key_value_heads=64, n_routed_experts=384, n_group=1, topk_group=1,
@@ -110,6 +118,7 @@ SHAPES = {
     "Kimi K2": KIMI_K2, "Kimi_K2": KIMI_K2, "Grok1-314B": GROK_1,
     "Nemotron_3_Nano": NEMOTRON_3_NANO, "Nemotron V3 Nano 30B (26.02)": NEMOTRON_3_NANO,
     "Nemotron_3_5_Lightning": NEMOTRON_3_NANO,
+    "Nemotron_3_Super": NEMOTRON_3_SUPER, "Nemotron V3 Super 120B (26.02)": NEMOTRON_3_SUPER,
     "llama-like 1.34B": nanotron(2048, 8192, 16, 32, True), "llama-like 3.57B": nanotron(3072, 8192, 28, 24, True),
     "llama-like 8.86B": nanotron(4096, 14336, 32, 32, False), "llama-like 80.0B": nanotron(8192, 28672, 80, 64, False),
 }  # fmt: skip

@@ -1,0 +1,62 @@
+"""Steps at other sizes of the batch than the planned: a shorter last batch, shorter rows of tokens.
+
+program.py reads its sizes off what enters, so the same modules run. What the runtime knows of sizes beside them, shapes
+of messages and the order of microbatches, is made for each size when it first comes.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from autoplan.errors import InputsError, ParallelismError
+from autoplan.ir.typed_program import Lowered
+from autoplan.lower.resized import BatchSizes, planned_sizes
+from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, sizes_of, unsettled
+from autoplan.runtime.engine import LoopEngine, PipelineEngine
+from autoplan.runtime.program_spec import ProgramSpec
+
+Engine = LoopEngine | PipelineEngine
+
+
+class SizedSteps:
+    """The plan, and the engine that runs it, by the sizes of the whole batch."""
+
+    def __init__(self, spec: ProgramSpec, engine: Engine) -> None:
+        self.spec, self.planned = spec, planned_sizes(spec.lowered)
+        self.made: dict[BatchSizes, tuple[ProgramSpec, Engine]] = {self.planned: (spec, engine)}
+
+    def checked(self, batch: Batch, rows: Rows | None, device: torch.device) -> Given:
+        """A rank's batch, before all agree. InputsError where it is none of the plan's."""
+        given = unsettled(self.spec, batch, rows, device)
+        if given is None:
+            spec, _ = self.at(sizes_of(self.spec, batch, rows))
+            given = given_batch(spec, batch, device, rows)
+        return given
+
+    def settled(self, batch: Batch, given: Given, device: torch.device) -> tuple[ProgramSpec, Engine, Given]:
+        """What runs the batch that all ranks agree on."""
+        form = None if given.form == "either" else given.form
+        sizes = sizes_of(self.spec, batch, form)
+        spec, engine = self.at(sizes)
+        return spec, engine, given if given.sizes == sizes else given_batch(spec, batch, device, form)
+
+    def at(self, sizes: BatchSizes) -> tuple[ProgramSpec, Engine]:
+        """InputsError where the program doesn't run at that size, or the plan's memory isn't for it. A program that was
+        made by hand, without a plan, is for its one size."""
+        if self.spec.resized is None:
+            return self.made[self.planned]
+        if sizes not in self.made:
+            spec = replace(self.spec, lowered=self.lowered(sizes, self.spec.resized))
+            self.made[sizes] = spec, self.made[self.planned][1].resized(spec)
+        return self.made[sizes]
+
+    def lowered(self, sizes: BatchSizes, resized: Callable[[BatchSizes], Lowered]) -> Lowered:
+        """The typed program; InputsError likewise."""
+        if sizes.rows > self.planned.rows or sizes.tokens > self.planned.tokens:
+            cause = f"the plan's memory is for {self.planned}"
+            raise InputsError(str(sizes), cause, "give no more, or plan again with this one as example_inputs")
+        try:
+            return resized(sizes)
+        except ParallelismError as error:
+            raise InputsError(error.value, error.cause, error.remedy) from None

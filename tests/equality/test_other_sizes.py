@@ -1,0 +1,230 @@
+"""``program.step`` of a shorter last batch and of shorter rows: loss, gradients and the parameters after are one
+device's, and the planned batch goes on as before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from autoplan import Training
+from autoplan.errors import InputsError
+from autoplan.trace.passes.precision import widened
+from autoplan.verify.local_ranks import RankPool
+from autoplan.verify.reference import loss_of, plain_experts
+from tests.support import zoo
+from tests.support.forwards import (
+    BOUND,
+    Batch,
+    Planned,
+    evaluate,
+    features,
+    loaded,
+    planned,
+    relative,
+    sum_over_rows,
+)
+
+SLOW = pytest.mark.slow
+RATE = 0.1
+
+
+def cut(batch: Batch, rows: int, tokens: int | None = None) -> Batch:
+    """The last rows, and the last tokens of them: of the first none counts."""
+    last = {name: value[-rows:] for name, value in batch.items()}
+    return {name: value[:, -tokens:].contiguous() for name, value in last.items()} if tokens else last
+
+
+def step_through(
+    rank: int, world: int, folder: str, weights: Mapping[str, Tensor], batches: Sequence[Batch]
+) -> tuple[list[float], list[dict[str, Tensor]], dict[str, Tensor]]:
+    """On one rank: the losses and gradients of steps on batches that all ranks give whole, and the state after."""
+    program, losses, gradients = loaded(folder, weights), [], []
+    for batch in batches:
+        losses.append(float(program.step(batch, rows="whole")))
+        gradients.append(program.full_grads())
+        program.optimizer.step()
+        program.optimizer.zero_grad()
+    return losses, gradients, program.full_state_dict()
+
+
+def on_one_device(plan: Planned, batches: Sequence[Batch]) -> tuple[list[float], list[dict[str, Tensor]]]:
+    """The same with the module itself; it is left trained."""
+    plan.module.train()
+    optimizer = torch.optim.SGD(plan.module.parameters(), lr=RATE)
+    losses, gradients = [], []
+    for batch in batches:
+        optimizer.zero_grad()
+        with widened(), plain_experts(plan.module):
+            loss = loss_of(plan.module, plan.loss_fn, batch)
+        loss.backward()
+        losses.append(float(loss.detach()))
+        named = plan.module.named_parameters()
+        gradients.append({n: p.grad.clone() for n, p in named if p.grad is not None})
+        optimizer.step()
+    return losses, gradients
+
+
+def of_zoo(folder: Path, name: str, **pinned: object) -> Planned:
+    model, batch, loss_fn = zoo.small(name)
+    training = Training(precision="fp64", optimizer="sgd", learning_rate=RATE)
+    return planned(folder / "out", model, batch, loss_fn, training, **pinned)
+
+
+CASES = [
+    ("llama", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2}, [(8, 0), (4, 0), (8, 12), (2, 6)]),
+    pytest.param(
+        *("llama", {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2, "sequence_parallel": True}),
+        [(8, 0), (3, 0), (4, 8)], marks=SLOW,
+    ),
+    ("llama", {"dp": 1, "cp": 2, "tp": 1, "pp": 2, "micro_batch": 1}, [(8, 0), (3, 0), (5, 8)]),
+    pytest.param(
+        *("gpt2", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 1, "recompute": "full"}), [(8, 0), (6, 7), (2, 0)],
+        marks=SLOW,
+    ),
+    pytest.param("gpt2", {"dp": 4, "tp": 1, "pp": 1, "zero": 3, "micro_batch": 1}, [(8, 0), (4, 5)], marks=SLOW),
+    pytest.param("bert", {"dp": 2, "tp": 2, "pp": 1, "recompute": "selective"}, [(8, 0), (6, 0), (2, 9)], marks=SLOW),
+    pytest.param("vit", {"dp": 2, "tp": 2, "pp": 1, "micro_batch": 2}, [(8, 0), (6, 0), (2, 0)], marks=SLOW),
+    pytest.param(
+        *("mixtral", {"dp": 2, "tp": 1, "pp": 2, "ep": 2, "micro_batch": 2}), [(8, 0), (4, 0), (4, 8)], marks=SLOW
+    ),
+    ("mlp", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 1}, [(8, 0), (2, 0), (6, 0)]),  # divides by the microbatches
+    pytest.param(
+        *("gpt2", {"dp": 2, "tp": 1, "pp": 2, "micro_batch": 1, "pipeline_schedule": "interleaved",
+                   "virtual_stages": 2}), [(8, 0), (4, 0), (8, 7)], marks=SLOW,
+    ),
+    pytest.param(
+        *("gpt2", {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2, "pipeline_schedule": "zero-bubble"}),
+        [(8, 0), (3, 0)], marks=SLOW,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pinned", "sizes"), CASES, ids=lambda x: x if isinstance(x, str) else None)
+def test_steps_at_other_sizes_are_one_devices(
+    pool: RankPool, tmp_path: Path, name: str, pinned: dict[str, object], sizes: Sequence[tuple[int, int]]
+) -> None:
+    plan = of_zoo(tmp_path, name, **pinned)
+    batches = [cut(plan.batch, *size) for size in sizes]
+    expected, gradients = on_one_device(plan, batches)
+    for losses, found, state in pool.run(step_through, str(plan.folder), plan.weights, batches):
+        assert max(map(relative, losses, expected)) < BOUND
+        if not found[0]:
+            continue
+        for ours, theirs in zip(found, gradients, strict=True):
+            assert all(apart(ours[key], theirs[key]) < 1e-8 for key in theirs)
+        after = plan.module.state_dict()
+        assert all(apart(value, after[key]) < 1e-8 for key, value in state.items() if value.is_floating_point())
+
+
+def own_rows(
+    rank: int, world: int, folder: str, weights: Mapping[str, Tensor], batches: Sequence[Batch]
+) -> list[float]:
+    """On one rank: the losses of batches of which each data rank gives its rows, of one microbatch."""
+    program, losses = loaded(folder, weights), []
+    place, ways = program.axes["dp"].rank, program.axes["dp"].size
+    for batch in batches:
+        rows = {name: value.chunk(ways)[place] for name, value in batch.items()}
+        losses.append(float(program.step(rows)))
+        program.optimizer.zero_grad()
+    return losses
+
+
+def test_a_rank_gives_its_rows_of_a_short_batch_without_saying_so(pool: RankPool, tmp_path: Path) -> None:
+    """As many as the plan has for no rank: that all differ tells that they are the ranks' own."""
+    plan = of_zoo(tmp_path, "mlp", dp=4, tp=1, pp=1)
+    batches = [cut(plan.batch, 4), cut(plan.batch, 8)]
+    expected = [loss for batch in batches for loss in on_one_device_alone(plan, batch)]
+    for losses in pool.run(own_rows, str(plan.folder), plan.weights, batches):
+        assert max(map(relative, losses, expected)) < BOUND
+
+
+def on_one_device_alone(plan: Planned, batch: Batch) -> list[float]:
+    with torch.no_grad():
+        return [float(loss_of(plan.module, plan.loss_fn, batch))]
+
+
+def drop_through(
+    rank: int, world: int, folder: str, weights: Mapping[str, Tensor], batches: Sequence[Batch]
+) -> list[float]:
+    return step_through(rank, world, folder, weights, batches)[0]
+
+
+def test_what_is_dropped_at_other_sizes_is_the_same_under_every_split(pool: RankPool, tmp_path: Path) -> None:
+    losses = []
+    for number, pinned in enumerate(({"dp": 4, "tp": 1, "pp": 1}, {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 8})):
+        model, batch, loss_fn = zoo.small("gpt2", dropout=0.2)
+        torch.manual_seed(0)
+        plan = planned(tmp_path / str(number), model, batch, loss_fn, Training(precision="fp64"), **pinned)
+        batches = [cut(plan.batch, 8), cut(plan.batch, 4, 8)]
+        losses.append(pool.run(drop_through, str(plan.folder), plan.weights, batches)[0])
+    assert max(map(relative, *losses)) < BOUND and relative(losses[0][0], losses[0][1]) > 1e-3
+
+
+def refusals(
+    rank: int, world: int, folder: str, weights: Mapping[str, Tensor], batches: Sequence[Batch]
+) -> tuple[list[str], float]:
+    """On one rank: what is said of batches that aren't computed, and the loss of the last, which is."""
+    program, told = loaded(folder, weights), []
+    for batch in batches[:-1]:
+        with pytest.raises(InputsError) as error:
+            program.step(batch)
+        told.append(str(error.value))
+    return told, float(program.step(batches[-1]))
+
+
+def test_what_the_plan_does_not_run_is_refused_by_size_cause_and_remedy(pool: RankPool, tmp_path: Path) -> None:
+    plan = of_zoo(tmp_path, "llama", dp=2, cp=2, tp=1, pp=1)
+    tokens = plan.batch["input_ids"].shape[1]
+    twice = {name: torch.cat([value, value]) for name, value in plan.batch.items()}
+    longer = {name: torch.cat([value, value], 1) for name, value in plan.batch.items()}
+    batches = [cut(plan.batch, 5), cut(plan.batch, 8, tokens - 1), cut(plan.batch, 8, 1), twice, longer, plan.batch]
+    expected = (
+        "a batch of 5 rows: the plan splits rows over 2 data ranks, and a training step pads none. give 4 or 6 rows",
+        f"a batch of 8 rows of {tokens - 1} tokens: dim 1 of embed_tokens, {tokens - 1}, doesn't divide over cp = 2",
+        "a batch of 8 rows of 1 token: it is known for 2 tokens at least",
+        f"a batch of 16 rows of {tokens} tokens: the plan's memory is for a batch of 8 rows of {tokens} tokens",
+        f"a batch of 8 rows of {2 * tokens} tokens: the plan's memory is for a batch of 8 rows of {tokens} tokens",
+    )
+    for told, loss in pool.run(refusals, str(plan.folder), plan.weights, batches):
+        assert [text[: len(part)] for part, text in zip(expected, told, strict=True)] == list(expected)
+        assert loss > 0
+
+
+def test_a_graph_that_depends_on_the_rows_keeps_the_planned_ones(pool: RankPool, tmp_path: Path) -> None:
+    plan = planned(tmp_path / "out", zoo.mlp(), features(), sum_over_rows, Training(precision="fp64"), dp=2, tp=2, pp=1)
+    assert "b rows of a microbatch" not in (plan.folder / "program.py").read_text()
+    for told, _ in pool.run(refusals, str(plan.folder), plan.weights, [plan.rows(6), plan.batch]):
+        assert "its graph in training with a batch of 7 rows differs: aten.div" in told[0]
+        assert "give a batch of 8 rows, as planned, or plan again with that one" in told[0]
+
+
+def test_a_mixture_s_load_balance_is_that_of_the_rows_that_come(pool: RankPool, tmp_path: Path) -> None:
+    """In training and in evaluation; its mask of ones follows the batch."""
+    model, batch, _ = zoo.small("mixtral")
+    model.config.output_router_logits = True
+    training = Training(precision="fp64", optimizer="sgd", learning_rate=RATE)
+    plan = planned(tmp_path / "out", model, batch, None, training, dp=2, tp=2, pp=1)
+    batches = [cut(plan.batch, 8), cut(plan.batch, 2), cut(plan.batch, 6, 9)]
+    evaluated = [plan.loss(batch) for batch in batches]
+    for found in pool.run(evaluate, str(plan.folder), plan.weights, batches):
+        assert max(map(relative, found, evaluated)) < BOUND
+    expected, _ = on_one_device(plan, batches)
+    for losses, *_ in pool.run(step_through, str(plan.folder), plan.weights, batches):
+        assert max(map(relative, losses, expected)) < BOUND
+
+
+def test_shorter_rows_are_evaluated(pool: RankPool, tmp_path: Path) -> None:
+    plan = of_zoo(tmp_path, "bert", dp=2, tp=2, pp=1)
+    batches = [plan.batch, cut(plan.batch, 8, 7), cut(plan.batch, 3, 2), cut(plan.batch, 5, 12)]
+    expected = [plan.loss(batch) for batch in batches]
+    for found in pool.run(evaluate, str(plan.folder), plan.weights, batches):
+        assert max(map(relative, found, expected)) < BOUND
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """Relative to the larger of the other's norm and a rounding's scale."""
+    return float((one - other).norm() / other.norm().clamp(min=1e-6))
