@@ -104,10 +104,12 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         blocks = [found.record.model.segments[k].block for _, at in mine for k in range(*at)]
         moves = [moved for block in blocks for moved in plan.found.point.prices[block].moves]
         hidden_s = trace.microbatches * sum(moved.hidden_backward_s for moved in moves)
-        slowed_s = (1 + loads.data.prices.device.overlap_slowdown) * hidden_s  # the calls, and what they slow, in full
-        assert backward_s == pytest.approx(trace.microbatches * sum(again) + summed_s + slowed_s)
+        slowdown = loads.data.prices.device.overlap_slowdown
+        slowed_s = (1 + slowdown) * hidden_s  # the calls, and what they slow, in full
+        once_s = sum(loads.once_s(at)[1] for _, at in mine)
+        assert backward_s == pytest.approx(trace.microbatches * sum(again) + summed_s + slowed_s + slowdown * once_s)
         if len(stages) == 1:
-            assert sum(seconds) == pytest.approx(plan.found.step_s + slowed_s)
+            assert sum(seconds) == pytest.approx(plan.found.step_s + slowed_s + (1 + slowdown) * once_s)
 
 
 def spent_s(trace: RankTrace, seconds: Sequence[float], phase: str) -> float:

@@ -42,6 +42,8 @@ class _Dispatch(TorchDispatchMode):
         if function is torch.ops.prim.device.default:
             return args[0].fake_device
         kwargs = kwargs or {}
+        if function is torch.ops.prims.device_put.default:  # a constant that a compiled graph brings to the device
+            function, args, kwargs = torch.ops.aten._to_copy.default, args[:1], {"device": args[1]}
         device = kwargs.get("device")
         there = device is not None and torch.device(device).type == NAME
         if function is torch.ops.aten.is_pinned.default:

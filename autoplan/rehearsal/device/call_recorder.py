@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ class Recorder:
         self.during = "start"
         self.batch, self.batches = 0, 0
         self.in_flight: dict[int, int] = {}     # storage of a functional collective's result -> its number
+        self.newest = (0, 0)  # a thread, and the number of the newest node of autograd that it knew
         self.lines_of_nodes: dict[int, str] = {}  # sequence number of a node of autograd -> the line of its forward
         self.storages.restart()
         if self.device is not None:
@@ -184,13 +186,15 @@ class Recorder:
         return inner
 
     def _placed(self, line: str) -> str:
-        """Remembers which node of autograd comes of the line. A Function's forward runs without gradients, inside its
-        own node; elsewhere without them the last node has a line already."""
-        number = torch.autograd._get_sequence_nr() - 1
-        if torch.is_grad_enabled():
-            self.lines_of_nodes[number] = line
+        """Remembers which node of autograd comes of the line: a thread's newest, where it came since the last call. A
+        Function's forward runs without gradients, inside its own node; elsewhere without them the last node has a line
+        already."""
+        newest = threading.get_ident(), torch.autograd._get_sequence_nr() - 1
+        if torch.is_grad_enabled() and newest != self.newest:
+            self.lines_of_nodes[newest[1]] = line
         else:
-            self.lines_of_nodes.setdefault(number, line)
+            self.lines_of_nodes.setdefault(newest[1], line)
+        self.newest = newest
         return line
 
     def _functional(self, name: str, args: tuple, result: Any, line: str) -> None:

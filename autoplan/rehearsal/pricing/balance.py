@@ -88,7 +88,7 @@ def merged(calls: Sequence[PricedCall]) -> list[PricedCall]:
     Those around an update stay apart: they come after all others of a step, and share in the update's seconds."""
     found: dict[tuple, list[PricedCall]] = defaultdict(list)
     for call in calls:
-        size = -1 if call.parts or call.unsized else call.bytes
+        size = -1 if call.parts or call.unsized else call.bytes + call.padding
         found[call.kind, call.span, size, call.parts, call.unsized, call.where == WHOLE].append(call)
     return [together(alike) for alike in found.values()]
 
@@ -117,7 +117,7 @@ class _Ledger:
 
     def take(self, wanted: PricedCall) -> PricedCall:
         """Strikes out what is wanted; returns it with as many as there were."""
-        there = self.open[wanted.kind, wanted.span, wanted.bytes]
+        there = self.open[wanted.kind, wanted.span, wanted.bytes + wanted.padding]
         struck, there[:] = there[: wanted.count], there[wanted.count :]
         self.seconds |= {call.number: wanted.seconds for call in struck}
         if len(struck) < wanted.count:

@@ -44,7 +44,8 @@ class PricedCall:
     count    in one step of the rank
     seconds  of one
     parts    the program may issue it in several parts, or as several together: the bytes of all are compared
-    padding  bytes that the program puts in beside: what aligns gradients in their buckets, and counts them
+    padding  bytes that the program puts in beside: what aligns gradients in their buckets, and counts them; what makes
+             a parameter's rows divide
     unsized  the bytes follow from the batch's values, so that the number of calls alone is known
     sometimes  it isn't in every step, so that none of it may be there
     """
@@ -161,16 +162,21 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
     elif data.shared and data.zero:
         counts = [count for at in intervals for count in loads.unit_gathers(at)]
         scatters = share.microbatches if data.scatters_each else 1
-        pairs = zip(counts, map(data.by_group, units), strict=True)
-        for gathers, (axes, size) in ((count, each) for count, unit in pairs for each in unit.items()):
-            group, reduced = span(share, axes), data.prices.summed * size
-            seconds_of = share.prices.collective_s
-            gather_s, scatter_s = seconds_of("all-gather", size, axes), seconds_of("reduce-scatter", reduced, axes)
-            yield PricedCall("parameters", "all-gather", group, int(size), gathers, gather_s)
-            yield PricedCall("gradients", "reduce-scatter", group, int(reduced), scatters, scatter_s)
-            if data.across:
-                replica_s, size = data.replica_s(size, axes), data.shard_bytes(size, axes)
-                yield PricedCall("gradients", "all-reduce", span(share, data.across), int(size), 1, replica_s)
+        added_to, sums = (row_padding(share, in_sum) for in_sum in (1.0, data.prices.summed))
+        for gathers, unit, more, beside in zip(counts, map(data.by_group, units), added_to, sums, strict=True):
+            for axes, size in unit.items():
+                group, reduced = span(share, axes), data.prices.summed * size
+                gather_s = share.prices.collective_s("all-gather", size, axes)
+                scatter_s = share.prices.collective_s("reduce-scatter", reduced, axes)
+                yield PricedCall("parameters", "all-gather", group, int(size), gathers, gather_s, padding=more[axes])
+                yield PricedCall(
+                    "gradients", "reduce-scatter", group, int(reduced), scatters, scatter_s, padding=beside[axes]
+                )
+                if data.across:
+                    part = data.shard_bytes(size, axes)
+                    padding = round(beside[axes] * part / reduced)
+                    replica_s, across = data.replica_s(size, axes), span(share, data.across)
+                    yield PricedCall("gradients", "all-reduce", across, int(part), 1, replica_s, padding=padding)
     for axes, size in added(loads.summed_bytes(at) for at in intervals).items():
         spent_s = share.prices.collective_s("all-reduce", size, axes)
         summed = [p for p in held(share) if data.beside(summed_over_operators(share, p)) == axes]
@@ -180,6 +186,26 @@ def parameter_calls(share: RankShare) -> Iterator[PricedCall]:
         )  # fmt: skip
     yield from tied_calls(share)
     yield from whole_calls(share)
+
+
+def row_padding(share: RankShare, widened: float) -> list[Counter[str]]:
+    """Of each segment's parameters the bytes by which fully_shard makes their rows divide, by the group that they are
+    gathered over.
+
+    widened  bytes in which an element is sent, for each byte in which it is used
+    """
+    stored, data = {p.name: p for p in share.plan.lowered.parameters}, share.loads.data
+    found = []
+    for first, last in share.intervals:
+        seen: set[str] = set()
+        for held_here in share.loads.chain.held.segments[first:last]:
+            padding, fresh = Counter[str](), [(name, size) for name, size in held_here if name not in seen]
+            for name, size in fresh:
+                rows, summed = (*stored[name].local_shape, 1)[0], summed_over_operators(share, stored[name])
+                padding[data.group(summed)] += round(widened * size * (-rows % data.ways(summed)) / rows)
+            seen |= {name for name, _ in fresh}
+            found += [padding] if fresh else []
+    return found
 
 
 def whole_calls(share: RankShare) -> Iterator[PricedCall]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import starmap
 
 from autoplan.cost.step import straggling
 from autoplan.rehearsal.pricing.balance import balance
@@ -78,19 +79,41 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             block = lowered.segments[segment].block
             price = share.blocks[block]
             size = price.parameters
-            apart_s = open_s(share, price, backward=False) + data.exposed_forward_s(price.forward_s, size)
+            exposed_s, alone_s = (data.exposed_forward_s(beside_s, size) for beside_s in (price.forward_s, 0.0))
+            apart_s = open_s(share, price, backward=False) + exposed_s - slowed_s(share, alone_s - exposed_s)
             ahead_s = float(chain.forward_s[segment]) - apart_s
             totals[block, FORWARD] += m * ahead_s
             if not share.prices.training:
                 continue
             last = segment == len(chain) - 1 and not chain.repeated[-1]
-            apart_s = open_s(share, price, backward=True) + data.exposed_backward_s(price.backward_s, size, last)
+            exposed_s, alone_s = (data.exposed_backward_s(beside_s, size, last) for beside_s in (price.backward_s, 0.0))
+            apart_s = open_s(share, price, backward=True) + exposed_s - slowed_s(share, alone_s - exposed_s)
             back_s = float(backward_s[segment]) - apart_s
             again = [moved for moved in price.moves if moved.again and not share.hosts]
             gathers_s = sum(crossing_s(share.prices, moved, backward=False) for moved in again)
             partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
             totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))
-    return totals
+    return slowed_once(share, totals)
+
+
+def slowed_once(share: RankShare, totals: Mapping[Pool, float]) -> Mapping[Pool, float]:
+    """The same with what the data axis' collectives once a step cost the compute beside which they run: gathers under
+    forwards, sums of gradients under backwards."""
+    loads, data = share.loads, share.loads.data
+    hidden_s = sum(loads.once_s(at)[1] for at in share.intervals)
+    ahead_s = 0.0
+    if data.shared and 0 < data.zero < 3:
+        gathers = [(loads.forward_s(at), sum(map(data.gather_s, loads.unit_bytes(at)))) for at in share.intervals]
+        ahead_s = sum(starmap(data.hidden_s, gathers))
+    more = {FORWARD: slowed_s(share, ahead_s), BACKWARD: slowed_s(share, hidden_s - ahead_s)}
+    whole = {phase: sum(s for pool, s in totals.items() if pool[1] == phase) or 1.0 for phase in more}
+    return {pool: seconds * (1 + more[pool[1]] / whole[pool[1]]) for pool, seconds in totals.items()}
+
+
+def slowed_s(share: RankShare, hidden_s: float) -> float:
+    """What collectives that hide so many seconds cost the compute beside them (``cost_models.collective.overlapped``);
+    the rest of what they take is theirs."""
+    return share.prices.device.overlap_slowdown * hidden_s
 
 
 def open_s(share: RankShare, price: BlockCost, *, backward: bool) -> float:

@@ -1,0 +1,44 @@
+"""Compiled programs of other kinds than transformers: their memory, calls and step beside what the plan predicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import autoplan
+from autoplan.options import Parallelism, Training
+from autoplan.rehearsal.outcome import Rehearsal
+from examples import dlrm, unet
+
+STEP = 0.01  # by which the step may be off
+
+
+@pytest.fixture(scope="module")
+def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    """A U-Net under ZeRO-2 on eight ranks, whose head has two rows and whose first segment has no gradient to give."""
+    plan = autoplan.parallelize(
+        unet.make_model(levels=2), "1x8 a100-sxm-80gb", unet.example_inputs(128),
+        loss_fn=unet.loss_fn, training=Training(precision="bf16-mixed"),
+        parallelism=Parallelism(dp=8, tp=1, pp=1, zero=2, micro_batch=16),
+    )  # fmt: skip
+    return autoplan.load(plan.export(tmp_path_factory.mktemp("unet") / "out")).rehearse()
+
+
+def test_rows_that_do_not_divide_are_priced_as_they_are_sent(convolutions: Rehearsal) -> None:
+    """The head's two rows and two biases are gathered from eight ranks that each put in one."""
+    sent = {(call.kind, call.bytes, call.padding) for one in convolutions.balances for call in one.priced}
+    parameters = (2 * 64 + 2) * 2
+    assert ("all-gather", parameters, 3 * parameters) in sent
+    assert ("reduce-scatter", 2 * parameters, 6 * parameters) in sent
+    assert not [difference for one in convolutions.balances for difference in one.differences]
+
+
+def test_a_first_segment_without_a_gradient_to_give_has_its_backward(convolutions: Rehearsal) -> None:
+    assert convolutions.together.simulated_s == pytest.approx(convolutions.predicted_s, rel=STEP)
+
+
+def test_placed_tables_bring_their_constants_to_the_device(tmp_path: Path) -> None:
+    plan = autoplan.parallelize(dlrm.make_model(rows=1000, batch=64), "1x2 h100-sxm", parallelism="table-parallel")
+    found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
+    assert not found.failed, str(found)
