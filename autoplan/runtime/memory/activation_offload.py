@@ -56,12 +56,13 @@ class CopyStream:
         self.last: SavedTensors | None = None
 
     def to_host(self, saved: SavedTensors, x: Tensor) -> OffloadedTensor:
-        """Starts a tensor's copy to the host; one that is saved twice is copied once."""
+        """Starts a tensor's copy to the host; one that is saved twice is copied once. A part of another tensor, as of
+        a joined product, takes the memory of its own elements alone."""
         key = (x.data_ptr(), x.dtype, x.shape, x.stride(), x._version)
         offloaded = saved.tensors.get(key)
         if offloaded is None:
             pinned = x.device.type != "cpu"
-            memory = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cpu", pin_memory=pinned)
+            memory = torch.empty_like(x, device="cpu", pin_memory=pinned, requires_grad=False)
             offloaded = saved.tensors[key] = OffloadedTensor(memory, x.device)
             saved.sources.append(x)
             self.copy(memory, x.detach(), x.device)
@@ -74,7 +75,7 @@ class CopyStream:
         saved.requested = True
         for each in list(saved.tensors.values()):
             memory = each.memory
-            each.on_device = torch.empty_strided(memory.shape, memory.stride(), dtype=memory.dtype, device=each.device)
+            each.on_device = torch.empty_like(memory, device=each.device)
             self.copy(each.on_device, memory, each.device)
         if self.stream is not None:
             saved.arrived = self.stream.record_event()
