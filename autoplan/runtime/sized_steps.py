@@ -12,6 +12,7 @@ import torch
 from autoplan.errors import InputsError, ParallelismError
 from autoplan.ir.typed_program import Lowered
 from autoplan.lower.resized import BatchSizes, planned_sizes
+from autoplan.runtime.collectives.objects import together
 from autoplan.runtime.data.microbatches import Batch, Given, Rows, given_batch, sizes_of, unsettled
 from autoplan.runtime.engine import LoopEngine, PipelineEngine
 from autoplan.runtime.program_spec import ProgramSpec
@@ -35,11 +36,17 @@ class SizedSteps:
         return given
 
     def settled(self, batch: Batch, given: Given, device: torch.device) -> tuple[ProgramSpec, Engine, Given]:
-        """What runs the batch that all ranks agree on."""
+        """What runs the batch that all ranks agree on. InputsError, on every rank, where rows of which only that told
+        whose they are turn out to be none of the plan's on any."""
         form = None if given.form == "either" else given.form
-        sizes = sizes_of(self.spec, batch, form)
-        spec, engine = self.at(sizes)
-        return spec, engine, given if given.sizes == sizes else given_batch(spec, batch, device, form)
+        if given.sizes.rows:
+            return *self.at(sizes_of(self.spec, batch, form)), given
+        return together(lambda: self.compared(batch, form, device))
+
+    def compared(self, batch: Batch, form: Rows | None, device: torch.device) -> tuple[ProgramSpec, Engine, Given]:
+        """A batch of which it is known now whether it is whole."""
+        spec, engine = self.at(sizes_of(self.spec, batch, form))
+        return spec, engine, given_batch(spec, batch, device, form)
 
     def at(self, sizes: BatchSizes) -> tuple[ProgramSpec, Engine]:
         """InputsError where the program doesn't run at that size, or the plan's memory isn't for it. A program that was

@@ -142,6 +142,26 @@ def test_a_rank_gives_its_rows_of_a_short_batch_without_saying_so(pool: RankPool
         assert max(map(relative, losses, expected)) < BOUND
 
 
+def one_odd(rank: int, world: int, folder: str, weights: Mapping[str, Tensor], batch: Batch) -> tuple[str, float]:
+    """On one rank: what is said where one rank's targets are too many, and the planned batch's loss after."""
+    program = loaded(folder, weights)
+    rows = {name: value[: value.shape[0] // 2].chunk(world)[rank] for name, value in batch.items()}
+    *_, targets = rows
+    if rank == 1:
+        rows[targets] = torch.cat([rows[targets]] * 2)
+    with pytest.raises(InputsError) as error:
+        program.step(rows)
+    return str(error.value), float(program.step(batch))
+
+
+def test_own_rows_of_a_short_batch_that_fit_on_all_ranks_but_one_are_refused_on_all(
+    pool: RankPool, tmp_path: Path
+) -> None:
+    plan = of_zoo(tmp_path, "mlp", dp=4, tp=1, pp=1)
+    for told, loss in pool.run(one_odd, str(plan.folder), plan.weights, plan.batch):
+        assert "of shape (2,): the plan is for a batch of (4,), of which a rank's rows are (1,)" in told and loss > 0
+
+
 def on_one_device_alone(plan: Planned, batch: Batch) -> list[float]:
     with torch.no_grad():
         return [float(loss_of(plan.module, plan.loss_fn, batch))]

@@ -20,8 +20,8 @@ class Batches:
             program.optimizer.step()
             program.save_checkpoint(folder, extra={"position": batches.position})
 
-    A program's step is for a whole batch of its size. So where the data end within a batch, its rows are left out, as
-    by a DataLoader with drop_last, and the iteration ends; it ends too, for all ranks, where any rank's loader does.
+    Where the data end within a batch, its rows are left out, as by a DataLoader with drop_last, though a step takes a
+    shorter batch, and the iteration ends; it ends too, for all ranks, where any rank's loader does.
     What follows the loop, a last checkpoint say, is then run by all, and ``ended`` says what was left out.
 
     loader    gives whole batches, the same on every rank, or each rank's own rows
