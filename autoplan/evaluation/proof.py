@@ -116,7 +116,7 @@ def compared(given: Given, sizes: BatchSizes, trace: Retrace, how: str) -> Compa
         return Compared(said(error), refused=True)
     try:
         scaled = rescale(given.traced, batch=sizes.rows, seq=sizes.tokens or None, compared=True)
-        different = difference(scaled, found)
+        different = difference(scaled, found, training=trace is given.retrain)
     except Exception as error:
         return Compared(said(error))
     return Compared(different and f"its graph {how} differs: {different}")

@@ -8,10 +8,10 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from autoplan.evaluation.evaluation_graph import BATCH_NORM, TRACKED, evaluated_node
+from autoplan.evaluation.evaluation_graph import BATCH_NORM, DROPOUT, TRACKED, evaluated_node
 from autoplan.ir.graph import Argument, Model, Node, Ref, TensorType
 
-SAME_VALUE = ("aten.reshape.default", "aten.expand.default", "aten.to.dtype", "autoplan.dropout")
+SAME_VALUE = ("aten.reshape.default", "aten.expand.default", "aten.to.dtype")
 """Operators that may leave a tensor as it is: then they are none. At one row no expansion is left of many."""
 
 MOMENTUM = 7  # of batch norm, which matters in training alone
@@ -21,16 +21,18 @@ MOMENTUM = 7  # of batch norm, which matters in training alone
 class Keys:
     """The keys of one graph's values.
 
-    places  of each key the module and the operator that made it, the first that did
+    training  whether what differs in training alone counts: dropout, how batch norm takes its statistics
+    places    of each key the module and the operator that made it, the first that did
     """
 
+    training: bool = False
     result: str = ""
     places: dict[str, str] = field(default_factory=dict)
 
 
-def keys_of(model: Model) -> Keys:
-    """The keys of a whole model, in evaluation."""
-    found = Keys()
+def keys_of(model: Model, training: bool = False) -> Keys:
+    """The keys of a whole model, in evaluation or in training."""
+    found = Keys(training)
     entering = [v.name for v in model.batch] + [b.name for b in model.buffers]
     outer = {name: leaf(name) for name in entering}
     walk(model.constants, outer, model.types(), found)
@@ -49,13 +51,15 @@ def keys_of(model: Model) -> Keys:
 
 def walk(nodes: Iterable[Node], known: dict[str, str], types: dict[str, TensorType], found: Keys) -> None:
     """Adds the nodes' keys to what is known."""
-    for node in map(evaluated_node, nodes):
+    same = SAME_VALUE if found.training else (*SAME_VALUE, DROPOUT)
+    left_out = (TRACKED,) if found.training else (TRACKED, MOMENTUM)
+    for node in nodes if found.training else map(evaluated_node, nodes):
         types[node.name] = node.type
         first = node.operands[0] if node.operands else ""
-        if node.op in SAME_VALUE and types[first] == node.type:
+        if node.op in same and types[first] == node.type:
             known[node.name] = known[first]
             continue
-        args = [a for i, a in enumerate(node.args) if node.op != BATCH_NORM or i not in (TRACKED, MOMENTUM)]
+        args = [a for i, a in enumerate(node.args) if node.op != BATCH_NORM or i not in left_out]
         kwargs = [(name, argument(value, known)) for name, value in sorted(node.kwargs)]
         key = digest(node.op, [argument(a, known) for a in args], kwargs)
         known[node.name] = key
@@ -78,9 +82,10 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def difference(one: Model, other: Model) -> str:
-    """Where the second computes otherwise than the first, as text; "" where their results are the same."""
-    mine, theirs = keys_of(one), keys_of(other)
+def difference(one: Model, other: Model, training: bool = False) -> str:
+    """Where the second computes otherwise than the first, as text; "" where their results are the same: in evaluation,
+    or in training, where what is dropped and how statistics are taken is the same, too."""
+    mine, theirs = keys_of(one, training), keys_of(other, training)
     if mine.result == theirs.result:
         return ""
     added = next((place for key, place in theirs.places.items() if key not in mine.places), "")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from autoplan import Training
 from autoplan.errors import InputsError
+from autoplan.evaluation.proof import prove
 from autoplan.trace.passes.precision import widened
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.reference import loss_of, plain_experts
@@ -27,6 +29,7 @@ from tests.support.forwards import (
     relative,
     sum_over_rows,
 )
+from tests.support.planning import parallelize_alone
 
 SLOW = pytest.mark.slow
 RATE = 0.1
@@ -220,6 +223,39 @@ def test_a_graph_that_depends_on_the_rows_keeps_the_planned_ones(pool: RankPool,
     for told, _ in pool.run(refusals, str(plan.folder), plan.weights, [plan.rows(6), plan.batch]):
         assert "its graph in training with a batch of 7 rows differs: aten.div" in told[0]
         assert "give a batch of 8 rows, as planned, or plan again with that one" in told[0]
+
+
+class Noisier(nn.Module):
+    """Drops more of few rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(self.linear(x), 0.1 if len(x) == 8 else 0.5, self.training)
+
+
+class Steadier(nn.Module):
+    """Takes a single row's statistics from what has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(16, 12), nn.BatchNorm1d(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm, hidden = self.norm, self.linear(x)
+        statistics = norm.running_mean, norm.running_var, norm.weight, norm.bias
+        return functional.batch_norm(hidden, *statistics, training=self.training and len(x) > 1)
+
+
+@pytest.mark.parametrize("module", [Noisier(), Steadier()], ids=lambda module: type(module).__name__)
+def test_what_differs_in_training_alone_keeps_the_planned_rows(module: nn.Module) -> None:
+    """In evaluation the graphs are alike at every number of rows."""
+    plan = parallelize_alone(module, "1x1 cpu", features(), loss_fn=functional.mse_loss)
+    assert plan.given is not None
+    known = prove(plan.given)
+    assert "its graph in training with a batch of " in known.training and not known.rows, known
 
 
 def test_a_mixture_s_load_balance_is_that_of_the_rows_that_come(pool: RankPool, tmp_path: Path) -> None:
