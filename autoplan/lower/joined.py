@@ -13,9 +13,9 @@ of one: a fused projection stays one product.
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
-from autoplan.cost.operators.operator_seconds import keeps_of
 from autoplan.ir.graph import Block
 from autoplan.ir.typed_program import Compute, JoinedProducts, Statement, TypedValue
+from autoplan.rules.kept_values import keeps_of
 from autoplan.rules.registry import Rule, rule_of
 
 LINEAR, MATMUL = "aten.linear.default", "aten.matmul.default"

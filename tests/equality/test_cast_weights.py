@@ -16,6 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 import autoplan
 from autoplan import Parallelism, Training
 from autoplan.runtime.program import Program
+from autoplan.runtime.sized_steps import SizedSteps
 from autoplan.verify.local_ranks import RankPool
 from tests.support.sampling import sampled, slow
 
@@ -69,7 +70,8 @@ def trained(rank: int, world: int, folder: str, batch: dict[str, Tensor]) -> dic
     with autoplan.load(folder).program() as program:
         program.init_weights(seed=1)
         leaves = {h.name: h.values.clone().requires_grad_() for h in program.held}
-        program.engine = engine = Recorded(program.engine)
+        engine = Recorded(program.engine)
+        program.steps_at = SizedSteps(program.spec, engine)
         update = torch.optim.AdamW(leaves.values(), lr=1e-2, fused=True)
         for _ in range(STEPS):
             program.optimizer.zero_grad()

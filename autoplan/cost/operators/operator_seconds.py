@@ -21,7 +21,7 @@ from autoplan.cost.operators.ring import Ring, attention
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
-from autoplan.rules.notation import kept as kept_of
+from autoplan.rules.kept_values import keeps_of, value_of
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
@@ -118,31 +118,6 @@ def operator_of(
         terms=(*rule.operands, rule.result),
         sizes=factor_sizes(rule, operands, node.type),
     )
-
-
-def value_of(node: Node, place: int | str) -> str:
-    """The name of a node's operand, or of its result ("out")."""
-    return node.name if place == "out" else node.operands[int(place)]
-
-
-def keeps_of(
-    block: Block, rules: Mapping[str, Rule], carries: frozenset[str], inside: frozenset[str], dropped: Set[str]
-) -> dict[str, tuple[int | str, ...]]:
-    """What each node keeps for the backward: operand positions, and "out".
-
-    Parameters, constants and what a compiled backward computes from weights alone (a cast) are at hand anyway:
-    ``dropped``. What passes ``inside`` a fused kernel is computed again, for which the kernel's own operands are kept:
-    by the operator whose result is needed and that reads them.
-    """
-    found: dict[str, tuple[int | str, ...]] = {}
-    again: set[str] = set()
-    for node in reversed(block.nodes):
-        places = kept_of(rules[node.name], [name in carries for name in node.operands]) if node.name in carries else ()
-        if node.name in again or ("out" in places and node.name in inside):
-            places = tuple(dict.fromkeys((*places, *range(len(node.operands)))))
-        again |= {value_of(node, place) for place in places} & inside
-        found[node.name] = tuple(place for place in places if value_of(node, place) not in inside | dropped)
-    return found
 
 
 def weights_of(block: Block) -> frozenset[str]:

@@ -39,7 +39,10 @@ def expand_run(model: Model, run: Run) -> Model | None:
     moved = [move_segment(segment, mover(run, last)) for segment in template]
     around = [*copies, *moved] if ends else [*moved, *copies]
     segments = (*model.segments[: second.start], *around, *model.segments[second.stop :])
-    return with_state(replace(model, segments=segments), run, template)
+    blocks = list(model.blocks)
+    if ends:  # the last repeat's own block, which names its modules
+        blocks[template[-1].block] = move_block(blocks[template[-1].block], mover(run, last))
+    return with_state(replace(model, segments=segments, blocks=tuple(blocks)), run, template)
 
 
 def with_state(model: Model, run: Run, template: tuple[Segment, ...]) -> Model:
