@@ -130,10 +130,13 @@ class Evaluator:
 
     def glance(self, candidate: Candidate, memory_limit: float, limit_s: float) -> Evaluated | None:
         """What the fastest operators take with stages that are cut without a search; None as of ``with_point``."""
-        point, quick = self.operators.fastest(candidate), replace(self, budget=replace(self.budget, quick=True))
+        point = self.operators.fastest(candidate)
         if self.idle(candidate, point):
             return None
-        return replace(quick, divided={}).with_point(candidate, point, memory_limit, limit_s)
+        quick = replace(self, budget=replace(self.budget, quick=True), seconds=0.0, divided={})
+        found = quick.with_point(candidate, point, memory_limit, limit_s)
+        self.seconds += quick.seconds
+        return found
 
     def suffices(self, candidate: Candidate, best: Evaluated | None) -> bool:
         """Whether leaner operators aren't sought for a quick answer beside a plan of some other candidate: they seldom
