@@ -67,6 +67,24 @@ def test_axes_of_the_context_and_of_experts_are_told_where_a_model_has_them() ->
     assert "cp 2, 8, 16" in left_out(long, FREE, tried) and "cp 1 to 4, tp" in searched(tried)
 
 
+def test_axes_that_were_tried_apart_are_told_where_they_were_not_tried_together() -> None:
+    long = SpaceLimits(devices=16, node=8, rows=64, segments=20, tokens=64, experts=4)
+    apart = {*settings(long, FREE), *settings(long, Parallelism(cp=2)), *settings(long, Parallelism(ep=2, tp=1))}
+    found = left_out(long, FREE, apart)
+    assert "ep beside cp" in found and "ep beside tp" in found and "cp beside tp" not in found
+    pairs = {*apart, *settings(long, Parallelism(ep=2, tp=2)), *settings(long, Parallelism(cp=2, ep=2, tp=1))}
+    assert [text for text in left_out(long, FREE, pairs) if "beside" in text] == ["ep beside cp beside tp"]
+    every = {*pairs, *settings(long, Parallelism(cp=2, ep=2, tp=2))}
+    assert not any("beside" in text for text in left_out(long, FREE, every))
+
+
+def test_axes_that_can_not_lie_together_are_not_missed() -> None:
+    """Two devices have one axis for rows and columns; experts fold over either."""
+    two = SpaceLimits(devices=2, node=2, rows=4, segments=2, tokens=64, experts=4)
+    apart = {*settings(two, FREE), *settings(two, Parallelism(cp=2)), *settings(two, Parallelism(ep=2, tp=1))}
+    assert [text for text in left_out(two, FREE, apart) if "beside" in text] == ["ep beside cp", "ep beside tp"]
+
+
 def test_what_was_searched_is_told() -> None:
     text = searched(set(settings(TWO_NODES, FREE)))
     assert text == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from autoplan.errors import ParallelismError
 from autoplan.ir.folding import Folding
 from autoplan.options import Parallelism
 from autoplan.report.words import parallelism_parts
+from autoplan.search.further.axes import over_experts
 from autoplan.search.space.candidates import SpaceLimits, settings
 from autoplan.search.space.one_line import read_text
 from autoplan.search.space.pinned_checks import check_pinned
@@ -37,6 +39,19 @@ def test_both_ways_beside_a_tensor_axis_are_tried() -> None:
     found = {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=8, tp=4, pp=1))}
     assert found == {1, 4}
     assert {s.sizes["etp"] for s in settings(LIMITS, Parallelism(ep=2, tp=4, pp=1))} == {4}  # fewer than tp
+
+
+@pytest.mark.parametrize(
+    ("pinned", "best", "contexts"),
+    [({}, 1, {1}), ({}, 4, {1, 4}), ({"cp": 2}, 2, {2}), ({"cp": 1}, 1, {1}), ({"cp": 8, "ep": 2}, 8, set())],
+)
+def test_experts_are_tried_beside_the_context_that_won(pinned: dict[str, int], best: int, contexts: set[int]) -> None:
+    won = next(settings(LIMITS, Parallelism(cp=best)))
+    work = SimpleNamespace(limits=LIMITS, lying=list)
+    found = over_experts(work, Parallelism(**pinned), SimpleNamespace(candidate=won))
+    assert {s.cp for s in found} == contexts
+    assert all(s.sizes["ep"] > 1 and s.tp == 1 for s in found)
+    assert {s.sizes["ep"] for s in found} == ({2, 4, 8, 16} if contexts else set())
 
 
 def test_replicas_beside_experts_may_have_one_data_rank_each() -> None:

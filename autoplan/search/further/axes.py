@@ -8,9 +8,10 @@ have one row: more would hold more, and a long row fills a device.
 An experts' axis is tried for mixtures. A tensor axis splits experts too, within a node and with all else that it
 splits. An axis of their own may span nodes, and dense weights stay whole along it. There are as many meshes again for
 each of its sizes, and operators over two axes are dear to choose. So sizes are tried without a tensor axis first, each
-mesh with the microbatch that gives a device about as many rows as it has in the best plan. The size whose plan is
-quickest is tried beside each tensor axis of a node, experts folded over it or each split by it, unless the model has
-too many operators. The foldings that win are tried with all other microbatches.
+mesh with the microbatch that gives a device about as many rows as it has in the best plan. Where that plan has a
+context axis, they are tried beside it as well as without one. The size whose plan is quickest is tried beside each
+tensor axis of a node, experts folded over it or each split by it, unless the model has too many operators or the plan
+a context axis: operators over three axes are dearer yet. The foldings that win are tried with all other microbatches.
 """
 
 from __future__ import annotations
@@ -56,20 +57,23 @@ def is_worth(candidate: Candidate, tokens: int) -> bool:
 
 def over_experts(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
     """Settings with an experts' axis, each mesh with its likeliest microbatch and with no tensor axis unless one is
-    pinned; none where such an axis or a system of rows is pinned, or the model has no mixture."""
-    said = (pinned.cp, pinned.ep, pinned.etp, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
+    pinned; none where such an axis or a system of rows is pinned, or the model has no mixture. The context axis is the
+    pinned one, or there is none or the best plan's."""
+    said = (pinned.ep, pinned.etp, pinned.tensor, pinned.tensor_system, pinned.sequence_parallel)
     if any(field is not None for field in said) or not work.limits.experts:
         return []
+    contexts = {1, 1 if best is None else best.candidate.cp} if pinned.cp is None else {pinned.cp}
     sizes = [ep for ep in divisors(math.gcd(work.limits.devices, work.limits.experts)) if ep > 1]
-    found = (s for ep in sizes for s in settings(work.limits, replace(pinned, ep=ep, tp=pinned.tp or 1)))
+    alone = (replace(pinned, ep=ep, cp=cp, tp=pinned.tp or 1) for cp in sorted(contexts) for ep in sizes)
+    found = (s for own in alone for s in settings(work.limits, own))
     rows = 1.0 if best is None else best.candidate.micro_batch / best.candidate.operator_ways
     return work.lying(likeliest(found, rows))
 
 
 def beside_tensor(work: SearchState, pinned: Parallelism, best: Evaluated | None) -> list[Candidate]:
     """Settings with the quickest experts' axis beside a tensor axis, folded over it or not, likewise; none for a model
-    of many operators, or where either axis is pinned."""
-    alone = [candidate for candidate in work.bounds if candidate.folding.axes]
+    of many operators, beside a context axis, or where either axis is pinned."""
+    alone = [candidate for candidate in work.bounds if candidate.folding.axes and candidate.cp == 1]
     said = (pinned.ep, pinned.tp)
     many = work.prepared.many > work.budget.folded_operators
     if work.budget.quick or many or any(field is not None for field in said) or not alone:
@@ -99,5 +103,5 @@ def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
 def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> list[Candidate]:
     """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
     sizes = found.candidate.sizes
-    same = replace(pinned, ep=sizes["ep"], etp=sizes["etp"], tp=sizes["tp"])
+    same = replace(pinned, **{name: sizes[name] for name in ("ep", "etp", "cp", "tp")})
     return work.lying([s for s in settings(work.limits, same) if s not in work.found])

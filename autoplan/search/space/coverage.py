@@ -6,6 +6,7 @@ that these rules then allow, is left out if no candidate has it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,15 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
         """Of a field's values, those that no candidate has, and some could have with so many pipeline ranks."""
         return [v for v in possible if v not in known and any(s.pp >= least_pp for s in beside(name, v))]
 
+    def untried(axes: tuple[str, ...]) -> bool:
+        """Whether each of these axes was tried, and never all of them together, though they can lie so."""
+        sizes = [tuple(s.sizes[axis] for axis in axes) for s in tried]
+        if any(min(own) > 1 for own in sizes) or not all(max(own, default=1) > 1 for own in zip(*sizes, strict=True)):
+            return False
+        least = [min(size for size in own if size > 1) for own in zip(*sizes, strict=True)]
+        asked = {axis: size for axis, size in zip(axes, least, strict=True) if getattr(pinned, axis) is None}
+        return any(True for _ in settings(limits, replace(pinned, **asked)))
+
     sizes = divisors(limits.devices)
     tensor = values("tp", sizes, {s.tp for s in tried})
     across = " (across nodes)" if all(tp > limits.node for tp in tensor) else ""
@@ -70,11 +80,14 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
     offloads = {kind: list(beside("offload", kind)) for kind in OFFLOADS}
     piped = [kind for kind, missed in offloads.items() if missed and all(s.pp > 1 for s in missed)]
     others = [kind for kind, missed in offloads.items() if missed and kind not in piped]
+    pairs = [pair for pair in itertools.combinations(("ep", "cp", "tp"), 2) if untried(pair)]
+    together = pairs or [("ep", "cp", "tp")] * untried(("ep", "cp", "tp"))
     told = (
         (tensor, f"tp {text(tensor)}{across}"),
         (factored, "several tensor axes"),
         (contexts, f"cp {text(contexts)}"),
         (experts, f"ep {text(experts)}"),
+        *((True, " beside ".join(axes)) for axes in together),
         (schedules, f"schedule {text(schedules)}"),
         (stages, f"{text(stages)} stages on a rank"),
         (piped, f"offload of {text(piped)} under a pipeline"),
