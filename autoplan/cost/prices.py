@@ -277,11 +277,12 @@ class Prices:
             backward_s = self.group_s(step.backward, step.backward_bytes, step.axes)
         return Cost(copy_s + forward_s, copy_s + backward_s if carries and self.training else 0.0)
 
-    def under_weights_s(self, sum_s: float, weights_s: float) -> float:
-        """Of the sum of an input's gradient, the seconds that so many of weights' gradients hide."""
+    def under_products_s(self, collective_s: float, products_s: float) -> float:
+        """Of a collective beside products in a backward, the seconds that these hide: of the sum of an input's gradient
+        those of weights' gradients, of an input gathered again those of its own."""
         if not self.hides or self.device.blocking:
             return 0.0
-        return float(hidden_seconds(weights_s, sum_s, self.device.overlap_slowdown))
+        return float(hidden_seconds(products_s, collective_s, self.device.overlap_slowdown))
 
     def collective_s(self, kind: str, bytes: float, axis: str) -> float:
         """Seconds of one collective, over several axes where ``axis`` names them, "dp,cp"; 0 where nothing crosses the

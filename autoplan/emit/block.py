@@ -98,6 +98,9 @@ def emit_column(call: ColumnProducts, scope: Scope, indent: int) -> list[str]:
     if call.move is not None:
         step = call.move.collectives[0]
         said = f"backward: {step.backward} {size_text(step.backward_bytes)}, under the weights' gradients"
+        if call.again:
+            gather = f"{step.forward} {size_text(step.forward_bytes)}"
+            said = f"forward: {gather}, again in a backward that recomputes; {said}"
         axis = axis_source(step.axis)
     pairs = zip(results, call.products, strict=True)
     notes = [f"{' ' * indent}# {name} {scope.comment(product.value)}" for name, product in pairs]

@@ -20,12 +20,13 @@ PRODUCTS = ("aten.linear.default", "aten.matmul.default")
 class ColumnProducts:
     """``q, k, v = column_linear(x, (q_weight, k_weight, v_weight), self.tp)`` (``runtime.ops.column_linear``).
 
-    move      the redistribution; one that gathers is a line of its own before; None: ``joined_linear``
+    move      the redistribution; one that gathers once is a line of its own before; None: ``joined_linear``
     products  in the order of the program
     biases    of each, None where it has none
     results   the value that each gives: itself, or the sum with its bias
     joined    whether the weights, and the biases, lie side by side
     apart     places of results that are copied out of the joined product
+    again     what is gathered isn't kept where a segment recomputes selectively: the call gathers, twice
     """
 
     move: Move | None
@@ -34,10 +35,16 @@ class ColumnProducts:
     results: tuple[str, ...]
     joined: bool = False
     apart: tuple[int, ...] = ()
+    again: bool = False
 
     @property
     def gathers(self) -> bool:
         return self.move is not None and self.move.collectives[0].op == GATHER
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the redistribution is a line before the call."""
+        return self.gathers and not self.again
 
     @property
     def side_by_side(self) -> tuple[tuple[str, ...], ...]:
@@ -50,7 +57,9 @@ class ColumnProducts:
 
     @property
     def called(self) -> str:
-        return "joined_linear" if self.move is None else "gathered_linear" if self.gathers else "column_linear"
+        if self.move is None:
+            return "joined_linear"
+        return "regathered_linear" if self.again else "gathered_linear" if self.gathers else "column_linear"
 
     def source(self, name_of: Callable[[str], str], axis: str) -> str:
         """The call, without what it is assigned to."""
@@ -58,8 +67,9 @@ class ColumnProducts:
         if self.move is None:
             given = [name_of(self.products[0].reads[0]), weights]
         else:
-            given = [name_of(self.move.source), *([name_of(self.move.value.name)] if self.gathers else [])]
+            given = [name_of(self.move.source), *([name_of(self.move.value.name)] if self.has_line else [])]
             given += [weights, *(map(repr, self.move.collectives[0].dims)), axis]
+            given += ["recomputes(self)"] if self.again else []
         if any(self.biases):
             given.append(f"biases={tuple_of('None' if bias is None else name_of(bias) for bias in self.biases)}")
         if self.products[0].op == "aten.matmul.default":
@@ -98,7 +108,7 @@ class Lines:
         found = {name: add for add, product in self.fused.items() for name in (add, product)}
         for call in self.column.values():
             names = [*(p.value.name for p in call.products), *call.results]
-            moved = [] if call.move is None or call.gathers else [call.move.value.name]
+            moved = [] if call.move is None or call.has_line else [call.move.value.name]
             found |= dict.fromkeys([*names, *moved], call.results[0])
         return found
 
@@ -111,7 +121,7 @@ class Lines:
     @cached_property
     def gathered(self) -> frozenset[str]:
         """Values that are gathered for products which sum the gradient themselves."""
-        moves = (call.move for call in self.column.values() if call.gathers)
+        moves = (call.move for call in self.column.values() if call.has_line)
         return frozenset(move.value.name for move in moves if move is not None)
 
 
@@ -135,7 +145,8 @@ def column_products(block: LoweredBlock) -> dict[str, ColumnProducts]:
         whole = group is not None and (None not in biases or not any(biases))
         if move is not None or whole:
             apart = group.apart if group is not None and whole else ()
-            found[names[0]] = ColumnProducts(move, column, biases, results, whole, apart)
+            again = move is not None and move.collectives[0].op == GATHER and move.value.name in block.again
+            found[names[0]] = ColumnProducts(move, column, biases, results, whole, apart, again)
     return found
 
 

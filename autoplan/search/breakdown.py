@@ -92,8 +92,9 @@ def exposed_on(found: Evaluated, model: Model, rank: int) -> Iterator[tuple[str,
         again, partly = loads.recomputed(at, stage.recompute, 0 if hosts else stage.selective)
         for segment, full, part in zip(model.segments[slice(*at)], again, partly, strict=True):
             for moved in prices[segment.block].moves:
-                runs = 1 + int(full) + int(part) * moved.again
+                runs, cheap = 1 + int(full), int(part) * moved.again
                 yield moved.step.axis, m * runs * (moved.forward_s - moved.hidden_forward_s)
+                yield moved.step.axis, m * cheap * (moved.forward_s - moved.hidden_again_s)
                 if loads.data.prices.training:
                     yield moved.step.axis, m * (moved.backward_s - moved.hidden_backward_s)
         yield loads.data.axis, m * loads.exposed_s(at)

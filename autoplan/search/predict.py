@@ -59,9 +59,10 @@ def collectives(found: Evaluated, model: Model) -> Iterator[PricedCollective]:
         for moved in price.moves:
             step, m = moved.step, found.candidate.microbatches
             if step.forward and step.forward_bytes:
-                count = m * (runs + again + partly * moved.again)
+                whole, cheap = m * (runs + again), m * partly * moved.again
+                count, kind = whole + cheap, step.forward
                 seconds = count * moved.forward_s
-                hidden_s, kind = count * moved.hidden_forward_s, step.forward
+                hidden_s = whole * moved.hidden_forward_s + cheap * moved.hidden_again_s
                 yield PricedCollective(moved.where, kind, step.axis, step.forward_bytes, count, seconds, hidden_s)
             if step.backward and step.backward_bytes and found.loads.data.prices.training:
                 where, count = f"{moved.where} (backward)", m * runs

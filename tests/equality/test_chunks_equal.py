@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from autoplan.lower.after_search import program_of
 from autoplan.options import Parallelism
 from autoplan.verify.local_ranks import RankPool
 from autoplan.verify.variants import in_float64
@@ -83,6 +84,17 @@ def test_seven_layers_on_stages_that_do_not_divide_them(model: str, devices: int
     stages = [stage.last - stage.first for stage in plan.record.chosen.stages]
     assert len(stages) == pins["pp"] * pins["virtual_stages"] and len({*stages}) > 1 and min(stages) > 0
     assert plan.predicted.bubble_fraction > 0
+    result = plan.verify()
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("model", ["llama", pytest.param("gpt2", marks=pytest.mark.slow)])
+def test_what_is_gathered_again_under_products_equals_one_device(model: str) -> None:
+    module, batch, loss_fn = zoo.small(model)
+    pins = Parallelism(dp=1, tp=2, pp=2, micro_batch=2, recompute="selective", sequence_parallel=True)
+    training = correctness.TRAINING
+    plan = parallelize_alone(module, "1x4 h100-sxm", batch, loss_fn=loss_fn, training=training, parallelism=pins)
+    assert any(set(block.again) & {moved for moved, _ in block.hidden} for block in program_of(plan.record).blocks)
     result = plan.verify()
     assert result.passed, str(result)
 

@@ -37,13 +37,16 @@ KINDS = {
     ),
     "recomputed": (4, 2, Parallelism(dp=2, tp=2, pp=1, zero=1, micro_batch=2, recompute="full")),
     "selective": (2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective")),
+    "sequence, selective": (
+        2, 2, Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective", sequence_parallel=True),
+    ),
     "ring": (4, 2, Parallelism(dp=1, cp=4, tp=1, pp=1, micro_batch=4, cp_attention="ring")),
     "ring, sequence": (
         4, 2, Parallelism(dp=1, cp=2, tp=2, pp=1, micro_batch=4, cp_attention="ring", sequence_parallel=True),
     ),
 }  # fmt: skip
 """(devices, layers, what is pinned)"""
-QUICK = ("recomputed", "1f1b")  # tensor, sequence, data and pipeline axes, ZeRO and recomputation are among them
+QUICK = ("recomputed", "1f1b", "sequence, selective")  # tensor, sequence, data and pipeline axes, ZeRO are among them
 
 
 @pytest.fixture(
@@ -98,12 +101,16 @@ def test_the_calls_of_a_rank_take_what_the_plan_says(found: Rehearsed, plan: Pla
         if plan.found.candidate.zero:  # gathers and scatters stand beside, of which the plan hides a part
             assert sum(seconds) > sum(loads.forward_s(at) - loads.exposed_s(at) for _, at in mine)
             continue
-        summed_s = sum(loads.once_s(at)[0] for _, at in mine)
+        summed_s = sum(loads.once_s(at)[0] + loads.once_s(at)[2] for _, at in mine)  # over data and over tensor axes
         again = [loads.backward_s(at, stage.recompute, stage.selective) for stage, at in mine]
         assert forward_s == pytest.approx(trace.microbatches * sum(loads.forward_s(at) for _, at in mine))
         blocks = [found.record.model.segments[k].block for _, at in mine for k in range(*at)]
         moves = [moved for block in blocks for moved in plan.found.point.prices[block].moves]
-        hidden_s = trace.microbatches * sum(moved.hidden_backward_s for moved in moves)
+        partly = [loads.recomputed(at, stage.recompute, stage.selective)[1] for stage, at in mine]
+        runs = zip(blocks, (part for each in partly for part in each), strict=True)
+        twice = [moved for block, part in runs if part for moved in plan.found.point.prices[block].moves if moved.again]
+        hidden_s = sum(moved.hidden_backward_s for moved in moves) + sum(moved.hidden_again_s for moved in twice)
+        hidden_s *= trace.microbatches
         slowdown = loads.data.prices.device.overlap_slowdown
         slowed_s = (1 + slowdown) * hidden_s  # the calls, and what they slow, in full
         once_s = sum(loads.once_s(at)[1] for _, at in mine)

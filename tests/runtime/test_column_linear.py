@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autoplan.runtime.collectives import raw
 from autoplan.runtime.collectives.mesh_axes import MeshAxis
 from autoplan.runtime.collectives.typed import all_gather, to_replicate
-from autoplan.runtime.ops import column_linear, gathered_linear
+from autoplan.runtime.ops import column_linear, gathered_linear, regathered_linear
 from autoplan.runtime.ops.column_linear import multiply
 from autoplan.verify.local_ranks import RankPool
 
@@ -36,13 +36,15 @@ def operands(rank: int, gathers: bool, transposed: bool) -> tuple[Tensor, list[T
     return x.requires_grad_(), [w.requires_grad_() for w in weights], [None, bias.requires_grad_()]
 
 
-def both_ways(rank: int, size: int, gathers: bool, transposed: bool, compiled: bool) -> list[list[Tensor]]:
+def both_ways(rank: int, size: int, way: str, transposed: bool, compiled: bool) -> list[list[Tensor]]:
     """Results and gradients, as one call and as a redistribution with products."""
-    axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
+    axis, gathers = MeshAxis("tp", size, rank, distributed.group.WORLD), way != "replicated"
 
     def at_once(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> tuple[Tensor, ...]:
         if not gathers:
             return column_linear(x, weights, axis, biases=biases, transposed=transposed)
+        if way != "gathered":
+            return regathered_linear(x, weights, 1, axis, way == "again", biases=biases, transposed=transposed)
         return gathered_linear(x, all_gather(x, 1, axis), weights, 1, axis, biases=biases, transposed=transposed)
 
     def apart(x: Tensor, weights: list[Tensor], biases: list[Tensor | None]) -> tuple[Tensor, ...]:
@@ -63,11 +65,9 @@ def both_ways(rank: int, size: int, gathers: bool, transposed: bool, compiled: b
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("transposed", [False, True], ids=["linear", "matmul"])
-@pytest.mark.parametrize("gathers", [False, True], ids=["replicated", "gathered"])
-def test_equal_to_a_redistribution_with_products(
-    pool: RankPool, gathers: bool, transposed: bool, compiled: bool
-) -> None:
-    for at_once, apart in pool.run(both_ways, gathers, transposed, compiled):
+@pytest.mark.parametrize("way", ["replicated", "gathered", "again", "not again"])
+def test_equal_to_a_redistribution_with_products(pool: RankPool, way: str, transposed: bool, compiled: bool) -> None:
+    for at_once, apart in pool.run(both_ways, way, transposed, compiled):
         for here, there in zip(at_once, apart, strict=True):
             torch.testing.assert_close(here, there, rtol=1e-12, atol=1e-12)
 
@@ -81,15 +81,17 @@ class Launched(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = function._schema.name.split("::")[1]
-        if name in ("mm", "addmm", "allreduce_", "reduce_scatter_tensor", "wait_tensor"):
+        if name in ("mm", "addmm", "allreduce_", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor"):
             self.names.append(name)
         return function(*args, **(kwargs or {}))
 
 
-def backward_order(rank: int, size: int, gathers: bool) -> list[str]:
+def backward_order(rank: int, size: int, gathers: bool, again: bool = False) -> list[str]:
     axis = MeshAxis("tp", size, rank, distributed.group.WORLD)
     x, weights, _ = operands(rank, gathers, False)
-    if gathers:
+    if again:
+        results = regathered_linear(x, weights, 1, axis, True)
+    elif gathers:
         results = gathered_linear(x, all_gather(x, 1, axis), weights, 1, axis)
     else:
         results = column_linear(x, weights, axis)
@@ -106,6 +108,39 @@ def test_the_sum_is_under_way_while_weights_gradients_are_computed(pool: RankPoo
     collective = "reduce_scatter_tensor" if gathers else "allreduce_"
     for names in pool.run(backward_order, gathers):
         assert names == ["mm", "addmm", collective, "mm", "mm", "wait_tensor"]
+
+
+def test_what_is_gathered_again_comes_under_the_product_before_it(pool: RankPool) -> None:
+    """The gather is under way while the input's gradient is computed, and that one's sum under the weights'."""
+    for names in pool.run(backward_order, True, True):
+        assert names == [
+            "all_gather_into_tensor", "mm", "addmm", "reduce_scatter_tensor", "wait_tensor", "mm", "mm", "wait_tensor"
+        ]  # fmt: skip
+
+
+def kept(rank: int, size: int, again: bool, compiled: bool) -> int:
+    """Elements of the largest tensor that the backward keeps of x or of what is gathered of it."""
+    axis, sizes = MeshAxis("tp", size, rank, distributed.group.WORLD), []
+    x, weights, _ = operands(rank, True, False)
+
+    def rows(x: Tensor) -> Tensor:
+        return sum(r.sum() for r in regathered_linear(x * 2, weights, 1, axis, again))  # type: ignore[return-value]
+
+    def packed(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel() if tensor.numel() % (ROWS * WIDTH) == 0 else 0)
+        return tensor
+
+    run = torch.compile(rows, backend="aot_eager_decomp_partition", fullgraph=True) if compiled else rows
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda t: t):
+        run(x)
+    return max(sizes)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_what_is_gathered_again_is_not_kept(pool: RankPool, compiled: bool) -> None:
+    part = 2 * ROWS * WIDTH
+    assert pool.run(kept, True, compiled) == [part] * 2
+    assert pool.run(kept, False, compiled) == [2 * part] * 2
 
 
 def frozen(rank: int, size: int) -> tuple[bool, list[str]]:

@@ -61,3 +61,19 @@ def test_a_device_that_waits_for_each_collective_hides_none() -> None:
     found = record_of(llama(), "1x4 cpu", tp=4, micro_batch=8)
     assert any(block.hidden for block in program_of(found).blocks)
     assert not hidden_s(found)
+
+
+def test_what_is_gathered_is_gathered_again_under_products_where_a_segment_recomputes_selectively() -> None:
+    """It isn't kept, nor a step of its own before the backward: the call gathers, and says so."""
+    found = record(sequence_parallel=True, recompute="selective")
+    source, decoder = source_of(found), program_of(found).blocks[1]
+    gathered = {moved for moved, _ in decoder.hidden}
+    assert len(gathered) == 2 and gathered <= set(decoder.again)
+    assert source.count("regathered_linear(") == 2 and source.count("recomputes(self)") == 2
+    assert "again in a backward that recomputes" in source
+    again = {c.where: c for c in found.chosen.predicted.collectives if c.kind == "all-gather" and c.hidden_s}
+    assert len(again) == 2 and all(c.where.startswith(decoder.name) for c in again.values())
+    for one in again.values():
+        assert 0.0 < one.hidden_s <= one.seconds / 2  # once ahead, in the open; once again
+    whole = record(sequence_parallel=True, recompute="none").chosen.predicted
+    assert not any(c.kind == "all-gather" and c.hidden_s for c in whole.collectives)

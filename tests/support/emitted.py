@@ -74,7 +74,7 @@ def price_emitted(block: Block, written: LoweredBlock, operators: dict[str, Oper
         if operator.result_carries:
             extra += operator.rule.saved_bytes_per_element * math.prod(statement.value.local_shape)
     hidden_s = sum(
-        prices.under_weights_s(sums_s[moved], sum(weights_s[product] for product in products))
+        prices.under_products_s(sums_s[moved], sum(weights_s[product] for product in products))
         for moved, products in written.hidden
     )  # fmt: skip
     return Emitted(

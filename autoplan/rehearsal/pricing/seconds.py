@@ -91,6 +91,7 @@ def pool_seconds(share: RankShare) -> Mapping[Pool, float]:
             back_s = float(backward_s[segment]) - apart_s
             again = [moved for moved in price.moves if moved.again and not share.hosts]
             gathers_s = sum(crossing_s(share.prices, moved, backward=False) for moved in again)
+            gathers_s -= (1 + share.prices.device.overlap_slowdown) * sum(moved.hidden_again_s for moved in again)
             partly_s = (float(chain.again_s[segment]) - gathers_s) * bool(part[place])
             totals[block, BACKWARD] += m * (back_s + (ahead_s if full[place] else partly_s))
     return slowed_once(share, totals)

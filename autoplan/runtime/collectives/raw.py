@@ -64,11 +64,15 @@ def all_reduce_max(x: Tensor, axis: MeshAxis) -> Tensor:
 @_in_pairs
 def all_gather(x: Tensor, dim: int, axis: MeshAxis) -> Tensor:
     """All members' parts joined along dim."""
-    stacked = _wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis))
-    stacked = _wire.wait_tensor(stacked)
+    return _joined(_wire.all_gather_into_tensor(x.contiguous(), axis.size, _group(axis)), x.shape, dim, axis)
+
+
+def _joined(flying: Tensor, part: Sequence[int], dim: int, axis: MeshAxis) -> Tensor:
+    """Parts of this shape, one after another and maybe still in flight, joined along dim."""
+    stacked = _wire.wait_tensor(flying)
     if dim == 0 and not axis.places:
         return stacked
-    return torch.cat(_of_members(stacked.view(axis.size, *x.shape).unbind(), axis), dim)
+    return torch.cat(_of_members(stacked.view(axis.size, *part).unbind(), axis), dim)
 
 
 @_in_pairs
@@ -174,6 +178,28 @@ def start_sum(x: Tensor, dim: int | None, axis: MeshAxis) -> Callable[[], Tensor
     if dim is None:
         return partial(wait, _wire.all_reduce(x.contiguous(), "sum", _group(axis)))
     return partial(wait, _wire.reduce_scatter_tensor(_stacked(x, dim, axis), "sum", axis.size, _group(axis)))
+
+
+def start_gather(x: Tensor, dim: int, axis: MeshAxis, after: Tensor) -> Callable[[], Tensor]:
+    """Starts to join all members' parts along dim, in a backward that has ``after``; what is computed until the result
+    is asked for hides it. A compiler that sees no more than the gather would take the forward's, and keep it."""
+    x = x.contiguous()
+    if torch.compiler.is_compiling():
+        flying = _gather_after(x, after, axis.size, _group(axis))
+    else:
+        flying = _wire.all_gather_into_tensor(x, axis.size, _group(axis))
+    return partial(_joined, flying, x.shape, dim, axis)
+
+
+@torch.library.custom_op("autoplan::gather_after", mutates_args=())
+def _gather_after(x: Tensor, after: Tensor, size: int, group: str) -> Tensor:
+    """A gather that comes after another tensor is known; in flight until it is waited for."""
+    return _wire.all_gather_into_tensor(x, size, group)
+
+
+@_gather_after.register_fake
+def _(x: Tensor, after: Tensor, size: int, group: str) -> Tensor:
+    return x.new_empty((size * x.shape[0], *x.shape[1:]))
 
 
 def _arrived(work: Work, x: Tensor) -> Tensor:

@@ -130,12 +130,18 @@ def recomputable(segment: nn.Module, function: Callable[..., Tensor], *values: A
     return function(*values) if recipes is None else recipes.run(function, values)
 
 
+def recomputes(segment: nn.Module) -> bool:
+    """Whether the segment recomputes selectively: what an operator of its own then keeps less of (``ops``)."""
+    return getattr(segment, "recomputes", False)
+
+
 def recompute_selectively(segments: Iterable[nn.Module]) -> None:
     """Makes the forward of each segment keep what is dear and compute the rest again in the backward.
 
     The forward, not the call, so that a compiled segment holds it whole and hooks that gather parameters stay outside.
     """
     for segment in segments:
+        segment.recomputes = True  # type: ignore[assignment]
         segment.forward = selective(segment, segment.forward)
 
 

@@ -16,7 +16,7 @@ from autoplan.runtime.ops.affine import affine
 from autoplan.runtime.ops.attention.heads import attention_with_dropout, causal_attention_rows, grouped_attention
 from autoplan.runtime.ops.attention.ring import ring_attention
 from autoplan.runtime.ops.batch_moves import batch_move
-from autoplan.runtime.ops.column_linear import column_linear, gathered_linear, joined_linear
+from autoplan.runtime.ops.column_linear import column_linear, gathered_linear, joined_linear, regathered_linear
 from autoplan.runtime.ops.embedding.lookups import lookups, placed_lookups
 from autoplan.runtime.ops.embedding.vocab_parallel import (
     embedding_bag,
@@ -52,12 +52,13 @@ from autoplan.runtime.ops.spatial.windows import (
 
 __all__ = [
     "adaptive_avg_pool", "adaptive_max_pool", "affine", "attention_with_dropout", "avg_pool_along_2",
-    "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows", "column_linear",
-    "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes", "count_valid",
-    "cross_entropy", "dropout", "embedding_bag", "experts", "gathered_linear", "grouped_attention", "joined_linear",
-    "local_experts", "lookups", "max_pool_along_2", "max_pool_along_3", "max_pool_along_4", "placed_lookups",
-    "ragged_bag", "recurrence", "ring_attention", "routed_experts", "running_extreme", "scattered", "split_cumprod",
-    "split_cumsum", "split_logcumsumexp", "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy",
-    "vocab_parallel_embedding", "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag",
-    "vocab_parallel_weighted_cross_entropy", "weighted_cross_entropy",
+    "avg_pool_along_3", "avg_pool_along_4", "batch_move", "batch_norm", "causal_attention_rows",
+    "column_linear", "convolution_along_2", "convolution_along_3", "convolution_along_4", "count_classes",
+    "count_valid", "cross_entropy", "dropout", "embedding_bag", "experts", "gathered_linear",
+    "grouped_attention", "joined_linear", "local_experts", "lookups", "max_pool_along_2", "max_pool_along_3",
+    "max_pool_along_4", "placed_lookups", "ragged_bag", "recurrence", "regathered_linear", "ring_attention",
+    "routed_experts", "running_extreme", "scattered", "split_cumprod", "split_cumsum", "split_logcumsumexp",
+    "sync_batch_norm", "top_indices", "uniform", "vocab_parallel_cross_entropy", "vocab_parallel_embedding",
+    "vocab_parallel_embedding_bag", "vocab_parallel_ragged_bag", "vocab_parallel_weighted_cross_entropy",
+    "weighted_cross_entropy",
 ]  # fmt: skip

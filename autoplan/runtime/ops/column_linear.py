@@ -6,6 +6,10 @@ where the input was gathered), and computes the weights' gradients meanwhile (Me
 ``LinearWithGradAccumulationAndAsyncCommunication``; Shoeybi et al. 2019). Autograd's own product gives both at once, so
 that a redistribution of its own would wait for both.
 
+What was gathered for such products is kept for the weights' gradients; or, where a segment recomputes selectively, the
+part alone is, and the gather runs again under the product that gives the input's gradient (``regathered_linear``;
+Korthikanti et al. 2022, section 4.2.2).
+
 ``Parameters.side_by_side`` has weights lie so. Where they don't, because ZeRO gathers each into memory of its own, or a
 compiler is to see each as it is, the results are the same, of as many products as there are weights.
 """
@@ -34,6 +38,19 @@ def joined_linear(
                 it would keep the whole product for them
     """
     return products(x, None, weights, biases, transposed, None, None, apart)
+
+
+def regathered_linear(
+    x: Tensor, weights: Sequence[Tensor], dim: int, axis: MeshAxis, again: bool, biases: Given = (),
+    transposed: bool = False, apart: Sequence[int] = (),
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """As ``gathered_linear`` of ``all_gather(x, dim, axis)``, [.., n·s, .., k]; ``again``: of which x is kept, and the
+    gather runs again in the backward."""
+    if axis.size == 1:
+        return products(x, None, weights, biases, transposed, None, None, apart)
+    if not again:
+        return gathered_linear(x, raw.all_gather(x.detach(), dim, axis), weights, dim, axis, biases, transposed, apart)
+    return _Products.apply(x, None, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
 
 
 def column_linear(
@@ -66,10 +83,14 @@ def products(
     axis: MeshAxis | None, apart: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """``whole``: what the weights multiply; None: x itself. ``axis``: whose sum there is; None: there is none."""
-    given = (*biases, *[None] * (len(weights) - len(biases)))
     if axis is not None and axis.size == 1:
-        x, whole, axis = x if whole is None else whole, None, None
-    return _Products.apply(x, whole, transposed, dim, axis, tuple(apart), *weights, *given)
+        x, whole, axis, dim = x if whole is None else whole, None, None, None
+    return _Products.apply(x, whole, transposed, dim, axis, tuple(apart), *weights, *padded(biases, weights))
+
+
+def padded(biases: Given, weights: Sequence[Tensor]) -> Given:
+    """One for each weight, None where there is none."""
+    return (*biases, *[None] * (len(weights) - len(biases)))
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
@@ -101,9 +122,10 @@ class _Products(Function):
     ) -> tuple[Tensor, ...]:  # fmt: skip
         count = len(operands) // 2
         weights, biases = [w for w in operands[:count] if w is not None], operands[count:]
-        rows = x if whole is None else whole
+        ctx.again = whole is None and dim is not None
+        rows = raw.all_gather(x, dim, axis) if ctx.again else x if whole is None else whole
         joined, bias = side_by_side(weights), side_by_side(biases)
-        ctx.save_for_backward(rows, *(weights if joined is None else [joined]))
+        ctx.save_for_backward(x if ctx.again else rows, *(weights if joined is None else [joined]))
         ctx.transposed, ctx.dim, ctx.axis, ctx.count = transposed, dim, axis, count
         ctx.sizes = None if joined is None else [w.shape[0] for w in weights]
         if joined is None or (bias is None and any(b is not None for b in biases)):
@@ -125,11 +147,14 @@ class _Products(Function):
         joined = weights[0] if whole and not ctx.transposed and not rounded else None
         weights = weights[0].split(ctx.sizes) if ctx.sizes and joined is None else weights
         rows = flat(gradients) if joined is None else [torch.cat(gradients, -1).view(-1, joined.shape[0])]
+        gathering = raw.start_gather(x, ctx.dim, ctx.axis, gradients[0]) if ctx.again and any(weigh) else None
         summand = coming = None
         if ctx.needs_input_grad[0]:
-            summand = summed(rows, [w.t() if ctx.transposed else w for w in weights], rounded).view(x.shape)
+            shape = (*gradients[0].shape[:-1], x.shape[-1])
+            summand = summed(rows, [w.t() if ctx.transposed else w for w in weights], rounded).view(shape)
         if summand is not None and ctx.axis is not None:
             coming, summand = raw.start_sum(summand, ctx.dim, ctx.axis), None
+        x = x if gathering is None else gathering()
         found = of_weights(x.reshape(-1, x.shape[-1]), rows, ctx.transposed, weigh, add, whole)
         arrived = summand if coming is None else coming()
         return (arrived, None, None, None, None, None, *found)

@@ -18,7 +18,7 @@ from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
-from autoplan.search.block_cost.saved_tensors import kept_bytes, kept_values
+from autoplan.search.block_cost.saved_tensors import Located, kept_bytes, kept_values
 from autoplan.search.block_cost.selective import SelectiveSaves, selective_of_values, selective_of_walk
 
 
@@ -27,7 +27,8 @@ class MovedBytes:
     """One step of a redistribution, or a collective inside an operator, with its seconds and those hidden behind
     compute.
 
-    again  its forward runs again in the backward of a segment that recomputes selectively
+    again           its forward runs again in the backward of a segment that recomputes selectively
+    hidden_again_s  of that run's seconds
     """
 
     where: str
@@ -37,6 +38,7 @@ class MovedBytes:
     hidden_forward_s: float = 0.0
     hidden_backward_s: float = 0.0
     again: bool = False
+    hidden_again_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,12 @@ def price_block(
     total = Cost()
     moves: list[MovedBytes] = []
     hops: list[tuple[int, tuple[str, Layout]]] = []
-    alone_s, weights_s = {}, {}
+    alone_s: dict[str | Located, float] = {}
+    weights_s, inputs_s = {}, {}
     for name, strategy in choice.strategies:
         cost, inside = prices.operator(operators[name], strategy), prices.inside(operators[name], strategy)
         total += cost
-        weights_s[name] = cost.weights_s
+        weights_s[name], inputs_s[name] = cost.weights_s, cost.backward_s - cost.weights_s
         moves += [MovedBytes(f"{block.name} {name}", **vars(each)) for each in inside]
         alone_s[name] = cost.forward_s - sum(each.open_forward_s for each in inside)
     under = hidden_hops(block, choice, mesh)
@@ -106,10 +109,14 @@ def price_block(
         local_bytes = layout_bytes(types[hop.value], hop.target, mesh)
         for step in found[1]:
             cost = prices.step(step, hop.value in carries, local_bytes, types[hop.value])
-            beside_s = sum(weights_s[node.name] for node in under.get(number, ()))
-            hidden_s = prices.under_weights_s(cost.backward_s, beside_s)
+            products = [node.name for node in under.get(number, ())]
+            hidden_s = prices.under_products_s(cost.backward_s, sum(weights_s[name] for name in products))
             total += Cost(backward_s=-hidden_s)
             moved = MovedBytes(f"{block.name} {hop.value}", step, cost.forward_s, cost.backward_s, 0.0, hidden_s)
+            if products and step.forward:  # gathered again while the products give the gradient of what is gathered
+                hidden_s = prices.under_products_s(cost.forward_s, sum(inputs_s[name] for name in products))
+                alone_s[hop.value, hop.target] = cost.forward_s - hidden_s
+                moved = replace(moved, hidden_again_s=hidden_s)
             moves.append(moved)
             hops.append((len(moves) - 1, (hop.value, hop.target)))
     local = tuple(layout_bytes(types[name], layout, mesh) for name, layout in choice.parameters)
@@ -140,8 +147,8 @@ def price_block(
 
 
 def live_of(
-    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices, alone_s: Mapping[str, float],
-    forward_s: float, input_bytes: int,
+    block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices,
+    alone_s: Mapping[str | Located, float], forward_s: float, input_bytes: int,
 ) -> tuple[LiveBytes, SelectiveSaves]:  # fmt: skip
     """What a block holds while it runs, as it is and recomputed selectively: eager operator by operator; compiled what
     is kept, and the largest value with its gradient."""

@@ -143,12 +143,14 @@ class Dataflow:
 
 
 def selective_of_walk(
-    walk: Walk, live: LiveBytes, prices: Prices, alone_s: Mapping[str, float], forward_s: float, input_bytes: int
-) -> SelectiveSaves:
+    walk: Walk, live: LiveBytes, prices: Prices, alone_s: Mapping[str | Located, float], forward_s: float,
+    input_bytes: int,
+) -> SelectiveSaves:  # fmt: skip
     """An eager block, as it was walked through.
 
     live         where nothing is recomputed
-    alone_s      forward seconds of each operator, the collectives of its body aside
+    alone_s      forward seconds of each operator, the collectives of its body aside; of a redistribution those that are
+                 left of its second run where products hide a part
     forward_s    of the block
     input_bytes  what full recomputation keeps
     """
@@ -187,11 +189,12 @@ def is_cheap(operator: Operator, strategy: Strategy, mesh: Mesh) -> bool:
     )
 
 
-def step_seconds(step: Step, block: Block, prices: Prices, alone_s: Mapping[str, float]) -> float:
+def step_seconds(step: Step, block: Block, prices: Prices, alone_s: Mapping[str | Located, float]) -> float:
     if step.operator is not None:
         return alone_s[step.operator.node.name]
     assert step.hop is not None
-    return hop_seconds(step.hop, block, prices)
+    known_s = alone_s.get(step.makes)
+    return hop_seconds(step.hop, block, prices) if known_s is None else known_s
 
 
 def hop_seconds(hop: Hop, block: Block, prices: Prices) -> float:
@@ -208,7 +211,7 @@ def rate_of(kept: int, input_bytes: int, forward_s: float) -> float:
 
 def selective_of_values(
     block: Block, choice: BlockChoice, operators: Mapping[str, Operator], live: LiveBytes, prices: Prices,
-    alone_s: Mapping[str, float], forward_s: float, input_bytes: int,
+    alone_s: Mapping[str | Located, float], forward_s: float, input_bytes: int,
 ) -> SelectiveSaves:  # fmt: skip
     """A compiled block: as ``selective_of_walk``, each value in each layout a storage of its own."""
     mesh, types = prices.mesh, block.types()

@@ -103,5 +103,5 @@ def likeliest(possible: Iterable[Candidate], rows: float) -> list[Candidate]:
 def beside_experts(work: SearchState, pinned: Parallelism, found: Evaluated) -> list[Candidate]:
     """All sizes of microbatches beside the experts' axis of a plan, on its tensor axis."""
     sizes = found.candidate.sizes
-    same = replace(pinned, **{name: sizes[name] for name in ("ep", "etp", "cp", "tp")})
+    same = replace(pinned, ep=sizes["ep"], etp=sizes["etp"], cp=sizes["cp"], tp=sizes["tp"])
     return work.lying([s for s in settings(work.limits, same) if s not in work.found])

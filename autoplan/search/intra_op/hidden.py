@@ -52,7 +52,7 @@ class HiddenSums:
         if len(steps) != 1 or steps[0].op not in STEPS or not steps[0].backward:
             return 0.0
         sum_s = prices.step(steps[0], ways.carries, 0, ways.kind).backward_s
-        return prices.under_weights_s(sum_s, sum(self.product_s(key, there) for key in products))
+        return prices.under_products_s(sum_s, sum(self.product_s(key, there) for key in products))
 
     def product_s(self, key: OperatorKey, taken: Layout) -> float:
         """The seconds of the weight's gradient of a product that takes its first operand so: split as far as it is in

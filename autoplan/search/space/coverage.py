@@ -80,8 +80,8 @@ def left_out(limits: SpaceLimits, pinned: Parallelism, tried: Collection[Candida
     offloads = {kind: list(beside("offload", kind)) for kind in OFFLOADS}
     piped = [kind for kind, missed in offloads.items() if missed and all(s.pp > 1 for s in missed)]
     others = [kind for kind, missed in offloads.items() if missed and kind not in piped]
-    pairs = [pair for pair in itertools.combinations(("ep", "cp", "tp"), 2) if untried(pair)]
-    together = pairs or [("ep", "cp", "tp")] * untried(("ep", "cp", "tp"))
+    apart = [axes for count in (2, 3) for axes in itertools.combinations(("ep", "cp", "tp"), count) if untried(axes)]
+    together = [axes for axes in apart if len(axes) == len(apart[0])]
     told = (
         (tensor, f"tp {text(tensor)}{across}"),
         (factored, "several tensor axes"),
