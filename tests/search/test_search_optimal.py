@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,7 +65,8 @@ def random_tensor(random: np.random.Generator, sizes: np.ndarray, source: int) -
     kept = random.integers(1, 9, count) * 1e6
     layouts = tuple(Layout.of(1, {"tp": R}, MESHES[0]) for _ in range(count))
     arcs = np.array(pairs, dtype=int).reshape(-1, 2)
-    return Tensor(0, "t", layouts, source, given, taken, arcs, arc_s, keepers, kept)
+    nothing_again = np.full(len(arcs), np.inf)
+    return Tensor(0, "t", layouts, source, given, taken, arcs, arc_s, keepers, kept, nothing_again)
 
 
 def random_model(seed: int) -> Model:
@@ -126,7 +128,10 @@ def real_problem(seed: int) -> Problem:
 
 
 def thinned(problem: Problem, random: np.random.Generator) -> Problem:
-    """The problem with options of its largest groups ruled out, one after another, until all of it can be tried."""
+    """The problem with options of its largest groups ruled out, one after another, until all of it can be tried, and
+    nothing gathered again (``test_gathered_again``)."""
+    tensors = tuple(replace(t, again_s=np.full(len(t.arcs), np.inf)) for t in problem.tensors)
+    problem = Problem(problem.groups, tensors)
     kept = [list(range(len(g.options))) for g in problem.groups]
     while math.prod(map(len, kept)) > MOST:
         largest = max(kept, key=len)

@@ -96,8 +96,8 @@ class _Builder:
     def build(self, memory: Memory | None) -> Milp:
         self.choose_one()
         for tensor in self.problem.tensors:
-            self.flow(tensor)
-            self.keep(tensor)
+            paid, flows = self.flow(tensor)
+            self.keep(tensor, (paid, *flows), again=memory is None)
         unit = 1.0 if memory is None else self.hold(memory)
         time_s, state, kept = (np.concatenate(parts) for parts in (self.time_s, self.state, self.kept))
         program = self.arrays.program(limited=memory is not None, flows=True)
@@ -119,17 +119,19 @@ class _Builder:
         row = self.arrays.add_rows(count, 1.0, 1.0)
         self.arrays.enter(row + np.repeat(np.arange(count), np.diff(self.first)), np.arange(self.first[-1]), 1.0)
 
-    def flow(self, tensor: Tensor) -> None:
-        """The flow from the producer to each consumer, its arcs paid once."""
+    def flow(self, tensor: Tensor) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The flow from the producer to each consumer, its arcs paid once: the variables of what is paid, and of the
+        flows where they are others."""
         sinks, zeros = distinct_sinks(tensor), np.zeros(len(tensor.arcs))
         paid = self.variables(tensor.arc_s, zeros)
         if len(sinks) == 1:
             self.conserve(tensor, sinks[0], paid)
-            return
-        for sink in sinks:
-            flow = self.variables(zeros, zeros)
+            return paid, []
+        flows = [self.variables(zeros, zeros) for _ in sinks]
+        for sink, flow in zip(sinks, flows, strict=True):
             self.conserve(tensor, sink, flow)
             self.share(flow, paid)
+        return paid, flows
 
     def conserve(self, tensor: Tensor, sink: tuple[int, np.ndarray], flow: np.ndarray) -> None:
         """given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a], for every l."""
@@ -146,17 +148,49 @@ class _Builder:
         self.arrays.enter(rows, flow, 1.0)
         self.arrays.enter(rows, paid, -1.0)
 
-    def keep(self, tensor: Tensor) -> None:
-        """z[t,l] ≥ Σ_{o keeps t in l} x[g,o], for every keeper g and every l."""
+    def keep(self, tensor: Tensor, moved: Sequence[np.ndarray], *, again: bool) -> None:
+        """z[t,l] + Σ_{a into l} r[t,a] ≥ Σ_{o keeps t in l} x[g,o], for every keeper g and every l.
+
+        moved  of each arc the variables of what is paid, and of each flow
+        again  something may be gathered again: nothing may where memory has a row, since nothing is recomputed there
+        """
         used = [np.unique(places[places >= 0]) for _, places in tensor.keepers]
         layouts = np.unique(np.concatenate(used)) if used else np.zeros(0, dtype=int)
         if not len(layouts):
             return
         kept = self.variables(np.zeros(len(layouts)), tensor.kept_bytes[layouts])
+        parts = self.gather_again(tensor, layouts, moved) if again else []
         for (group, places), mine in zip(tensor.keepers, used, strict=True):
             row, keeps = self.arrays.add_rows(len(mine), -np.inf, 0.0), places >= 0
             self.arrays.enter(row + np.searchsorted(mine, places[keeps]), self.options(group)[keeps], 1.0)
             self.arrays.enter(row + np.arange(len(mine)), kept[np.searchsorted(layouts, mine)], -1.0)
+            for layout, part in parts:
+                if layout in mine:
+                    self.arrays.enter(row + np.searchsorted(mine, [layout]), part, -1.0)
+
+    def gather_again(
+        self, tensor: Tensor, layouts: np.ndarray, moved: Sequence[np.ndarray]
+    ) -> list[tuple[int, np.ndarray]]:
+        """r[t,a] of the gathers into these layouts: r[t,a] ≤ y[t,a] and r[t,a] ≤ Σ_c f[t,c,a], so that it is paid and
+        comes from what there is; Σ_{a into l} y[t,a] + given(t,l) ≤ 1, so that l isn't there otherwise."""
+        found = []
+        paid, *flows = moved
+        for layout in layouts.tolist():
+            arcs = np.array(tensor.gathered(layout), dtype=int)
+            if not arcs.size:
+                continue
+            parts = self.variables(tensor.again_s[arcs], tensor.kept_bytes[tensor.arcs[arcs, 0]])
+            self.share(parts, paid[arcs])
+            if flows:
+                rows = self.arrays.add_rows(len(arcs), -np.inf, 0.0) + np.arange(len(arcs))
+                self.arrays.enter(rows, parts, 1.0)
+                for flow in flows:
+                    self.arrays.enter(rows, flow[arcs], -1.0)
+            row = self.arrays.add_rows(1, -np.inf, 1.0)
+            self.arrays.enter(row, paid[tensor.arcs[:, 1] == layout], 1.0)
+            self.arrays.enter(row, self.options(tensor.source)[tensor.given == layout], 1.0)
+            found += [(layout, parts[[place]]) for place in range(len(arcs))]
+        return found
 
     def hold(self, memory: Memory) -> float:
         """W ≥ Σ_o x[g,o]·working[g,o] for every group g; a·Σ x·state + n·(Σ x·kept + Σ z·kept) + W ≤ limit.

@@ -7,11 +7,13 @@ one of its options taken: an operator's strategy, a boundary's layout, the layou
 With x[g,o] = 1 where group g takes option o, f[t,c,a] the flow of tensor t to its consumer c along arc a, y[t,a] = 1
 where arc a is paid, and z[t,l] = 1 where t is kept for the backward in layout l:
 
-    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·arc  +  w_act Σ z·kept        milp.cost
+    minimise   Σ x (time + w_state·state + w_act·kept)  +  Σ y·arc  +  w_act Σ z·kept  +  Σ r (again + w_act·part)
     Σ_o x[g,o] = 1                                            for each group g               milp.choose_one
     given(t,l) + Σ_{a into l} f[t,c,a] = taken(t,c,l) + Σ_{a from l} f[t,c,a]                milp.conserve
     f[t,c,a] ≤ y[t,a]        where t has several consumers; else f is y                      milp.share
-    z[t,l] ≥ Σ_{o keeps t in l} x[g,o]                        for each keeper g of t         milp.keep
+    z[t,l] + r[t,a] ≥ Σ_{o keeps t in l} x[g,o]               for each keeper g of t         milp.keep
+    r[t,a] ≤ y[t,a], Σ_c f[t,c,a]     where a gathers t into l for products (``HiddenSums``)    milp.gather_again
+    Σ_{a into l} y[t,a] + given(t,l) ≤ 1                      for each such l
 
 given(t,l) = Σ x[g,o] over the options of t's producer that give it in l; taken likewise. The arcs that one tensor pays
 for form a tree over its layouts (shared flow), so a redistribution that two consumers need is paid once.
@@ -76,6 +78,8 @@ class Tensor:
     arcs      [arcs, 2] indices of layouts, from and to; ``arc_s`` their prices over all segments
     keepers   (group, index of the layout kept for the backward by each option, -1 for none)
     kept_bytes  of each layout, over all segments
+    again_s   of each arc, seconds of a second gather in the backward, over all segments, after which the layout from
+              which it goes is kept in place of the other; infinite where it is none
     """
 
     block: int
@@ -88,6 +92,11 @@ class Tensor:
     arc_s: np.ndarray
     keepers: tuple[tuple[int, np.ndarray], ...]
     kept_bytes: np.ndarray
+    again_s: np.ndarray
+
+    def gathered(self, layout: int) -> list[int]:
+        """The arcs by which what is kept in a layout may have been gathered, so that less may be kept."""
+        return np.flatnonzero((self.arcs[:, 1] == layout) & np.isfinite(self.again_s)).tolist()
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ def build(form: OperatorInputs, template: Template | None = None, seconds: Secon
     prices = ArcPrices(form.mesh, form.searched, form.prices.move_s)
     arcs_s, hidden = [prices.arcs_s(ways) for ways in template.ways], HiddenSums(form)
     tensors = (
-        tensor(form, value, ways, arcs_s[value.ways] - hidden.arcs_s(value, ways))
+        tensor(form, value, ways, arcs_s[value.ways] - hidden.arcs_s(value, ways), hidden.again_s(value, ways))
         for value in template.values
         for ways in (template.ways[value.ways],)
     )
@@ -245,7 +254,9 @@ def working_bytes(form: OperatorInputs, problem: Problem) -> list[np.ndarray]:
     return found
 
 
-def tensor(form: OperatorInputs, value: Value, way: LayoutPaths, arc_s: np.ndarray) -> Tensor:
+def tensor(
+    form: OperatorInputs, value: Value, way: LayoutPaths, arc_s: np.ndarray, again_s: np.ndarray
+) -> Tensor:
     """A value with its prices; without the arcs on which there is no way."""
     beside = ways((a for axes in way.layouts[0].dims for a in axes if a not in form.searched), form.mesh)
     itemsize = value.kind.bytes // max(value.kind.elements, 1)
@@ -255,5 +266,5 @@ def tensor(form: OperatorInputs, value: Value, way: LayoutPaths, arc_s: np.ndarr
     there = np.isfinite(arc_s)
     return Tensor(
         value.block, value.name, way.layouts, value.source, value.given, value.sinks, way.arcs[there],
-        value.count * arc_s[there], value.keepers, kept,
+        value.count * arc_s[there], value.keepers, kept, value.count * again_s[there],
     )  # fmt: skip

@@ -12,6 +12,7 @@ are held at once (``milp.Memory``), and its limit is what changes from solve to 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -171,41 +172,65 @@ def measure(
     problem: Problem, weights: Weights, picked: Sequence[int], bound: float, sizes: tuple[int, int] = (0, 0)
 ) -> Solution:
     """An assignment with its cheapest redistributions. Raises Infeasible where a tensor can't be redistributed."""
-    trees = decode_trees(problem, picked)
-    if trees is None:
-        raise Infeasible("a tensor can't be brought where it is wanted")
-    time_s, state, kept = totals(problem, picked, trees)
-    objective = time_s + weights.state * state + weights.kept * kept
-    return Solution(tuple(picked), trees, time_s, state, kept, objective, min(bound, objective), *sizes)
-
-
-def decode_trees(problem: Problem, picked: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], ...] | None:
-    """The cheapest arcs that bring every tensor where it is wanted; None where one can't be brought there."""
-    trees: list[tuple[tuple[int, int], ...]] = []
-    for tensor in problem.tensors:
-        root = int(tensor.given[picked[tensor.source]])
-        wanted = {int(taken[picked[group]]) for group, taken in tensor.sinks} - {root}
-        tree = cheapest_tree(root, wanted, prices_of(tensor)) if wanted else ()
-        if tree is None:
-            return None
-        trees.append(tree)
-    return tuple(trees)
-
-
-def totals(
-    problem: Problem, picked: Sequence[int], trees: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[float, float, float]:
-    """(seconds, bytes of parameters, bytes kept) of an assignment."""
     pairs = list(zip(problem.groups, picked, strict=True))
     time_s = sum(float(g.time_s[o]) for g, o in pairs)
     state = sum(float(g.state_bytes[o]) for g, o in pairs)
-    kept = sum(float(g.kept_bytes[o]) for g, o in pairs)
-    for tensor, tree in zip(problem.tensors, trees, strict=True):
-        if tree:
-            arcs = prices_of(tensor)
-            time_s += sum(arcs[arc] for arc in tree)
-        kept += sum(float(tensor.kept_bytes[layout]) for layout in kept_layouts(tensor, picked))
-    return time_s, state, kept
+    kept, again_s = sum(float(g.kept_bytes[o]) for g, o in pairs), 0.0
+    trees = []
+    for tensor in problem.tensors:
+        way = cheapest_way(tensor, picked, weights.kept)
+        if way is None:
+            raise Infeasible("a tensor can't be brought where it is wanted")
+        trees.append(way.tree)
+        time_s, kept, again_s = time_s + way.time_s, kept + way.kept_bytes, again_s + way.again_s
+    objective = time_s + again_s + weights.state * state + weights.kept * kept
+    return Solution(tuple(picked), tuple(trees), time_s, state, kept, objective, min(bound, objective), *sizes)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one tensor is brought where it is wanted, and what is kept of it.
+
+    tree     the arcs that are paid, sources first
+    time_s   of these
+    again_s  of what is gathered again, so that fewer bytes are kept
+    """
+
+    tree: tuple[tuple[int, int], ...]
+    time_s: float
+    kept_bytes: float = 0.0
+    again_s: float = 0.0
+
+    def cost(self, byte_s: float) -> float:
+        return self.time_s + self.again_s + byte_s * self.kept_bytes
+
+
+def cheapest_way(tensor: Tensor, picked: Sequence[int], byte_s: float) -> Way | None:
+    """The cheapest way of a tensor in an assignment, where a byte kept is worth ``byte_s``; None where there is none.
+
+    What was gathered is gathered again where that costs less than to keep it. The arcs may be others for it.
+    """
+    root = int(tensor.given[picked[tensor.source]])
+    wanted = {int(taken[picked[group]]) for group, taken in tensor.sinks} - {root}
+    kept = kept_layouts(tensor, picked)
+    gathers = [arc for layout in kept & wanted for arc in tensor.gathered(layout)] if byte_s > 0 else []
+    ways = []
+    for count in range(len(gathers) + 1):
+        found = (way_of(tensor, root, wanted, kept, chosen) for chosen in itertools.combinations(gathers, count))
+        ways += [way for way in found if way is not None]
+    return min(ways, key=lambda way: way.cost(byte_s), default=None)
+
+
+def way_of(tensor: Tensor, root: int, wanted: set[int], kept: set[int], again: Sequence[int]) -> Way | None:
+    """The way by these gathers, each of which runs again, and the cheapest arcs beside."""
+    sources = {int(tensor.arcs[arc, 1]): int(tensor.arcs[arc, 0]) for arc in again}
+    arcs = prices_of(tensor)
+    allowed = {(a, b): price for (a, b), price in arcs.items() if sources.get(b, a) == a}
+    tree = cheapest_tree(root, wanted, allowed)
+    if tree is None or len(sources) < len(again):
+        return None
+    size = sum(float(tensor.kept_bytes[sources.get(layout, layout)]) for layout in kept)
+    return Way(tree, sum(arcs[arc] for arc in tree), size, sum(float(tensor.again_s[arc]) for arc in again))
 
 
 def prices_of(tensor: Tensor) -> dict[tuple[int, int], float]:
