@@ -70,6 +70,8 @@ def job_on(model: Transformer, recipe: Recipe, cluster: ClusterSpec) -> Job:
     batch, notes = int(recipe.sequences), []
     if recipe.recompute == "operators":
         notes.append("per-operator recomputation as our selective one")
+    if gathers_again(recipe):
+        notes.append("what sequence parallelism gathers is gathered again, as our selective recomputation does")
     training = Training(
         optimizer="adamw", precision=recipe.precision, clip_grad_norm=CLIPPED, compile=recipe.compiled,
         reduce_dtype="bf16" if recipe.gradient_bytes == 2 else None,
@@ -90,9 +92,14 @@ def pins_of(recipe: Recipe) -> Parallelism:
         cp=recipe.context, ep=recipe.expert, zero=recipe.zero, micro_batch=int(recipe.micro_batch),
         pipeline_schedule=recipe.schedule if piped else None,
         virtual_stages=recipe.virtual_stages if piped and recipe.virtual_stages > 1 else None,
-        recompute="selective" if recipe.recompute == "operators" else recipe.recompute,
+        recompute="selective" if recipe.recompute == "operators" or gathers_again(recipe) else recipe.recompute,
         sequence_parallel=recipe.sequence_parallel if recipe.tensor > 1 else None, offload="none",
     )  # fmt: skip
+
+
+def gathers_again(recipe: Recipe) -> bool:
+    """Whether a program that recomputes nothing gathers its products' inputs again all the same."""
+    return recipe.recompute == "none" and recipe.sequence_parallel and recipe.tensor > 1 and recipe.regathers
 
 
 def named(model: Transformer) -> tuple[str, tuple[str, ...]]:
