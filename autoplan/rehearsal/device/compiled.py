@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from autoplan.rehearsal.device.call_recorder import Recorder
+from autoplan.rehearsal.device.fused_graph import fused
 from autoplan.rehearsal.device.repeated import graph_runner
 from autoplan.runtime.memory import selective
 from autoplan.runtime.parallel.zero import segments_of
@@ -72,7 +73,7 @@ def _graph(
         return functional_call(with_values, {f"segment.{n}": v for n, v in values.items()}, given[len(names) :])
 
     def run(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
-        return graph_runner(graph, recorder)
+        return graph_runner(fused(graph), recorder)
 
     return aot_function(
         flat, fw_compiler=run, bw_compiler=run, partition_fn=min_cut_rematerialization_partition,
