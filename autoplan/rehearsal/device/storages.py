@@ -173,4 +173,5 @@ def largest(lives: Iterable[Life]) -> tuple[Standing, ...]:
     for life in lives:
         groups[life.kind, life.name, life.line].append(life.bytes)
     found = [Standing(sum(each), kind, name, line, len(each)) for (kind, name, line), each in groups.items()]
-    return tuple(sorted(found, key=lambda standing: -standing.bytes)[:LARGEST])
+    ordered = sorted(found, key=lambda standing: (-standing.bytes, standing.kind, standing.name, standing.line))
+    return tuple(ordered[:LARGEST])
