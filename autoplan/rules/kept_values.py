@@ -6,7 +6,6 @@ from autoplan.ir.graph import Block, Node
 from autoplan.rules.notation import kept as kept_of
 from autoplan.rules.registry import Rule
 
-
 SIGNED = "aten.relu.default"
 """Its backward reads of its result only where it is positive."""
 SIGN_BYTES = 1.0

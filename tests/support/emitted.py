@@ -22,7 +22,7 @@ from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.repriced import candidate_of
 from autoplan.search.state import SearchState, begin
-from tests.support.emitted_moments import local_bytes, moments_of, operands
+from tests.support.emitted_moments import local_bytes, moments_of
 
 ALONE = (Strategy(()), Mesh(()))  # local tensors are whole tensors of one device
 

@@ -120,7 +120,9 @@ class _Block:
         ahead = max(forward, default=0) - (total - entered)
         if not self.training:
             return Moments(0, round(max(forward, default=0)))
-        first = {name: min(at for at in range(count) if name in saved[at]) for name in kept if any(name in s for s in saved)}
+        first = {
+            name: min(at for at in range(count) if name in saved[at]) for name in kept if any(name in s for s in saved)
+        }
         gradients = self.gradients(stored)
         back = [
             sum(self.sizes[n] for n in kept if first.get(n, -1) <= at) + sum(beside[: at + 1])

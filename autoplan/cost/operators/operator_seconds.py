@@ -78,15 +78,14 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     joins, keeps = joins_of(block, carries), keeps_of(block, rules, carries, traffic.inside, dropped)
     signs = signs_of(block, keeps) if fuses else frozenset[str]()
     keeps |= {name: tuple(place for place in keeps[name] if place != "out") for name in signs}
-    beside = {name: rule.saved_bytes_per_element + SIGN_BYTES * (name in signs) for name, rule in rules.items()}
     kept = {(traffic.kernels[n.name], value_of(n, place)) for n in block.nodes for place in keeps[n.name]}
     found = {
         node.name: operator_of(
-            node, rules[node.name], types, carries, traffic, keeps[node.name], beside[node.name], kept, weights,
-            joins[node.name],
-        )  # fmt: skip
+            node, rules[node.name], types, carries, traffic, keeps[node.name], kept, weights, joins[node.name]
+        )
         for node in block.nodes
     }
+    found |= {name: replace(found[name], beside=found[name].beside + SIGN_BYTES) for name in signs}
     mixtures = [node for node in block.nodes if rules[node.name].cost == "experts"]
     return found | {node.name: replace(found[node.name], groups=groups_of(block, node)) for node in mixtures}
 
@@ -106,7 +105,7 @@ def joins_of(block: Block, carries: frozenset[str]) -> dict[str, tuple[bool, ...
 
 def operator_of(
     node: Node, rule: Rule, types: Mapping[str, TensorType], carries: frozenset[str], traffic: Traffic,
-    keeps: tuple[int | str, ...], beside: float, kept: Set[tuple[str, str]], weights: frozenset[str], joins: tuple[bool, ...],
+    keeps: tuple[int | str, ...], kept: Set[tuple[str, str]], weights: frozenset[str], joins: tuple[bool, ...],
 ) -> Operator:  # fmt: skip
     """One node; ``kept`` are kernels with what some operator of them keeps, ``weights`` what parameters
     alone give."""
@@ -125,7 +124,7 @@ def operator_of(
         writes=node.name not in traffic.inside,
         kernel=kernel,
         keeps=keeps,
-        beside=beside if node.name in carries else 0.0,
+        beside=rule.saved_bytes_per_element if node.name in carries else 0.0,
         terms=(*rule.operands, rule.result),
         sizes=factor_sizes(rule, operands, node.type),
     )

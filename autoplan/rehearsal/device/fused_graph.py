@@ -91,7 +91,7 @@ class _Fused:
         last: tuple[fx.Node, ...] = ()
         for node in self.stored:
             after[node] = self.reads[node]
-            if is_an_operator(node) and node.target.namespace not in OWN:
+            if is_an_operator(node) and node.target.namespace not in OWN:  # type: ignore[union-attr]
                 after[node], last = (*self.reads[node], *last), (node,)
         return {node: node for node in self.stored} | joined_by_depth(after, works)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from autoplan.rehearsal.records import Alive, Peak, Standing
 
-LARGEST = 12     # groups of storages that a peak names
+LARGEST = 12  # groups of storages that a peak names
 CURVE_STEP = 0.01  # of the peak: smaller changes are left out of the curve
 
 

@@ -73,9 +73,7 @@ class CompiledWalk:
     kept      all that stays
     """
 
-    def __init__(
-        self, block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices
-    ) -> None:
+    def __init__(self, block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> None:
         self.mesh, self.types, self.carries = prices.mesh, block.types(), block.carries_gradient()
         self.training = prices.training
         self.strategies = dict(choice.strategies)
