@@ -87,7 +87,7 @@ def runs(spec: ProgramSpec, asked: int | None) -> tuple[int, int]:
             raise InputsError(f"microbatches={asked}", f"the step has {count}", "give 1 or more of these")
         return asked, asked
     several = len(spec.lowered.stages) > pp
-    few, step = (2 * pp, pp) if several else (max(2 * pp - 1, 2), 1)  # interleaved schedules run in rounds of pp
+    few, step = 2 * pp, pp if several else 1  # interleaved schedules run in rounds of pp
     return (few, few + step) if few + step < count else (count, count)
 
 

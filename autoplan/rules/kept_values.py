@@ -6,6 +6,10 @@ from autoplan.ir.graph import Block, Node
 from autoplan.rules.notation import kept as kept_of
 from autoplan.rules.registry import Rule
 
+SIGNED = "aten.relu.default"
+"""Its backward reads of its result only where it is positive."""
+SIGN_BYTES = 1.0
+
 
 def value_of(node: Node, place: int | str) -> str:
     """The name of a node's operand, or of its result ("out")."""
@@ -30,3 +34,11 @@ def keeps_of(
         again |= {value_of(node, place) for place in places} & inside
         found[node.name] = tuple(place for place in places if value_of(node, place) not in inside | dropped)
     return found
+
+
+def signs_of(block: Block, keeps: Mapping[str, tuple[int | str, ...]]) -> frozenset[str]:
+    """The results that a compiled block keeps for their signs alone, in a byte for each element."""
+    alone = {node.name for node in block.nodes if node.op == SIGNED and "out" in keeps[node.name]}
+    for node in block.nodes:
+        alone -= {value_of(node, place) for place in keeps[node.name] if place != "out"}
+    return frozenset(alone)

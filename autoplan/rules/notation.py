@@ -11,7 +11,7 @@ Operands are the tensors a node reads, in the order of its arguments (``Node.ope
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -64,6 +64,7 @@ class Rule:
              "attention", "experts" (grouped products), "memory" (bytes read and written), "free" (views)
     saved    what autograd keeps for the backward: operand positions, and "out" for the result; see ``kept``
     saved_bytes_per_element  further bytes kept for each element of the result (a dropout mask, say)
+    compiled_saved_bytes_per_element  what torch.compile keeps in place of all of these, where it is something else
     """
 
     spec: str
@@ -77,6 +78,13 @@ class Rule:
     cost: str = "memory"
     saved: tuple[int | str, ...] = ()
     saved_bytes_per_element: float = 0.0
+    compiled_saved_bytes_per_element: float | None = None
+
+    def compiled(self) -> "Rule":
+        """Of the operator as torch.compile runs it."""
+        if self.compiled_saved_bytes_per_element is None:
+            return self
+        return replace(self, saved=(), saved_bytes_per_element=self.compiled_saved_bytes_per_element)
 
     @cached_property
     def operands(self) -> tuple[tuple[Term, ...], ...]:

@@ -145,11 +145,16 @@ def test_a_collective_that_some_ranks_lack_is_told(exported: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fewer_microbatches_tell_what_each_further_one_adds(tmp_path: Path) -> None:
-    plan = planned(llama(2), "1x2 cpu", pp=2, micro_batch=1, pipeline_schedule="1f1b")
+@pytest.mark.parametrize(
+    "fields", [{"micro_batch": 1}, {"tp": 2, "micro_batch": 2, "recompute": "full"}], ids=["pipeline", "tensor"]
+)
+def test_fewer_microbatches_tell_what_each_further_one_adds(fields: dict, tmp_path: Path) -> None:
+    """On two stages, the last has one message more at once in the fourth microbatch than in the third."""
+    devices, count = 2 * fields.get("tp", 1), 24 // fields["micro_batch"]
+    plan = planned(llama(2), f"1x{devices} cpu", pp=2, pipeline_schedule="1f1b", **fields)
     folder = plan.export(tmp_path / "out")
-    some, every = rehearse(folder), rehearse(folder, microbatches=24)
-    assert some.run == 4 and every.run == 24
+    some, every = rehearse(folder), rehearse(folder, microbatches=count)
+    assert some.run == 5 and every.run == count
     for less, more in zip(some.classes, every.classes, strict=True):
         assert less.peak_bytes == more.peak_bytes
         assert less.growth_bytes > 0

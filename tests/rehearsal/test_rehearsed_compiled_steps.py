@@ -12,6 +12,7 @@ from autoplan.rehearsal.outcome import Rehearsal
 from examples import dlrm, unet
 
 STEP = 0.01  # by which the step may be off
+MEMORY = 0.03
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,11 @@ def test_rows_that_do_not_divide_are_priced_as_they_are_sent(convolutions: Rehea
     assert ("all-gather", parameters, 3 * parameters) in sent
     assert ("reduce-scatter", 2 * parameters, 6 * parameters) in sent
     assert not [difference for one in convolutions.balances for difference in one.differences]
+
+
+def test_what_stands_from_kernel_to_kernel_is_what_is_predicted(convolutions: Rehearsal) -> None:
+    for one in convolutions.classes:
+        assert abs(one.off) < MEMORY, str(convolutions)
 
 
 def test_a_first_segment_without_a_gradient_to_give_has_its_backward(convolutions: Rehearsal) -> None:

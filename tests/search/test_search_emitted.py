@@ -24,6 +24,7 @@ from autoplan.search.intra_op.operator_options import formulate
 from autoplan.search.intra_op.problem import build
 from autoplan.search.intra_op.problem_inputs import prepare
 from autoplan.search.intra_op.solve import solve
+from examples import unet
 from tests.support import zoo
 from tests.support.emitted import price_emitted, price_move, simulated, work_of
 from tests.support.hand_made import llama, mlp
@@ -68,6 +69,16 @@ def test_the_price_of_the_plan_is_that_of_its_program(model: str, pinned: str) -
 def test_of_every_model_of_the_suite(name: str) -> None:
     module, batch, loss_fn = zoo.small(name, "meta")
     check(parallelize_alone(module, "1x4 cpu", batch, loss_fn=loss_fn, parallelism=ZOO[name]).record)
+
+
+@pytest.mark.parametrize("pinned", [Parallelism(dp=2, tp=2), Parallelism(dp=4, tp=1, zero=3)], ids=str)
+def test_of_compiled_convolutions(pinned: Parallelism) -> None:
+    """Signs of relu, offsets of greatest elements, values that skip layers."""
+    plan = parallelize_alone(
+        unet.make_model(levels=2), "1x4 a100-sxm-80gb", unet.example_inputs(16), loss_fn=unet.loss_fn,
+        training=Training(precision="bf16-mixed"), parallelism=pinned,
+    )  # fmt: skip
+    check(plan.record)
 
 
 @pytest.mark.parametrize(

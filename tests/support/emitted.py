@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 
 from autoplan.cost import Cost, Operator, Prices
 from autoplan.cost.operators.collective_ops import BODIES
 from autoplan.cost.operators.operator_seconds import price_operator
 from autoplan.ir.choice import StageChoice, tensor_mesh
-from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType, walk_refs
+from autoplan.ir.graph import Block, Node, TensorType
 from autoplan.ir.mesh import Mesh
 from autoplan.ir.record import PlanRecord
 from autoplan.ir.typed_program import Compute, LoweredBlock, LoweredStage, Move, TypedValue
@@ -23,6 +22,7 @@ from autoplan.search.intra_op.intra_op_plan import IntraOpPlan
 from autoplan.search.intra_op.solve import Solution
 from autoplan.search.repriced import candidate_of
 from autoplan.search.state import SearchState, begin
+from tests.support.emitted_moments import local_bytes, moments_of
 
 ALONE = (Strategy(()), Mesh(()))  # local tensors are whole tensors of one device
 
@@ -45,17 +45,13 @@ def local_type(value: TypedValue) -> TensorType:
     return TensorType(value.local_shape, value.type.dtype)
 
 
-def local_bytes(value: TypedValue) -> int:
-    return math.prod(value.local_shape) * DTYPE_BYTES[value.type.dtype]
-
-
 def price_emitted(block: Block, written: LoweredBlock, operators: dict[str, Operator], prices: Prices) -> Emitted:
     """The sum over the statements of a block; of the untraced block only what carries a gradient, and which values
     stay inside a compiled kernel, is asked."""
     carries = set(block.carries_gradient())
     values = {v.name: v for v in (*written.inputs, *written.externals, *written.parameters, *written.buffers)}
-    total, kept, results = Cost(), dict[str, int](), [0]
-    extra, weights_s, sums_s = 0.0, dict[str, float](), dict[str, float]()
+    total = Cost()
+    weights_s, sums_s = dict[str, float](), dict[str, float]()
     for statement in written.body:
         values[statement.value.name] = statement.value
         if isinstance(statement, Move):
@@ -67,27 +63,16 @@ def price_emitted(block: Block, written: LoweredBlock, operators: dict[str, Oper
         operator = operators[statement.value.name]
         cost = price_compute(statement, operator, values, prices)
         total, weights_s[statement.value.name] = total + cost, cost.weights_s
-        results.append(local_bytes(statement.value))
-        for place in operator.keeps:
-            value = statement.value if place == "out" else values[operands(statement)[int(place)]]
-            kept[value.name] = local_bytes(value)
-        if operator.result_carries:
-            extra += operator.rule.saved_bytes_per_element * math.prod(statement.value.local_shape)
     hidden_s = sum(
         prices.under_products_s(sums_s[moved], sum(weights_s[product] for product in products))
         for moved, products in written.hidden
     )  # fmt: skip
+    held = moments_of(written, operators, carries, prices.training)
     return Emitted(
-        total.forward_s, total.backward_s - hidden_s, round(sum(kept.values()) + extra) if prices.training else 0,
+        total.forward_s, total.backward_s - hidden_s, held.kept,
         sum(map(local_bytes, written.inputs)), sum(map(local_bytes, written.outputs)),
-        sum(map(local_bytes, written.externals)), 2 * max(results), tuple(map(local_bytes, written.parameters)),
+        sum(map(local_bytes, written.externals)), held.working, tuple(map(local_bytes, written.parameters)),
     )  # fmt: skip
-
-
-def operands(statement: Compute) -> list[str]:
-    """Names of the tensors that an emitted operator reads, in order."""
-    arguments = (*statement.args, *(value for _, value in statement.kwargs))
-    return list(dict.fromkeys(ref.name for argument in arguments for ref in walk_refs(argument)))
 
 
 def price_move(move: Move, carries: bool, prices: Prices) -> Cost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralFo
 
 import autoplan
 from autoplan import Parallelism, Plan, Training
+from autoplan.runtime import host
 from autoplan.runtime.agreement.fingerprint import WORDS
 from autoplan.runtime.data.sources import batch_source
 from tests.bench.memory.watch import Tensors
@@ -44,10 +46,11 @@ def planned(model: nn.Module, cluster: str, precision: str = "fp32", **fields: o
 def tensors_of_rank(rank: int, size: int, folder: str) -> int:
     """The most bytes of tensors that a rank has in a step and its update, after a first one.
 
-    Without what lies with the host beside an accelerator: the batch as it is given, and the weights of its hash.
+    Without what lies with the host beside an accelerator: the batch as it is given, and the weights of its hash. What
+    goes to the accelerator of a batch is a copy here, too, though it needs none.
     """
     tensors, host_bytes = Tensors(), 0
-    with tensors:
+    with tensors, patch.object(host, "to_device", lambda x, device: x.clone()):
         program = autoplan.load(Path(folder)).program()
         program.init_weights()
         source = batch_source(program.spec, None, 0)

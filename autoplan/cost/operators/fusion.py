@@ -10,11 +10,14 @@ it stays or grows, along any other it grows. Edges that could be fused between v
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from autoplan.ir.graph import Block, Node, TensorType
 from autoplan.rules.registry import Rule
+
+Value = TypeVar("Value", bound=Hashable)
 
 GATHERING = (
     "aten.embedding.default", "aten.index.Tensor", "aten.gather.default", "aten.index_select.default",
@@ -62,25 +65,34 @@ def kernels_of(block: Block, rules: Mapping[str, Rule]) -> dict[str, str]:
     """For each memory-bound operator its kernel, under the name of one of its operators."""
     types = block.types()
     works = {node.name: worked_on(node, types) for node in block.nodes if joins(node, rules[node.name])}
-    depth: dict[str, int] = {}
-    joined: dict[str, str] = {}  # of each operator a later one of its kernel; the last one is its own
+    return joined_by_depth({node.name: node.operands for node in block.nodes}, works)
 
-    def kernel(name: str) -> str:
+
+def joined_by_depth(follows: Mapping[Value, Sequence[Value]], works: Mapping[Value, int]) -> dict[Value, Value]:
+    """For each operator that may be fused its kernel, under the name of one of them.
+
+    follows  of each operator, in order, those whose results it reads
+    works    elements that those go over that may be fused
+    """
+    depth: dict[Value, int] = {}
+    joined: dict[Value, Value] = {}  # of each operator a later one of its kernel; the last one is its own
+
+    def kernel(name: Value) -> Value:
         while joined[name] != name:
             joined[name] = joined[joined[name]]
             name = joined[name]
         return name
 
-    for node in block.nodes:
-        work = works.get(node.name)
-        like = {name for name in node.operands if work is not None and works.get(name) == work}
-        depth[node.name] = max((depth.get(name, 0) + (name not in like) for name in node.operands), default=0)
+    for name, operands in follows.items():
+        work = works.get(name)
+        like = {other for other in operands if work is not None and works.get(other) == work}
+        depth[name] = max((depth.get(other, 0) + (other not in like) for other in operands), default=0)
         if work is None:
             continue
-        joined[node.name] = node.name
-        for name in like:
-            if depth[name] == depth[node.name]:
-                joined[kernel(name)] = node.name
+        joined[name] = name
+        for other in like:
+            if depth[other] == depth[name]:
+                joined[kernel(other)] = name
     return {name: kernel(name) for name in joined}
 
 

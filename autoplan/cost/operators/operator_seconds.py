@@ -21,7 +21,7 @@ from autoplan.cost.operators.ring import Ring, attention
 from autoplan.ir.graph import DTYPE_BYTES, Block, Node, TensorType
 from autoplan.ir.layout import State
 from autoplan.ir.mesh import Mesh
-from autoplan.rules.kept_values import keeps_of, value_of
+from autoplan.rules.kept_values import SIGN_BYTES, keeps_of, signs_of, value_of
 from autoplan.rules.registry import AxisStrategy, Rule, Term, factor_sizes, rule_of
 from autoplan.rules.strategies import Strategy
 from cost_models.compute import eager_seconds, matmul_flops, matmul_seconds, memory_bound_seconds
@@ -41,7 +41,9 @@ class Operator:
     reads     for each operand, whether it comes from memory rather than from the kernel it is fused into
     rereads   for each operand, whether the backward reads it again, for this operator or another
     writes    whether the result goes to memory
+    kernel    the kernel that it is fused into, under the name of one of its operators
     keeps     what autograd keeps of it until the backward: operand positions, and "out" for the result
+    beside    bytes that are kept besides for each element of the result
     terms     of each operand and, last, of the result, as the rule's notation gives them
     sizes     of the rule's factors over the whole tensors
     groups    of a mixture's experts, those to which its router limits a token's choices
@@ -57,7 +59,9 @@ class Operator:
     reads: tuple[bool, ...]
     rereads: tuple[bool, ...]
     writes: bool
+    kernel: str
     keeps: tuple[int | str, ...]
+    beside: float
     terms: tuple[tuple[Term, ...], ...]
     sizes: Mapping[str, int]
     groups: Groups = NO_LIMIT
@@ -67,10 +71,13 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
     """Every node of a block by name; ``fuses`` where the program is compiled."""
     types, carries = block.types(), block.carries_gradient()
     rules = {node.name: rule_of(node, types) for node in block.nodes}
+    rules = {name: rule.compiled() for name, rule in rules.items()} if fuses else rules
     traffic = fused(block, rules) if fuses else apart(block)
     weights, own = weights_of(block), frozenset(p.name for p in block.parameters)
     dropped = (weights if fuses else own) | {e.name for e in (*block.externals, *block.buffers)}
     joins, keeps = joins_of(block, carries), keeps_of(block, rules, carries, traffic.inside, dropped)
+    signs = signs_of(block, keeps) if fuses else frozenset[str]()
+    keeps |= {name: tuple(place for place in keeps[name] if place != "out") for name in signs}
     kept = {(traffic.kernels[n.name], value_of(n, place)) for n in block.nodes for place in keeps[n.name]}
     found = {
         node.name: operator_of(
@@ -78,6 +85,7 @@ def operators_of(block: Block, *, fuses: bool) -> dict[str, Operator]:
         )
         for node in block.nodes
     }
+    found |= {name: replace(found[name], beside=found[name].beside + SIGN_BYTES) for name in signs}
     mixtures = [node for node in block.nodes if rules[node.name].cost == "experts"]
     return found | {node.name: replace(found[node.name], groups=groups_of(block, node)) for node in mixtures}
 
@@ -114,7 +122,9 @@ def operator_of(
         reads=traffic.reads[node.name],
         rereads=tuple(i in rule.saved or (kernel, name) in kept for i, name in enumerate(node.operands)),
         writes=node.name not in traffic.inside,
+        kernel=kernel,
         keeps=keeps,
+        beside=rule.saved_bytes_per_element if node.name in carries else 0.0,
         terms=(*rule.operands, rule.result),
         sizes=factor_sizes(rule, operands, node.type),
     )

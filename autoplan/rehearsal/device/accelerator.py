@@ -65,7 +65,9 @@ class _Dispatch(TorchDispatchMode):
             return self.copy(function, types, args, kwargs)
         if function is torch.ops.aten._local_scalar_dense.default:
             return self.value_of(args[0])
-        result = self.shapes(function, types, args, kwargs)
+        # what is waited for is returned as it is, though torch infers a tensor of its own
+        waits = function is torch.ops._c10d_functional.wait_tensor.default
+        result = args[0] if waits else self.shapes(function, types, args, kwargs)
         self.listener.ran(function, args, kwargs, result)
         return result
 
@@ -235,6 +237,12 @@ class _Nobody:
     def joined(self, stream: int, other: int) -> None: ...
     def stopped(self, what: str) -> None: ...
     def resized(self, storage: torch.UntypedStorage) -> None: ...
+    def fused(self, name: str, given: Sequence[Any], made: Sequence[Any]) -> None: ...
+
+
+def listener() -> Listener:
+    """Who is told what runs on the fake device just now."""
+    return next(mode.listener for mode in reversed(_get_current_dispatch_mode_stack()) if isinstance(mode, _Dispatch))
 
 
 def dispatching() -> bool:

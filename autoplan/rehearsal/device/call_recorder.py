@@ -101,6 +101,13 @@ class Recorder:
         moved = sum(x.numel() * x.element_size() for x in (*given, *made))
         self._note("operator", f"{space}.{name}", line=line, flops=flops, moved=moved)
 
+    def fused(self, name: str, given: Sequence[Any], made: Sequence[Any]) -> None:
+        line, written = self.line(), [x for x in tree_leaves(made) if isinstance(x, FakeTensor)]
+        for x in written:
+            self._follow(x, self.kind(line), name, line)
+        moved = sum(x.numel() * x.element_size() for x in (*given, *written) if isinstance(x, Tensor))
+        self._note("operator", name, line=line, moved=moved)
+
     def copied(self, source: Tensor, target: Tensor, *, to_device: bool, blocking: bool) -> None:
         line, name = self.line(), "host to device" if to_device else "device to host"
         size = source.numel() * source.element_size()

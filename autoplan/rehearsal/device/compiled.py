@@ -1,11 +1,10 @@
-"""Compiled segments, operator by operator: what a compiled backward reads is what torch's partitioner keeps.
+"""Compiled segments, kernel by kernel: what a compiled backward reads is what torch's partitioner keeps.
 
 ``torch.compile`` takes no dispatch mode beside it. So the steps that decide what is kept are run by themselves, by
 torch's own functions: one graph of forward and backward for each class of segment, inductor's decompositions, and the
 min-cut partition. A segment that recomputes selectively is traced through the same ``checkpoint`` that dynamo finds in
-it (``runtime.memory.selective``): its policy tags the graph's nodes, and the partition obeys the tags. What inductor
-would fuse into one kernel still runs one operator after another, so the bytes of a moment are an upper bound, and the
-operators' number too.
+it (``runtime.memory.selective``): its policy tags the graph's nodes, and the partition obeys the tags. Both graphs
+then run as the kernels that inductor makes of them (``rehearsal.device.fused_graph``).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
 
 from autoplan.rehearsal.device.call_recorder import Recorder
+from autoplan.rehearsal.device.fused_graph import fused
 from autoplan.rehearsal.device.repeated import graph_runner
 from autoplan.runtime.memory import selective
 from autoplan.runtime.parallel.zero import segments_of
@@ -72,7 +72,7 @@ def _graph(
         return functional_call(with_values, {f"segment.{n}": v for n, v in values.items()}, given[len(names) :])
 
     def run(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list], Any]:
-        return graph_runner(graph, recorder)
+        return graph_runner(fused(graph), recorder)
 
     return aot_function(
         flat, fw_compiler=run, bw_compiler=run, partition_fn=min_cut_rematerialization_partition,

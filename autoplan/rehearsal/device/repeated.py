@@ -60,7 +60,7 @@ class Run:
 
 
 def graph_runner(graph: fx.GraphModule, recorder: Recorder | None) -> Callable[[list], Any]:
-    """Runs a graph operator by operator; as inductor's code does, it lets go of each argument after its last use, and
+    """Runs a graph node by node; as inductor's code does, it lets go of each argument after its last use, and
     of what it returned when it has returned it. With a recorder it repeats what it did before."""
     known: dict[object, Run | None] = {}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from autoplan.rehearsal.records import Alive, Peak, Standing
 
-LARGEST = 12     # groups of storages that a peak names
+LARGEST = 12  # groups of storages that a peak names
 CURVE_STEP = 0.01  # of the peak: smaller changes are left out of the curve
 
 
@@ -173,4 +173,5 @@ def largest(lives: Iterable[Life]) -> tuple[Standing, ...]:
     for life in lives:
         groups[life.kind, life.name, life.line].append(life.bytes)
     found = [Standing(sum(each), kind, name, line, len(each)) for (kind, name, line), each in groups.items()]
-    return tuple(sorted(found, key=lambda standing: -standing.bytes)[:LARGEST])
+    ordered = sorted(found, key=lambda standing: (-standing.bytes, standing.kind, standing.name, standing.line))
+    return tuple(ordered[:LARGEST])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -29,6 +30,9 @@ class Listener(Protocol):
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage has got another size."""
+
+    def fused(self, name: str, given: Sequence[Any], made: Sequence[Any]) -> None:
+        """A kernel of several operators ran on the current stream: it read these tensors and wrote those."""
 
 
 class FakeStream:

@@ -1,6 +1,7 @@
 """Pooling: batch and channels split. A dim of space splits, too: by itself where windows lie side by side and fill it,
 for then it is (windows, places in one), of which the windows split; else by a body that fetches what they overlap."""
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -10,6 +11,7 @@ from autoplan.rules.registry import Rule, letters, rule
 
 PASSES = ((0,),)
 INDEX_BYTES = 8.0  # where each greatest element was
+OFFSET_BYTES, OFFSET_WINDOW = 1.0, 25  # inductor keeps its place in the window alone, of windows of as many elements
 
 
 def pooled(x: TensorType, windows: Sequence[Window], **said: object) -> Rule:
@@ -36,7 +38,9 @@ def max_pool(
     """Beside its input it keeps where each greatest element was."""
     windows = pooling(kernel, stride, padding, dilation)
     extra = () if ceil_mode else with_halos(x, windows, "max_pool", 0)
-    return pooled(x, windows, extra=extra, saved=(0,), saved_bytes_per_element=INDEX_BYTES)
+    compiled = OFFSET_BYTES if math.prod(window.kernel for window in windows) <= OFFSET_WINDOW else None
+    return pooled(x, windows, extra=extra, saved=(0,), saved_bytes_per_element=INDEX_BYTES,
+                  compiled_saved_bytes_per_element=compiled)  # fmt: skip
 
 
 @rule(*(f"aten.avg_pool{n}d.default" for n in (1, 2, 3)))

@@ -14,11 +14,11 @@ from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import Block
 from autoplan.ir.layout import Layout, R
-from autoplan.ir.mesh import Mesh
 from autoplan.ir.typed_program import Collective
 from autoplan.redistribution.hidden import hidden_hops
 from autoplan.search.block_cost.live import LiveBytes, live_of_walk, walk_through
-from autoplan.search.block_cost.saved_tensors import Located, kept_bytes, kept_values
+from autoplan.search.block_cost.live_compiled import CompiledWalk
+from autoplan.search.block_cost.live_forward import Located
 from autoplan.search.block_cost.selective import SelectiveSaves, selective_of_values, selective_of_walk
 
 
@@ -150,36 +150,13 @@ def live_of(
     block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices,
     alone_s: Mapping[str | Located, float], forward_s: float, input_bytes: int,
 ) -> tuple[LiveBytes, SelectiveSaves]:  # fmt: skip
-    """What a block holds while it runs, as it is and recomputed selectively: eager operator by operator; compiled what
-    is kept, and the largest value with its gradient."""
+    """What a block holds while it runs, as it is and recomputed selectively: eager operator by operator, compiled
+    kernel by kernel."""
     beside = (prices, alone_s, forward_s, input_bytes)
     if not prices.fuses:
         walk = walk_through(block, choice, operators, prices)
         live = live_of_walk(walk, prices.training)
         return live, selective_of_walk(walk, live, *beside) if prices.training else SelectiveSaves()
-    live = live_compiled(block, choice, operators, prices)
+    live = CompiledWalk(block, choice, operators, prices).live()
     again = selective_of_values(block, choice, operators, live, *beside) if prices.training else SelectiveSaves()
     return live, again
-
-
-def live_compiled(block: Block, choice: BlockChoice, operators: Mapping[str, Operator], prices: Prices) -> LiveBytes:
-    """What is kept, and the largest value with its gradient."""
-    mesh, types = prices.mesh, block.types()
-    results = [layout_bytes(types[n], s.output(len(types[n].shape), mesh), mesh) for n, s in choice.strategies]
-    working = 2 * max(results, default=0)
-    if not prices.training:
-        return LiveBytes(forward=working)
-    kept = kept_bytes(choice, operators, types, mesh) + gathered_bytes(block, choice, mesh)
-    values = kept_values(choice, operators, types, mesh)
-    entering = {(v.name, x) for v, x in zip(block.inputs, choice.inputs, strict=True)}
-    inputs = sum(layout_bytes(types[name], x, mesh) for name, x in entering & values)
-    grads = sum(layout_bytes(types[name], x, mesh) for name, x in choice.parameters)
-    return LiveBytes(kept, inputs, kept - inputs + working, kept + working + grads, kept + working)
-
-
-def gathered_bytes(block: Block, choice: BlockChoice, mesh: Mesh) -> int:
-    """Bytes of parameters gathered where they are used, whose products keep them for the backward."""
-    types, parameters = block.types(), {p.name for p in block.parameters}
-    gathers = [h for h in choice.hops if h.value in parameters and layout_bytes(types[h.value], h.source, mesh)
-               < layout_bytes(types[h.value], h.target, mesh)]  # fmt: skip
-    return sum(layout_bytes(types[h.value], h.target, mesh) for h in gathers)

@@ -6,7 +6,7 @@ makes those of its operands, and lets go of what it saved. Values that are views
 gradients that pass through an operator as they are (a sum's, a view's) are one, too.
 
 What an operator makes beside its results is in the table of ``cost.operators.eager_temporaries``. Compiled segments
-run as their compiler has it: for these ``search.block_cost.account`` counts what is kept and one largest value.
+run as their compiler has it: ``search.block_cost.live_compiled``.
 """
 
 from __future__ import annotations

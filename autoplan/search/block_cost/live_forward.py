@@ -140,7 +140,7 @@ class Walk:
             self.place[step.makes] = self.make(result)
         kept = [self.storage(step.makes if p == "out" else step.reads[int(p)]) for p in self.keeps(operator, holds)]
         if operator.result_carries:
-            beside = holds.saved(sizes, result) + operator.rule.saved_bytes_per_element * self.elements(step.makes)
+            beside = holds.saved(sizes, result) + operator.beside * self.elements(step.makes)
             kept += [self.make(beside)] if beside else []
         self.saved.append(tuple(dict.fromkeys(kept)))
         return 0

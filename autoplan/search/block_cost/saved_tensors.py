@@ -1,4 +1,4 @@
-"""What one block keeps from its forward for its backward where nothing is recomputed: all that autograd keeps."""
+"""Bytes of values, and of what operators keep beside them for their backward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from autoplan.cost import Operator
 from autoplan.cost.prices import layout_bytes
-from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
@@ -15,36 +14,13 @@ from autoplan.rules.strategies import Strategy
 Located = tuple[str, Layout]  # a value, and the layout in which it is held
 
 
-def kept_bytes(
-    choice: BlockChoice, operators: Mapping[str, Operator], types: Mapping[str, TensorType], mesh: Mesh
-) -> int:
-    """Bytes kept for the backward: each value once in each layout in which someone keeps it, and masks beside them."""
-    extra = sum(mask_bytes(operators[name], strategy, types, mesh) for name, strategy in choice.strategies)
-    return round(values_bytes(kept_values(choice, operators, types, mesh), types, mesh) + extra)
-
-
-def kept_values(
-    choice: BlockChoice, operators: Mapping[str, Operator], types: Mapping[str, TensorType], mesh: Mesh
-) -> set[Located]:
-    """What autograd keeps, each value in each layout in which an operator keeps it."""
-    kept: set[Located] = set()
-    for name, strategy in choice.strategies:
-        operator = operators[name]
-        for place in operator.keeps:
-            value = name if place == "out" else operator.node.operands[int(place)]
-            rank = len(types[value].shape)
-            layout = strategy.output(rank, mesh) if place == "out" else strategy.input(int(place), rank, mesh)
-            kept.add((value, layout))
-    return kept
-
-
 def mask_bytes(operator: Operator, strategy: Strategy, types: Mapping[str, TensorType], mesh: Mesh) -> float:
     """What an operator keeps beside its operands and its result."""
-    if not operator.result_carries or not operator.rule.saved_bytes_per_element:
+    if not operator.beside:
         return 0.0
     kind = types[operator.node.name]
     local = layout_bytes(kind, strategy.output(len(kind.shape), mesh), mesh)
-    return operator.rule.saved_bytes_per_element * (local // max(kind.bytes // max(kind.elements, 1), 1))
+    return operator.beside * (local // max(kind.bytes // max(kind.elements, 1), 1))
 
 
 def values_bytes(values: Iterable[Located], types: Mapping[str, TensorType], mesh: Mesh) -> int:

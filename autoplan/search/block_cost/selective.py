@@ -30,8 +30,9 @@ from autoplan.ir.mesh import Mesh
 from autoplan.rules.strategies import Strategy
 from autoplan.search.block_cost.live import LiveBytes
 from autoplan.search.block_cost.live_backward import Backward
+from autoplan.search.block_cost.live_compiled import kept_roots, roots_of
 from autoplan.search.block_cost.live_forward import Located, Step, Walk, steps_of
-from autoplan.search.block_cost.saved_tensors import kept_values, values_bytes
+from autoplan.search.block_cost.saved_tensors import values_bytes
 
 DEAR = ("matmul", "attention", "experts", "lookups")
 """Kinds of operators (``Rule.cost``) whose results are never computed again."""
@@ -215,9 +216,9 @@ def selective_of_values(
 ) -> SelectiveSaves:  # fmt: skip
     """A compiled block: as ``selective_of_walk``, each value in each layout a storage of its own."""
     mesh, types = prices.mesh, block.types()
-    values = kept_values(choice, operators, types, mesh)
-    beside = live.kept - values_bytes(values, types, mesh)
     strategies, steps = dict(choice.strategies), list(steps_of(block, choice, operators, mesh))
+    values = kept_roots(steps, roots_of(steps))
+    beside = live.kept - values_bytes(values, types, mesh)
     located = dict.fromkeys(at for step in steps for at in (*step.reads, step.makes))
     number = {at: n for n, at in enumerate(located)}
     constant = {v.name for v in (*block.parameters, *block.externals, *block.buffers)}

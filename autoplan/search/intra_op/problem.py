@@ -233,20 +233,20 @@ def stored(form: OperatorInputs, decision: Decision, microbatches: int = 0) -> G
 
 def extra_bytes(operator: Operator, strategy: Strategy, mesh: Mesh) -> float:
     """What an operator keeps beside tensors."""
-    if not operator.rule.saved_bytes_per_element or not operator.result_carries:
+    if not operator.beside:
         return 0.0
     layout = strategy.output(len(operator.node.type.shape), mesh)
-    return operator.rule.saved_bytes_per_element * math.prod(layout.local_shape(operator.node.type.shape, mesh))
+    return operator.beside * math.prod(layout.local_shape(operator.node.type.shape, mesh))
 
 
 def working_bytes(form: OperatorInputs, problem: Problem) -> list[np.ndarray]:
-    """Of each group, bytes of an operator's result and of its gradient: as ``account`` counts those of compiled
-    blocks."""
+    """Of each group, bytes of an operator's result and of its gradient, where it is written: of what stands while a
+    block runs, what its operators' own choices say."""
     found = []
     for group in problem.groups:
         kind, block, name = group.key
         sizes = []
-        if kind == "node":
+        if kind == "node" and form.operators[block][name].writes:
             result = form.operators[block][name].node.type
             layouts = [o.output(len(result.shape), form.mesh) for o in group.options if isinstance(o, Strategy)]
             sizes = [2.0 * layout_bytes(result, layout, form.mesh) for layout in layouts]

@@ -71,7 +71,7 @@ def alike_operators(operators: Sequence[Mapping[str, Operator]]) -> dict[Operato
 def likeness(operator: Operator) -> tuple:
     """All of an operator but names."""
     o = operator
-    flags = (o.carries, o.weighs, o.joins, o.result_carries, o.reads, o.writes, o.keeps)
+    flags = (o.carries, o.weighs, o.joins, o.result_carries, o.reads, o.writes, o.keeps, o.beside)
     return (o.node.op, repr(nameless(o.node)), o.node.type, o.operands, flags, repr(o.rule))
 
 

@@ -1,0 +1,215 @@
+"""A compiled graph, kernel by kernel: what inductor computes in one pass over memory is one call, and what stays inside
+of it takes no memory.
+
+Inductor's rules for a GPU, of its own defaults (``torch._inductor.config``). An elementwise result isn't written but
+computed where it is read, unless a call that is no kernel of its own making (a product, a collective) wants it, or the
+graph's end, or several readers while it reads much. Reductions are written. Of what is written, operators over the same
+elements that follow from one another run in one kernel, if nothing on the way between them lies outside of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._inductor import config
+from torch.utils._pytree import tree_leaves
+
+from autoplan.cost.operators.fusion import joined_by_depth
+from autoplan.rehearsal.device.accelerator import listener, unheard
+from autoplan.rehearsal.device.call_recorder import is_view
+
+NAMED = 4  # operators that a kernel's name tells
+MOST_READS = config._realize_acc_reads_threshold_default
+VIEWS = ("_unsafe_view", "alias", "detach")
+"""Names of operators that inductor makes no kernel of, beside those whose schema says so."""
+GATHERING = ("embedding", "gather", "index", "index_select")
+"""Those that read of a tensor in memory what they return."""
+ELEMENTWISE = ("arange", "cat", "clone", "constant_pad_nd", "full", "full_like", "iota", "scalar_tensor",
+               "select_scatter", "slice_scatter", *GATHERING)  # fmt: skip
+"""Those that it computes element by element, beside those that are tagged so."""
+
+
+OWN = ("aten", "prims")
+"""Namespaces of operators that send nothing."""
+
+
+def fused(graph: fx.GraphModule) -> fx.GraphModule:
+    """The same values from a graph whose calls are kernels."""
+    return _Fused(graph).written()
+
+
+class _Fused:
+    """base     of each value the one that it is a view of, itself where it is none
+    reads       of each value that isn't written, and of each that is, the written ones that it is computed from
+    written_by  the kernel of each value that lies in memory or in a kernel, under one of its values
+    """
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self.graph, self.nodes = graph, list(graph.graph.nodes)
+        self.place = {node: place for place, node in enumerate(self.nodes)}
+        self.base: dict[fx.Node, fx.Node] = {}
+        for node in self.nodes:
+            self.base[node] = self.base[node.all_input_nodes[0]] if is_a_view(node) else node
+        self.reads: dict[fx.Node, tuple[fx.Node, ...]] = {}
+        self.stored = self.in_memory()
+        self.kernels = self.joined()
+        self.readers: dict[fx.Node, set[fx.Node]] = {}
+        for node in self.stored:
+            for read in self.reads[node]:
+                self.readers.setdefault(read, set()).add(self.kernels[node])
+
+    def in_memory(self) -> list[fx.Node]:
+        """The values that are written, and all that are no kernel's, in order."""
+        wanted = {self.base[x] for node in self.nodes for x in realized_operands(node)}
+        users = Counter(self.base[x] for n in self.nodes if not is_a_view(n) for x in n.all_input_nodes)
+        counts: dict[fx.Node, int] = {}
+        found = []
+        for node in (n for n in self.nodes if self.base[n] is n):
+            given = [self.base[x] for x in node.all_input_nodes]
+            count = 1 + sum(counts.get(x, 0) for x in given)
+            reads = dict.fromkeys(r for x in given for r in ((x,) if x not in counts else self.reads[x]))
+            self.reads[node] = tuple(reads)
+            much = len(reads) > config.realize_reads_threshold or count > config._realize_opcount_threshold_default
+            many = len(reads) > MOST_READS or (users[node] > 1 and much)
+            if node in wanted or many or not is_elementwise(node):
+                found.append(node)
+            else:
+                counts[node] = count
+        return found
+
+    def joined(self) -> Mapping[fx.Node, fx.Node]:
+        """The kernel of each written value; a collective comes after those before it."""
+        works = {node: work_of(node) for node in self.stored if is_elementwise(node) or is_reduction(node)}
+        after: dict[fx.Node, Sequence[fx.Node]] = {}
+        last: tuple[fx.Node, ...] = ()
+        for node in self.stored:
+            after[node] = self.reads[node]
+            if is_an_operator(node) and node.target.namespace not in OWN:  # type: ignore[union-attr]
+                after[node], last = (*self.reads[node], *last), (node,)
+        return {node: node for node in self.stored} | joined_by_depth(after, works)
+
+    def order(self) -> Iterator[list[fx.Node]]:
+        """The values of each kernel, kernels in an order in which each has what it reads, as near to the graph's as may
+        be."""
+        members: dict[fx.Node, list[fx.Node]] = {}
+        for node in self.stored:
+            members.setdefault(self.kernels[node], []).append(node)
+        waits = {k: {self.kernels[r] for n in own for r in self.reads[n]} - {k} for k, own in members.items()}
+        follow: dict[fx.Node, list[fx.Node]] = {}
+        for kernel, others in waits.items():
+            for other in others:
+                follow.setdefault(other, []).append(kernel)
+        missing = {kernel: len(others) for kernel, others in waits.items()}
+        ready = [(self.place[members[k][-1]], k) for k, count in missing.items() if not count]
+        heapq.heapify(ready)
+        while ready:
+            _, kernel = heapq.heappop(ready)
+            yield members[kernel]
+            for other in follow.get(kernel, ()):
+                missing[other] -= 1
+                if not missing[other]:
+                    heapq.heappush(ready, (self.place[members[other][-1]], other))
+
+    def written(self) -> fx.GraphModule:
+        new = fx.Graph()
+        known: dict[fx.Node, fx.Node] = {}
+
+        def value(node: fx.Node) -> fx.Node:
+            if node not in known:
+                known[node] = new.node_copy(node, value)
+            return known[node]
+
+        for number, members in enumerate(self.order()):
+            if not (is_elementwise(members[0]) or is_reduction(members[0])):
+                value(members[0])
+                continue
+            kernel = _Kernel(self, members)
+            self.graph.add_submodule(f"kernel_{number}", kernel)
+            made = new.call_module(f"kernel_{number}", tuple(value(read) for read in kernel.reads))
+            known |= {node: new.call_function(operator.getitem, (made, n)) for n, node in enumerate(kernel.writes)}
+        return fx.GraphModule(self.graph, new)
+
+
+class _Kernel(nn.Module):
+    """One kernel: what it reads and what it writes."""
+
+    def __init__(self, fused: _Fused, members: Sequence[fx.Node]) -> None:
+        super().__init__()
+        mine = fused.kernels[members[0]]
+        own = set(members)
+        self.reads = list(dict.fromkeys(r for n in members for r in fused.reads[n] if r not in own))
+        self.writes = [n for n in members if fused.readers.get(n, set()) != {mine}]
+        inside = fx.Graph()
+        known = {read: inside.placeholder(f"given_{place}") for place, read in enumerate(self.reads)}
+
+        def value(node: fx.Node) -> fx.Node:
+            if node not in known:
+                known[node] = inside.node_copy(node, value)
+            return known[node]
+
+        inside.output(tuple(value(node) for node in self.writes))
+        names = dict.fromkeys(n.target._opname for n in inside.nodes if is_an_operator(n) and not is_a_view(n))
+        self.name = f"fused {', '.join(list(names)[:NAMED])}"
+        self.inside = fx.GraphModule(fused.graph, inside)
+
+    def forward(self, *given: Any) -> Any:
+        if not given:  # constants
+            return fx.Interpreter(self.inside).run()
+        with unheard(given):
+            made = fx.Interpreter(self.inside).run(*given)
+        listener().fused(self.name, given, made)
+        return made
+
+
+def is_an_operator(node: fx.Node) -> bool:
+    return node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+
+
+def is_a_view(node: fx.Node) -> bool:
+    if node.op != "call_function" or not node.all_input_nodes:
+        return False
+    return node.target is operator.getitem or (
+        is_an_operator(node) and (is_view(node.target) or node.target._opname in VIEWS)  # type: ignore[union-attr]
+    )
+
+
+def is_elementwise(node: fx.Node) -> bool:
+    if not is_an_operator(node) or is_a_view(node):
+        return False
+    target: Any = node.target
+    return target.namespace in OWN and not target._schema.is_mutable and (
+        torch.Tag.pointwise in target.tags or target._opname in ELEMENTWISE
+    )  # fmt: skip
+
+
+def is_reduction(node: fx.Node) -> bool:
+    return is_an_operator(node) and torch.Tag.reduction in node.target.tags  # type: ignore[union-attr]
+
+
+def realized_operands(node: fx.Node) -> Sequence[fx.Node]:
+    """The operands that are to lie in memory."""
+    if is_a_view(node):
+        return ()
+    if is_elementwise(node) or is_reduction(node):
+        gathers = node.target._opname in GATHERING  # type: ignore[union-attr]
+        return node.all_input_nodes[:1] if gathers else ()
+    return node.all_input_nodes
+
+
+def work_of(node: fx.Node) -> int:
+    """Elements that it goes over."""
+    values = [node.meta["val"]]
+    if is_reduction(node):
+        values += [x.meta["val"] for x in node.all_input_nodes]
+    return max(elements(values))
+
+
+def elements(values: Iterable[Any]) -> list[int]:
+    return [math.prod(x.shape) for x in tree_leaves(list(values)) if isinstance(x, Tensor)] or [0]
