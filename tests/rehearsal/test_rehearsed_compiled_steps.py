@@ -10,6 +10,7 @@ import autoplan
 from autoplan.options import Parallelism, Training
 from autoplan.rehearsal.outcome import Rehearsal
 from examples import dlrm, unet
+from tests.support import zoo
 
 STEP = 0.01  # by which the step may be off
 MEMORY = 0.03
@@ -48,3 +49,16 @@ def test_placed_tables_bring_their_constants_to_the_device(tmp_path: Path) -> No
     plan = autoplan.parallelize(dlrm.make_model(rows=1000, batch=64), "1x2 h100-sxm", parallelism="table-parallel")
     found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
     assert not found.failed, str(found)
+
+
+def test_what_is_gathered_again_is_issued_as_priced(tmp_path: Path) -> None:
+    """By an operator of the runtime's own, which a compiler can't take for the forward's gather."""
+    model, batch, _ = zoo.small("llama", layers=4)
+    plan = autoplan.parallelize(
+        model, "1x2 h100-sxm", batch, training=Training(precision="bf16-mixed"),
+        parallelism=Parallelism(dp=1, tp=2, pp=1, micro_batch=2, recompute="selective", sequence_parallel=True),
+    )  # fmt: skip
+    found = autoplan.load(plan.export(tmp_path / "out")).rehearse()
+    assert not found.failed, str(found)
+    assert "regathered_linear(" in (tmp_path / "out" / "program.py").read_text()
+    assert not [difference for one in found.balances for difference in one.differences]

@@ -29,9 +29,10 @@ FUNCTIONAL = {
     "all_reduce": "all-reduce", "all_reduce_": "all-reduce", "all_reduce_coalesced": "all-reduce",
     "all_gather_into_tensor": "all-gather", "all_gather_into_tensor_coalesced": "all-gather",
     "reduce_scatter_tensor": "reduce-scatter", "reduce_scatter_tensor_coalesced": "reduce-scatter",
-    "all_to_all_single": "all-to-all", "broadcast": "broadcast",
+    "all_to_all_single": "all-to-all", "broadcast": "broadcast", "gather_after": "all-gather",
 }  # fmt: skip
 """Collectives that are operators, by the names of ``torch.ops._c10d_functional``."""
+GATHER_AFTER = ("autoplan", "gather_after")  # the runtime's own operator (``runtime.collectives.raw``)
 REDUCTIONS = ("all-reduce", "reduce-scatter")
 OF_A_STEP = ("activations", "gradients in flight")
 """Kinds of storages of which nothing is needed when a step has ended, but for a few numbers, as its loss."""
@@ -85,7 +86,7 @@ class Recorder:
     def ran(self, function: Any, args: tuple, kwargs: dict, result: Any) -> None:
         line = self.line()
         space, name = function.namespace, function._opname
-        if space == "_c10d_functional":
+        if space == "_c10d_functional" or (space, name) == GATHER_AFTER:
             if name == "wait_tensor" or name in FUNCTIONAL:
                 self._functional(name, args, result, line)
             return
