@@ -30,7 +30,7 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 import autoplan
 from autoplan.ir.graph import Model
 from autoplan.ops.experts import activation_function, experts
-from autoplan.ops.experts.grouped import serves
+from autoplan.ops.experts.grouped import Inside, Weights, serves
 from autoplan.ops.experts.mixture import run_backward, run_forward
 from autoplan.trace.mixtures import activation_of
 from autoplan.trace.pipeline import trace
@@ -113,10 +113,13 @@ def test_choices_that_are_counted_alone_have_rows(some: bool, biased: bool) -> N
     biases = [torch.randn(4, 12, generator=random) for _ in first] if biased else []
     assert serves(hidden, [*first, down])
     count = int(((index >= 0) & (index < 4)).sum())
-    operands = (hidden, index, scores, first, down, biases, SWIGLU, False)
-    pairs = [(run_forward(*operands, count), run_forward(*operands))]
-    pairs += zip(run_backward(gradient, *operands, count), run_backward(gradient, *operands), strict=True)
-    for one, other in pairs:
+    weights, found = Weights(first, down, biases, False), []
+    for known in (count, None):
+        result, inside = run_forward(hidden, index, scores, weights, SWIGLU, known)
+        assert inside.score.shape[0] == (index.numel() if known is None else count)
+        kept = Inside.again(inside.kept, hidden, weights)
+        found.append([result, *run_backward(gradient, hidden, kept, weights, SWIGLU, index.shape)])
+    for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
