@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from autoplan.cost import Operator
+from autoplan.cost.operators.kept_beside import bytes_beside
 from autoplan.cost.prices import layout_bytes
 from autoplan.ir.choice import BlockChoice
 from autoplan.ir.graph import TensorType
 from autoplan.ir.layout import Layout
 from autoplan.ir.mesh import Mesh
-from autoplan.rules.strategies import Strategy
 
 Located = tuple[str, Layout]  # a value, and the layout in which it is held
 
@@ -18,8 +18,9 @@ Located = tuple[str, Layout]  # a value, and the layout in which it is held
 def kept_bytes(
     choice: BlockChoice, operators: Mapping[str, Operator], types: Mapping[str, TensorType], mesh: Mesh
 ) -> int:
-    """Bytes kept for the backward: each value once in each layout in which someone keeps it, and masks beside them."""
-    extra = sum(mask_bytes(operators[name], strategy, types, mesh) for name, strategy in choice.strategies)
+    """Bytes kept for the backward: each value once in each layout in which someone keeps it, and what operators keep
+    beside them."""
+    extra = sum(bytes_beside(operators[name], strategy, mesh) for name, strategy in choice.strategies)
     return round(values_bytes(kept_values(choice, operators, types, mesh), types, mesh) + extra)
 
 
@@ -36,15 +37,6 @@ def kept_values(
             layout = strategy.output(rank, mesh) if place == "out" else strategy.input(int(place), rank, mesh)
             kept.add((value, layout))
     return kept
-
-
-def mask_bytes(operator: Operator, strategy: Strategy, types: Mapping[str, TensorType], mesh: Mesh) -> float:
-    """What an operator keeps beside its operands and its result."""
-    if not operator.result_carries or not operator.rule.saved_bytes_per_element:
-        return 0.0
-    kind = types[operator.node.name]
-    local = layout_bytes(kind, strategy.output(len(kind.shape), mesh), mesh)
-    return operator.rule.saved_bytes_per_element * (local // max(kind.bytes // max(kind.elements, 1), 1))
 
 
 def values_bytes(values: Iterable[Located], types: Mapping[str, TensorType], mesh: Mesh) -> int:

@@ -19,7 +19,8 @@ def local_experts(
     Tokens whose experts are elsewhere add nothing, so the ranks' results sum up to the whole.
     """
     rank, _ = index_over(axes)
-    return experts(hidden, index - rank * down.shape[0], scores, first, down, biases, activation, transposed, False, keep)
+    weights = (first, down, biases)
+    return experts(hidden, index - rank * down.shape[0], scores, *weights, activation, transposed, keep=keep)
 
 
 def top_indices(x: Tensor, k: int, dim: int, largest: bool = True) -> Tensor:

@@ -98,19 +98,16 @@ def _backward(
     one rank, and zeros on the others."""
     here, weights, choices = down.shape[0], Weights(first, down, biases, transposed), index.shape[1]
     journey = Journey.again(tokens, counts.tolist(), Peers(group, size, rank, tuple(places)))
-    wide = wider(scores, hidden)
+    wide, gradients = wider(scores, hidden), journey.send(gradient)
+    arrived = kept[0] if kept else journey.send(*Message.parts(wide, index, hidden))
+    message = Message.read(arrived, choices, wide.dtype)
     if kept:
-        gradients, message = journey.send(gradient), Message.read(kept[0], choices, wide.dtype)
-        rows = message.rows
-        inside = Inside.again(kept[1:], rows, weights)
+        inside = Inside.again(kept[1:], message.rows, weights)
     else:
-        arrived = journey.send(*Message.parts(wide, index, gradient, hidden))
-        message = Message.read(arrived, choices, wide.dtype)
-        gradients, rows = message.rows.split([gradient.shape[1], hidden.shape[1]], 1)
         own = own_index(message, rank, here)
-        inside = Inside.of(rows, own, message.scores, weights, journey.choices)
-    shape = (rows.shape[0], choices)
-    d_rows, d_scores, *rest = run_backward(gradients, rows, inside, weights, activation, shape)
+        inside = Inside.of(message.rows, own, message.scores, weights, journey.choices)
+    shape = (arrived.shape[0], choices)
+    d_rows, d_scores, *rest = run_backward(gradients, message.rows, inside, weights, activation, shape)
     back = journey.back(torch.cat([as_bits(d_scores, d_rows.dtype), d_rows], 1))
     return [*arrivals(journey, back, hidden, scores, wide.dtype), *rest]
 

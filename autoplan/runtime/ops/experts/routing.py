@@ -13,7 +13,6 @@ place where it arrives.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -118,10 +117,10 @@ class Message:
     rows: Tensor
 
     @staticmethod
-    def parts(scores: Tensor, index: Tensor, *rows: Tensor) -> list[Tensor]:
+    def parts(scores: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
         """All of the dtype of ``rows``, to be joined along their width; ``scores`` no narrower than that."""
-        dtype = rows[0].dtype
-        return [as_bits(scores, dtype), as_bits(index.to(INDEX[dtype.itemsize]), dtype), *rows]
+        dtype = rows.dtype
+        return [as_bits(scores, dtype), as_bits(index.to(INDEX[dtype.itemsize]), dtype), rows]
 
     @staticmethod
     def read(message: Tensor, choices: int, scores: torch.dtype) -> Message:
